@@ -1,0 +1,27 @@
+-- Purpose: second step of a refill: tickets as PostgreSQL knows them, oldest first, in as many calls as it takes.
+--
+-- KEYS: 1 sale   2 tickets   3 buyers   4 holders
+-- ARGV: 1 epoch   2 n; then for each ticket: order id, user, units, kind ("h" live, "t" ended)
+--
+-- Replies: 1 done, 0 refused: another epoch is being filled, or this one is open
+
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')
+if sale[1] ~= ARGV[1] or sale[2] ~= 'filling' then return 0 end
+local n = tonumber(ARGV[2])
+if not n or n < 1 or n > 500 then return redis.error_reply('put_tickets: 1 to 500 tickets') end
+
+---------------------------------------------------------------- changes from here on
+
+for i = 0, n - 1 do
+  local id, user, units, kind = ARGV[3 + i * 4], ARGV[4 + i * 4], ARGV[5 + i * 4], ARGV[6 + i * 4]
+  -- The same ticket twice (a call repeated after a time-out) counts once.
+  if redis.call('HSETNX', KEYS[2], id, kind .. '|' .. units .. '|' .. user) == 1 then
+    local owned = 0
+    local buyer = redis.call('HGET', KEYS[3], user)
+    if buyer then owned = tonumber(string.match(buyer, '^(%d+)|')) end
+    if kind == 'h' then owned = owned + units end
+    redis.call('HSET', KEYS[3], user, owned .. '|' .. id)
+    redis.call('RPUSH', KEYS[4], user)
+  end
+end
+return 1

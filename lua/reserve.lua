@@ -1,0 +1,188 @@
+-- Purpose: takes units of one sale's stock for one or many buyers, in the order given.
+--          It is the only script that sells. It is never loaded on demand: that it is missing from a server's
+--          script cache is what keeps a server that may have forgotten anything from selling (protocol, rule 10).
+--
+-- KEYS: 1 sale (hash)          2 tickets (hash: order id -> "h|units|user" live, "t|units|user" ended)
+--       3 buyers (hash: user -> "units|newest order id")
+--       4 unconfirmed (zset: order id by time)   5 holders (list of users, appended to only)
+--       6 limit of buyers   7 limit of addresses   8 limit of the sale
+--         (hashes of counts in the current window; '#' is the window)
+--
+-- ARGV: 1 epoch and 2 length up to which the caller knows the holders   3 sold_out_ms: for how long the caller may
+--       remember "sold out" (0: not at all)
+--       4 buyer limit  5 buyer window ms  6 address limit  7 address window ms  8 sale limit  9 sale window ms
+--         (a limit of -1 is none)
+--       10 n; then for each buyer: order id, user, address, units, purchase key, level
+--
+-- Replies: {state}                 -1 no such sale here, -2 being refilled: nothing was looked at or changed
+--          {epoch, now_ms, may_remember (0|1), holders_known, {holders...}, code, detail, code, detail...}
+--   codes: 0 reserved (detail: expires_at_ms)    1 repeat, confirmed or not ("u|..." not yet, "c|..." confirmed)
+--          2 repeat of an ended order            3 repeat with other units
+--          4 at the limit (detail: newest order) 5 not started   6 ended   7 wrong key   8 level too low
+--          9 sold out   10 fewer left than asked for   11 refused by a limit (detail: "dimension|retry_ms")
+--          12 paused   13 not a positive number of units
+
+local sale_key, tickets_key, buyers_key, unconfirmed_key, holders_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
+local WRONG_KEY, LEVEL, SOLD_OUT, TOO_FEW, LIMITED, PAUSED, BAD_UNITS = 7, 8, 9, 10, 11, 12, 13
+local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that is behind asks again before it may remember
+
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
+  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms')
+if not sale[1] then return { -1 } end
+local state = sale[2]
+if state == 'filling' then return { -2 } end
+
+-- The server's clock, and never less than it was.
+local time = redis.call('TIME')
+local now = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(sale[13] or 0))
+local epoch, starts, ends, key = sale[1], tonumber(sale[3]), tonumber(sale[4]), sale[5]
+local per_user, min_level, stock = tonumber(sale[6]), tonumber(sale[7]), tonumber(sale[8])
+local returning, returning_at = tonumber(sale[9] or 0), tonumber(sale[10] or 0)
+local sold_out_until, pay_within = tonumber(sale[11] or 0), tonumber(sale[12])
+local unlimited = stock == -1
+
+-- Units come back for sale only when no instance may remember "sold out" any more (rule 13).
+local came_back = 0
+if returning > 0 and now >= returning_at then came_back = returning end
+
+local n = tonumber(ARGV[10])
+local ids, users, addresses = {}, {}, {}
+for i = 0, n - 1 do
+  local at = 11 + i * 6
+  ids[i + 1], users[i + 1], addresses[i + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+end
+local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
+local buyers_now = redis.call('HMGET', buyers_key, unpack(users))
+
+-- One window's counts: read for the whole batch at once, counted on the side, written once.
+local function open_limit(limit_key, limit, window_ms, fields)
+  local l = { key = limit_key, max = tonumber(limit), window_ms = tonumber(window_ms), counts = {}, changed = {} }
+  if l.max < 0 then return l end
+  local found = redis.call('HMGET', limit_key, '#', unpack(fields))
+  local window = math.floor(now / l.window_ms)
+  local stored = tonumber(found[1] or -1)
+  l.window = math.max(window, stored)
+  l.fresh = l.window ~= stored
+  if not l.fresh then
+    for i = 1, #fields do l.counts[fields[i]] = tonumber(found[i + 1] or 0) end
+  end
+  l.retry_ms = (l.window + 1) * l.window_ms - now
+  return l
+end
+local function refuses(l, field) return l.max >= 0 and (l.counts[field] or 0) >= l.max end
+local function count(l, field)
+  if l.max < 0 then return end
+  l.counts[field] = (l.counts[field] or 0) + 1
+  l.changed[field] = true
+end
+local by_buyer = open_limit(KEYS[6], ARGV[4], ARGV[5], users)
+local by_address = open_limit(KEYS[7], ARGV[6], ARGV[7], addresses)
+local by_sale = open_limit(KEYS[8], ARGV[8], ARGV[9], { 'n' })
+
+-- Decide for each buyer in turn; what one takes, the next one sees. Nothing is written yet.
+local available = unlimited and -1 or stock + came_back
+local tickets, buyers, taken = {}, {}, {}
+local replies = {}
+
+local function decide(i)
+  local at = 11 + (i - 1) * 6
+  local id, user, address = ids[i], users[i], addresses[i]
+  local units = tonumber(ARGV[at + 3])
+  if not units or units < 1 or units ~= math.floor(units) then return BAD_UNITS, '' end
+
+  if refuses(by_buyer, user) then return LIMITED, 'buyer|' .. by_buyer.retry_ms end
+  if refuses(by_address, address) then return LIMITED, 'address|' .. by_address.retry_ms end
+  if refuses(by_sale, 'n') then return LIMITED, 'sale|' .. by_sale.retry_ms end
+  count(by_buyer, user); count(by_address, address); count(by_sale, 'n')
+
+  local ticket = tickets[id] or tickets_now[i]
+  if ticket then
+    local kind, held = string.match(ticket, '^(%a)|(%d+)|')
+    if tonumber(held) ~= units then return MISMATCH, '' end
+    if kind == 't' then return REPEAT_ENDED, '' end
+    local confirmed = not tickets[id] and not redis.call('ZSCORE', unconfirmed_key, id)
+    return REPEAT, (confirmed and 'c|' or 'u|') .. (now + pay_within)
+  end
+  local owned, newest = 0, ''
+  local buyer = buyers[user] or buyers_now[i]
+  if buyer then
+    local o, id_of_newest = string.match(buyer, '^(%d+)|(.*)$')
+    owned, newest = tonumber(o), id_of_newest
+  end
+  if owned >= per_user then return AT_LIMIT, newest end
+
+  if now < starts then return NOT_STARTED, '' end
+  if now >= ends or state == 'closed' then return ENDED, '' end
+  if state == 'paused' then return PAUSED, '' end
+  if ARGV[at + 4] ~= key then return WRONG_KEY, '' end
+  if tonumber(ARGV[at + 5]) < min_level then return LEVEL, '' end
+  if owned + units > per_user then return AT_LIMIT, newest end
+  if not unlimited then
+    if available == 0 then return SOLD_OUT, '' end
+    if available < units then return TOO_FEW, '' end
+    available = available - units
+  end
+  tickets[id] = 'h|' .. units .. '|' .. user
+  buyers[user] = (owned + units) .. '|' .. id
+  taken[#taken + 1] = i
+  return RESERVED, now + pay_within
+end
+
+for i = 1, n do
+  local code, detail = decide(i)
+  replies[i * 2 - 1], replies[i * 2] = code, detail
+end
+
+---------------------------------------------------------------- changes from here on
+
+local fields = { 'clock_ms', now }
+local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
+if came_back > 0 then set('returning', 0) end
+if not unlimited and available ~= stock then set('stock', available) end
+
+if #taken > 0 then
+  local new_tickets, new_buyers, new_unconfirmed, new_holders = {}, {}, {}, {}
+  for _, i in ipairs(taken) do
+    local id, user = ids[i], users[i]
+    new_tickets[#new_tickets + 1] = id; new_tickets[#new_tickets + 1] = tickets[id]
+    new_buyers[#new_buyers + 1] = user; new_buyers[#new_buyers + 1] = buyers[user]
+    new_unconfirmed[#new_unconfirmed + 1] = now; new_unconfirmed[#new_unconfirmed + 1] = id
+    new_holders[#new_holders + 1] = user
+  end
+  redis.call('HSET', tickets_key, unpack(new_tickets))
+  redis.call('HSET', buyers_key, unpack(new_buyers))
+  redis.call('ZADD', unconfirmed_key, unpack(new_unconfirmed))
+  redis.call('RPUSH', holders_key, unpack(new_holders))
+end
+
+for _, l in ipairs({ by_buyer, by_address, by_sale }) do
+  if next(l.changed) then
+    local counts = { '#', l.window }
+    for field in pairs(l.changed) do
+      counts[#counts + 1] = field; counts[#counts + 1] = l.counts[field]
+    end
+    if l.fresh then redis.call('UNLINK', l.key) end
+    redis.call('HSET', l.key, unpack(counts))
+    redis.call('PEXPIRE', l.key, l.window_ms * 2)
+  end
+end
+
+-- Sold out may be remembered only at stock 0, with nothing on its way back, by a caller that knows every holder.
+local may_remember, known, holders = 0, 0, {}
+local sold_out_ms = tonumber(ARGV[3])
+if sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0) then
+  if ARGV[1] == epoch then known = tonumber(ARGV[2]) end
+  local length = redis.call('LLEN', holders_key)
+  if known < length then
+    holders = redis.call('LRANGE', holders_key, known, known + HOLDERS_CHUNK - 1)
+    known = known + #holders
+  end
+  if known == length then
+    may_remember = 1
+    set('sold_out_until_ms', math.max(sold_out_until, now + sold_out_ms))
+  end
+end
+redis.call('HSET', sale_key, unpack(fields))
+
+return { tonumber(epoch), now, may_remember, known, holders, unpack(replies) }

@@ -1,0 +1,349 @@
+//! The composition root: connect, wire, bind, run, and stop without losing what was accepted.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actix_web::dev::{Server, ServerHandle};
+use actix_web::{App, HttpServer, web};
+use anyhow::Context;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::gate::desk::Desk;
+use crate::http::{Counter, Health, Reception, StateCache, Tokens, routes};
+use crate::ledger::commit::Committer;
+use crate::ledger::notices::{Doorbell, Topic, Wakers};
+use crate::ledger::outbox::RetryTerms;
+use crate::queue::{Broker, Publisher, Source};
+use crate::sale::catalog::Catalog;
+use crate::sale::deliver::Relay;
+use crate::sale::expire::Expiries;
+use crate::sale::fulfil::Fulfilment;
+use crate::sale::purchase::{Confirmer, Till};
+use crate::sale::refill::Guard;
+use crate::sale::{Shop, Step};
+use crate::telemetry;
+use crate::worker::intake::consume;
+use crate::worker::repeat;
+
+/// What all parts of a process share.
+struct Parts {
+    config: Config,
+    shop: Shop,
+    bell: Doorbell,
+    wakers: Wakers,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Parts {
+    fn assemble(config: Config) -> anyhow::Result<Self> {
+        let shop = Shop::new(&config)?;
+        let parts = Self {
+            config,
+            shop,
+            bell: Doorbell::default(),
+            wakers: Wakers::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        let (ledger, stop) = (&parts.shop.ledger, &parts.stop);
+        parts.tasks.spawn(parts.bell.clone().carry(ledger.clone(), stop.clone()));
+        parts.tasks.spawn(parts.wakers.clone().listen(ledger.clone(), stop.clone()));
+        Ok(parts)
+    }
+
+    /// Keeps this Redis whole, and says in `health` whether it is.
+    fn guard(&self, health: Option<Arc<Health>>) {
+        let guard = Arc::new(Mutex::new(Guard::new(self.shop.clone(), self.config.reconcile.retire_after_ms)));
+        // Doubt about the server is looked into at once, a new sale too, everything every second.
+        let wake = self.wakers.subscribe(Topic::Catalog);
+        let (gate, wakers, stop) = (self.shop.gate.clone(), self.wakers.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            while stop.run_until_cancelled(gate.doubted()).await.is_some() {
+                wakers.wake(Topic::Catalog);
+                tokio::time::sleep(Duration::from_millis(20)).await; // one look answers a crowd of doubts
+            }
+        });
+        self.tasks.spawn(repeat("guard", Duration::from_secs(1), Some(wake), self.stop.clone(), move || {
+            let (guard, health) = (Arc::clone(&guard), health.clone());
+            async move {
+                let seen = guard.lock().await.look().await;
+                if let Some(health) = health {
+                    health.gate.store(seen.is_ok(), Ordering::Relaxed);
+                }
+                seen.map(|()| Step::Idle)
+            }
+        }));
+    }
+
+    /// Ends what goes on by itself, and waits for what it holds.
+    async fn shut(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.shop.ledger.close().await;
+    }
+}
+
+/// The HTTP service, bound and ready to run.
+pub struct Service {
+    parts: Parts,
+    server: Server,
+    address: SocketAddr,
+    catalog: Arc<Catalog>,
+    health: Arc<Health>,
+}
+
+/// Ends a service from outside.
+#[derive(Clone)]
+pub struct Stopper {
+    handle: ServerHandle,
+    health: Arc<Health>,
+}
+
+impl Stopper {
+    /// Takes no more connections, lets answers under way finish, and ends.
+    pub async fn stop(self) {
+        self.health.leaving.store(true, Ordering::Relaxed);
+        self.handle.stop(true).await;
+    }
+}
+
+impl Service {
+    /// Loads the catalogue, binds the address, and starts what a serving instance needs beside its handlers.
+    pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
+        let metrics = telemetry::metrics();
+        let tokens = Tokens::new(&config.auth, config.dev)?;
+        let listener = TcpListener::bind(config.http.bind)
+            .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
+        let address = listener.local_addr()?;
+        let parts = Parts::assemble(config)?;
+        let config = &parts.config;
+        let catalog = Catalog::load(&parts.shop.ledger).await.context("cannot load the catalogue from PostgreSQL")?;
+        let catalog = Arc::new(catalog);
+        let health = Arc::new(Health::default());
+        health.ledger.store(true, Ordering::Relaxed);
+
+        let committer = Committer::start(
+            &parts.shop.ledger,
+            config.purchase.committers,
+            config.purchase.commit_batch_max,
+            config.purchase.queue_max,
+            &parts.bell,
+            &parts.tasks,
+        );
+        let (confirmer, confirming) = Confirmer::new(parts.shop.gate.clone());
+        parts.tasks.spawn(confirming);
+        keep_up(&parts, &catalog, &health, &committer);
+        parts.guard(Some(Arc::clone(&health)));
+        if with_workers {
+            spawn_workers(&parts, None);
+        }
+
+        let reception = web::Data::new(Reception {
+            tokens,
+            trusted_proxies: config.http.trusted_proxies.clone(),
+            health: Arc::clone(&health),
+            metrics,
+            body_max_bytes: config.http.body_max_bytes,
+        });
+        let seller = Seller {
+            shop: parts.shop.clone(),
+            catalog: Arc::clone(&catalog),
+            committer,
+            confirmer,
+            order_id_secret: parts.shop.ledger.order_id_secret().await?,
+            retire_after_ms: config.reconcile.retire_after_ms.cast_signed(),
+        };
+        let (dev, http) = (config.dev, config.http.clone());
+        let server = HttpServer::new(move || {
+            let seller = seller.clone();
+            App::new()
+                .app_data(reception.clone())
+                .data_factory(move || std::future::ready(seller.clone().counter()))
+                .configure(routes(dev, http.body_max_bytes))
+        });
+        let http = &config.http;
+        let server = match http.workers {
+            0 => server,
+            workers => server.workers(workers),
+        };
+        let server = server
+            .disable_signals()
+            .backlog(4096)
+            .max_connections(http.max_connections)
+            .client_request_timeout(Duration::from_millis(http.client_timeout_ms))
+            .keep_alive(Duration::from_millis(http.keep_alive_ms))
+            .shutdown_timeout(http.shutdown_timeout_ms.div_ceil(1000))
+            .listen(listener)?
+            .run();
+        Ok(Self { parts, server, address, catalog, health })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn stopper(&self) -> Stopper {
+        Stopper { handle: self.server.handle(), health: Arc::clone(&self.health) }
+    }
+
+    /// Serves until stopped; then winners under way are committed, and the rest is let go in good order.
+    pub async fn run(self) -> anyhow::Result<()> {
+        tracing::info!(address = %self.address, "serving");
+        self.server.await?;
+        if let Err(error) = self.catalog.leave().await {
+            tracing::debug!(%error, "left without a word");
+        }
+        self.parts.shut().await;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+/// What a worker thread's counter is made from.
+#[derive(Clone)]
+struct Seller {
+    shop: Shop,
+    catalog: Arc<Catalog>,
+    committer: Committer,
+    confirmer: Confirmer,
+    order_id_secret: [u8; 32],
+    retire_after_ms: i64,
+}
+
+impl Seller {
+    fn counter(self) -> Result<Counter, crate::gate::GateError> {
+        let till = Till {
+            desk: Desk::open(self.shop.gate.clone())?,
+            gate: self.shop.gate,
+            ledger: self.shop.ledger,
+            catalog: self.catalog,
+            committer: self.committer,
+            confirmer: self.confirmer,
+            order_id_secret: self.order_id_secret,
+            retire_after_ms: self.retire_after_ms,
+        };
+        Ok(Counter { till, states: StateCache::default() })
+    }
+}
+
+/// The heartbeat: the catalogue, the time, and whether PostgreSQL is there.
+fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
+    let (catalog, health, committer) = (Arc::clone(catalog), Arc::clone(health), committer.clone());
+    let wake = parts.wakers.subscribe(Topic::Catalog);
+    parts.tasks.spawn(repeat("catalog", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
+        let (catalog, health, committer) = (Arc::clone(&catalog), Arc::clone(&health), committer.clone());
+        async move {
+            let kept = catalog.keep_up().await;
+            health.ledger.store(kept.is_ok(), Ordering::Relaxed);
+            committer.set_healthy(kept.is_ok());
+            kept
+        }
+    }));
+}
+
+/// The workers there are, by the names that `work --only` takes.
+pub const WORKERS: [&str; 6] = ["relay", "fulfil", "expire", "release", "reconcile", "sweep"];
+
+/// Runs the background workers, all or those named, until `stop` is cancelled.
+pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
+    telemetry::metrics();
+    let parts = Parts::assemble(config)?;
+    parts.guard(None);
+    spawn_workers(&parts, only.as_ref());
+    tracing::info!("working");
+    stop.cancelled().await;
+    parts.shut().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
+    let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
+    let Parts { config, shop, bell, wakers, stop, tasks } = parts;
+    let ledger = &shop.ledger;
+    let broker = Broker::new(&config.amqp);
+    let outbox_poll = Duration::from_millis(config.outbox.poll_ms);
+    let retry = RetryTerms {
+        max_attempts: config.outbox.max_attempts,
+        backoff_base_ms: config.outbox.backoff_base_ms,
+        backoff_max_ms: config.outbox.backoff_max_ms,
+    };
+    let relay = Relay {
+        ledger: ledger.clone(),
+        publisher: Arc::new(Publisher::new(broker.clone())),
+        batch_max: config.outbox.batch_max,
+        retry,
+    };
+    // A publisher of its own: an expiry that goes round again does not wait behind a batch of the relay's.
+    let expiries =
+        Expiries { ledger: ledger.clone(), publisher: Arc::new(Publisher::new(broker.clone())), bell: bell.clone() };
+
+    if wanted("relay") {
+        let relay = relay.clone();
+        let wake = wakers.subscribe(Topic::Outbox);
+        tasks.spawn(repeat("relay", outbox_poll, Some(wake), stop.clone(), move || {
+            let relay = relay.clone();
+            async move { relay.step().await }
+        }));
+    }
+    if wanted("fulfil") {
+        let fulfilment = Fulfilment { ledger: ledger.clone(), bell: bell.clone(), retry };
+        let settle = move |batch: &crate::queue::Batch| {
+            let (fulfilment, bodies) = (fulfilment.clone(), batch.bodies());
+            async move { fulfilment.settle(&bodies).await }
+        };
+        tasks.spawn(consume(
+            "fulfil",
+            broker.clone(),
+            Source::OrderPlaced,
+            config.orders.batch_max,
+            stop.clone(),
+            settle,
+        ));
+    }
+    if wanted("expire") {
+        let expiries = expiries.clone();
+        let settle = move |batch: &crate::queue::Batch| {
+            let (expiries, bodies) = (expiries.clone(), batch.bodies());
+            async move { expiries.settle(&bodies).await }
+        };
+        tasks.spawn(consume("expire", broker, Source::OrderExpire, config.orders.batch_max, stop.clone(), settle));
+    }
+    if wanted("release") {
+        let (shop, batch_max) = (shop.clone(), config.outbox.batch_max);
+        let wake = wakers.subscribe(Topic::Outbox);
+        tasks.spawn(repeat("release", outbox_poll, Some(wake), stop.clone(), move || {
+            let shop = shop.clone();
+            async move { shop.release_holds(batch_max).await }
+        }));
+    }
+    if wanted("reconcile") {
+        let (shop, terms) = (shop.clone(), config.reconcile.clone());
+        let every = Duration::from_millis(terms.interval_ms);
+        tasks.spawn(repeat("reconcile", every, None, stop.clone(), move || {
+            let shop = shop.clone();
+            let (unconfirmed_after_ms, retire_after_ms) = (terms.unconfirmed_after_ms, terms.retire_after_ms);
+            async move { shop.finish_holds(unconfirmed_after_ms, retire_after_ms).await }
+        }));
+    }
+    if wanted("sweep") {
+        let (shop, terms, resend_after_ms) = (shop.clone(), config.reconcile.clone(), config.outbox.resend_after_ms);
+        let (every, batch_max) = (Duration::from_millis(terms.sweep_interval_ms), config.orders.batch_max);
+        tasks.spawn(repeat("sweep", every, None, stop.clone(), move || {
+            let (relay, expiries, shop, terms) = (relay.clone(), expiries.clone(), shop.clone(), terms.clone());
+            async move {
+                relay.resend(resend_after_ms).await?;
+                shop.ledger.retire_releases(terms.retire_after_ms).await?;
+                expiries.sweep(terms.sweep_grace_ms, batch_max).await
+            }
+        }));
+    }
+}

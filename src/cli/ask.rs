@@ -1,0 +1,161 @@
+//! Commands that ask or tell the ledger something.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use serde_json::json;
+
+use super::{CouldNotRun, CreateArgs, Format, OrdersArgs, print};
+use crate::config::Config;
+use crate::domain::ids::{SaleId, Units};
+use crate::domain::sale::{NewSale, SaleStatus, Stock};
+use crate::ledger::orders::OrderFilter;
+use crate::ledger::sales::SaleFigures;
+use crate::sale::Shop;
+use crate::sale::audit::SaleVerdict;
+
+/// Who the audit log says it was.
+const ACTOR: &str = "command line";
+/// Sales that are audited in one go.
+const AUDIT_MAX: i64 = 100_000;
+
+pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+    Shop::new(config)?.ledger.migrate().await?;
+    tracing::info!("the database is up to date");
+    Ok(())
+}
+
+pub async fn seed(config: &Config) -> anyhow::Result<()> {
+    let shop = Shop::new(config)?;
+    let samples = [
+        ("Phone", "A phone at a price that brings a crowd."),
+        ("Headphones", "Over-ear, noise-cancelling, last year's model."),
+        ("Kettle", "Boils a litre in two minutes."),
+    ];
+    for (name, description) in samples {
+        shop.ledger.put_product(name, description).await?;
+    }
+    let now_ms = shop.ledger.now_ms().await?;
+    let sales = shop.ledger.sale_figures(None, AUDIT_MAX).await?;
+    if let Some(open) = sales.iter().find(|s| s.sale.product == samples[0].0 && s.sale.is_open_at(now_ms)) {
+        tracing::info!(sale = %open.sale.id, "the sample sale is there");
+        return Ok(());
+    }
+    let new = NewSale {
+        product: samples[0].0.to_owned(),
+        price_cents: 9_900,
+        stock: Stock::Units(100),
+        per_user: Units::ONE,
+        starts_in_ms: 0,
+        ends_in_ms: 30 * 86_400_000,
+        pay_within_ms: 900_000,
+        min_level: 0,
+    };
+    let (sale, _) = shop.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
+    tracing::info!(%sale, "sample sale made");
+    Ok(())
+}
+
+pub async fn create_sale(config: &Config, args: CreateArgs) -> anyhow::Result<()> {
+    let seconds = |s: i64, name: &str| s.checked_mul(1000).with_context(|| format!("{name} is out of range"));
+    let new = NewSale {
+        product: args.product,
+        price_cents: args.price_cents,
+        stock: Stock::parse(args.stock)?,
+        per_user: Units::parse(args.per_user)?,
+        starts_in_ms: seconds(args.starts_in, "starts-in")?,
+        ends_in_ms: seconds(args.ends_in, "ends-in")?,
+        pay_within_ms: seconds(args.pay_within, "pay-within")?,
+        min_level: args.min_level,
+    };
+    let (sale, everyone) = Shop::new(config)?.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
+    if !everyone {
+        tracing::warn!(%sale, "made, but an instance that should be alive has not said that it knows it");
+    }
+    println!("{}", json!({ "sale_id": sale }));
+    Ok(())
+}
+
+pub async fn show_sale(config: &Config, id: i64, format: Format) -> anyhow::Result<()> {
+    let shop = Shop::new(config)?;
+    let sales = shop.ledger.sale_figures(Some(SaleId::from_db(id)), 1).await?;
+    if sales.is_empty() {
+        bail!("there is no sale {id}");
+    }
+    print_sales(&shop, &sales, format).await
+}
+
+pub async fn list_sales(config: &Config, format: Format, limit: i64) -> anyhow::Result<()> {
+    let shop = Shop::new(config)?;
+    let sales = shop.ledger.sale_figures(None, limit).await?;
+    print_sales(&shop, &sales, format).await
+}
+
+async fn print_sales(shop: &Shop, sales: &[SaleFigures], format: Format) -> anyhow::Result<()> {
+    let now_ms = shop.ledger.now_ms().await?;
+    print::rows(sales.iter().map(|s| print::SaleLine::new(s, now_ms)), format)
+}
+
+pub async fn steer(config: &Config, id: i64, status: SaleStatus) -> anyhow::Result<()> {
+    if !Shop::new(config)?.set_sale_status(SaleId::from_db(id), status, ACTOR).await? {
+        bail!("there is no sale {id}, or it is closed for good");
+    }
+    tracing::info!(sale = id, %status, "done");
+    Ok(())
+}
+
+pub async fn orders(config: &Config, args: OrdersArgs) -> anyhow::Result<()> {
+    let filter =
+        OrderFilter { sale: args.sale.map(SaleId::from_db), status: args.status, user: args.user, limit: args.limit };
+    let orders = Shop::new(config)?.ledger.orders(&filter).await?;
+    print::rows(orders.iter().map(print::OrderLine::from), args.format)
+}
+
+pub async fn parked(config: &Config, format: Format, limit: i64) -> anyhow::Result<()> {
+    let rows = Shop::new(config)?.ledger.parked(limit).await?;
+    print::rows(rows.iter().map(print::ParkedLine::from), format)
+}
+
+pub async fn retry(config: &Config, ids: &[i64]) -> anyhow::Result<()> {
+    let shop = Shop::new(config)?;
+    let rows = shop.ledger.unpark(ids, ACTOR).await?;
+    shop.ledger.notify(crate::ledger::notices::Topic::Outbox).await?;
+    println!("{}", json!({ "retried": rows }));
+    Ok(())
+}
+
+pub async fn audit(config: &Config, sale: Option<i64>, json: bool) -> anyhow::Result<ExitCode> {
+    let shop = Shop::new(config)?;
+    let could_not = |why: String| anyhow::Error::new(CouldNotRun(why));
+    let sales = match sale {
+        Some(id) => vec![SaleId::from_db(id)],
+        None => {
+            let all = shop.ledger.sale_figures(None, AUDIT_MAX).await.map_err(|e| could_not(e.to_string()))?;
+            all.into_iter().map(|figures| figures.sale.id).collect()
+        }
+    };
+    let mut verdicts = Vec::new();
+    for sale in sales {
+        let verdict = shop.audit(sale).await.map_err(|e| could_not(e.to_string()))?;
+        verdicts.push(verdict.ok_or_else(|| could_not(format!("there is no sale {sale}")))?);
+    }
+    if json {
+        let held = verdicts.iter().all(|verdict| verdict.held);
+        println!("{}", json!({ "held": held, "sales": verdicts }));
+    } else {
+        verdicts.iter().for_each(print::verdict);
+    }
+    judge(&verdicts)
+}
+
+/// The exit code: 1 as soon as something is broken, 2 when nothing is, but not all could be looked at.
+pub fn judge(verdicts: &[SaleVerdict]) -> anyhow::Result<ExitCode> {
+    if verdicts.iter().any(|verdict| !verdict.held) {
+        return Ok(ExitCode::from(1));
+    }
+    let unseen = verdicts.iter().find(|verdict| verdict.in_flight.messages == 0 && !verdict.redis_compared);
+    match unseen {
+        Some(verdict) => Err(CouldNotRun(format!("Redis does not serve sale {}", verdict.sale_id)).into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}

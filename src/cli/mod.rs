@@ -1,0 +1,242 @@
+//! The program's commands: one line a subcommand here, what they print in the files beside.
+
+mod ask;
+mod print;
+mod rush;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{Service, WORKERS, work};
+use crate::config::Config;
+use crate::domain::order::OrderStatus;
+use crate::domain::sale::SaleStatus;
+
+/// A check that could not be made at all, as against one that failed: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CouldNotRun(String);
+
+#[derive(Parser)]
+#[command(name = "seckill", version, about, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the HTTP service
+    Serve {
+        /// Run the background workers in the same process
+        #[arg(long)]
+        with_workers: bool,
+    },
+    /// Run the background workers
+    Work {
+        /// Only these: relay, fulfil, expire, release, reconcile, sweep
+        #[arg(long, value_delimiter = ',', value_parser = WORKERS)]
+        only: Option<Vec<String>>,
+    },
+    /// Bring the database up to date
+    Migrate,
+    /// Make sample products and a sample sale, unless they are there
+    Seed,
+    /// Plan and steer sales
+    #[command(subcommand)]
+    Sale(SaleCommand),
+    /// Make buyers' tokens (development mode only)
+    Token(TokenArgs),
+    /// Show the order table
+    Orders(OrdersArgs),
+    /// Play the rush against a running service
+    Load(rush::LoadArgs),
+    /// Prove the invariants from the data: exit 0 held, 1 broken, 2 could not run
+    Audit {
+        /// Only this sale
+        #[arg(long)]
+        sale: Option<i64>,
+        /// Print one JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look after parked messages
+    #[command(subcommand)]
+    Outbox(OutboxCommand),
+}
+
+#[derive(Subcommand)]
+enum SaleCommand {
+    /// Create, publish and warm a sale; when it returns, every ready instance knows it
+    Create(Box<CreateArgs>),
+    /// Show one sale
+    Show {
+        id: i64,
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Show all sales, newest first
+    List {
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
+        limit: i64,
+    },
+    /// End a sale for good; orders that were made stay
+    Close { id: i64 },
+    /// Stop selling for a while
+    Pause { id: i64 },
+    /// Go on selling
+    Resume { id: i64 },
+}
+
+#[derive(clap::Args)]
+struct CreateArgs {
+    /// The product's name; it is made where it is missing
+    #[arg(long)]
+    product: String,
+    #[arg(long)]
+    price_cents: i64,
+    /// Units for sale; -1 is unlimited
+    #[arg(long, allow_hyphen_values = true)]
+    stock: i64,
+    /// Units that one buyer may have
+    #[arg(long, default_value_t = 1)]
+    per_user: u64,
+    /// Seconds from now until it starts
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
+    starts_in: i64,
+    /// Seconds from now until it ends
+    #[arg(long, default_value_t = 3600, allow_hyphen_values = true)]
+    ends_in: i64,
+    /// Seconds to pay in
+    #[arg(long, default_value_t = 900)]
+    pay_within: i64,
+    /// The least level of a buyer
+    #[arg(long, default_value_t = 0)]
+    min_level: i64,
+}
+
+#[derive(clap::Args)]
+struct TokenArgs {
+    /// The buyer whose token is printed
+    #[arg(long, required_unless_present = "count", conflicts_with = "count")]
+    user: Option<String>,
+    #[arg(long, default_value_t = 0)]
+    level: i64,
+    /// Seconds that the token is good for
+    #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(i64).range(-31_536_000..=31_536_000), allow_hyphen_values = true)]
+    ttl: i64,
+    /// As many tokens, for PREFIX1 and on
+    #[arg(long, requires = "prefix", requires = "out", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    count: Option<u32>,
+    #[arg(long)]
+    prefix: Option<String>,
+    /// The file they are written to, a line each: user, space, token
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct OrdersArgs {
+    #[arg(long)]
+    sale: Option<i64>,
+    #[arg(long, value_parser = |s: &str| OrderStatus::parse(s).ok_or("not an order's status"))]
+    status: Option<OrderStatus>,
+    #[arg(long)]
+    user: Option<String>,
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(i64).range(1..=10_000_000))]
+    limit: i64,
+}
+
+#[derive(Subcommand)]
+enum OutboxCommand {
+    /// Show parked messages
+    List {
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
+        limit: i64,
+    },
+    /// Send parked messages again
+    Retry {
+        /// The rows' ids; none means every parked one
+        ids: Vec<i64>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    Json,
+    Csv,
+}
+
+impl Cli {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let config = Config::load()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.command.run(config))
+    }
+}
+
+impl Command {
+    async fn run(self, config: Config) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Serve { with_workers } => serve(config, with_workers).await?,
+            Self::Work { only } => work(config, only.map(BTreeSet::from_iter), terminated()?).await?,
+            Self::Migrate => ask::migrate(&config).await?,
+            Self::Seed => ask::seed(&config).await?,
+            Self::Sale(SaleCommand::Create(args)) => ask::create_sale(&config, *args).await?,
+            Self::Sale(SaleCommand::Show { id, format }) => ask::show_sale(&config, id, format).await?,
+            Self::Sale(SaleCommand::List { format, limit }) => ask::list_sales(&config, format, limit).await?,
+            Self::Sale(SaleCommand::Close { id }) => ask::steer(&config, id, SaleStatus::Closed).await?,
+            Self::Sale(SaleCommand::Pause { id }) => ask::steer(&config, id, SaleStatus::Paused).await?,
+            Self::Sale(SaleCommand::Resume { id }) => ask::steer(&config, id, SaleStatus::Open).await?,
+            Self::Token(args) => rush::tokens(&config, args).await?,
+            Self::Orders(args) => ask::orders(&config, args).await?,
+            Self::Load(args) => return rush::load(&config, args).await,
+            Self::Audit { sale, json } => return ask::audit(&config, sale, json).await,
+            Self::Outbox(OutboxCommand::List { format, limit }) => ask::parked(&config, format, limit).await?,
+            Self::Outbox(OutboxCommand::Retry { ids }) => ask::retry(&config, &ids).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn serve(config: Config, with_workers: bool) -> anyhow::Result<()> {
+    let stop = terminated()?;
+    let service = Service::bind(config, with_workers).await?;
+    let stopper = service.stopper();
+    let stopping = tokio::spawn(async move {
+        stop.cancelled().await;
+        tracing::info!("stopping: answers under way are finished first");
+        stopper.stop().await;
+    });
+    service.run().await?;
+    stopping.abort();
+    Ok(())
+}
+
+/// Cancelled by SIGTERM or SIGINT.
+fn terminated() -> std::io::Result<CancellationToken> {
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let token = CancellationToken::new();
+    let stop = token.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.cancel();
+    });
+    Ok(token)
+}

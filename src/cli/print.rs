@@ -1,0 +1,179 @@
+//! What commands print: tables for people, JSON and CSV for programs.
+
+use std::io::Write;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::Format;
+use crate::ledger::orders::OwnedOrder;
+use crate::ledger::outbox::ParkedRow;
+use crate::ledger::sales::SaleFigures;
+use crate::sale::audit::SaleVerdict;
+
+/// Prints rows of one kind; the fields of `T` are the columns.
+pub fn rows<T: Serialize>(rows: impl Iterator<Item = T>, format: Format) -> anyhow::Result<()> {
+    let out = std::io::stdout().lock();
+    match format {
+        Format::Json => json(&rows.collect::<Vec<_>>(), out),
+        Format::Csv => {
+            let mut csv = csv::Writer::from_writer(out);
+            for row in rows {
+                csv.serialize(row)?;
+            }
+            Ok(csv.flush()?)
+        }
+        Format::Table => table(rows, out),
+    }
+}
+
+fn json<T: Serialize>(rows: &[T], mut out: impl Write) -> anyhow::Result<()> {
+    serde_json::to_writer(&mut out, rows)?;
+    Ok(writeln!(out)?)
+}
+
+fn table<T: Serialize>(rows: impl Iterator<Item = T>, mut out: impl Write) -> anyhow::Result<()> {
+    // The CSV writer knows how to lay fields out: a table is the same cells in a frame.
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        csv.serialize(row)?;
+    }
+    let bytes = csv.into_inner().map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    for (place, record) in csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..]).records().enumerate() {
+        let record = record?;
+        let cells: Vec<&str> = record.iter().collect();
+        if place == 0 {
+            table.set_header(cells)
+        } else {
+            table.add_row(cells)
+        };
+    }
+    if table.row_count() == 0 {
+        return Ok(writeln!(out, "nothing to show")?);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn time(ms: i64) -> String {
+    let time = DateTime::<Utc>::from_timestamp_millis(ms).unwrap_or_default();
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+#[derive(Serialize)]
+pub struct OrderLine {
+    order_id: String,
+    sale_id: i64,
+    user: String,
+    quantity: i32,
+    amount_cents: i64,
+    status: &'static str,
+    reason: String,
+    created_at: String,
+    expires_at: String,
+}
+
+impl From<&OwnedOrder> for OrderLine {
+    fn from(owned: &OwnedOrder) -> Self {
+        let order = &owned.order;
+        Self {
+            order_id: order.order_id.to_string(),
+            sale_id: order.sale_id.get(),
+            user: owned.user_id.clone(),
+            quantity: order.quantity,
+            amount_cents: order.amount_cents,
+            status: order.status.as_str(),
+            reason: order.reason.clone().unwrap_or_default(),
+            created_at: time(order.created_at_ms),
+            expires_at: time(order.expires_at_ms),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct SaleLine {
+    id: i64,
+    product: String,
+    price_cents: i64,
+    total_stock: i64,
+    stock: i64,
+    per_user: u32,
+    min_level: i64,
+    status: &'static str,
+    starts_at: String,
+    ends_at: String,
+    pay_within_s: i64,
+}
+
+impl SaleLine {
+    pub fn new(figures: &SaleFigures, now_ms: i64) -> Self {
+        let sale = &figures.sale;
+        Self {
+            id: sale.id.get(),
+            product: sale.product.clone(),
+            price_cents: sale.price_cents,
+            total_stock: figures.total_stock,
+            stock: figures.stock,
+            per_user: sale.per_user.get(),
+            min_level: sale.min_level,
+            status: sale.status_at(now_ms),
+            starts_at: time(sale.starts_at_ms),
+            ends_at: time(sale.ends_at_ms),
+            pay_within_s: sale.pay_within_ms / 1000,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct ParkedLine {
+    id: i64,
+    kind: String,
+    order_id: String,
+    sale_id: i64,
+    user: String,
+    attempts: i32,
+    error: String,
+    created_at: String,
+}
+
+impl From<&ParkedRow> for ParkedLine {
+    fn from(row: &ParkedRow) -> Self {
+        Self {
+            id: row.id,
+            kind: row.kind.clone(),
+            order_id: row.order_id.to_string(),
+            sale_id: row.sale_id,
+            user: row.user_id.clone(),
+            attempts: row.attempts,
+            error: row.last_error.clone().unwrap_or_default(),
+            created_at: time(row.created_at.timestamp_millis()),
+        }
+    }
+}
+
+/// The auditor's verdict on one sale, in words.
+pub fn verdict(verdict: &SaleVerdict) {
+    let word = if verdict.held { "held" } else { "BROKEN" };
+    let flight = verdict.in_flight;
+    let state = match (verdict.at_rest, verdict.redis_compared) {
+        (true, true) => "at rest".to_owned(),
+        (true, false) => "Redis not compared".to_owned(),
+        (false, _) => format!(
+            "in flight: {} promised, {} unconfirmed, {} unreleased, {} messages",
+            flight.promised_units, flight.unconfirmed_units, flight.unreleased_units, flight.messages
+        ),
+    };
+    let redis = verdict.redis_available.map_or("-".to_owned(), |n| n.to_string());
+    println!(
+        "sale {}: {word} ({state}); total {}, left {}, in live orders {}, for sale in Redis {redis}",
+        verdict.sale_id, verdict.total_stock, verdict.stock, verdict.live_units
+    );
+    for finding in &verdict.findings {
+        println!("  {}: {}", finding.invariant, finding.problem);
+        for evidence in &finding.evidence {
+            println!("    {evidence}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Configuration: config.default.toml, overridden by the environment, checked before anything starts.
+
+use std::net::{IpAddr, SocketAddr};
+
+use config::{Config as Source, Environment, File, FileFormat};
+use serde::{Deserialize, Deserializer};
+
+/// The defaults, which are the documentation of every setting.
+pub const DEFAULTS: &str = include_str!("../config.default.toml");
+
+/// A secret for development mode alone, so that `SECKILL_DEV=1` is enough to start.
+const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    pub dev: bool,
+    pub http: Http,
+    pub auth: Auth,
+    pub database: Database,
+    pub redis: Redis,
+    pub amqp: Amqp,
+    pub purchase: Purchase,
+    pub outbox: Outbox,
+    pub orders: Orders,
+    pub reconcile: Reconcile,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    pub bind: SocketAddr,
+    pub workers: usize,
+    #[serde(deserialize_with = "comma_separated")]
+    pub trusted_proxies: Vec<IpAddr>,
+    pub client_timeout_ms: u64,
+    pub keep_alive_ms: u64,
+    pub max_connections: usize,
+    pub body_max_bytes: usize,
+    pub shutdown_timeout_ms: u64,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Auth {
+    pub jwt_secret: String,
+    pub jwt_public_key: String,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Database {
+    pub url: String,
+    pub max_connections: u32,
+    pub acquire_timeout_ms: u64,
+    pub statement_timeout_ms: u64,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redis {
+    pub url: String,
+    pub prefix: String,
+    pub connect_timeout_ms: u64,
+    pub response_timeout_ms: u64,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Amqp {
+    pub url: String,
+    pub prefix: String,
+    pub connect_timeout_ms: u64,
+    pub confirm_timeout_ms: u64,
+    pub prefetch: u16,
+    pub queue_max_length: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Purchase {
+    pub buyer_limit: i64,
+    pub buyer_window_ms: u64,
+    pub address_limit: i64,
+    pub address_window_ms: u64,
+    pub sale_limit: i64,
+    pub sale_window_ms: u64,
+    pub sold_out_memory_ms: u64,
+    pub batch_max: usize,
+    pub queue_max: usize,
+    pub commit_batch_max: usize,
+    pub committers: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outbox {
+    pub batch_max: i64,
+    pub max_attempts: u32,
+    pub backoff_base_ms: u64,
+    pub backoff_max_ms: u64,
+    pub resend_after_ms: u64,
+    pub poll_ms: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Orders {
+    pub batch_max: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reconcile {
+    pub interval_ms: u64,
+    pub unconfirmed_after_ms: u64,
+    pub sweep_interval_ms: u64,
+    pub sweep_grace_ms: u64,
+    pub retire_after_ms: u64,
+}
+
+/// Why the configuration cannot be used; names the setting.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("configuration: {0}")]
+    Unreadable(#[from] config::ConfigError),
+    #[error("configuration: {setting} {problem} (set {variable})")]
+    Wrong { setting: &'static str, problem: &'static str, variable: &'static str },
+}
+
+macro_rules! sensitive {
+    ($($name:ident),+) => {$(
+        impl std::fmt::Debug for $name {
+            /// Holds secrets, which never reach a log.
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    )+};
+}
+sensitive!(Auth, Database, Redis, Amqp);
+
+impl Config {
+    /// The defaults under the process's environment.
+    pub fn load() -> Result<Self, ConfigError> {
+        let mut source = Source::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
+        for (setting, variable) in
+            [("redis.url", "REDIS_URL"), ("database.url", "DATABASE_URL"), ("amqp.url", "AMQP_URL")]
+        {
+            source = source.set_override_option(setting, std::env::var(variable).ok())?;
+        }
+        // SECKILL_REDIS__URL is the more particular: where both are set, it counts.
+        for (setting, variable) in [
+            ("redis.url", "SECKILL_REDIS__URL"),
+            ("database.url", "SECKILL_DATABASE__URL"),
+            ("amqp.url", "SECKILL_AMQP__URL"),
+        ] {
+            source = source.set_override_option(setting, std::env::var(variable).ok())?;
+        }
+        let environment = Environment::with_prefix("SECKILL").prefix_separator("_").separator("__");
+        source.add_source(environment).build()?.try_deserialize::<Self>()?.checked()
+    }
+
+    fn checked(mut self) -> Result<Self, ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        if self.redis.url.is_empty() {
+            return wrong("redis.url", "is missing", "REDIS_URL");
+        }
+        if self.database.url.is_empty() {
+            return wrong("database.url", "is missing", "DATABASE_URL");
+        }
+        if self.amqp.url.is_empty() {
+            return wrong("amqp.url", "is missing", "AMQP_URL");
+        }
+        if self.dev && self.auth.jwt_secret.is_empty() && self.auth.jwt_public_key.is_empty() {
+            DEV_SECRET.clone_into(&mut self.auth.jwt_secret);
+        }
+        match (self.auth.jwt_secret.len(), self.auth.jwt_public_key.len()) {
+            (0, 0) => {
+                return wrong("auth.jwt_secret", "is missing, and so is a public key", "SECKILL_AUTH__JWT_SECRET");
+            }
+            (1..32, _) => return wrong("auth.jwt_secret", "must be at least 32 bytes", "SECKILL_AUTH__JWT_SECRET"),
+            (32.., 1..) => {
+                return wrong("auth.jwt_public_key", "cannot stand beside a secret", "SECKILL_AUTH__JWT_PUBLIC_KEY");
+            }
+            _ => {}
+        }
+        for (limit, setting, variable) in [
+            (self.purchase.buyer_limit, "purchase.buyer_limit", "SECKILL_PURCHASE__BUYER_LIMIT"),
+            (self.purchase.address_limit, "purchase.address_limit", "SECKILL_PURCHASE__ADDRESS_LIMIT"),
+            (self.purchase.sale_limit, "purchase.sale_limit", "SECKILL_PURCHASE__SALE_LIMIT"),
+        ] {
+            if limit < 1 && limit != -1 {
+                return wrong(setting, "must be at least 1, or -1 for no limit", variable);
+            }
+        }
+        for (window, setting, variable) in [
+            (self.purchase.buyer_window_ms, "purchase.buyer_window_ms", "SECKILL_PURCHASE__BUYER_WINDOW_MS"),
+            (self.purchase.address_window_ms, "purchase.address_window_ms", "SECKILL_PURCHASE__ADDRESS_WINDOW_MS"),
+            (self.purchase.sale_window_ms, "purchase.sale_window_ms", "SECKILL_PURCHASE__SALE_WINDOW_MS"),
+        ] {
+            if !(100..=86_400_000).contains(&window) {
+                return wrong(setting, "must be 100 to 86400000 ms", variable);
+            }
+        }
+        if self.purchase.sold_out_memory_ms > 500 {
+            return wrong("purchase.sold_out_memory_ms", "must be at most 500", "SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS");
+        }
+        // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
+        if !(1..=1000).contains(&self.purchase.batch_max) {
+            return wrong("purchase.batch_max", "must be 1 to 1000", "SECKILL_PURCHASE__BATCH_MAX");
+        }
+        for (value, setting, variable) in [
+            (self.purchase.queue_max, "purchase.queue_max", "SECKILL_PURCHASE__QUEUE_MAX"),
+            (self.purchase.commit_batch_max, "purchase.commit_batch_max", "SECKILL_PURCHASE__COMMIT_BATCH_MAX"),
+            (self.purchase.committers, "purchase.committers", "SECKILL_PURCHASE__COMMITTERS"),
+            (self.orders.batch_max, "orders.batch_max", "SECKILL_ORDERS__BATCH_MAX"),
+            (self.amqp.prefetch.into(), "amqp.prefetch", "SECKILL_AMQP__PREFETCH"),
+        ] {
+            if !(1..=1_000_000).contains(&value) {
+                return wrong(setting, "must be 1 to 1000000", variable);
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn comma_separated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| part.parse().map_err(|_| serde::de::Error::custom(format_args!("{part:?} is not an IP address"))))
+        .collect()
+}

@@ -1,0 +1,206 @@
+//! Identifiers, parsed once at the edge. What holds one of these types has been checked.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Why a piece of input is not what it should be. The text is fit for the caller's eyes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {problem}")]
+pub struct Invalid {
+    /// The field at fault, as the caller named it.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+impl Invalid {
+    pub(crate) const fn new(field: &'static str, problem: &'static str) -> Self {
+        Self { field, problem }
+    }
+}
+
+/// A sale's number, at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SaleId(i64);
+
+impl SaleId {
+    /// A sale id as it stands in a path: digits only.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse::<i64>() {
+            Ok(id) if digits && id > 0 => Ok(Self(id)),
+            _ => Err(Invalid::new("sale id", "must be a positive whole number")),
+        }
+    }
+
+    /// A sale id that the database gave out.
+    pub const fn from_db(id: i64) -> Self {
+        Self(id)
+    }
+
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for SaleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A buyer: 1 to 64 of `A-Z a-z 0-9 _ -`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct UserId(Box<str>);
+
+impl UserId {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
+            Ok(Self(text.into()))
+        } else {
+            Err(Invalid::new("user", "must be 1 to 64 of A-Z a-z 0-9 _ -"))
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How many units a purchase asks for, at least 1. Whether a sale allows as many is the sale's to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Units(u32);
+
+impl Units {
+    pub const ONE: Self = Self(1);
+    /// What a database integer can hold.
+    const MAX: u32 = i32::MAX as u32;
+
+    pub fn parse(n: u64) -> Result<Self, Invalid> {
+        match u32::try_from(n) {
+            Ok(n) if (1..=Self::MAX).contains(&n) => Ok(Self(n)),
+            _ => Err(Invalid::new("quantity", "must be a whole number of at least 1")),
+        }
+    }
+
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A sale's key for idempotent repeats, chosen by the client: 1 to 200 visible ASCII characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey(Box<str>);
+
+impl IdempotencyKey {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        if (1..=200).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
+            Ok(Self(text.into()))
+        } else {
+            Err(Invalid::new("Idempotency-Key", "must be 1 to 200 visible ASCII characters"))
+        }
+    }
+}
+
+/// Which fill of Redis a hold belongs to; rises with every refill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub i64);
+
+/// Which part of a sale's stock a hold was taken from; 0 is the home shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shard(pub i16);
+
+impl Shard {
+    pub const HOME: Self = Self(0);
+}
+
+/// An order, and the purchase it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OrderId(pub Uuid);
+
+impl OrderId {
+    /// The order that this buyer's key names in this sale: the same for every repeat, and not to be guessed without
+    /// the secret. BLAKE3 in keyed mode, as a UUID of version 8.
+    pub fn derive(secret: &[u8; 32], sale: SaleId, user: &UserId, key: &IdempotencyKey) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(secret);
+        hasher.update(&sale.get().to_be_bytes());
+        // A user cannot contain NUL, so that no two triples run together to the same bytes.
+        hasher.update(user.as_str().as_bytes()).update(&[0]).update(key.0.as_bytes());
+        Self(uuid_from(&hasher))
+    }
+
+    /// A purchase without a key: every request is a new one. Ordered by time (UUID version 7).
+    pub fn fresh() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl fmt::Display for OrderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The first half of a hash as a UUID of version 8.
+pub(crate) fn uuid_from(hasher: &blake3::Hasher) -> Uuid {
+    let mut bytes = [0; 16];
+    hasher.finalize_xof().fill(&mut bytes);
+    Uuid::new_v8(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sale_ids_are_positive_digits() {
+        assert_eq!(SaleId::parse("42").map(SaleId::get), Ok(42));
+        for bad in ["", "0", "-1", "+1", "1.5", "1e3", " 1", "9223372036854775808", "{1}", "1\0"] {
+            assert!(SaleId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn users_keep_to_their_alphabet() {
+        assert!(UserId::parse("a-B_9").is_ok());
+        assert!(UserId::parse(&"x".repeat(64)).is_ok());
+        for bad in ["", "a b", "a'b", "a|b", "ü", "a\0", &"x".repeat(65)] {
+            assert!(UserId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn units_are_at_least_one_and_fit_the_database() {
+        assert_eq!(Units::parse(1), Ok(Units::ONE));
+        assert!(Units::parse(0).is_err());
+        assert!(Units::parse(1 << 31).is_err());
+        assert!(Units::parse(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn an_order_id_depends_on_secret_sale_user_and_key() {
+        let id = |secret: u8, sale: i64, user: &str, key: &str| {
+            let (user, key) = (UserId::parse(user).unwrap(), IdempotencyKey::parse(key).unwrap());
+            OrderId::derive(&[secret; 32], SaleId::from_db(sale), &user, &key)
+        };
+        let base = id(1, 1, "ann", "k");
+        assert_eq!(base, id(1, 1, "ann", "k"));
+        for other in [id(2, 1, "ann", "k"), id(1, 2, "ann", "k"), id(1, 1, "anna", "k"), id(1, 1, "ann", "kk")] {
+            assert_ne!(base, other);
+        }
+        assert_eq!(base.0.get_version_num(), 8);
+    }
+}

@@ -1,0 +1,8 @@
+//! What the business is made of. Pure: no I/O, no clock, no framework.
+
+pub mod admission;
+pub mod delay;
+pub mod ids;
+pub mod message;
+pub mod order;
+pub mod sale;

@@ -1,0 +1,190 @@
+//! A sale and its terms.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::ids::{Invalid, SaleId, Units};
+
+/// What is left, or was put up for sale. -1 outside of this type means unlimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stock {
+    Unlimited,
+    Units(u64),
+}
+
+impl Stock {
+    /// The most that PostgreSQL, Redis and Lua's doubles all count exactly.
+    const MAX: i64 = 1_000_000_000_000;
+
+    pub fn parse(n: i64) -> Result<Self, Invalid> {
+        match n {
+            -1 => Ok(Self::Unlimited),
+            0..=Self::MAX => Ok(Self::Units(n.unsigned_abs())),
+            _ => Err(Invalid::new("stock", "must be -1 (unlimited) or 0 to 1000000000000")),
+        }
+    }
+
+    pub fn as_i64(self) -> i64 {
+        match self {
+            Self::Unlimited => -1,
+            Self::Units(n) => n.cast_signed(),
+        }
+    }
+}
+
+/// What a sale manager decided; the clock does the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SaleStatus {
+    Open,
+    Paused,
+    Closed,
+}
+
+impl SaleStatus {
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Open, Self::Paused, Self::Closed].into_iter().find(|s| s.as_str() == text)
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Paused => "paused",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+impl fmt::Display for SaleStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A sale as instances keep it in memory: its terms, not its stock.
+#[derive(Debug, Clone)]
+pub struct Sale {
+    pub id: SaleId,
+    pub product_id: i64,
+    pub product: String,
+    pub price_cents: i64,
+    pub per_user: Units,
+    pub min_level: i64,
+    pub captcha: String,
+    pub unlimited: bool,
+    pub starts_at_ms: i64,
+    pub ends_at_ms: i64,
+    pub pay_within_ms: i64,
+    pub status: SaleStatus,
+    pub purchase_key: String,
+    pub waiting_key: String,
+}
+
+impl Sale {
+    /// Whether the sale's window is open and nobody has paused or closed it.
+    pub fn is_open_at(&self, now_ms: i64) -> bool {
+        self.status == SaleStatus::Open && (self.starts_at_ms..self.ends_at_ms).contains(&now_ms)
+    }
+
+    /// The purchase key while the sale is open; before and after, a key that buys nothing.
+    pub fn key_at(&self, now_ms: i64) -> &str {
+        if self.is_open_at(now_ms) { &self.purchase_key } else { &self.waiting_key }
+    }
+
+    /// How the sale stands at this moment, in one word for the reader of a page.
+    pub fn status_at(&self, now_ms: i64) -> &'static str {
+        match self.status {
+            SaleStatus::Closed => "ended",
+            _ if now_ms >= self.ends_at_ms => "ended",
+            SaleStatus::Paused => "paused",
+            SaleStatus::Open if now_ms < self.starts_at_ms => "scheduled",
+            SaleStatus::Open => "open",
+        }
+    }
+}
+
+/// The terms of a sale that is to be created, checked.
+#[derive(Debug, Clone)]
+pub struct NewSale {
+    pub product: String,
+    pub price_cents: i64,
+    pub stock: Stock,
+    pub per_user: Units,
+    pub starts_in_ms: i64,
+    pub ends_in_ms: i64,
+    pub pay_within_ms: i64,
+    pub min_level: i64,
+}
+
+impl NewSale {
+    const DAY_MS: i64 = 86_400_000;
+
+    /// Says what is wrong with the terms, if anything. The schema's constraints hold the same.
+    pub fn check(self) -> Result<Self, Invalid> {
+        let name = self.product.chars().count();
+        if !(1..=200).contains(&name) || self.product.chars().any(char::is_control) {
+            return Err(Invalid::new("product", "must be 1 to 200 characters, none of them control characters"));
+        }
+        if !(0..=100_000_000_000).contains(&self.price_cents) {
+            return Err(Invalid::new("price-cents", "must be 0 to 100000000000"));
+        }
+        if self.per_user.get() > 10_000 {
+            return Err(Invalid::new("per-user", "must be 1 to 10000"));
+        }
+        if !(0..=i64::from(i32::MAX)).contains(&self.min_level) {
+            return Err(Invalid::new("min-level", "must be 0 to 2147483647"));
+        }
+        let window = -3650 * Self::DAY_MS..=3650 * Self::DAY_MS;
+        if !window.contains(&self.starts_in_ms) || !window.contains(&self.ends_in_ms) {
+            return Err(Invalid::new("starts-in", "and ends-in must be within ten years of now"));
+        }
+        if self.ends_in_ms <= self.starts_in_ms {
+            return Err(Invalid::new("ends-in", "must be later than starts-in"));
+        }
+        if !(1000..=30 * Self::DAY_MS).contains(&self.pay_within_ms) {
+            return Err(Invalid::new("pay-within", "must be 1 second to 30 days"));
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sale() -> Sale {
+        Sale {
+            id: SaleId::from_db(1),
+            product_id: 1,
+            product: "Phone".into(),
+            price_cents: 100,
+            per_user: Units::ONE,
+            min_level: 0,
+            captcha: "none".into(),
+            unlimited: false,
+            starts_at_ms: 1000,
+            ends_at_ms: 2000,
+            pay_within_ms: 1000,
+            status: SaleStatus::Open,
+            purchase_key: "real".into(),
+            waiting_key: "waiting".into(),
+        }
+    }
+
+    #[test]
+    fn the_key_is_told_only_while_the_sale_is_open() {
+        let sale = sale();
+        assert_eq!([999, 1000, 1999, 2000].map(|now| sale.key_at(now)), ["waiting", "real", "real", "waiting"]);
+        let paused = Sale { status: SaleStatus::Paused, ..sale };
+        assert_eq!(paused.key_at(1500), "waiting");
+    }
+
+    #[test]
+    fn stock_is_minus_one_or_not_negative() {
+        assert_eq!(Stock::parse(-1), Ok(Stock::Unlimited));
+        assert_eq!(Stock::parse(0), Ok(Stock::Units(0)));
+        assert!(Stock::parse(-2).is_err());
+        assert!(Stock::parse(i64::MAX).is_err());
+    }
+}

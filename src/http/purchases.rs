@@ -1,0 +1,60 @@
+//! `POST /api/v1/sales/{id}/purchases`
+
+use actix_web::http::header::LOCATION;
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::Deserialize;
+
+use super::extract::{caller_address, sale_id, whole};
+use super::problem::Problem;
+use super::{Counter, Reception};
+use crate::domain::ids::{IdempotencyKey, Units};
+use crate::sale::purchase::Request;
+
+/// The longest purchase key that is looked at.
+const KEY_MAX_BYTES: usize = 128;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    key: String,
+    quantity: Option<u64>,
+    /// Reserved for sales that ask for one; ignored by those that do not.
+    #[serde(default, rename = "pass")]
+    _pass: Option<String>,
+}
+
+/// The body is taken as bytes even where the answer is known without it: an unread body closes the connection.
+pub async fn create(
+    request: HttpRequest,
+    counter: Data<Counter>,
+    reception: Data<Reception>,
+    body: Result<Bytes, actix_web::Error>,
+) -> Result<HttpResponse, Problem> {
+    let body = whole(body, reception.body_max_bytes)?;
+    let buyer = reception.tokens.buyer(&request, counter.till.catalog.clock.now_ms())?;
+    let sale = sale_id(&request)?;
+    let body: Body = serde_json::from_slice(&body).map_err(Problem::invalid)?;
+    if body.key.is_empty() || body.key.len() > KEY_MAX_BYTES {
+        return Err(Problem::invalid("key must be 1 to 128 bytes"));
+    }
+    let units = body.quantity.map_or(Ok(Units::ONE), Units::parse)?;
+    let mut keys = request.headers().get_all("idempotency-key");
+    let idempotency_key = match (keys.next(), keys.next()) {
+        (None, _) => None,
+        (Some(key), None) => Some(IdempotencyKey::parse(key.to_str().unwrap_or_default())?),
+        (Some(_), Some(_)) => return Err(Problem::invalid("Idempotency-Key must stand there once")),
+    };
+    let purchase = Request {
+        sale,
+        user: buyer.user,
+        level: buyer.level,
+        address: caller_address(&request, &reception.trusted_proxies),
+        purchase_key: body.key,
+        units,
+        idempotency_key,
+    };
+    let ticket = counter.till.purchase(purchase).await?;
+    metrics::counter!("seckill_accepted_total").increment(1);
+    Ok(HttpResponse::Accepted().insert_header((LOCATION, format!("/api/v1/orders/{}", ticket.order_id))).json(ticket))
+}

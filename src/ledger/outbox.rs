@@ -1,0 +1,248 @@
+//! The outbox: taking rows to carry out, and saying what came of it.
+
+use chrono::{DateTime, Utc};
+use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
+
+use super::{Ledger, LedgerError};
+use crate::domain::delay::backoff_ms;
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::message::Kind;
+
+/// When and how often to try again what failed.
+#[derive(Debug, Clone, Copy)]
+pub struct RetryTerms {
+    pub max_attempts: u32,
+    pub backoff_base_ms: u64,
+    pub backoff_max_ms: u64,
+}
+
+/// A row to be carried out.
+#[derive(Debug, Clone)]
+pub struct OutboxRow {
+    pub id: i64,
+    pub kind: Kind,
+    pub order: OrderId,
+    pub sale: SaleId,
+    pub shard: Shard,
+    /// What is left until `due_at`, by PostgreSQL's clock.
+    pub remaining_ms: i64,
+    pub due_at_ms: i64,
+    pub returns_units: bool,
+    pub attempts: u32,
+}
+
+/// Rows of the outbox, locked: nobody else takes them until they are settled, or the connection is lost.
+pub struct Claim {
+    tx: Transaction<'static, Postgres>,
+    pub rows: Vec<OutboxRow>,
+}
+
+/// What the broker made of a claim's rows, by row id.
+#[derive(Debug, Default)]
+pub struct Sent {
+    pub sent: Vec<i64>,
+    pub failed: Vec<(i64, String)>,
+    /// The broker had no room: not the message's fault.
+    pub postponed: Vec<i64>,
+}
+
+/// A parked row, for people.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct ParkedRow {
+    pub id: i64,
+    pub kind: String,
+    pub order_id: Uuid,
+    pub sale_id: i64,
+    pub user_id: String,
+    pub attempts: i32,
+    pub last_error: Option<String>,
+    pub created_at: DateTime<Utc>,
+}
+
+impl Ledger {
+    /// Takes rows of these kinds whose time has come, oldest first, passing over those that others hold.
+    pub async fn claim(&self, kinds: &[Kind], limit: i64) -> Result<Claim, LedgerError> {
+        let kinds: Vec<String> = kinds.iter().map(|kind| kind.as_str().to_owned()).collect();
+        let mut tx = self.pool.begin().await?;
+        let rows = sqlx::query!(
+            r#"SELECT id, kind, order_id, sale_id, shard, due_at, coalesce(returns_units, false) AS "returns!", attempts,
+                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!"
+               FROM outbox WHERE status = 'pending' AND kind = ANY($1) AND next_attempt_at <= now()
+               ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"#,
+            &kinds,
+            limit
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let rows = rows
+            .into_iter()
+            .map(|row| {
+                Ok(OutboxRow {
+                    id: row.id,
+                    kind: Kind::parse(&row.kind).ok_or(LedgerError::Unreadable("outbox.kind"))?,
+                    order: OrderId(row.order_id),
+                    sale: SaleId::from_db(row.sale_id),
+                    shard: Shard(row.shard),
+                    remaining_ms: row.remaining_ms,
+                    due_at_ms: row.due_at.map_or(0, |due| due.timestamp_millis()),
+                    returns_units: row.returns,
+                    attempts: row.attempts.unsigned_abs(),
+                })
+            })
+            .collect::<Result<_, LedgerError>>()?;
+        Ok(Claim { tx, rows })
+    }
+
+    /// Counts a failed attempt at processing what was sent: it is sent again later, or parked at the cap. Says
+    /// whether it was parked.
+    pub async fn fail_purchase(&self, order: OrderId, error: &str, terms: RetryTerms) -> Result<bool, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            "SELECT id, attempts FROM outbox WHERE kind = 'order_placed' AND order_id = $1
+               AND status IN ('pending', 'sent') FOR UPDATE",
+            order.0
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(false) };
+        let parked = fail(&mut tx, row.id, row.attempts.unsigned_abs(), error, terms).await?;
+        tx.commit().await?;
+        Ok(parked)
+    }
+
+    /// Purchases that were sent and not processed for too long, and expiries that are overdue, are to be sent again.
+    pub async fn resend_unsettled(&self, after_ms: u64) -> Result<u64, LedgerError> {
+        let done = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox
+                          WHERE status = 'sent' AND sent_at < now() - $1::bigint * interval '1 ms'
+                            AND (kind = 'order_placed' OR due_at < now() - $1::bigint * interval '1 ms')
+                          ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED)",
+            after_ms.cast_signed()
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Releases for sales that are no longer kept in Redis have nothing left to do.
+    pub async fn retire_releases(&self, retire_after_ms: u64) -> Result<u64, LedgerError> {
+        let done = sqlx::query!(
+            "UPDATE outbox o SET status = 'processed', processed_at = now() FROM sales s
+             WHERE o.kind = 'hold_release' AND o.status = 'pending' AND s.id = o.sale_id
+               AND s.ends_at < now() - $1::bigint * interval '1 ms'",
+            retire_after_ms.cast_signed()
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Parked rows, oldest first.
+    pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
+        Ok(sqlx::query_as!(
+            ParkedRow,
+            "SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at FROM outbox
+             WHERE status = 'parked' ORDER BY id LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Makes parked rows pending again, all of them or those named; says how many there were.
+    pub async fn unpark(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let done = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', attempts = 0, next_attempt_at = now()
+             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
+            ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, 'outbox retry', 'outbox', jsonb_build_object('rows', $2::bigint))",
+            actor,
+            done.rows_affected().cast_signed()
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(done.rows_affected())
+    }
+}
+
+impl Claim {
+    /// Marks rows as confirmed by the broker, counts the failures of others, postpones those that found no room, and
+    /// lets all of them go.
+    pub async fn settle_sent(mut self, outcome: &Sent, terms: RetryTerms) -> Result<(), LedgerError> {
+        let Sent { sent, failed, postponed } = outcome;
+        sqlx::query!(
+            "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
+            sent
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        for (id, error) in failed {
+            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
+            fail(&mut self.tx, *id, attempts, error, terms).await?;
+        }
+        postpone(&mut self.tx, postponed).await?;
+        Ok(self.tx.commit().await?)
+    }
+
+    /// Marks releases as carried out, provided that each sale's epoch is still the one that Redis answered under
+    /// (rule 9). What is not marked stays pending, and is carried out again; what was refused waits a little.
+    pub async fn settle_released(mut self, released: &[(i64, Epoch)], refused: &[i64]) -> Result<(), LedgerError> {
+        let (ids, epochs): (Vec<i64>, Vec<i64>) = released.iter().map(|(id, epoch)| (*id, epoch.0)).unzip();
+        sqlx::query!(
+            "UPDATE outbox o SET status = 'processed', processed_at = now()
+             FROM unnest($1::bigint[], $2::bigint[]) AS done (id, epoch) JOIN sale_epochs e USING (epoch)
+             WHERE o.id = done.id AND o.sale_id = e.sale_id",
+            &ids,
+            &epochs
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        postpone(&mut self.tx, refused).await?;
+        Ok(self.tx.commit().await?)
+    }
+}
+
+/// Lets others go first, for what could not be tried: no attempt is counted.
+async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64]) -> Result<(), LedgerError> {
+    if !ids.is_empty() {
+        sqlx::query!("UPDATE outbox SET next_attempt_at = now() + interval '500 ms' WHERE id = ANY($1)", ids)
+            .execute(&mut **tx)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Counts a failure of a locked row: it waits for its next turn, or is parked at the cap. Says whether it was parked.
+async fn fail(
+    tx: &mut Transaction<'static, Postgres>,
+    id: i64,
+    attempts: u32,
+    error: &str,
+    terms: RetryTerms,
+) -> Result<bool, LedgerError> {
+    let attempts = attempts + 1;
+    let parked = attempts >= terms.max_attempts;
+    let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
+    // Error texts end up before people's eyes and in logs: one line, bounded.
+    let error: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
+    sqlx::query!(
+        "UPDATE outbox SET attempts = $2, status = $3, last_error = $4, next_attempt_at = now() + $5::bigint * interval '1 ms'
+         WHERE id = $1",
+        id,
+        attempts.cast_signed(),
+        if parked { "parked" } else { "pending" },
+        error,
+        wait.cast_signed()
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(parked)
+}

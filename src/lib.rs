@@ -1,0 +1,28 @@
+//! Seckill, a flash-sale backend: it never sells a unit too many, and never loses a winner.
+//!
+//! The rooms, in reading order:
+//!
+//! 1. [`domain`] — what the business is made of: pure types and decisions.
+//! 2. [`gate`] — Redis, fast and not trusted: admission, stock, holds, locks.
+//! 3. [`ledger`] — PostgreSQL, the truth: sales, orders, outbox.
+//! 4. [`queue`] — RabbitMQ, the conveyor between them.
+//! 5. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit.
+//! 6. [`http`] and [`pages`] — the way in. 7. [`worker`] — what goes on by itself.
+//! 8. [`load`] — the rush, which speaks HTTP only. 9. [`app`] — everything wired together.
+//!
+//! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202, and then `worker` → `queue` → `worker` →
+//! `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says who may import whom.
+
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod domain;
+pub mod gate;
+pub mod http;
+pub mod ledger;
+pub mod load;
+pub mod pages;
+pub mod queue;
+pub mod sale;
+pub mod telemetry;
+pub mod worker;

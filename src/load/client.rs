@@ -1,0 +1,181 @@
+//! One keep-alive HTTP/1.1 connection with one request at a time, as a browser would hold it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{HOST, HeaderValue, RETRY_AFTER};
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::LoadError;
+
+/// A person would have reloaded by then; the request's fate is unknown, and the same Idempotency-Key will tell.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Answers of the API are far below; more is a mistake at the other end.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// Where the requests go: resolved once, since every connection goes to the same place.
+#[derive(Debug)]
+pub struct Target {
+    addr: SocketAddr,
+    pub host: HeaderValue,
+    prefix: String,
+}
+
+impl Target {
+    pub async fn resolve(base: &str) -> Result<Self, LoadError> {
+        let wrong = || LoadError::Base(base.to_owned());
+        let uri: Uri = base.trim_end_matches('/').parse().map_err(|_| wrong())?;
+        let authority = uri.authority().ok_or_else(wrong)?;
+        if uri.scheme_str() != Some("http") {
+            return Err(wrong());
+        }
+        // The resolver takes an IPv6 address without the brackets that a URL has around it.
+        let host = authority.host().trim_matches(['[', ']']);
+        let unresolved = |source| LoadError::Resolve { host: host.to_owned(), source };
+        let mut found =
+            tokio::net::lookup_host((host, authority.port_u16().unwrap_or(80))).await.map_err(unresolved)?;
+        let addr = found.next().ok_or_else(wrong)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?;
+        Ok(Self { addr, host, prefix: uri.path().trim_end_matches('/').to_owned() })
+    }
+
+    pub fn uri(&self, path: &str) -> Result<Uri, LoadError> {
+        let whole = format!("{}{path}", self.prefix);
+        whole.parse().map_err(|_| LoadError::Base(whole))
+    }
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    /// What Retry-After asks for, where it is given in seconds.
+    pub retry_after: Option<Duration>,
+    pub body: Bytes,
+}
+
+/// How a request can end without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    #[error("no connection")]
+    Connect,
+    #[error("time-out")]
+    TimeOut,
+    #[error("connection lost")]
+    Lost,
+}
+
+/// A place for a connection: opened when needed, and again after it was closed.
+pub struct Link {
+    target: Arc<Target>,
+    open: Option<Open>,
+}
+
+struct Open {
+    sender: SendRequest<Full<Bytes>>,
+    driver: AbortHandle,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Link {
+    pub fn new(target: &Arc<Target>) -> Self {
+        Self { target: Arc::clone(target), open: None }
+    }
+
+    /// Opens the connection ahead of the first request. A failure shows again, and is counted, when that is sent.
+    pub async fn warm(mut self) -> Self {
+        if let Ok(Ok(open)) = timeout(REQUEST_TIMEOUT, connect(&self.target)).await {
+            self.open = Some(open);
+        }
+        self
+    }
+
+    /// Reads a small resource, for all that is not the rush itself.
+    pub async fn get(&mut self, uri: &Uri) -> Result<Answer, NoAnswer> {
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = uri.clone();
+        request.headers_mut().insert(HOST, self.target.host.clone());
+        self.send(request).await
+    }
+
+    /// Sends, and reads the whole answer. A connection on which anything failed is not used again.
+    pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, NoAnswer> {
+        let ended = timeout(REQUEST_TIMEOUT, self.exchange(request)).await.unwrap_or(Err(NoAnswer::TimeOut));
+        if ended.is_err() {
+            self.open = None;
+        }
+        ended
+    }
+
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, NoAnswer> {
+        let mut response = self.post(request).await?;
+        let status = response.status();
+        let retry_after = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+            .map(Duration::from_secs);
+        let body = Limited::new(response.body_mut(), MAX_BODY_BYTES);
+        let body = body.collect().await.map_err(|_| NoAnswer::Lost)?.to_bytes();
+        Ok(Answer { status, retry_after, body })
+    }
+
+    async fn post(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, NoAnswer> {
+        if let Some(open) = &mut self.open
+            && open.sender.ready().await.is_ok()
+        {
+            match open.sender.try_send_request(request).await {
+                Ok(response) => return Ok(response),
+                // A request handed back was never written: the other end had closed an idle connection.
+                Err(mut refused) => request = refused.take_message().ok_or(NoAnswer::Lost)?,
+            }
+        }
+        let fresh = connect(&self.target).await.map_err(|_| NoAnswer::Connect)?;
+        self.open.insert(fresh).sender.send_request(request).await.map_err(|_| NoAnswer::Lost)
+    }
+}
+
+async fn connect(target: &Target) -> Result<Open, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = TcpStream::connect(target.addr).await?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(async move {
+        // Its failures reach the request that was on the way.
+        let _ = connection.await;
+    });
+    Ok(Open { sender, driver: driver.abort_handle() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_plain_http_is_spoken() {
+        for base in ["https://127.0.0.1:1", "127.0.0.1:8080", "http://", "nonsense"] {
+            assert!(matches!(Target::resolve(base).await, Err(LoadError::Base(_))), "{base}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_before_the_api_is_kept() -> Result<(), LoadError> {
+        for (base, expected) in [("http://127.0.0.1:8080/", "/api"), ("http://[::1]/shop/", "/shop/api")] {
+            let target = Target::resolve(base).await?;
+            assert_eq!(target.uri("/api")?.to_string(), expected);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! `seckill`: one program for everything. Errors are one line on stderr, and an exit code that is not 0.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let command = seckill::cli::Cli::parse();
+    seckill::telemetry::start_logging();
+    match command.run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("seckill: {error:#}");
+            ExitCode::from(if error.is::<seckill::cli::CouldNotRun>() { 2 } else { 1 })
+        }
+    }
+}

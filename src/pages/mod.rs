@@ -1,0 +1,43 @@
+//! Pages. They are static: nothing in them depends on who asks, or on how a sale stands.
+
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
+use actix_web::{HttpRequest, HttpResponse};
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+/// What `/static/` holds: name, type, content.
+const ASSETS: [(&str, &str, &str); 3] = [
+    ("front.js", SCRIPT, include_str!("../../frontend-static/front.js")),
+    ("sale.js", SCRIPT, include_str!("../../frontend-static/sale.js")),
+    ("style.css", STYLE, include_str!("../../frontend-static/style.css")),
+];
+
+/// `GET /`: the sales there are.
+pub async fn front() -> HttpResponse {
+    file(HTML, include_str!("../../frontend-static/index.html"))
+}
+
+/// `GET /sales/{id}`: the page finds out by itself which sale it is about.
+pub async fn sale() -> HttpResponse {
+    file(HTML, include_str!("../../frontend-static/sale.html"))
+}
+
+/// `GET /static/{file}`
+pub async fn asset(request: HttpRequest) -> HttpResponse {
+    let name = request.match_info().query("file");
+    match ASSETS.iter().find(|(known, ..)| *known == name) {
+        Some((_, content_type, content)) => file(content_type, content),
+        None => HttpResponse::NotFound().finish(),
+    }
+}
+
+fn file(content_type: &'static str, content: &'static str) -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type(content_type)
+        .insert_header((CACHE_CONTROL, "public, max-age=60"))
+        .insert_header((CONTENT_SECURITY_POLICY, "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .body(content)
+}

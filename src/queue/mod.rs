@@ -1,0 +1,69 @@
+//! RabbitMQ: the conveyor. The only room that names lapin.
+
+mod consumer;
+mod publisher;
+mod topology;
+
+use std::time::Duration;
+
+use lapin::types::LongString;
+use lapin::{Connection, ConnectionProperties};
+
+use crate::config;
+
+pub use consumer::{Batch, Intake};
+pub use publisher::{Outgoing, Publisher, Receipt};
+use topology::Topology;
+pub use topology::{Destination, Source};
+
+/// What can go wrong with the broker.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    #[error("rabbitmq: {0}")]
+    Broker(#[from] lapin::Error),
+    #[error("rabbitmq did not answer in time")]
+    TimedOut,
+    #[error("rabbitmq closed the consumer")]
+    Closed,
+}
+
+/// How to reach the broker, and what stands there.
+#[derive(Clone)]
+pub struct Broker {
+    config: config::Amqp,
+    topology: Topology,
+}
+
+impl Broker {
+    pub fn new(config: &config::Amqp) -> Self {
+        let topology = Topology::new(&config.prefix, config.queue_max_length);
+        Self { config: config.clone(), topology }
+    }
+
+    /// A new connection with a channel on it, on which everything we need is declared. lapin does not reconnect: who
+    /// loses a link asks for another, with a pause between.
+    async fn link(&self, name: &'static str) -> Result<Link, QueueError> {
+        let connect = async {
+            let name =
+                ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
+            let connection = Connection::connect(&self.config.url, name).await?;
+            let channel = connection.create_channel().await?;
+            self.topology.declare(&channel).await?;
+            Ok(Link { channel, _connection: connection })
+        };
+        let patience = Duration::from_millis(self.config.connect_timeout_ms);
+        tokio::time::timeout(patience, connect).await.map_err(|_| QueueError::TimedOut)?
+    }
+
+    /// Throws away everything that stands under this prefix: for tests, which each have their own.
+    pub async fn demolish(&self) -> Result<(), QueueError> {
+        let link = self.link("demolish").await?;
+        self.topology.delete(&link.channel).await
+    }
+}
+
+/// A channel, and the connection that it lives on.
+struct Link {
+    channel: lapin::Channel,
+    _connection: Connection,
+}

@@ -1,0 +1,99 @@
+//! Publishing with confirms: many in flight, each accounted for.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{BasicProperties, Confirmation};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use super::{Broker, Destination, Link, QueueError};
+
+/// A message on its way out.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    pub to: Destination,
+    /// The same whenever this message is sent again.
+    pub id: Uuid,
+    pub body: Vec<u8>,
+}
+
+/// What the broker made of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Receipt {
+    /// On the disks of a majority.
+    Confirmed,
+    /// No queue to put it in. The broker returns such a message, and confirms it all the same.
+    Unroutable,
+    /// The queue is full, or could not store it.
+    NoRoom,
+}
+
+/// Publishes over a link that is made when it is needed, and made anew after it has failed.
+pub struct Publisher {
+    broker: Broker,
+    link: Mutex<Option<Link>>,
+}
+
+impl Publisher {
+    pub fn new(broker: Broker) -> Self {
+        Self { broker, link: Mutex::default() }
+    }
+
+    /// Makes sure that there is a link.
+    pub async fn connect(&self) -> Result<(), QueueError> {
+        let mut link = self.link.lock().await;
+        if link.as_ref().is_none_or(|link| !link.channel.status().connected()) {
+            *link = None;
+            let fresh = self.broker.link("publisher").await?;
+            fresh.channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
+            *link = Some(fresh);
+        }
+        Ok(())
+    }
+
+    /// Sends all of them before it waits for any, and gives back a receipt for each, in order. An error means that
+    /// what became of them is unknown: they are to be sent again.
+    pub async fn publish(&self, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
+        self.connect().await?;
+        let mut link = self.link.lock().await;
+        let patience = Duration::from_millis(self.broker.config.confirm_timeout_ms);
+        let sending = async {
+            match link.as_ref() {
+                Some(link) => self.send(link, messages).await,
+                None => Err(QueueError::Closed),
+            }
+        };
+        let receipts = tokio::time::timeout(patience, sending).await.unwrap_or(Err(QueueError::TimedOut));
+        let all_well = receipts.as_ref().is_ok_and(|receipts| !receipts.contains(&Receipt::Unroutable));
+        if !all_well {
+            *link = None; // the next link declares anew what may have been deleted
+        }
+        receipts
+    }
+
+    async fn send(&self, link: &Link, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
+        let mut confirmations = Vec::with_capacity(messages.len());
+        for message in messages {
+            let options = BasicPublishOptions {
+                mandatory: true,  // what no queue takes comes back
+                immediate: false, // RabbitMQ has dropped it
+            };
+            let properties = BasicProperties::default()
+                .with_delivery_mode(2) // persistent
+                .with_content_type("application/json".into())
+                .with_message_id(message.id.to_string().into());
+            let (exchange, key) = (self.broker.topology.exchange(), self.broker.topology.route_to(message.to));
+            confirmations.push(link.channel.basic_publish(exchange, key, options, &message.body, properties).await?);
+        }
+        let receipt = |confirmation: Result<Confirmation, lapin::Error>| match confirmation? {
+            Confirmation::Ack(None) => Ok(Receipt::Confirmed),
+            Confirmation::Ack(Some(_returned)) => Ok(Receipt::Unroutable),
+            Confirmation::Nack(_) => Ok(Receipt::NoRoom),
+            // Only on a channel without confirms, which ours never is.
+            Confirmation::NotRequested => Err(QueueError::Closed),
+        };
+        join_all(confirmations).await.into_iter().map(receipt).collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! Exchanges, queues and bindings. Declaring is idempotent: every link declares all of it.
+
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, ExchangeKind};
+
+use super::QueueError;
+use crate::domain::delay::{LADDER_MS, rung_for};
+
+/// Where a message may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination {
+    /// To fulfilment.
+    OrderPlaced,
+    /// To the expiry of orders, after about this long.
+    OrderExpire { remaining_ms: i64 },
+}
+
+/// Where messages come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    OrderPlaced,
+    OrderExpire,
+}
+
+impl Source {
+    const ALL: [Self; 2] = [Self::OrderPlaced, Self::OrderExpire];
+
+    const fn queue(self) -> &'static str {
+        match self {
+            Self::OrderPlaced => "order-placed",
+            Self::OrderExpire => "order-expire",
+        }
+    }
+}
+
+/// What could not be processed ends here, for people to look at.
+const DEAD: &str = "dead";
+
+/// All names, under a prefix of their own, so that several systems can share a broker.
+#[derive(Debug, Clone)]
+pub struct Topology {
+    prefix: String,
+    max_length: u32,
+}
+
+impl Topology {
+    pub fn new(prefix: &str, max_length: u32) -> Self {
+        Self { prefix: prefix.to_owned(), max_length }
+    }
+
+    /// One direct exchange, in which a queue's name is its routing key.
+    pub fn exchange(&self) -> ShortString {
+        format!("{}seckill", self.prefix).into()
+    }
+
+    pub fn queue_of(&self, source: Source) -> ShortString {
+        self.name(source.queue())
+    }
+
+    pub fn route_to(&self, destination: Destination) -> ShortString {
+        match destination {
+            Destination::OrderPlaced => self.name(Source::OrderPlaced.queue()),
+            Destination::OrderExpire { remaining_ms } => self.delay_queue(rung_for(remaining_ms)),
+        }
+    }
+
+    fn name(&self, name: &str) -> ShortString {
+        format!("{}{name}", self.prefix).into()
+    }
+
+    fn delay_queue(&self, rung_ms: i64) -> ShortString {
+        self.name(&format!("delay-{rung_ms}"))
+    }
+
+    pub async fn declare(&self, channel: &Channel) -> Result<(), QueueError> {
+        let exchange = ExchangeDeclareOptions {
+            durable: true,      // a restart of the broker loses nothing
+            auto_delete: false, // it stands when nobody is connected
+            internal: false,    // we publish to it ourselves
+            passive: false,
+            nowait: false, // errors are told here, not later
+        };
+        channel.exchange_declare(self.exchange(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
+        self.queue(channel, self.name(DEAD), self.common()).await?;
+        for source in Source::ALL {
+            self.queue(channel, self.queue_of(source), self.dead_lettering_to(self.name(DEAD))).await?;
+        }
+        for rung_ms in LADDER_MS {
+            // TTL expires only at the head of a queue, so each distinct delay has its own.
+            let mut arguments = self.dead_lettering_to(self.queue_of(Source::OrderExpire));
+            arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));
+            self.queue(channel, self.delay_queue(rung_ms), arguments).await?;
+        }
+        Ok(())
+    }
+
+    /// What every queue has: copies on a majority of the broker's nodes, a bound, and refusal at the bound, so that
+    /// what does not fit stays in the outbox.
+    fn common(&self) -> FieldTable {
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(self.max_length.into()));
+        arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        arguments
+    }
+
+    /// At-least-once: a message leaves its queue only when the next one has confirmed it (needs reject-publish).
+    fn dead_lettering_to(&self, queue: ShortString) -> FieldTable {
+        let mut arguments = self.common();
+        let exchange = self.exchange().to_string();
+        arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(exchange.into()));
+        arguments.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString(queue.to_string().into()));
+        arguments.insert("x-dead-letter-strategy".into(), AMQPValue::LongString("at-least-once".into()));
+        arguments
+    }
+
+    async fn queue(&self, channel: &Channel, name: ShortString, arguments: FieldTable) -> Result<(), QueueError> {
+        let options = QueueDeclareOptions {
+            durable: true,      // quorum queues are
+            exclusive: false,   // all instances share it
+            auto_delete: false, // it stands when nobody consumes
+            passive: false,
+            nowait: false,
+        };
+        channel.queue_declare(name.clone(), options, arguments).await?;
+        let (exchange, key) = (self.exchange(), name.clone());
+        channel.queue_bind(name, exchange, key, QueueBindOptions { nowait: false }, FieldTable::default()).await?;
+        Ok(())
+    }
+
+    pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
+        let delays = LADDER_MS.map(|rung_ms| self.delay_queue(rung_ms));
+        for queue in delays.into_iter().chain(Source::ALL.map(|s| self.queue_of(s))).chain([self.name(DEAD)]) {
+            channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
+        }
+        channel.exchange_delete(self.exchange(), lapin::options::ExchangeDeleteOptions::default()).await?;
+        Ok(())
+    }
+}

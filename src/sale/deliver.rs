@@ -1,0 +1,71 @@
+//! The outbox on its way to the broker (protocol, rule 6).
+
+use std::sync::Arc;
+
+use super::{SaleError, Step};
+use crate::domain::message::{Kind, OrderExpireV1, OrderPlacedV1, Version};
+use crate::ledger::Ledger;
+use crate::ledger::outbox::{OutboxRow, RetryTerms, Sent};
+use crate::queue::{Destination, Outgoing, Publisher, Receipt};
+
+/// Carries outbox rows to the broker.
+#[derive(Clone)]
+pub struct Relay {
+    pub ledger: Ledger,
+    pub publisher: Arc<Publisher>,
+    pub batch_max: i64,
+    pub retry: RetryTerms,
+}
+
+impl Relay {
+    /// Publishes one batch and marks what the broker confirmed. A broker that cannot be reached counts as no attempt:
+    /// the rows are let go as they were.
+    pub async fn step(&self) -> Result<Step, SaleError> {
+        self.publisher.connect().await?;
+        let claim = self.ledger.claim(&[Kind::OrderPlaced, Kind::OrderExpire], self.batch_max).await?;
+        if claim.rows.is_empty() {
+            return Ok(Step::Idle);
+        }
+        let messages: Vec<Outgoing> = claim.rows.iter().map(message).collect();
+        let receipts = self.publisher.publish(&messages).await?;
+        let mut outcome = Sent::default();
+        for (row, receipt) in claim.rows.iter().zip(receipts) {
+            match receipt {
+                Receipt::Confirmed => outcome.sent.push(row.id),
+                Receipt::NoRoom => outcome.postponed.push(row.id),
+                Receipt::Unroutable => outcome.failed.push((row.id, "no queue takes it".to_owned())),
+            }
+        }
+        if !outcome.postponed.is_empty() {
+            tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; they wait in the outbox");
+        }
+        let done = claim.rows.len();
+        metrics::counter!("seckill_relayed_total").increment(outcome.sent.len() as u64);
+        claim.settle_sent(&outcome, self.retry).await?;
+        Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))
+    }
+
+    /// What was sent and not settled for too long is to be sent again.
+    pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
+        let rows = self.ledger.resend_unsettled(after_ms).await?;
+        if rows > 0 {
+            tracing::warn!(rows, "messages were sent and not processed; sending them again");
+        }
+        Ok(Step::Idle)
+    }
+}
+
+fn message(row: &OutboxRow) -> Outgoing {
+    let (to, body) = match row.kind {
+        Kind::OrderExpire => (
+            Destination::OrderExpire { remaining_ms: row.remaining_ms },
+            serde_json::to_vec(&OrderExpireV1 { version: Version, order_id: row.order, due_at_ms: row.due_at_ms }),
+        ),
+        Kind::OrderPlaced | Kind::HoldRelease => (
+            Destination::OrderPlaced,
+            serde_json::to_vec(&OrderPlacedV1 { version: Version, order_id: row.order, sale_id: row.sale }),
+        ),
+    };
+    // Numbers and UUIDs always serialise; an empty body would be refused as poison, not lost.
+    Outgoing { to, id: row.kind.message_id(row.order), body: body.unwrap_or_default() }
+}

@@ -1,0 +1,71 @@
+//! Orders run out of time (protocol, rule 8): by delayed messages, with a slow sweeper as the net under them.
+
+use std::sync::Arc;
+
+use super::{SaleError, Step};
+use crate::domain::ids::OrderId;
+use crate::domain::message::{Kind, OrderExpireV1, Version};
+use crate::ledger::Ledger;
+use crate::ledger::end::Expiry;
+use crate::ledger::notices::Doorbell;
+use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
+
+/// Cancels what was not paid in time.
+#[derive(Clone)]
+pub struct Expiries {
+    pub ledger: Ledger,
+    pub publisher: Arc<Publisher>,
+    pub bell: Doorbell,
+}
+
+impl Expiries {
+    /// Settles a batch of messages; those that are early are sent round again. Returns the places of unreadable ones.
+    pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, SaleError> {
+        let (mut orders, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new());
+        for (place, body) in bodies.iter().enumerate() {
+            match serde_json::from_slice::<OrderExpireV1>(body) {
+                Ok(message) => orders.push(message),
+                Err(error) => {
+                    tracing::error!(%error, bytes = body.len(), "unreadable message goes to the dead-letter queue");
+                    poison.push(place);
+                }
+            }
+        }
+        let ids: Vec<OrderId> = orders.iter().map(|message| message.order_id).collect();
+        let again: Vec<Outgoing> = self
+            .ledger
+            .expire(&ids)
+            .await?
+            .into_iter()
+            .zip(orders)
+            .filter_map(|((order, expiry), message)| match expiry {
+                Expiry::Settled => None,
+                Expiry::Early { remaining_ms } => Some(Outgoing {
+                    to: Destination::OrderExpire { remaining_ms },
+                    id: Kind::OrderExpire.message_id(order),
+                    body: serde_json::to_vec(&OrderExpireV1 { version: Version, ..message }).unwrap_or_default(),
+                }),
+            })
+            .collect();
+        self.bell.ring();
+        let receipts = self.publisher.publish(&again).await?;
+        // The old message is acknowledged only after the new one is safe.
+        if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
+            Ok(poison)
+        } else {
+            Err(QueueError::Closed.into())
+        }
+    }
+
+    /// Cancels orders that are overdue although their message should have come by now.
+    pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
+        let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
+        let overdue = self.ledger.overdue(grace_ms, limit).await?;
+        if !overdue.is_empty() {
+            tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
+            self.ledger.expire(&overdue).await?;
+            self.bell.ring();
+        }
+        Ok(Step::after(overdue.len(), batch_max))
+    }
+}

@@ -1,0 +1,62 @@
+//! The story: a purchase on its way to an order, and what may happen to an order.
+
+pub mod audit;
+pub mod catalog;
+pub mod clock;
+pub mod deliver;
+pub mod expire;
+pub mod fulfil;
+pub mod plan;
+pub mod purchase;
+pub mod reconcile;
+pub mod refill;
+pub mod release;
+
+use crate::config::Config;
+use crate::gate::{Gate, GateError};
+use crate::ledger::{Ledger, LedgerError};
+use crate::queue::QueueError;
+
+/// Why a step of the story could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SaleError {
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// Another instance is at it.
+    #[error("{0} is being done elsewhere")]
+    Busy(&'static str),
+}
+
+/// What nearly every step needs.
+#[derive(Clone)]
+pub struct Shop {
+    pub ledger: Ledger,
+    pub gate: Gate,
+}
+
+impl Shop {
+    /// Prepares handles; nothing is connected yet.
+    pub fn new(config: &Config) -> Result<Self, SaleError> {
+        Ok(Self { ledger: Ledger::new(&config.database)?, gate: Gate::new(&config.redis, &config.purchase)? })
+    }
+}
+
+/// Whether a bounded step has left something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// There may be more: come again at once.
+    More,
+    /// Nothing more for now.
+    Idle,
+}
+
+impl Step {
+    /// A batch that was full may have been cut short.
+    pub const fn after(done: usize, batch_max: usize) -> Self {
+        if done >= batch_max { Self::More } else { Self::Idle }
+    }
+}

@@ -1,0 +1,220 @@
+//! A purchase, from the request to the ticket. Losers never touch PostgreSQL; winners stand in it before they hear of
+//! it (protocol, rules 1 to 5 and 13).
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::catalog::Catalog;
+use crate::domain::admission::{Admission, Ask, Hold, Limit, Window};
+use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Shard, Units, UserId};
+use crate::domain::order::OrderStatus;
+use crate::domain::sale::Sale;
+use crate::gate::Gate;
+use crate::gate::desk::Desk;
+use crate::ledger::Ledger;
+use crate::ledger::commit::{Committed, Committer, Purchase};
+
+/// A buyer's request, parsed.
+#[derive(Debug)]
+pub struct Request {
+    pub sale: SaleId,
+    pub user: UserId,
+    pub level: i64,
+    pub address: String,
+    pub purchase_key: String,
+    pub units: Units,
+    pub idempotency_key: Option<IdempotencyKey>,
+}
+
+/// A purchase that is durable.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub struct Ticket {
+    pub order_id: OrderId,
+    pub status: OrderStatus,
+    /// A lower bound while the order is `accepted`.
+    pub expires_at_ms: i64,
+}
+
+/// Why there is no ticket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    TooMany {
+        per_user: Units,
+    },
+    UnknownSale,
+    NotStarted {
+        starts_at_ms: i64,
+    },
+    Ended,
+    WrongKey,
+    LevelTooLow {
+        min_level: i64,
+    },
+    SoldOut,
+    AlreadyPurchased {
+        order: Option<OrderId>,
+    },
+    IdempotencyMismatch,
+    Limited {
+        limit: Limit,
+        window: Window,
+        retry_ms: u64,
+    },
+    /// The stock was not touched, or the same key will say what became of it.
+    Unavailable,
+}
+
+/// Takes committed orders off Redis's unconfirmed list, at leisure (rule 5).
+#[derive(Clone)]
+pub struct Confirmer {
+    queue: mpsc::Sender<(SaleId, Shard, OrderId)>,
+}
+
+impl Confirmer {
+    /// Orders that wait to be confirmed; beyond, the reconciler does it.
+    const QUEUE_MAX: usize = 100_000;
+    const BATCH_MAX: usize = 1000;
+
+    /// The confirmer, and the task that does its work until the last handle is dropped.
+    pub fn new(gate: Gate) -> (Self, impl Future<Output = ()>) {
+        let (queue, mut orders) = mpsc::channel::<(SaleId, Shard, OrderId)>(Self::QUEUE_MAX);
+        let work = async move {
+            let mut batch = Vec::new();
+            while orders.recv_many(&mut batch, Self::BATCH_MAX).await > 0 {
+                batch.sort_unstable();
+                for group in batch.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+                    let ids: Vec<OrderId> = group.iter().map(|(_, _, order)| *order).collect();
+                    if let Some((sale, shard, _)) = group.first()
+                        && let Err(error) = gate.confirm(*sale, *shard, &ids).await
+                    {
+                        tracing::debug!(%sale, %error, "not confirmed; the reconciler will");
+                    }
+                }
+                batch.clear();
+            }
+        };
+        (Self { queue }, work)
+    }
+
+    fn confirm(&self, sale: SaleId, shard: Shard, order: OrderId) {
+        let _ = self.queue.try_send((sale, shard, order));
+    }
+}
+
+/// Where one worker thread sells.
+pub struct Till {
+    pub desk: Desk,
+    pub gate: Gate,
+    pub ledger: Ledger,
+    pub catalog: Arc<Catalog>,
+    pub committer: Committer,
+    pub confirmer: Confirmer,
+    pub order_id_secret: [u8; 32],
+    pub retire_after_ms: i64,
+}
+
+impl Till {
+    /// One purchase, in the contract's order of answers.
+    pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
+        let sale = self.catalog.get(request.sale).ok_or(Refusal::UnknownSale)?;
+        if request.units > sale.per_user {
+            return Err(Refusal::TooMany { per_user: sale.per_user });
+        }
+        if !self.committer.is_healthy() {
+            return Err(Refusal::Unavailable);
+        }
+        let now_ms = self.catalog.clock.now_ms();
+        if self.knows_sold_out(&sale, &request, now_ms) {
+            return Err(Refusal::SoldOut);
+        }
+        let order = match &request.idempotency_key {
+            Some(key) => OrderId::derive(&self.order_id_secret, sale.id, &request.user, key),
+            None => OrderId::fresh(),
+        };
+        if now_ms > sale.ends_at_ms + self.retire_after_ms {
+            return self.long_ended(order, &request).await;
+        }
+        let ask = Ask {
+            order,
+            user: request.user.clone(),
+            address: request.address,
+            units: request.units,
+            purchase_key: request.purchase_key,
+            level: request.level,
+        };
+        let admission = self.desk.ask(sale.id, ask).await.map_err(|_| Refusal::Unavailable)?;
+        match admission {
+            Admission::Reserved { hold, expires_at_ms } => {
+                self.commit(sale.id, order, &request.user, request.units, hold).await?;
+                Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
+            }
+            Admission::Repeat { hold } => {
+                if let Some(hold) = hold {
+                    self.commit(sale.id, order, &request.user, request.units, hold).await?;
+                }
+                self.ticket(order).await?.ok_or(Refusal::Unavailable)
+            }
+            Admission::RepeatEnded => self.ticket(order).await?.ok_or(Refusal::Unavailable),
+            Admission::Mismatch => Err(Refusal::IdempotencyMismatch),
+            Admission::AtLimit { newest } => Err(Refusal::AlreadyPurchased { order: newest }),
+            Admission::NotStarted => Err(Refusal::NotStarted { starts_at_ms: sale.starts_at_ms }),
+            Admission::Ended => Err(Refusal::Ended),
+            Admission::WrongKey => Err(Refusal::WrongKey),
+            Admission::LevelTooLow => Err(Refusal::LevelTooLow { min_level: sale.min_level }),
+            Admission::SoldOut => Err(Refusal::SoldOut),
+            Admission::Limited { limit, retry_ms } => {
+                Err(Refusal::Limited { limit, window: self.gate.limits().of(limit), retry_ms })
+            }
+            Admission::Paused | Admission::NotServing => Err(Refusal::Unavailable),
+        }
+    }
+
+    /// "Sold out" is told from memory only where no other answer comes before it.
+    fn knows_sold_out(&self, sale: &Sale, request: &Request, now_ms: i64) -> bool {
+        self.desk.remembers_sold_out(sale.id, &request.user)
+            && sale.is_open_at(now_ms)
+            && request.purchase_key == sale.purchase_key
+            && request.level >= sale.min_level
+    }
+
+    /// Makes the winner durable. Where that fails the hold stays: the same key, or the reconciler, finishes it (rule 4).
+    async fn commit(
+        &self,
+        sale: SaleId,
+        order: OrderId,
+        user: &UserId,
+        units: Units,
+        hold: Hold,
+    ) -> Result<(), Refusal> {
+        let (user, units) = (user.to_string(), units.get().cast_signed());
+        match self.committer.commit(Purchase { order, sale, user, units, hold }).await {
+            Committed::Durable => {
+                self.confirmer.confirm(sale, hold.shard, order);
+                Ok(())
+            }
+            Committed::StaleEpoch | Committed::Unknown => Err(Refusal::Unavailable),
+        }
+    }
+
+    /// How a purchase stands that was made before.
+    async fn ticket(&self, order: OrderId) -> Result<Option<Ticket>, Refusal> {
+        let found = self.ledger.order(order).await.map_err(|error| {
+            tracing::warn!(%order, %error, "ticket not read");
+            Refusal::Unavailable
+        })?;
+        Ok(found.map(|found| Ticket {
+            order_id: order,
+            status: found.order.status,
+            expires_at_ms: found.order.expires_at_ms,
+        }))
+    }
+
+    /// A sale that Redis has retired: its tickets are in the ledger, and nothing is for sale.
+    async fn long_ended(&self, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
+        if request.idempotency_key.is_none() {
+            return Err(Refusal::Ended);
+        }
+        self.ticket(order).await?.ok_or(Refusal::Ended)
+    }
+}

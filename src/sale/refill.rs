@@ -1,0 +1,125 @@
+//! Filling a sale's Redis from the ledger, and keeping a server shut that may have forgotten (protocol, rules 10, 11).
+
+use std::time::Duration;
+
+use super::{SaleError, Shop};
+use crate::domain::ids::{Epoch, SaleId};
+use crate::domain::sale::SaleStatus;
+use crate::gate::refill::{Fence, TicketRow};
+use crate::gate::stock::TicketKind;
+use crate::ledger::epochs::EpochRow;
+
+/// Longer than a refill's longest call; renewed while it goes on.
+const REFILL_LEASE: Duration = Duration::from_secs(10);
+
+/// Watches one Redis server, and refills what is not whole on it.
+pub struct Guard {
+    shop: Shop,
+    retire_after_ms: u64,
+    fence: Option<Fence>,
+}
+
+impl Guard {
+    pub fn new(shop: Shop, retire_after_ms: u64) -> Self {
+        Self { shop, retire_after_ms, fence: None }
+    }
+
+    /// One look at everything; afterwards, unless it fails, this server sells all that it should.
+    pub async fn look(&mut self) -> Result<(), SaleError> {
+        // As long as this connection lives it leads to the same run of the same server.
+        let mut fence = match self.fence.take() {
+            Some(fence) => fence,
+            None => self.shop.gate.fence().await?,
+        };
+        let loaded = fence.is_loaded().await?;
+        let epochs = self.shop.ledger.epochs(self.retire_after_ms).await?;
+        let sales: Vec<SaleId> = epochs.iter().map(|row| row.sale).collect();
+        let mut busy = None;
+        for (row, standing) in epochs.iter().zip(fence.standings(&sales).await?) {
+            match self.shop.make_whole(&mut fence, row, standing).await {
+                Err(error @ SaleError::Busy(_)) => busy = Some(error),
+                other => other?,
+            }
+        }
+        if let Some(error) = busy {
+            self.fence = Some(fence);
+            return Err(error);
+        }
+        if !loaded {
+            fence.load().await?;
+            tracing::info!(run_id = fence.run_id(), sales = sales.len(), "this Redis may sell");
+        }
+        self.fence = Some(fence);
+        Ok(())
+    }
+}
+
+/// Whether the ledger's epoch was filled on this run of this server, and is served by it.
+fn is_whole(row: &EpochRow, fence: &Fence, standing: Option<(Epoch, SaleStatus)>) -> bool {
+    row.run_id.as_deref() == Some(fence.run_id()) && standing.is_some_and(|(epoch, _)| epoch == row.epoch)
+}
+
+impl Shop {
+    /// Sees to it that one sale stands on this server as the ledger says.
+    async fn make_whole(
+        &self,
+        fence: &mut Fence,
+        row: &EpochRow,
+        standing: Option<(Epoch, SaleStatus)>,
+    ) -> Result<(), SaleError> {
+        if !is_whole(row, fence, standing) {
+            return self.refill_once(fence, row.sale).await;
+        }
+        if standing.is_some_and(|(_, status)| status != row.status) {
+            self.gate.set_sale_state(row.sale, row.epoch, row.status).await?;
+        }
+        Ok(())
+    }
+
+    /// Refills a sale, unless somebody else has done so, or is at it.
+    async fn refill_once(&self, fence: &mut Fence, sale: SaleId) -> Result<(), SaleError> {
+        let lock = self.gate.lock(&format!("refill:{sale}"), REFILL_LEASE).await?;
+        let Some(lock) = lock else { return Err(SaleError::Busy("refill")) };
+        let row = self.ledger.epoch(sale).await?;
+        let standing = fence.standings(&[sale]).await?.pop().flatten();
+        let done = match row {
+            Some(row) if is_whole(&row, fence, standing) => Ok(()),
+            Some(row) => self.refill(fence, &row).await,
+            None => Ok(()),
+        };
+        if let Err(error) = lock.release().await {
+            tracing::debug!(%sale, %error, "refill lock left to its lease");
+        }
+        done
+    }
+
+    /// Raises the epoch, reads one moment of the ledger, writes it, opens, and records where.
+    async fn refill(&self, fence: &mut Fence, row: &EpochRow) -> Result<(), SaleError> {
+        let (sale, began) = (row.sale, std::time::Instant::now());
+        // Nothing more is sold at the old epoch, so that raising it does not wait behind ever new purchases.
+        fence.close(sale, row.epoch).await?;
+        let epoch = self.ledger.raise_epoch(sale).await?;
+        let from = self.ledger.fill_from(sale).await?;
+        let Some(terms) = self.ledger.sale_figures(Some(sale), 1).await?.pop() else { return Ok(()) };
+        let tickets: Vec<TicketRow> = from
+            .tickets
+            .into_iter()
+            .map(|t| (t.order, t.user, t.units, if t.live { TicketKind::Live } else { TicketKind::Ended }))
+            .collect();
+        let filled = fence.begin(sale, epoch).await?
+            && fence.put_tickets(sale, epoch, &tickets).await?
+            && fence.open(&terms.sale, epoch, from.left).await?
+            && self.ledger.record_fill(sale, epoch, fence.run_id()).await?;
+        if !filled {
+            return Err(SaleError::Busy("refill"));
+        }
+        metrics::counter!("seckill_refills_total").increment(1);
+        tracing::info!(
+            %sale, epoch = epoch.0, left = from.left.as_i64(), tickets = tickets.len(),
+            took_ms = began.elapsed().as_millis(), "sale filled"
+        );
+        let details = serde_json::json!({ "epoch": epoch.0, "left": from.left.as_i64(), "tickets": tickets.len() });
+        self.ledger.record("guard", "refill", &format!("sale {sale}"), details).await?;
+        Ok(())
+    }
+}
