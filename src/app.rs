@@ -15,21 +15,30 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::gate::desk::Desk;
-use crate::http::{Counter, Health, Reception, StateCache, Tokens, routes};
+use crate::gate::{Gate, GateError};
+use crate::http::{self, Health, Reception, Tokens};
+use crate::ledger::Ledger;
 use crate::ledger::commit::Committer;
 use crate::ledger::notices::{Doorbell, Topic, Wakers};
 use crate::ledger::outbox::RetryTerms;
+use crate::pages;
 use crate::queue::{Broker, Publisher, Source};
 use crate::sale::catalog::Catalog;
+use crate::sale::counter::SoldOutView;
 use crate::sale::deliver::Relay;
 use crate::sale::expire::Expiries;
 use crate::sale::fulfil::Fulfilment;
+use crate::sale::intake::Intake;
 use crate::sale::purchase::{Confirmer, Till};
 use crate::sale::refill::Guard;
-use crate::sale::{Shop, Step};
+use crate::sale::{SaleError, Shop, Step};
 use crate::telemetry;
-use crate::worker::intake::consume;
 use crate::worker::repeat;
+
+/// Handles on the gate and the ledger; nothing is connected yet.
+pub fn shop(config: &Config) -> anyhow::Result<Shop> {
+    Ok(Shop { ledger: Ledger::new(&config.database)?, gate: Gate::new(&config.redis, &config.purchase)? })
+}
 
 /// What all parts of a process share.
 struct Parts {
@@ -43,7 +52,7 @@ struct Parts {
 
 impl Parts {
     fn assemble(config: Config) -> anyhow::Result<Self> {
-        let shop = Shop::new(&config)?;
+        let shop = shop(&config)?;
         let parts = Self {
             config,
             shop,
@@ -119,7 +128,7 @@ impl Service {
     /// Loads the catalogue, binds the address, and starts what a serving instance needs beside its handlers.
     pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
         let metrics = telemetry::metrics();
-        let tokens = Tokens::new(&config.auth, config.dev)?;
+        let tokens = Tokens::new(&config.auth.jwt_secret, &config.auth.jwt_public_key, config.dev)?;
         let listener = TcpListener::bind(config.http.bind)
             .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
         let address = listener.local_addr()?;
@@ -161,13 +170,14 @@ impl Service {
             order_id_secret: parts.shop.ledger.order_id_secret().await?,
             retire_after_ms: config.reconcile.retire_after_ms.cast_signed(),
         };
-        let (dev, http) = (config.dev, config.http.clone());
+        let (dev, body_max_bytes) = (config.dev, config.http.body_max_bytes);
         let server = HttpServer::new(move || {
             let seller = seller.clone();
             App::new()
                 .app_data(reception.clone())
-                .data_factory(move || std::future::ready(seller.clone().counter()))
-                .configure(routes(dev, http.body_max_bytes))
+                .data_factory(move || std::future::ready(seller.clone().till()))
+                .configure(pages::routes)
+                .configure(http::routes(dev, body_max_bytes))
         });
         let http = &config.http;
         let server = match http.workers {
@@ -207,7 +217,7 @@ impl Service {
     }
 }
 
-/// What a worker thread's counter is made from.
+/// What a worker thread's till is made from.
 #[derive(Clone)]
 struct Seller {
     shop: Shop,
@@ -219,8 +229,8 @@ struct Seller {
 }
 
 impl Seller {
-    fn counter(self) -> Result<Counter, crate::gate::GateError> {
-        let till = Till {
+    fn till(self) -> Result<Till, GateError> {
+        Ok(Till {
             desk: Desk::open(self.shop.gate.clone())?,
             gate: self.shop.gate,
             ledger: self.shop.ledger,
@@ -229,8 +239,8 @@ impl Seller {
             confirmer: self.confirmer,
             order_id_secret: self.order_id_secret,
             retire_after_ms: self.retire_after_ms,
-        };
-        Ok(Counter { till, states: StateCache::default() })
+            sold_out: SoldOutView::default(),
+        })
     }
 }
 
@@ -296,26 +306,19 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
     }
     if wanted("fulfil") {
         let fulfilment = Fulfilment { ledger: ledger.clone(), bell: bell.clone(), retry };
-        let settle = move |batch: &crate::queue::Batch| {
-            let (fulfilment, bodies) = (fulfilment.clone(), batch.bodies());
+        let intake = Intake::new(broker.clone(), Source::OrderPlaced, config.orders.batch_max);
+        spawn_intake(parts, "fulfil", intake, move |bodies| {
+            let fulfilment = fulfilment.clone();
             async move { fulfilment.settle(&bodies).await }
-        };
-        tasks.spawn(consume(
-            "fulfil",
-            broker.clone(),
-            Source::OrderPlaced,
-            config.orders.batch_max,
-            stop.clone(),
-            settle,
-        ));
+        });
     }
     if wanted("expire") {
         let expiries = expiries.clone();
-        let settle = move |batch: &crate::queue::Batch| {
-            let (expiries, bodies) = (expiries.clone(), batch.bodies());
+        let intake = Intake::new(broker, Source::OrderExpire, config.orders.batch_max);
+        spawn_intake(parts, "expire", intake, move |bodies| {
+            let expiries = expiries.clone();
             async move { expiries.settle(&bodies).await }
-        };
-        tasks.spawn(consume("expire", broker, Source::OrderExpire, config.orders.batch_max, stop.clone(), settle));
+        });
     }
     if wanted("release") {
         let (shop, batch_max) = (shop.clone(), config.outbox.batch_max);
@@ -346,4 +349,19 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
             }
         }));
     }
+}
+
+fn spawn_intake<F>(
+    parts: &Parts,
+    name: &'static str,
+    intake: Intake,
+    settle: impl Fn(Vec<Vec<u8>>) -> F + Clone + Send + Sync + 'static,
+) where
+    F: Future<Output = Result<Vec<usize>, SaleError>> + Send + 'static,
+{
+    let (intake, stop) = (Arc::new(Mutex::new(intake)), parts.stop.clone());
+    parts.tasks.spawn(repeat(name, Duration::ZERO, None, parts.stop.clone(), move || {
+        let (intake, settle, stop) = (Arc::clone(&intake), settle.clone(), stop.clone());
+        async move { intake.lock().await.step(&stop, settle).await }
+    }));
 }

@@ -1,5 +1,6 @@
 //! Configuration: config.default.toml, overridden by the environment, checked before anything starts.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use config::{Config as Source, Environment, File, FileFormat};
@@ -142,22 +143,27 @@ sensitive!(Auth, Database, Redis, Amqp);
 impl Config {
     /// The defaults under the process's environment.
     pub fn load() -> Result<Self, ConfigError> {
-        let mut source = Source::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
-        for (setting, variable) in
-            [("redis.url", "REDIS_URL"), ("database.url", "DATABASE_URL"), ("amqp.url", "AMQP_URL")]
-        {
-            source = source.set_override_option(setting, std::env::var(variable).ok())?;
-        }
-        // SECKILL_REDIS__URL is the more particular: where both are set, it counts.
-        for (setting, variable) in [
-            ("redis.url", "SECKILL_REDIS__URL"),
-            ("database.url", "SECKILL_DATABASE__URL"),
-            ("amqp.url", "SECKILL_AMQP__URL"),
-        ] {
-            source = source.set_override_option(setting, std::env::var(variable).ok())?;
-        }
-        let environment = Environment::with_prefix("SECKILL").prefix_separator("_").separator("__");
-        source.add_source(environment).build()?.try_deserialize::<Self>()?.checked()
+        Self::read(&std::env::vars().collect())
+    }
+
+    /// The defaults under a given environment.
+    pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
+        let well_known = |name: &str| environment.get(name).cloned();
+        let ours = environment.iter().filter(|(name, _)| name.starts_with("SECKILL_"));
+        let ours = ours.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Source::builder()
+            .add_source(File::from_str(DEFAULTS, FileFormat::Toml))
+            .add_source(
+                Source::builder()
+                    .set_override_option("redis.url", well_known("REDIS_URL"))?
+                    .set_override_option("database.url", well_known("DATABASE_URL"))?
+                    .set_override_option("amqp.url", well_known("AMQP_URL"))?
+                    .build()?,
+            )
+            .add_source(Environment::with_prefix("SECKILL").prefix_separator("_").separator("__").source(Some(ours)))
+            .build()?
+            .try_deserialize::<Self>()?
+            .checked()
     }
 
     fn checked(mut self) -> Result<Self, ConfigError> {

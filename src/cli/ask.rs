@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use super::{CouldNotRun, CreateArgs, Format, OrdersArgs, print};
+use crate::app::shop;
 use crate::config::Config;
 use crate::domain::ids::{SaleId, Units};
 use crate::domain::sale::{NewSale, SaleStatus, Stock};
@@ -20,13 +21,13 @@ const ACTOR: &str = "command line";
 const AUDIT_MAX: i64 = 100_000;
 
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
-    Shop::new(config)?.ledger.migrate().await?;
+    shop(config)?.ledger.migrate().await?;
     tracing::info!("the database is up to date");
     Ok(())
 }
 
 pub async fn seed(config: &Config) -> anyhow::Result<()> {
-    let shop = Shop::new(config)?;
+    let shop = shop(config)?;
     let samples = [
         ("Phone", "A phone at a price that brings a crowd."),
         ("Headphones", "Over-ear, noise-cancelling, last year's model."),
@@ -68,7 +69,7 @@ pub async fn create_sale(config: &Config, args: CreateArgs) -> anyhow::Result<()
         pay_within_ms: seconds(args.pay_within, "pay-within")?,
         min_level: args.min_level,
     };
-    let (sale, everyone) = Shop::new(config)?.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
+    let (sale, everyone) = shop(config)?.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
     if !everyone {
         tracing::warn!(%sale, "made, but an instance that should be alive has not said that it knows it");
     }
@@ -77,7 +78,7 @@ pub async fn create_sale(config: &Config, args: CreateArgs) -> anyhow::Result<()
 }
 
 pub async fn show_sale(config: &Config, id: i64, format: Format) -> anyhow::Result<()> {
-    let shop = Shop::new(config)?;
+    let shop = shop(config)?;
     let sales = shop.ledger.sale_figures(Some(SaleId::from_db(id)), 1).await?;
     if sales.is_empty() {
         bail!("there is no sale {id}");
@@ -86,7 +87,7 @@ pub async fn show_sale(config: &Config, id: i64, format: Format) -> anyhow::Resu
 }
 
 pub async fn list_sales(config: &Config, format: Format, limit: i64) -> anyhow::Result<()> {
-    let shop = Shop::new(config)?;
+    let shop = shop(config)?;
     let sales = shop.ledger.sale_figures(None, limit).await?;
     print_sales(&shop, &sales, format).await
 }
@@ -97,7 +98,7 @@ async fn print_sales(shop: &Shop, sales: &[SaleFigures], format: Format) -> anyh
 }
 
 pub async fn steer(config: &Config, id: i64, status: SaleStatus) -> anyhow::Result<()> {
-    if !Shop::new(config)?.set_sale_status(SaleId::from_db(id), status, ACTOR).await? {
+    if !shop(config)?.set_sale_status(SaleId::from_db(id), status, ACTOR).await? {
         bail!("there is no sale {id}, or it is closed for good");
     }
     tracing::info!(sale = id, %status, "done");
@@ -107,17 +108,17 @@ pub async fn steer(config: &Config, id: i64, status: SaleStatus) -> anyhow::Resu
 pub async fn orders(config: &Config, args: OrdersArgs) -> anyhow::Result<()> {
     let filter =
         OrderFilter { sale: args.sale.map(SaleId::from_db), status: args.status, user: args.user, limit: args.limit };
-    let orders = Shop::new(config)?.ledger.orders(&filter).await?;
+    let orders = shop(config)?.ledger.orders(&filter).await?;
     print::rows(orders.iter().map(print::OrderLine::from), args.format)
 }
 
 pub async fn parked(config: &Config, format: Format, limit: i64) -> anyhow::Result<()> {
-    let rows = Shop::new(config)?.ledger.parked(limit).await?;
+    let rows = shop(config)?.ledger.parked(limit).await?;
     print::rows(rows.iter().map(print::ParkedLine::from), format)
 }
 
 pub async fn retry(config: &Config, ids: &[i64]) -> anyhow::Result<()> {
-    let shop = Shop::new(config)?;
+    let shop = shop(config)?;
     let rows = shop.ledger.unpark(ids, ACTOR).await?;
     shop.ledger.notify(crate::ledger::notices::Topic::Outbox).await?;
     println!("{}", json!({ "retried": rows }));
@@ -125,7 +126,7 @@ pub async fn retry(config: &Config, ids: &[i64]) -> anyhow::Result<()> {
 }
 
 pub async fn audit(config: &Config, sale: Option<i64>, json: bool) -> anyhow::Result<ExitCode> {
-    let shop = Shop::new(config)?;
+    let shop = shop(config)?;
     let could_not = |why: String| anyhow::Error::new(CouldNotRun(why));
     let sales = match sale {
         Some(id) => vec![SaleId::from_db(id)],

@@ -9,6 +9,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{TokenArgs, ask, print};
+use crate::app::shop;
 use crate::config::Config;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::http::Tokens;
@@ -48,7 +49,7 @@ pub struct LoadArgs {
 const TOKEN_S: i64 = 3600;
 
 pub async fn load(config: &Config, args: LoadArgs) -> anyhow::Result<ExitCode> {
-    let shop = Shop::new(config)?;
+    let shop = shop(config)?;
     let sale = match args.sale {
         Some(id) => SaleId::from_db(id),
         None => newest_sale(&shop).await?,
@@ -99,7 +100,7 @@ async fn newest_sale(shop: &Shop) -> anyhow::Result<SaleId> {
 }
 
 pub async fn tokens(config: &Config, args: TokenArgs) -> anyhow::Result<()> {
-    let shop = Shop::new(config)?;
+    let shop = shop(config)?;
     let mint = Mint::new(config, &shop).await?;
     match (args.user, args.count, args.prefix, args.out) {
         (Some(user), ..) => println!("{}", mint.token(&user, args.level, args.ttl)?),
@@ -127,7 +128,10 @@ impl Mint {
         if !config.dev {
             bail!("tokens are made in development mode only (SECKILL_DEV=1)");
         }
-        Ok(Self { tokens: Tokens::new(&config.auth, config.dev)?, now_s: shop.ledger.now_ms().await? / 1000 })
+        Ok(Self {
+            tokens: Tokens::new(&config.auth.jwt_secret, &config.auth.jwt_public_key, config.dev)?,
+            now_s: shop.ledger.now_ms().await? / 1000,
+        })
     }
 
     fn token(&self, user: &str, level: i64, ttl_s: i64) -> anyhow::Result<String> {

@@ -141,11 +141,6 @@ impl OrderId {
         hasher.update(user.as_str().as_bytes()).update(&[0]).update(key.0.as_bytes());
         Self(uuid_from(&hasher))
     }
-
-    /// A purchase without a key: every request is a new one. Ordered by time (UUID version 7).
-    pub fn fresh() -> Self {
-        Self(Uuid::now_v7())
-    }
 }
 
 impl fmt::Display for OrderId {

@@ -8,7 +8,6 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, deco
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
-use crate::config;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 
 /// A buyer, as his token says.
@@ -43,9 +42,9 @@ pub struct BadKey;
 
 impl Tokens {
     /// The key decides the algorithm; what a token's header says only has to agree.
-    pub fn new(auth: &config::Auth, dev: bool) -> Result<Self, BadKey> {
-        let (key, algorithm) = match auth.jwt_public_key.as_bytes() {
-            [] => (DecodingKey::from_secret(auth.jwt_secret.as_bytes()), Algorithm::HS256),
+    pub fn new(secret: &str, public_key: &str, dev: bool) -> Result<Self, BadKey> {
+        let (key, algorithm) = match public_key.as_bytes() {
+            [] => (DecodingKey::from_secret(secret.as_bytes()), Algorithm::HS256),
             pem => DecodingKey::from_rsa_pem(pem)
                 .map(|key| (key, Algorithm::RS256))
                 .or_else(|_| DecodingKey::from_ec_pem(pem).map(|key| (key, Algorithm::ES256)))
@@ -56,8 +55,7 @@ impl Tokens {
         // exp is judged by the database's clock, below, and not by this machine's.
         validation.validate_exp = false;
         validation.validate_aud = false;
-        let signing =
-            (dev && auth.jwt_public_key.is_empty()).then(|| EncodingKey::from_secret(auth.jwt_secret.as_bytes()));
+        let signing = (dev && public_key.is_empty()).then(|| EncodingKey::from_secret(secret.as_bytes()));
         Ok(Self { key, validation, signing })
     }
 
@@ -115,6 +113,12 @@ pub fn caller_address(request: &HttpRequest, trusted_proxies: &[IpAddr]) -> Stri
 /// The sale that the path names.
 pub fn sale_id(request: &HttpRequest) -> Result<SaleId, Problem> {
     Ok(SaleId::parse(request.match_info().query("id"))?)
+}
+
+/// The product that the path names; its number is written as a sale's is.
+pub fn product_id(request: &HttpRequest) -> Result<i64, Problem> {
+    let id = SaleId::parse(request.match_info().query("id"));
+    id.map(SaleId::get).map_err(|_| Problem::invalid("the product id must be a positive whole number"))
 }
 
 /// The order that the path names.

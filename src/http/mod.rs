@@ -9,22 +9,12 @@ mod state;
 mod system;
 
 pub use extract::Tokens;
-pub use state::StateCache;
 pub use system::Health;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_web::web::{self, ServiceConfig, get, post, resource};
-
-use crate::pages;
-use crate::sale::purchase::Till;
-
-/// What the handlers of one worker thread share.
-pub struct Counter {
-    pub till: Till,
-    pub states: StateCache,
-}
 
 /// What the handlers of all threads share.
 pub struct Reception {
@@ -35,14 +25,11 @@ pub struct Reception {
     pub body_max_bytes: usize,
 }
 
-/// Every address that the service answers at.
+/// Every address that the service answers at, beside its pages.
 pub fn routes(dev: bool, body_max_bytes: usize) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         app.app_data(web::PayloadConfig::new(body_max_bytes));
 
-        app.route("/", get().to(pages::front));
-        app.route("/sales/{id}", get().to(pages::sale));
-        app.route("/static/{file}", get().to(pages::asset));
         app.route("/sales/{id}/state.js", get().to(state::script));
 
         app.route("/api/v1/time", get().to(system::time));

@@ -9,7 +9,7 @@ use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde_json::{Value, json};
 
 use crate::domain::ids::Invalid;
-use crate::ledger::LedgerError;
+use crate::sale::SaleError;
 use crate::sale::purchase::Refusal;
 
 /// An answer that says what is wrong, to the caller; what it says to the log is the log's business.
@@ -123,8 +123,8 @@ impl From<Invalid> for Problem {
     }
 }
 
-impl From<LedgerError> for Problem {
-    fn from(error: LedgerError) -> Self {
+impl From<SaleError> for Problem {
+    fn from(error: SaleError) -> Self {
         tracing::warn!(%error, "request failed");
         Self::unavailable()
     }

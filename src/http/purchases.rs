@@ -5,11 +5,11 @@ use actix_web::web::{Bytes, Data};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 
+use super::Reception;
 use super::extract::{caller_address, sale_id, whole};
 use super::problem::Problem;
-use super::{Counter, Reception};
 use crate::domain::ids::{IdempotencyKey, Units};
-use crate::sale::purchase::Request;
+use crate::sale::purchase::{Request, Till};
 
 /// The longest purchase key that is looked at.
 const KEY_MAX_BYTES: usize = 128;
@@ -27,12 +27,12 @@ struct Body {
 /// The body is taken as bytes even where the answer is known without it: an unread body closes the connection.
 pub async fn create(
     request: HttpRequest,
-    counter: Data<Counter>,
+    till: Data<Till>,
     reception: Data<Reception>,
     body: Result<Bytes, actix_web::Error>,
 ) -> Result<HttpResponse, Problem> {
     let body = whole(body, reception.body_max_bytes)?;
-    let buyer = reception.tokens.buyer(&request, counter.till.catalog.clock.now_ms())?;
+    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
     let body: Body = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     if body.key.is_empty() || body.key.len() > KEY_MAX_BYTES {
@@ -54,7 +54,7 @@ pub async fn create(
         units,
         idempotency_key,
     };
-    let ticket = counter.till.purchase(purchase).await?;
+    let ticket = till.purchase(purchase).await?;
     metrics::counter!("seckill_accepted_total").increment(1);
     Ok(HttpResponse::Accepted().insert_header((LOCATION, format!("/api/v1/orders/{}", ticket.order_id))).json(ticket))
 }

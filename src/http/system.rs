@@ -8,10 +8,11 @@ use actix_web::web::{Bytes, Data};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::Reception;
 use super::extract::whole;
 use super::problem::Problem;
-use super::{Counter, Reception};
 use crate::domain::ids::UserId;
+use crate::sale::purchase::Till;
 
 /// How long a development token is good for.
 const DEV_TOKEN_S: i64 = 86_400;
@@ -35,8 +36,8 @@ impl Health {
     }
 }
 
-pub async fn time(counter: Data<Counter>) -> HttpResponse {
-    let now_ms = counter.till.catalog.clock.now_ms();
+pub async fn time(till: Data<Till>) -> HttpResponse {
+    let now_ms = till.catalog.clock.now_ms();
     HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(json!({ "now_ms": now_ms }))
 }
 
@@ -71,14 +72,14 @@ struct TokenRequest {
 
 /// A buyer's token for the asking. This route exists in development mode only.
 pub async fn dev_token(
-    counter: Data<Counter>,
+    till: Data<Till>,
     reception: Data<Reception>,
     body: Result<Bytes, actix_web::Error>,
 ) -> Result<HttpResponse, Problem> {
     let body = whole(body, reception.body_max_bytes)?;
     let asked: TokenRequest = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let user = UserId::parse(&asked.user)?;
-    let expires_at_s = counter.till.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;
+    let expires_at_s = till.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;
     let token = reception.tokens.issue(&user, asked.level, expires_at_s).ok_or(Problem::not_found())?;
     Ok(HttpResponse::Ok().json(json!({ "token": token, "expires_at_ms": expires_at_s * 1000 })))
 }

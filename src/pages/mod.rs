@@ -1,6 +1,7 @@
 //! Pages. They are static: nothing in them depends on who asks, or on how a sale stands.
 
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
+use actix_web::web::{ServiceConfig, get};
 use actix_web::{HttpRequest, HttpResponse};
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -14,18 +15,24 @@ const ASSETS: [(&str, &str, &str); 3] = [
     ("style.css", STYLE, include_str!("../../frontend-static/style.css")),
 ];
 
-/// `GET /`: the sales there are.
-pub async fn front() -> HttpResponse {
+/// The pages' addresses.
+pub fn routes(app: &mut ServiceConfig) {
+    app.route("/", get().to(front));
+    app.route("/sales/{id}", get().to(sale));
+    app.route("/static/{file}", get().to(asset));
+}
+
+/// The sales there are.
+async fn front() -> HttpResponse {
     file(HTML, include_str!("../../frontend-static/index.html"))
 }
 
-/// `GET /sales/{id}`: the page finds out by itself which sale it is about.
-pub async fn sale() -> HttpResponse {
+/// The page finds out by itself which sale it is about.
+async fn sale() -> HttpResponse {
     file(HTML, include_str!("../../frontend-static/sale.html"))
 }
 
-/// `GET /static/{file}`
-pub async fn asset(request: HttpRequest) -> HttpResponse {
+async fn asset(request: HttpRequest) -> HttpResponse {
     let name = request.match_info().query("file");
     match ASSETS.iter().find(|(known, ..)| *known == name) {
         Some((_, content_type, content)) => file(content_type, content),

@@ -3,16 +3,17 @@
 pub mod audit;
 pub mod catalog;
 pub mod clock;
+pub mod counter;
 pub mod deliver;
 pub mod expire;
 pub mod fulfil;
+pub mod intake;
 pub mod plan;
 pub mod purchase;
 pub mod reconcile;
 pub mod refill;
 pub mod release;
 
-use crate::config::Config;
 use crate::gate::{Gate, GateError};
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
@@ -36,13 +37,6 @@ pub enum SaleError {
 pub struct Shop {
     pub ledger: Ledger,
     pub gate: Gate,
-}
-
-impl Shop {
-    /// Prepares handles; nothing is connected yet.
-    pub fn new(config: &Config) -> Result<Self, SaleError> {
-        Ok(Self { ledger: Ledger::new(&config.database)?, gate: Gate::new(&config.redis, &config.purchase)? })
-    }
 }
 
 /// Whether a bounded step has left something to do.

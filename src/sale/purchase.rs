@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::catalog::Catalog;
+use super::counter::SoldOutView;
 use crate::domain::admission::{Admission, Ask, Hold, Limit, Window};
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Shard, Units, UserId};
 use crate::domain::order::OrderStatus;
@@ -112,6 +113,7 @@ pub struct Till {
     pub confirmer: Confirmer,
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,
+    pub sold_out: SoldOutView,
 }
 
 impl Till {
@@ -130,7 +132,8 @@ impl Till {
         }
         let order = match &request.idempotency_key {
             Some(key) => OrderId::derive(&self.order_id_secret, sale.id, &request.user, key),
-            None => OrderId::fresh(),
+            // Every request without a key is a new purchase; these ids sort by time (UUID version 7).
+            None => OrderId(uuid::Uuid::now_v7()),
         };
         if now_ms > sale.ends_at_ms + self.retire_after_ms {
             return self.long_ended(order, &request).await;

@@ -1,7 +1,5 @@
 //! Loops, and nothing but loops: each a bounded step of the story, repeated.
 
-pub mod intake;
-
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -37,7 +35,7 @@ pub async fn repeat<F, E>(
                 every
             }
             Err(error) => {
-                let rest = pause.next();
+                let rest = pause.longer();
                 tracing::warn!(name, %error, pause_ms = rest.as_millis(), "step failed, trying again");
                 metrics::counter!("seckill_step_failures_total", "step" => name).increment(1);
                 rest
@@ -74,7 +72,7 @@ impl Pause {
         self.failures == 0
     }
 
-    pub fn next(&mut self) -> Duration {
+    pub fn longer(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let (base, cap) = (*PAUSE_MS.start(), *PAUSE_MS.end());
         Duration::from_millis(crate::domain::delay::backoff_ms(self.failures, base, cap, rand::random()))

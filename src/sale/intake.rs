@@ -1,0 +1,56 @@
+//! Taking messages off the conveyor in batches, and acknowledging them once they have had their effect.
+
+use tokio_util::sync::CancellationToken;
+
+use super::{SaleError, Step};
+use crate::queue::{Batch, Broker, Source};
+
+/// One consumer: opens when it is needed, and again after it was lost.
+pub struct Intake {
+    broker: Broker,
+    source: Source,
+    batch_max: usize,
+    open: Option<crate::queue::Intake>,
+    /// Delivered, and not settled because the ledger could not be asked: waits in hand, bounded by the batch.
+    held: Option<Batch>,
+}
+
+impl Intake {
+    pub fn new(broker: Broker, source: Source, batch_max: usize) -> Self {
+        Self { broker, source, batch_max, open: None, held: None }
+    }
+
+    /// Takes one batch, lets `settle` have its effect, and acknowledges it; messages at the places that `settle`
+    /// returns go to the dead-letter queue. What was delivered and not settled when `stop` comes is delivered again.
+    pub async fn step<F>(
+        &mut self,
+        stop: &CancellationToken,
+        settle: impl Fn(Vec<Vec<u8>>) -> F,
+    ) -> Result<Step, SaleError>
+    where
+        F: Future<Output = Result<Vec<usize>, SaleError>>,
+    {
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.broker.consume(self.source).await?,
+        };
+        let batch = match self.held.take() {
+            Some(batch) => batch,
+            None => match stop.run_until_cancelled(open.next(self.batch_max)).await {
+                Some(delivered) => delivered?,
+                None => return Ok(Step::Idle),
+            },
+        };
+        match settle(batch.bodies()).await {
+            Ok(poison) => {
+                open.settle(batch, &poison).await?;
+                self.open = Some(open);
+                Ok(Step::More)
+            }
+            Err(error) => {
+                (self.open, self.held) = (Some(open), Some(batch));
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Integration tests: the production builder against real Redis, PostgreSQL and RabbitMQ.
+//!
+//! `./dev test` starts the servers and names them in REDIS_URL, DATABASE_URL and AMQP_URL. Each test has a database, a
+//! Redis prefix and a queue prefix of its own.
+
+mod answers;
+mod audit;
+mod config;
+mod crash;
+mod delivery;
+mod harness;
+mod limits;
+mod locks;
+mod memory;
+mod outage;
+mod settle;
+mod stock;
