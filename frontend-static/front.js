@@ -1,1 +1,257 @@
+// What both pages share: texts, language, the server's clock, calls, the session. Below, the front page itself.
 
+const TEXTS = {
+  // Refusals, by the `code` of the problem.
+  "invalid-request": ["The shop could not read this request.", "请求有误，商城无法处理。"],
+  "unauthenticated": ["Please sign in first.", "请先登录。"],
+  "not-started": ["The sale has not started yet. The button will wake up at the start.", "抢购尚未开始，开始时按钮会自动亮起。"],
+  "ended": ["The sale is over.", "本场抢购已结束。"],
+  "wrong-key": ["The sale’s key has just changed. Please click again when the button is ready.", "抢购口令刚刚更新，请在按钮亮起后再点一次。"],
+  "level-too-low": ["This sale is for members of level {min_level} and above.", "本场仅限 {min_level} 级及以上会员。"],
+  "pass-invalid": ["This sale asks for a challenge to be solved first.", "本场需要先完成验证。"],
+  "unknown-sale": ["There is no such sale.", "没有这场抢购。"],
+  "unknown-order": ["There is no such order.", "没有这个订单。"],
+  "not-found": ["There is nothing here.", "内容不存在。"],
+  "sold-out": ["Sold out. Unpaid units come back for sale: you may try again.", "已抢光。未付款的商品会重新放出，可稍后再试。"],
+  "already-purchased": ["You already have all that one buyer may buy. See your order below.", "您已达到每人限购数量，请看下方订单。"],
+  "idempotency-mismatch": ["This click was mixed up with another one. Please click again.", "本次点击与另一次冲突，请再点一次。"],
+  "quota-exceeded": ["Too many requests. You can try again in {s} s.", "请求过于频繁，请在 {s} 秒后再试。"],
+  "temporarily-unavailable": ["The shop is very busy right now. Please try again shortly.", "商城繁忙，请稍后再试。"],
+  "order-not-ready": ["The order is still being made. Try again in a moment.", "订单正在生成，请稍后再试。"],
+  "illegal-state": ["The order has moved on; this is no longer possible.", "订单状态已变化，无法进行此操作。"],
+  "no-answer": ["No answer from the shop. Please check your connection.", "商城没有回应，请检查网络。"],
+  "other": ["Something went wrong ({code}).", "出错了（{code}）。"],
+  // How a sale stands.
+  "scheduled": ["Coming up", "即将开始"], "open": ["Open now", "正在抢购"], "paused": ["Paused", "已暂停"],
+  "over": ["Ended", "已结束"], "gone": ["Sold out", "已抢光"],
+  "starts-in": ["Starts in", "距开始"], "ends-in": ["Ends in", "距结束"],
+  "opens-at": ["Opens {at}", "{at} 开始"], "no-sales": ["There are no sales at the moment.", "暂时没有抢购活动。"],
+  "days": ["{n} d", "{n} 天"],
+};
+
+const [session_, local_] = ["sessionStorage", "localStorage"].map((kind) => {
+  const memory = new Map(); // for browsers that refuse storage
+  return {
+    get(name) { try { return window[kind].getItem(name); } catch { return memory.get(name) ?? null; } },
+    set(name, value) {
+      try { value === null ? window[kind].removeItem(name) : window[kind].setItem(name, value); } catch { memory.set(name, value); }
+    },
+  };
+});
+export const kept = session_;
+
+export const $ = (id) => document.getElementById(id);
+export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+/** `ms` give or take a quarter, so that a crowd of pages does not ask in step. */
+export const jitter = (ms) => ms * (0.75 + Math.random() / 2);
+/** How long to wait after so many failures; never less than the answer asks for, within reason. */
+export const backoff = (answer, fails, maxMs = 10_000) =>
+  Math.max(jitter(Math.min(500 * 2 ** fails, maxMs)), Math.min(answer.retryAfterMs ?? 0, 60_000) * (1 + Math.random() / 4));
+export const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
+/** Says when the language or the session changed: events "language" and "session". */
+export const changes = new EventTarget();
+
+export function el(tag, className = "", ...children) {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.append(...children);
+  return node;
+}
+
+/** Sets a text only where it differs, so that nothing is drawn or announced for nothing. */
+export function set(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// Language
+
+let lang = local_.get("seckill.lang") ?? ((navigator.language ?? "").toLowerCase().startsWith("zh") ? "zh" : "en");
+const locale = () => (lang === "zh" ? "zh-CN" : "en");
+
+export const addTexts = (texts) => Object.assign(TEXTS, texts);
+export const knows = (key) => Object.hasOwn(TEXTS, key);
+export function t(key, values = {}) {
+  return TEXTS[key][lang === "zh" ? 1 : 0].replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
+}
+
+function translate() {
+  document.documentElement.lang = locale();
+  for (const node of document.querySelectorAll("[data-en]")) set(node, node.dataset[lang]);
+  $("language").textContent = lang === "zh" ? "English" : "中文";
+  $("language").lang = lang === "zh" ? "en" : "zh-CN";
+  say(...said);
+  changes.dispatchEvent(new Event("language"));
+}
+
+const currency = document.querySelector("meta[name=currency]").content;
+export function money(cents) {
+  const format = new Intl.NumberFormat(locale(), { style: "currency", currency, currencyDisplay: "narrowSymbol" });
+  return format.format(cents / 10 ** format.resolvedOptions().maximumFractionDigits);
+}
+export const moment = (ms) => new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "medium" }).format(ms);
+
+/** A length of time in parts, rounded up to the second: it reaches 0 at the moment itself, not a second before. */
+export function parts(ms) {
+  const s = Math.max(0, Math.ceil(ms / 1000));
+  const two = (n) => String(n).padStart(2, "0");
+  return { days: Math.floor(s / 86400), hours: two(Math.floor(s / 3600) % 24), minutes: two(Math.floor(s / 60) % 60), seconds: two(s % 60) };
+}
+export function span(ms) {
+  const { days, hours, minutes, seconds } = parts(ms);
+  return `${days ? `${t("days", { n: days })} ` : ""}${days || hours !== "00" ? `${hours}:` : ""}${minutes}:${seconds}`;
+}
+
+let said = [];
+/** The one live region: what came of it, in words. The kind is "good", "bad" or nothing. */
+export function say(key, values, kind = "") {
+  said = [key, values, kind];
+  $("message").className = kind;
+  set($("message"), key ? t(key, values) : "");
+}
+/** The sentence for an answer that is not the hoped-for one. */
+export function sayProblem({ code, data, retryAfterMs }) {
+  const values = { ...data, code, s: Math.ceil((retryAfterMs ?? 1000) / 1000) };
+  say(knows(code) ? code : "other", values, "bad");
+}
+
+// The server's clock: never the phone's, and steady when the phone's is set.
+
+export const clock = {
+  offset: null, // server's time minus performance.now()
+  roundTrip: Infinity,
+  get ready() { return this.offset !== null; },
+  now() { return performance.now() + (this.offset ?? NaN); },
+  /** An answer that carried the server's time. The shortest round trip knows best. */
+  learn(nowMs, sentAt, gotAt) {
+    if (!Number.isFinite(nowMs) || gotAt - sentAt > this.roundTrip) return;
+    this.roundTrip = gotAt - sentAt;
+    this.offset = nowMs - (sentAt + gotAt) / 2;
+  },
+  /** Asks afresh: a phone that slept may have stopped counting. */
+  async sync(probes = 5) {
+    for (let probe = 0, fails = 0; probe < probes && fails < 5;) {
+      const answer = await api(`/api/v1/time?r=${random()}`, { timeoutMs: 3000 });
+      if (answer.ok) {
+        if (probe++ === 0) this.roundTrip = Infinity;
+        this.learn(answer.data.now_ms, answer.sentAt, answer.gotAt);
+      } else {
+        await sleep(backoff(answer, fails++));
+      }
+      await sleep(jitter(80));
+    }
+  },
+};
+
+/** One call. Never throws: status 0 means that no whole answer came, so nothing is known. */
+export async function api(path, { method = "GET", body, headers = {}, token = null, timeoutMs = 8000, parse = JSON.parse } = {}) {
+  const abort = new AbortController();
+  const timer = setTimeout(() => abort.abort(), timeoutMs);
+  if (token) headers = { ...headers, Authorization: `Bearer ${token}` };
+  if (body) headers = { ...headers, "Content-Type": "application/json" };
+  const sentAt = performance.now();
+  try {
+    const response = await fetch(path, { method, headers, body: body && JSON.stringify(body), cache: "no-store", signal: abort.signal });
+    const text = await response.text();
+    const gotAt = performance.now();
+    const { ok, status } = response;
+    const after = Number.parseFloat(response.headers.get("Retry-After"));
+    const retryAfterMs = Number.isFinite(after) ? after * 1000 : null;
+    let data = {};
+    // A proxy's error page is not JSON; a success that is not must have been cut off.
+    try { data = parse(text); } catch (cut) { if (ok) throw cut; }
+    if (status === 401 && token && token === session.token()) session.set(null);
+    const byStatus = { 401: "unauthenticated", 404: "not-found", 429: "quota-exceeded" };
+    const code = ok ? null : data?.code ?? byStatus[status] ?? (status >= 500 ? "temporarily-unavailable" : `HTTP ${status}`);
+    return { ok, status, data, code, retryAfterMs, sentAt, gotAt };
+  } catch {
+    return { ok: false, status: 0, data: {}, code: "no-answer", retryAfterMs: null };
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** A shop that signs its buyers in itself puts their token under the same name. */
+export const session = {
+  token: () => kept.get("seckill.token"),
+  set(token) {
+    kept.set("seckill.token", token);
+    changes.dispatchEvent(new Event("session"));
+  },
+  user() {
+    try {
+      return JSON.parse(atob(this.token().split(".")[1].replace(/-/g, "+").replace(/_/g, "/"))).sub;
+    } catch {
+      return null;
+    }
+  },
+};
+
+$("language").addEventListener("click", () => {
+  lang = lang === "zh" ? "en" : "zh";
+  local_.set("seckill.lang", lang);
+  translate();
+});
+translate();
+
+// The front page: the sales there are.
+
+const cards = new Map();
+const RANK = ["open", "scheduled", "paused", "gone", "over"];
+let sales = null;
+
+function standing(sale) {
+  const now = clock.now();
+  if (sale.status === "ended" || now >= sale.ends_at_ms) return "over";
+  if (sale.status === "paused") return "paused";
+  if (clock.ready ? now < sale.starts_at_ms : sale.status === "scheduled") return "scheduled";
+  return sale.sold_out ? "gone" : "open";
+}
+
+function card(sale) {
+  const made = { name: el("span", "name"), price: el("span", "price"), badge: el("span", "badge"), when: el("span", "when") };
+  const link = el("a", "panel card", made.name, made.price, made.badge, made.when);
+  link.href = `/sales/${encodeURIComponent(sale.id)}`;
+  made.item = el("li", "", link);
+  return made;
+}
+
+function draw() {
+  if (!sales) return;
+  const ranked = sales.map((sale) => [RANK.indexOf(standing(sale)), sale]);
+  ranked.sort(([a, x], [b, y]) => a - b || (a < 2 ? 1 : -1) * (x.starts_at_ms - y.starts_at_ms));
+  const items = ranked.map(([rank, sale]) => {
+    if (!cards.has(sale.id)) cards.set(sale.id, card(sale));
+    const { item, name, price, badge, when } = cards.get(sale.id);
+    const how = RANK[rank];
+    set(name, sale.product.name);
+    set(price, money(sale.price_cents));
+    set(badge, t(how));
+    badge.className = `badge ${how}`;
+    const left = sale.starts_at_ms - clock.now();
+    set(when, how !== "scheduled" ? "" : left < 86_400_000 ? `${t("starts-in")} ${span(left)}` : t("opens-at", { at: moment(sale.starts_at_ms) }));
+    return item;
+  });
+  const list = $("sales");
+  if (items.length !== list.children.length || items.some((item, i) => list.children[i] !== item)) list.replaceChildren(...items);
+}
+
+async function refresh() {
+  for (let fails = 0; ;) {
+    const answer = await api("/api/v1/sales");
+    if (answer.ok) sales = answer.data;
+    if (answer.ok) say(sales.length ? undefined : "no-sales");
+    else sayProblem(answer);
+    $("sales").setAttribute("aria-busy", String(!sales));
+    draw();
+    fails = answer.ok ? 0 : fails + 1;
+    do await sleep(fails ? backoff(answer, fails, 30_000) : jitter(30_000)); while (document.hidden);
+  }
+}
+
+if ($("sales")) {
+  changes.addEventListener("language", draw);
+  document.addEventListener("visibilitychange", () => document.hidden || clock.sync(2));
+  setInterval(draw, 500);
+  clock.sync(3);
+  refresh();
+}

@@ -1,1 +1,353 @@
+// A sale's page: the countdown, the button, one purchase at a time, and what became of it.
 
+import { $, addTexts, api, backoff, changes, clock, el, jitter, kept, money, moment, parts, random, say, sayProblem, session, set, sleep, span, t } from "/static/front.js";
+
+addTexts({
+  "buy": ["Buy now", "立即抢购"], "retry": ["Sold out · try again", "已抢光 · 再试一次"], "before": ["Not yet", "尚未开始"],
+  "resting": ["Please wait", "请稍候"], "asking": ["Asking …", "正在抢购…"], "loading": ["One moment …", "请稍候…"],
+  "have": ["It is yours", "您已抢到"], "sign-in": ["Sign in to buy", "登录后抢购"], "missing": ["Not found", "未找到"],
+  "why-before": ["The button wakes up by itself at the start.", "开始时按钮会自动亮起，无需刷新。"],
+  "why-sign-in": ["Sign in below, so that you are ready at the start.", "请先在下方登录，做好准备。"],
+  "why-paused": ["The sale is not open just now. This page keeps looking.", "抢购暂未开放，本页会自动刷新状态。"],
+  "why-resting": ["One click, then the button rests for a moment.", "点击一次后，按钮会休息片刻。"],
+  "why-asking": ["Your click is on its way. No need to click again.", "请求已发出，无需重复点击。"],
+  "why-open": ["One click is enough: you always get a definite answer.", "点一次就够，一定会有明确结果。"],
+  "why-gone": ["Unpaid units come back for sale.", "未付款的商品会重新放出。"],
+  "why-have": ["You hold all that one buyer may.", "您已达到每人限购数量。"],
+  "per-user": ["{n} per buyer", "每人限购 {n} 件"], "min-level": ["Level {n} and above", "{n} 级及以上会员"],
+  "closes-at": ["Closes {at}", "{at} 结束"], "is-over": ["The sale is over", "抢购已结束"],
+  "soon": ["The sale starts in {s} seconds.", "还有 {s} 秒开抢。"], "go": ["The sale is open. You can buy now!", "开抢了！现在可以购买。"],
+  "say-asking": ["Your click is on its way …", "请求已发出…"],
+  "say-again": ["No answer yet. Asking again for the same purchase …", "暂无回应，正在为同一笔购买再次询问…"],
+  "say-gave-up": ["Still no answer. Click again when the button is ready: it asks for the same purchase and cannot buy twice.",
+    "仍无回应。请在按钮亮起后再点一次：仍是同一笔购买，不会重复下单。"],
+  "order": ["Order {id}", "订单 {id}"], "units": ["{n} × ", "{n} 件 · "], "pay-by": ["{left} left to pay", "剩余付款时间 {left}"],
+  "late": ["The time to pay is over", "付款时间已过"], "cancel": ["Cancel", "取消订单"], "sure": ["Press again to cancel", "再按一次确认取消"],
+  "accepted": ["Accepted: your order is being made", "已抢到，正在生成订单"], "pending_payment": ["Yours: waiting for payment", "下单成功，等待付款"],
+  "paid": ["Paid", "已付款"], "refunding": ["Being refunded", "退款中"], "refunded": ["Refunded", "已退款"],
+  "cancelled": ["Cancelled", "已取消"], "rejected": ["Not made: the stock had run out", "未成交：库存不足"],
+  "expired": ["Cancelled: not paid in time", "已取消：超时未付款"], "by-buyer": ["Cancelled by you", "您已取消"],
+  "over-limit": ["Not made: over the limit of one buyer", "未成交：超过每人限购数量"],
+});
+
+const REST_MS = 10_000;
+const ATTEMPTS_MAX = 6;
+const SURE_MS = 5000;
+const HELD = ["accepted", "pending_payment", "paid", "refunding"];
+const KINDS = { cancelled: "bad", rejected: "bad", refunded: "bad" };
+const saleId = location.pathname.match(/^\/sales\/(\d+)/)?.[1] ?? "0";
+
+let sale = null; // its terms
+let state = null; // the flag and the key, as last heard
+let missing = false;
+let asking = false;
+let restUntil = 0;
+const orders = new Map();
+
+// Jobs: what the page asks for again and again. Each run says after how many ms to come back.
+
+const jobs = new Set();
+function job(run, at = Infinity) {
+  const made = { run, at, fails: 0, busy: false, soon(ms = 0) { this.at = Math.min(this.at, performance.now() + ms); } };
+  jobs.add(made);
+  return made;
+}
+async function start(due) {
+  due.busy = true;
+  due.at = Infinity;
+  due.soon(await due.run(due));
+  due.busy = false;
+}
+/** What a failed answer means for its job's next turn. */
+const again = (due, answer) => backoff(answer, due.fails++);
+
+const saleJob = job(async (self) => {
+  const answer = await api(`/api/v1/sales/${saleId}`);
+  missing = answer.status === 404 || answer.status === 400;
+  $("sale").setAttribute("aria-busy", "false");
+  if (missing) return say("unknown-sale", {}, "bad"), Infinity;
+  if (!answer.ok) return sale || sayProblem(answer), again(self, answer);
+  if (!sale && clock.ready) say();
+  sale = answer.data;
+  self.fails = 0;
+  stateJob.soon(untilAsk(true));
+  return Infinity;
+}, 0);
+
+const ordersJob = job(async (self) => {
+  const token = session.token();
+  if (!token) return Infinity;
+  const answer = await api(`/api/v1/orders?sale_id=${saleId}`, { token });
+  if (answer.status === 401 || token !== session.token()) return Infinity;
+  if (!answer.ok) return again(self, answer);
+  self.fails = 0;
+  answer.data.toReversed().forEach(track);
+  return Infinity;
+}, 0);
+
+const parseState = (script) => JSON.parse(script.slice(script.indexOf("{"), script.lastIndexOf("}") + 1));
+const stateJob = job(async (self) => {
+  const answer = await api(`/sales/${saleId}/state.js?r=${random()}`, { timeoutMs: 4000, parse: parseState });
+  if (!answer.ok) return again(self, answer);
+  clock.learn(answer.data.now_ms, answer.sentAt, answer.gotAt);
+  const opened = answer.data.open && !state?.open;
+  state = answer.data;
+  Object.assign(sale, { starts_at_ms: state.starts_at_ms, ends_at_ms: state.ends_at_ms });
+  if (opened && !state.sold_out && !asking) say("go", {}, "good");
+  self.fails = state.open ? 0 : self.fails + 1;
+  if (phase() === "paused") saleJob.soon(jitter(5000)); // paused, or closed for good?
+  return untilAsk(false);
+});
+
+/** How long until the flag is asked for next: once shortly before the start, then at it, with jitter; later now and then. */
+function untilAsk(first) {
+  const left = sale.starts_at_ms - clock.now();
+  if (!clock.ready) return jitter(1000);
+  if (phase() === "over") return Infinity;
+  if (left > 10_000) return left - 3000 - 5000 * Math.random();
+  if (left > 0) return first ? 0 : left + 50 + 400 * Math.random();
+  if (state?.open) return jitter(18_000);
+  return first ? 0 : jitter(Math.min(300 * 1.6 ** stateJob.fails, 10_000));
+}
+
+function phase() {
+  if (missing || !sale || !clock.ready) return "loading";
+  const now = clock.now();
+  if (now >= sale.ends_at_ms || (sale.status === "ended" && !state?.open)) return "over";
+  if (now < sale.starts_at_ms) return "before";
+  return !state?.open ? "paused" : state.sold_out ? "gone" : "open";
+}
+
+// The button
+
+/** Its label, the reason below it, and whether a click buys. */
+function button() {
+  const now = phase();
+  const held = [...orders.values()].reduce((sum, { data }) => sum + (HELD.includes(data.status) ? data.quantity : 0), 0);
+  if (missing) return ["missing", null, false];
+  if (asking) return ["asking", "why-asking", false];
+  if (now === "loading") return ["loading", null, false];
+  if (held >= sale.per_user) return ["have", "why-have", false];
+  if (now === "over") return ["over", null, false];
+  if (now === "before") return ["before", session.token() ? "why-before" : "why-sign-in", false];
+  if (now === "paused") return ["paused", "why-paused", false];
+  if (!session.token()) return ["sign-in", "unauthenticated", false];
+  if (performance.now() < restUntil) return ["resting", "why-resting", false];
+  return now === "gone" ? ["retry", "why-gone", true] : ["buy", "why-open", true];
+}
+
+$("buy").addEventListener("click", () => {
+  const [, why, live] = button();
+  if (live) return buy();
+  if (why === "unauthenticated" || why === "why-sign-in") $("sign-in").elements.user.focus();
+  if (why && !asking) say(why);
+});
+
+// One intent to buy keeps one Idempotency-Key until a definite answer has come, over reloads too.
+
+const slot = () => `seckill.intent.${saleId}.${session.user()}`;
+const pending = () => JSON.parse(kept.get(slot()) ?? "null");
+
+async function buy() {
+  const [token, place] = [session.token(), slot()];
+  const intent = pending() ?? { id: random(), key: state.key, unsure: false };
+  const save = (value) => kept.set(place, value && JSON.stringify(value));
+  let unsure = intent.unsure; // whether an earlier attempt may have bought
+  save({ ...intent, unsure: true });
+  asking = true;
+  restUntil = performance.now() + REST_MS;
+  say("say-asking");
+  draw();
+  let answer;
+  for (let attempt = 0; ; attempt++) {
+    answer = await api(`/api/v1/sales/${saleId}/purchases`,
+      { method: "POST", token, body: { key: intent.key }, headers: { "Idempotency-Key": intent.id } });
+    const definite = answer.status !== 0 && answer.status !== 408 && answer.status < 500;
+    if (definite || attempt + 1 >= ATTEMPTS_MAX) break;
+    unsure = true;
+    say("say-again");
+    await sleep(backoff(answer, attempt));
+  }
+  asking = false;
+  if (answer.ok || [400, 403, 404, 409, 422].includes(answer.status)) save(null);
+  else if (answer.status === 401 || answer.status === 429) save({ ...intent, unsure });
+  if (answer.ok) {
+    say("accepted", {}, "good");
+    track({ sale_id: Number(saleId), quantity: 1, amount_cents: sale?.price_cents ?? 0, created_at_ms: clock.now(), ...answer.data });
+  } else if (answer.status === 0 || answer.status === 408 || answer.status >= 500) {
+    say("say-gave-up", {}, "bad");
+  } else {
+    sayProblem(answer);
+    if (answer.status === 429) restUntil = Math.max(restUntil, performance.now() + (answer.retryAfterMs ?? 0));
+    if (answer.code === "not-started") clock.sync().then(() => stateJob.soon(untilAsk(true)));
+    if (answer.status === 403) stateJob.soon(jitter(300));
+    if (answer.code === "sold-out" && state) state.sold_out = true;
+  }
+  if (unsure || answer.code === "already-purchased") ordersJob.soon();
+  draw();
+}
+
+// Orders
+
+const shortId = (id) => id.slice(-8);
+const told = ({ status, reason }) => (["expired", "by-buyer", "over-limit"].includes(reason) ? reason : status);
+
+/** An order as just heard: shown, said aloud where it changed, and asked for again until it rests. */
+function track(data) {
+  let order = orders.get(data.order_id);
+  if (!order) {
+    order = { data, delay: 500, sureUntil: 0, item: el("li"), name: el("span", "name"), status: el("strong"), terms: el("span", "hint"), cancel: el("button", "quiet") };
+    order.item.tabIndex = -1;
+    order.cancel.type = "button";
+    order.item.append(order.status, order.name, order.terms, order.cancel);
+    order.cancel.addEventListener("click", () => cancel(order));
+    order.poll = job((self) => poll(order, self));
+    $("orders").prepend(order.item);
+    orders.set(data.order_id, order);
+  } else if (order.data.status !== data.status) {
+    say(told(data), {}, KINDS[data.status] ?? "good");
+    if (KINDS[data.status]) stateJob.soon(jitter(1500)); // the unit may be for sale again
+  }
+  order.data = { ...order.data, ...data };
+  order.poll.soon(next(order));
+  draw();
+}
+
+/** 0.5 s to 3 s while the order is being made, slowly while a payment or a refund is awaited. */
+function next(order) {
+  const { status } = order.data;
+  if (status === "pending_payment" || status === "refunding") return jitter(5000);
+  if (status !== "accepted") return Infinity;
+  order.delay = Math.min(order.delay * 1.5, 3000);
+  return order.delay / 1.5;
+}
+
+async function poll(order, self) {
+  const token = session.token();
+  if (!token) return Infinity;
+  const answer = await api(`/api/v1/orders/${order.data.order_id}`, { token });
+  if (answer.status === 401 || token !== session.token()) return Infinity;
+  if (!answer.ok) return again(self, answer);
+  self.fails = 0;
+  track(answer.data);
+  return Infinity; // track has set the next turn
+}
+
+async function cancel(order) {
+  if (performance.now() > order.sureUntil) {
+    order.sureUntil = performance.now() + SURE_MS;
+    return draw();
+  }
+  order.sureUntil = 0;
+  const answer = await api(`/api/v1/orders/${order.data.order_id}/cancel`, { method: "POST", token: session.token() });
+  if (answer.ok) return track(answer.data);
+  sayProblem(answer);
+  order.poll.soon();
+}
+
+function drawOrder({ data, item, name, status, terms, cancel, sureUntil }) {
+  const left = data.expires_at_ms - clock.now();
+  const waits = data.status === "pending_payment";
+  item.className = data.status;
+  set(status, t(told(data)));
+  set(name, t("order", { id: shortId(data.order_id) }));
+  set(terms, t("units", { n: data.quantity }) + money(data.amount_cents)
+    + (waits && clock.ready ? ` · ${left > 0 ? t("pay-by", { left: span(left) }) : t("late")}` : ""));
+  set(cancel, t(performance.now() < sureUntil ? "sure" : "cancel"));
+  if (!waits && document.activeElement === cancel) item.focus();
+  cancel.hidden = !waits;
+}
+
+// Drawing
+
+const MILESTONES = [60, 10];
+let lastLeft = Infinity;
+
+function draw() {
+  const [label, why, live] = button();
+  const rest = Math.ceil((restUntil - performance.now()) / 1000);
+  set($("label"), t(label));
+  set($("rest"), label === "resting" ? ` ${rest}` : "");
+  set($("why"), why ? t(why) : "");
+  $("buy").setAttribute("aria-disabled", String(!live));
+  $("buy").classList.toggle("second", label === "retry");
+  orders.forEach(drawOrder);
+  $("mine").hidden = !orders.size;
+  const now = phase();
+  $("timer").hidden = now === "over" || missing;
+  if (!sale) return;
+  set($("product"), sale.product.name);
+  document.title = `${sale.product.name} · ${t("buy")}`;
+  set($("price"), money(sale.price_cents));
+  const terms = [t("per-user", { n: sale.per_user }), t("opens-at", { at: moment(sale.starts_at_ms) }), t("closes-at", { at: moment(sale.ends_at_ms) })];
+  if (sale.min_level > 0) terms.unshift(t("min-level", { n: sale.min_level }));
+  if ($("terms").textContent !== terms.join("")) $("terms").replaceChildren(...terms.map((term) => el("li", "", term)));
+  if (now === "loading") return;
+  set($("phase"), t(now === "over" ? "is-over" : now === "before" ? "starts-in" : "ends-in"));
+  const left = (now === "before" ? sale.starts_at_ms : sale.ends_at_ms) - clock.now();
+  for (const [part, value] of Object.entries(parts(left))) set($(part), String(value));
+  $("days-box").hidden = left < 86_400_000;
+  if (now === "before") {
+    const passed = MILESTONES.find((s) => left <= s * 1000 && lastLeft > s * 1000);
+    if (passed && lastLeft !== Infinity) say("soon", { s: passed });
+    lastLeft = left;
+  }
+}
+
+// Signing in
+
+async function offerSignIn() {
+  $("account").hidden = !session.token();
+  set($("user"), session.user() ?? "");
+  if (session.token() || kept.get("seckill.no-dev")) return void ($("sign-in").hidden = true);
+  // An empty request finds out whether this is development: elsewhere there is nothing at this address.
+  const answer = await api("/api/v1/dev/token", { method: "POST", body: {} });
+  if (answer.status === 404) kept.set("seckill.no-dev", "1");
+  $("sign-in").hidden = answer.status === 404 || Boolean(session.token());
+}
+
+$("sign-in").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { user, level } = event.target.elements;
+  const answer = await api("/api/v1/dev/token", { method: "POST", body: { user: user.value.trim(), level: Number(level.value) } });
+  if (answer.ok) {
+    session.set(answer.data.token);
+    say();
+    return $("buy").focus();
+  }
+  if (answer.status === 404) $("sign-in").hidden = true;
+  sayProblem(answer);
+});
+
+$("sign-out").addEventListener("click", () => {
+  session.set(null);
+  $("product").focus();
+});
+
+changes.addEventListener("session", () => {
+  orders.forEach((order) => { jobs.delete(order.poll); order.item.remove(); });
+  orders.clear();
+  ordersJob.soon();
+  offerSignIn();
+  resume();
+  draw();
+});
+
+/** A click that a reload cut off still gets its answer. */
+function resume() {
+  if (session.token() && !asking && pending()?.unsure) buy();
+}
+
+function tick() {
+  draw();
+  if (document.hidden) return;
+  for (const due of jobs) if (!due.busy && performance.now() >= due.at) start(due);
+}
+
+const sync = () => clock.sync().then(() => sale && stateJob.soon(untilAsk(true)));
+document.addEventListener("visibilitychange", () => document.hidden || sync());
+changes.addEventListener("language", draw);
+offerSignIn();
+resume();
+sync();
+setInterval(tick, 200);

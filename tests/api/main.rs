@@ -3,6 +3,8 @@
 //! `./dev test` starts the servers and names them in REDIS_URL, DATABASE_URL and AMQP_URL. Each test has a database, a
 //! Redis prefix and a queue prefix of its own.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+
 mod answers;
 mod audit;
 mod config;
