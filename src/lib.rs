@@ -17,6 +17,7 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod domain;
+pub mod failpoint;
 pub mod gate;
 pub mod http;
 pub mod ledger;

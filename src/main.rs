@@ -10,6 +10,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let command = seckill::cli::Cli::parse();
     seckill::telemetry::start_logging();
+    seckill::failpoint::set_up();
     match command.run() {
         Ok(code) => code,
         Err(error) => {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::notices::Doorbell;
 use super::{Ledger, LedgerError};
+use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{OrderId, SaleId};
 
@@ -159,8 +160,10 @@ impl Lane {
     }
 
     async fn write(&self, rows: &[Purchase]) -> Vec<Committed> {
+        die_at!("commit.before");
         match self.ledger.insert_purchases(rows).await {
             Ok(verdicts) => {
+                die_at!("commit.after");
                 self.healthy.store(true, Ordering::Relaxed);
                 verdicts
             }

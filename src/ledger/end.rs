@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
+use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::order::CancelReason;
 
@@ -41,7 +42,9 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
+        die_at!("expire.before_commit");
         tx.commit().await?;
+        die_at!("expire.after_commit");
         let expiry = |id| early.get(id).map_or(Expiry::Settled, |ms| Expiry::Early { remaining_ms: *ms });
         Ok(ids.iter().map(|id| (OrderId(*id), expiry(id))).collect())
     }

@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
+use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::message::Kind;
 use crate::domain::order::Rejection;
@@ -84,7 +85,9 @@ impl Ledger {
             sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
         }
         write_orders(&mut tx, &taken, &rejected).await?;
+        die_at!("fulfil.before_commit");
         tx.commit().await?;
+        die_at!("fulfil.after_commit");
         Ok(Some(Fulfilled { accepted: taken.len(), rejected: rejected.len(), skipped }))
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{SaleError, Step};
+use crate::die_at;
 use crate::domain::message::{Kind, OrderExpireV1, OrderPlacedV1, Version};
 use crate::ledger::Ledger;
 use crate::ledger::outbox::{OutboxRow, RetryTerms, Sent};
@@ -26,8 +27,10 @@ impl Relay {
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }
+        die_at!("relay.claimed");
         let messages: Vec<Outgoing> = claim.rows.iter().map(message).collect();
         let receipts = self.publisher.publish(&messages).await?;
+        die_at!("relay.published");
         let mut outcome = Sent::default();
         for (row, receipt) in claim.rows.iter().zip(receipts) {
             match receipt {
@@ -42,6 +45,7 @@ impl Relay {
         let done = claim.rows.len();
         metrics::counter!("seckill_relayed_total").increment(outcome.sent.len() as u64);
         claim.settle_sent(&outcome, self.retry).await?;
+        die_at!("relay.settled");
         Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))
     }
 

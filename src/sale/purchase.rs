@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::catalog::Catalog;
 use super::counter::SoldOutView;
+use crate::die_at;
 use crate::domain::admission::{Admission, Ask, Hold, Limit, Window};
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Shard, Units, UserId};
 use crate::domain::order::OrderStatus;
@@ -85,6 +86,7 @@ impl Confirmer {
             while orders.recv_many(&mut batch, Self::BATCH_MAX).await > 0 {
                 batch.sort_unstable();
                 for group in batch.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+                    die_at!("confirm.before");
                     let ids: Vec<OrderId> = group.iter().map(|(_, _, order)| *order).collect();
                     if let Some((sale, shard, _)) = group.first()
                         && let Err(error) = gate.confirm(*sale, *shard, &ids).await
@@ -149,6 +151,7 @@ impl Till {
         let admission = self.desk.ask(sale.id, ask).await.map_err(|_| Refusal::Unavailable)?;
         match admission {
             Admission::Reserved { hold, expires_at_ms } => {
+                die_at!("purchase.reserved");
                 self.commit(sale.id, order, &request.user, request.units, hold).await?;
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
             }
@@ -193,6 +196,7 @@ impl Till {
         let (user, units) = (user.to_string(), units.get().cast_signed());
         match self.committer.commit(Purchase { order, sale, user, units, hold }).await {
             Committed::Durable => {
+                die_at!("purchase.committed");
                 self.confirmer.confirm(sale, hold.shard, order);
                 Ok(())
             }

@@ -1,6 +1,7 @@
 //! Finishing what was left half done (protocol, rule 12). It never writes a stock figure.
 
 use super::{SaleError, Shop, Step};
+use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{OrderId, SaleId, Shard};
 use crate::ledger::commit::{Committed, Purchase};
@@ -38,6 +39,7 @@ impl Shop {
             .collect();
         let known = self.ledger.known_orders(&holds.iter().map(|hold| hold.order).collect::<Vec<_>>()).await?;
         let verdicts = self.ledger.insert_purchases(&purchases).await?;
+        die_at!("reconcile.inserted");
         let durable = |(hold, verdict): (_, Committed)| (verdict == Committed::Durable).then_some(hold);
         let durable: Vec<OrderId> = holds.iter().map(|hold| hold.order).zip(verdicts).filter_map(durable).collect();
         self.gate.confirm(sale, Shard::HOME, &durable).await?;

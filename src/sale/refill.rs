@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{SaleError, Shop};
+use crate::die_at;
 use crate::domain::ids::{Epoch, SaleId};
 use crate::domain::sale::SaleStatus;
 use crate::gate::refill::{Fence, TicketRow};
@@ -46,6 +47,7 @@ impl Guard {
             return Err(error);
         }
         if !loaded {
+            die_at!("guard.load");
             fence.load().await?;
             tracing::info!(run_id = fence.run_id(), sales = sales.len(), "this Redis may sell");
         }
@@ -98,21 +100,27 @@ impl Shop {
         let (sale, began) = (row.sale, std::time::Instant::now());
         // Nothing more is sold at the old epoch, so that raising it does not wait behind ever new purchases.
         fence.close(sale, row.epoch).await?;
+        die_at!("refill.closed");
         let epoch = self.ledger.raise_epoch(sale).await?;
+        die_at!("refill.raised");
         let from = self.ledger.fill_from(sale).await?;
+        die_at!("refill.read");
         let Some(terms) = self.ledger.sale_figures(Some(sale), 1).await?.pop() else { return Ok(()) };
         let tickets: Vec<TicketRow> = from
             .tickets
             .into_iter()
             .map(|t| (t.order, t.user, t.units, if t.live { TicketKind::Live } else { TicketKind::Ended }))
             .collect();
-        let filled = fence.begin(sale, epoch).await?
-            && fence.put_tickets(sale, epoch, &tickets).await?
-            && fence.open(&terms.sale, epoch, from.left).await?
-            && self.ledger.record_fill(sale, epoch, fence.run_id()).await?;
-        if !filled {
-            return Err(SaleError::Busy("refill"));
-        }
+        // Each step says no where another fill has taken over.
+        let overtaken = |done: bool| if done { Ok(()) } else { Err(SaleError::Busy("refill")) };
+        overtaken(fence.begin(sale, epoch).await?)?;
+        die_at!("refill.begun");
+        overtaken(fence.put_tickets(sale, epoch, &tickets).await?)?;
+        die_at!("refill.put");
+        overtaken(fence.open(&terms.sale, epoch, from.left).await?)?;
+        die_at!("refill.opened");
+        overtaken(self.ledger.record_fill(sale, epoch, fence.run_id()).await?)?;
+        die_at!("refill.recorded");
         metrics::counter!("seckill_refills_total").increment(1);
         tracing::info!(
             %sale, epoch = epoch.0, left = from.left.as_i64(), tickets = tickets.len(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{SaleError, Shop, Step};
+use crate::die_at;
 use crate::domain::ids::{SaleId, Shard};
 use crate::domain::message::Kind;
 use crate::gate::GateError;
@@ -29,7 +30,9 @@ impl Shop {
             }
         }
         let done = claim.rows.len();
+        die_at!("release.done");
         claim.settle_released(&released, &refused).await?;
+        die_at!("release.settled");
         Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
     }
 }

@@ -1,0 +1,71 @@
+//! Places where a test can make the process die: on every line of the pipeline where a death matters.
+//!
+//! Built with the feature `failpoints` (never in a release), `FAILPOINTS='relay.published=20*off->return'` aborts the
+//! process when the place is passed for the 21st time; see the `fail` crate for the grammar. Without the feature the
+//! macro is nothing.
+
+/// Every place there is, in the order in which a purchase meets them.
+pub const PLACES: [&str; 23] = [
+    "purchase.reserved",
+    "purchase.committed",
+    "commit.before",
+    "commit.after",
+    "confirm.before",
+    "relay.claimed",
+    "relay.published",
+    "relay.settled",
+    "fulfil.before_commit",
+    "fulfil.after_commit",
+    "expire.before_commit",
+    "expire.after_commit",
+    "release.done",
+    "release.settled",
+    "reconcile.inserted",
+    "refill.closed",
+    "refill.raised",
+    "refill.read",
+    "refill.begun",
+    "refill.put",
+    "refill.opened",
+    "refill.recorded",
+    "guard.load",
+];
+
+/// Aborts the process here, where FAILPOINTS says so.
+#[macro_export]
+macro_rules! die_at {
+    ($place:literal) => {
+        #[cfg(feature = "failpoints")]
+        fail::fail_point!($place, |_| std::process::abort());
+    };
+}
+
+/// Takes in what FAILPOINTS says; without the feature, nothing.
+pub fn set_up() {
+    #[cfg(feature = "failpoints")]
+    std::mem::forget(fail::FailScenario::setup());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_is_passed_once_in_the_code_and_listed() {
+        let code = [
+            include_str!("sale/purchase.rs"),
+            include_str!("sale/deliver.rs"),
+            include_str!("sale/release.rs"),
+            include_str!("sale/reconcile.rs"),
+            include_str!("sale/refill.rs"),
+            include_str!("ledger/commit.rs"),
+            include_str!("ledger/fulfil.rs"),
+            include_str!("ledger/end.rs"),
+        ]
+        .concat();
+        for place in PLACES {
+            assert_eq!(code.matches(&format!("die_at!(\"{place}\")")).count(), 1, "{place}");
+        }
+        assert_eq!(code.matches("die_at!(").count(), PLACES.len());
+    }
+}
