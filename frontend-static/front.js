@@ -170,6 +170,31 @@ export async function api(path, { method = "GET", body, headers = {}, token = nu
   }
 }
 
+// Jobs: what a page asks for again and again. Each run says after how many ms to come back.
+
+const jobs = new Set();
+export function job(run, at = Infinity) {
+  const made = {
+    at, fails: 0, busy: false,
+    soon(ms = 0) { this.at = Math.min(this.at, performance.now() + ms); },
+    /** What a failed answer means for the next turn. */
+    again(answer) { return backoff(answer, this.fails++); },
+    stop() { jobs.delete(this); },
+    async turn() {
+      this.busy = true;
+      this.at = Infinity;
+      this.soon(await run(this));
+      this.busy = false;
+    },
+  };
+  jobs.add(made);
+  return made;
+}
+setInterval(() => {
+  if (document.hidden) return;
+  for (const due of jobs) if (!due.busy && performance.now() >= due.at) due.turn();
+}, 100);
+
 /** A shop that signs its buyers in itself puts their token under the same name. */
 export const session = {
   token: () => kept.get("seckill.token"),
@@ -235,23 +260,19 @@ function draw() {
   if (items.length !== list.children.length || items.some((item, i) => list.children[i] !== item)) list.replaceChildren(...items);
 }
 
-async function refresh() {
-  for (let fails = 0; ;) {
-    const answer = await api("/api/v1/sales");
-    if (answer.ok) sales = answer.data;
-    if (answer.ok) say(sales.length ? undefined : "no-sales");
-    else sayProblem(answer);
-    $("sales").setAttribute("aria-busy", String(!sales));
-    draw();
-    fails = answer.ok ? 0 : fails + 1;
-    do await sleep(fails ? backoff(answer, fails, 30_000) : jitter(30_000)); while (document.hidden);
-  }
-}
-
 if ($("sales")) {
   changes.addEventListener("language", draw);
   document.addEventListener("visibilitychange", () => document.hidden || clock.sync(2));
   setInterval(draw, 500);
   clock.sync(3);
-  refresh();
+  job(async (self) => {
+    const answer = await api("/api/v1/sales");
+    if (answer.ok) sales = answer.data;
+    $("sales").setAttribute("aria-busy", String(!sales));
+    draw();
+    if (!answer.ok) return sayProblem(answer), self.again(answer);
+    self.fails = 0;
+    say(sales.length ? undefined : "no-sales");
+    return jitter(30_000);
+  }, 0);
 }

@@ -21,20 +21,10 @@ addTexts({
   "say-again": ["No answer yet. Asking again for the same purchase …", "暂无回应，正在为同一笔购买再次询问…"],
   "say-gave-up": ["Still no answer. Click again when the button is ready: it asks for the same purchase and cannot buy twice.",
     "仍无回应。请在按钮亮起后再点一次：仍是同一笔购买，不会重复下单。"],
-  "order": ["Order {id}", "订单 {id}"], "units": ["{n} × ", "{n} 件 · "], "pay-by": ["{left} left to pay", "剩余付款时间 {left}"],
-  "late": ["The time to pay is over", "付款时间已过"], "cancel": ["Cancel", "取消订单"], "sure": ["Press again to cancel", "再按一次确认取消"],
-  "accepted": ["Accepted: your order is being made", "已抢到，正在生成订单"], "pending_payment": ["Yours: waiting for payment", "下单成功，等待付款"],
-  "paid": ["Paid", "已付款"], "refunding": ["Being refunded", "退款中"], "refunded": ["Refunded", "已退款"],
-  "cancelled": ["Cancelled", "已取消"], "rejected": ["Not made: the stock had run out", "未成交：库存不足"],
-  "expired": ["Cancelled: not paid in time", "已取消：超时未付款"], "by-buyer": ["Cancelled by you", "您已取消"],
-  "over-limit": ["Not made: over the limit of one buyer", "未成交：超过每人限购数量"],
 });
 
 const REST_MS = 10_000;
 const ATTEMPTS_MAX = 6;
-const SURE_MS = 5000;
-const HELD = ["accepted", "pending_payment", "paid", "refunding"];
-const KINDS = { cancelled: "bad", rejected: "bad", refunded: "bad" };
 const saleId = location.pathname.match(/^\/sales\/(\d+)/)?.[1] ?? "0";
 
 let sale = null; // its terms
@@ -42,31 +32,13 @@ let state = null; // the flag and the key, as last heard
 let missing = false;
 let asking = false;
 let restUntil = 0;
-const orders = new Map();
-
-// Jobs: what the page asks for again and again. Each run says after how many ms to come back.
-
-const jobs = new Set();
-function job(run, at = Infinity) {
-  const made = { run, at, fails: 0, busy: false, soon(ms = 0) { this.at = Math.min(this.at, performance.now() + ms); } };
-  jobs.add(made);
-  return made;
-}
-async function start(due) {
-  due.busy = true;
-  due.at = Infinity;
-  due.soon(await due.run(due));
-  due.busy = false;
-}
-/** What a failed answer means for its job's next turn. */
-const again = (due, answer) => backoff(answer, due.fails++);
 
 const saleJob = job(async (self) => {
   const answer = await api(`/api/v1/sales/${saleId}`);
   missing = answer.status === 404 || answer.status === 400;
   $("sale").setAttribute("aria-busy", "false");
   if (missing) return say("unknown-sale", {}, "bad"), Infinity;
-  if (!answer.ok) return sale || sayProblem(answer), again(self, answer);
+  if (!answer.ok) return sale || sayProblem(answer), self.again(answer);
   if (!sale && clock.ready) say();
   sale = answer.data;
   self.fails = 0;
@@ -74,21 +46,10 @@ const saleJob = job(async (self) => {
   return Infinity;
 }, 0);
 
-const ordersJob = job(async (self) => {
-  const token = session.token();
-  if (!token) return Infinity;
-  const answer = await api(`/api/v1/orders?sale_id=${saleId}`, { token });
-  if (answer.status === 401 || token !== session.token()) return Infinity;
-  if (!answer.ok) return again(self, answer);
-  self.fails = 0;
-  answer.data.toReversed().forEach(track);
-  return Infinity;
-}, 0);
-
 const parseState = (script) => JSON.parse(script.slice(script.indexOf("{"), script.lastIndexOf("}") + 1));
 const stateJob = job(async (self) => {
   const answer = await api(`/sales/${saleId}/state.js?r=${random()}`, { timeoutMs: 4000, parse: parseState });
-  if (!answer.ok) return again(self, answer);
+  if (!answer.ok) return self.again(answer);
   clock.learn(answer.data.now_ms, answer.sentAt, answer.gotAt);
   const opened = answer.data.open && !state?.open;
   state = answer.data;
@@ -187,77 +148,6 @@ async function buy() {
   draw();
 }
 
-// Orders
-
-const shortId = (id) => id.slice(-8);
-const told = ({ status, reason }) => (["expired", "by-buyer", "over-limit"].includes(reason) ? reason : status);
-
-/** An order as just heard: shown, said aloud where it changed, and asked for again until it rests. */
-function track(data) {
-  let order = orders.get(data.order_id);
-  if (!order) {
-    order = { data, delay: 500, sureUntil: 0, item: el("li"), name: el("span", "name"), status: el("strong"), terms: el("span", "hint"), cancel: el("button", "quiet") };
-    order.item.tabIndex = -1;
-    order.cancel.type = "button";
-    order.item.append(order.status, order.name, order.terms, order.cancel);
-    order.cancel.addEventListener("click", () => cancel(order));
-    order.poll = job((self) => poll(order, self));
-    $("orders").prepend(order.item);
-    orders.set(data.order_id, order);
-  } else if (order.data.status !== data.status) {
-    say(told(data), {}, KINDS[data.status] ?? "good");
-    if (KINDS[data.status]) stateJob.soon(jitter(1500)); // the unit may be for sale again
-  }
-  order.data = { ...order.data, ...data };
-  order.poll.soon(next(order));
-  draw();
-}
-
-/** 0.5 s to 3 s while the order is being made, slowly while a payment or a refund is awaited. */
-function next(order) {
-  const { status } = order.data;
-  if (status === "pending_payment" || status === "refunding") return jitter(5000);
-  if (status !== "accepted") return Infinity;
-  order.delay = Math.min(order.delay * 1.5, 3000);
-  return order.delay / 1.5;
-}
-
-async function poll(order, self) {
-  const token = session.token();
-  if (!token) return Infinity;
-  const answer = await api(`/api/v1/orders/${order.data.order_id}`, { token });
-  if (answer.status === 401 || token !== session.token()) return Infinity;
-  if (!answer.ok) return again(self, answer);
-  self.fails = 0;
-  track(answer.data);
-  return Infinity; // track has set the next turn
-}
-
-async function cancel(order) {
-  if (performance.now() > order.sureUntil) {
-    order.sureUntil = performance.now() + SURE_MS;
-    return draw();
-  }
-  order.sureUntil = 0;
-  const answer = await api(`/api/v1/orders/${order.data.order_id}/cancel`, { method: "POST", token: session.token() });
-  if (answer.ok) return track(answer.data);
-  sayProblem(answer);
-  order.poll.soon();
-}
-
-function drawOrder({ data, item, name, status, terms, cancel, sureUntil }) {
-  const left = data.expires_at_ms - clock.now();
-  const waits = data.status === "pending_payment";
-  item.className = data.status;
-  set(status, t(told(data)));
-  set(name, t("order", { id: shortId(data.order_id) }));
-  set(terms, t("units", { n: data.quantity }) + money(data.amount_cents)
-    + (waits && clock.ready ? ` · ${left > 0 ? t("pay-by", { left: span(left) }) : t("late")}` : ""));
-  set(cancel, t(performance.now() < sureUntil ? "sure" : "cancel"));
-  if (!waits && document.activeElement === cancel) item.focus();
-  cancel.hidden = !waits;
-}
-
 // Drawing
 
 const MILESTONES = [60, 10];
@@ -338,16 +228,10 @@ function resume() {
   if (session.token() && !asking && pending()?.unsure) buy();
 }
 
-function tick() {
-  draw();
-  if (document.hidden) return;
-  for (const due of jobs) if (!due.busy && performance.now() >= due.at) start(due);
-}
-
 const sync = () => clock.sync().then(() => sale && stateJob.soon(untilAsk(true)));
 document.addEventListener("visibilitychange", () => document.hidden || sync());
 changes.addEventListener("language", draw);
 offerSignIn();
 resume();
 sync();
-setInterval(tick, 200);
+setInterval(draw, 200);

@@ -1,7 +1,7 @@
 -- Purpose: first step of a refill: stops selling and forgets what this server knows of a sale.
 --          Limits stay: a refill is no fresh start for those who were refused.
 --
--- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed   5 holders
+-- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed   5 holders   6 waves
 -- ARGV: 1 epoch that is being filled   2 "close": stop selling only, keep everything
 --
 -- Replies: 1 done, 0 refused: this server holds that epoch already, or a newer one
@@ -15,6 +15,6 @@ if not close_only and held >= epoch then return 0 end
 
 ---------------------------------------------------------------- changes from here on
 
-if not close_only then redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end
+if not close_only then redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) end
 redis.call('HSET', KEYS[1], 'epoch', epoch, 'state', 'filling')
 return 1

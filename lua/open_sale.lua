@@ -1,7 +1,8 @@
 -- Purpose: last step of a refill: the sale's terms and what is left to sell; from here on it sells.
 --
--- KEYS: 1 sale
--- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   then field, value pairs of the terms:
+-- KEYS: 1 sale   2 waves
+-- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   4 n, then the ids of n
+--       waves that the stock contains; then field, value pairs of the terms:
 --       starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms
 --
 -- Replies: 1 done, 0 refused: another epoch is being filled, or this one is open
@@ -10,8 +11,10 @@ local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')
 if sale[1] ~= ARGV[1] or sale[2] ~= 'filling' then return 0 end
 local stock = tonumber(ARGV[3])
 if not stock or stock < -1 then return redis.error_reply('open_sale: stock must be -1 or more') end
+local waves = tonumber(ARGV[4])
 
 ---------------------------------------------------------------- changes from here on
 
-redis.call('HSET', KEYS[1], 'stock', stock, 'state', ARGV[2], unpack(ARGV, 4))
+for i = 5, 4 + waves do redis.call('SADD', KEYS[2], ARGV[i]) end
+redis.call('HSET', KEYS[1], 'stock', stock, 'state', ARGV[2], unpack(ARGV, 5 + waves))
 return 1

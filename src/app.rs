@@ -260,7 +260,7 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
 }
 
 /// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 6] = ["relay", "fulfil", "expire", "release", "reconcile", "sweep"];
+pub const WORKERS: [&str; 7] = ["relay", "fulfil", "expire", "release", "waves", "reconcile", "sweep"];
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
@@ -325,7 +325,15 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
         let wake = wakers.subscribe(Topic::Outbox);
         tasks.spawn(repeat("release", outbox_poll, Some(wake), stop.clone(), move || {
             let shop = shop.clone();
-            async move { shop.release_holds(batch_max).await }
+            async move { shop.release_units(batch_max).await }
+        }));
+    }
+    if wanted("waves") {
+        let (shop, batch_max) = (shop.clone(), config.outbox.batch_max);
+        let every = Duration::from_millis(config.reconcile.waves_interval_ms);
+        tasks.spawn(repeat("waves", every, None, stop.clone(), move || {
+            let shop = shop.clone();
+            async move { shop.release_waves(batch_max).await }
         }));
     }
     if wanted("reconcile") {

@@ -114,6 +114,7 @@ pub struct Orders {
 pub struct Reconcile {
     pub interval_ms: u64,
     pub unconfirmed_after_ms: u64,
+    pub waves_interval_ms: u64,
     pub sweep_interval_ms: u64,
     pub sweep_grace_ms: u64,
     pub retire_after_ms: u64,

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("domain", &[]),
     ("config", &[]),
     ("telemetry", &[]),
     ("load", &[]),
+    ("failpoint", &[]),
     ("gate", &["domain", "config"]),
     ("ledger", &["domain", "config"]),
     ("queue", &["domain", "config"]),

@@ -51,6 +51,7 @@ pub async fn seed(config: &Config) -> anyhow::Result<()> {
         ends_in_ms: 30 * 86_400_000,
         pay_within_ms: 900_000,
         min_level: 0,
+        waves: Vec::new(),
     };
     let (sale, _) = shop.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
     tracing::info!(%sale, "sample sale made");
@@ -68,6 +69,7 @@ pub async fn create_sale(config: &Config, args: CreateArgs) -> anyhow::Result<()
         ends_in_ms: seconds(args.ends_in, "ends-in")?,
         pay_within_ms: seconds(args.pay_within, "pay-within")?,
         min_level: args.min_level,
+        waves: args.waves,
     };
     let (sale, everyone) = shop(config)?.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
     if !everyone {
@@ -102,6 +104,14 @@ pub async fn steer(config: &Config, id: i64, status: SaleStatus) -> anyhow::Resu
         bail!("there is no sale {id}, or it is closed for good");
     }
     tracing::info!(sale = id, %status, "done");
+    Ok(())
+}
+
+pub async fn add_stock(config: &Config, id: i64, units: i32) -> anyhow::Result<()> {
+    if !shop(config)?.add_stock(SaleId::from_db(id), units, ACTOR).await? {
+        bail!("there is no sale {id} with a stock to add to");
+    }
+    tracing::info!(sale = id, units, "done");
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{Service, WORKERS, work};
 use crate::config::Config;
 use crate::domain::order::OrderStatus;
-use crate::domain::sale::SaleStatus;
+use crate::domain::sale::{SaleStatus, Wave};
 
 /// A check that could not be made at all, as against one that failed: exit code 2.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ enum Command {
     },
     /// Run the background workers
     Work {
-        /// Only these: relay, fulfil, expire, release, reconcile, sweep
+        /// Only these: relay, fulfil, expire, release, waves, reconcile, sweep
         #[arg(long, value_delimiter = ',', value_parser = WORKERS)]
         only: Option<Vec<String>>,
     },
@@ -93,6 +93,12 @@ enum SaleCommand {
     Pause { id: i64 },
     /// Go on selling
     Resume { id: i64 },
+    /// Put more units up for sale
+    AddStock {
+        id: i64,
+        #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+        units: i32,
+    },
 }
 
 #[derive(clap::Args)]
@@ -120,6 +126,9 @@ struct CreateArgs {
     /// The least level of a buyer
     #[arg(long, default_value_t = 0)]
     min_level: i64,
+    /// Hold N units of the stock back until S seconds after the start; may be given several times
+    #[arg(long = "wave", value_name = "S:N", value_parser = Wave::parse)]
+    waves: Vec<Wave>,
 }
 
 #[derive(clap::Args)]
@@ -201,6 +210,7 @@ impl Command {
             Self::Sale(SaleCommand::Close { id }) => ask::steer(&config, id, SaleStatus::Closed).await?,
             Self::Sale(SaleCommand::Pause { id }) => ask::steer(&config, id, SaleStatus::Paused).await?,
             Self::Sale(SaleCommand::Resume { id }) => ask::steer(&config, id, SaleStatus::Open).await?,
+            Self::Sale(SaleCommand::AddStock { id, units }) => ask::add_stock(&config, id, units).await?,
             Self::Token(args) => rush::tokens(&config, args).await?,
             Self::Orders(args) => ask::orders(&config, args).await?,
             Self::Load(args) => return rush::load(&config, args).await,

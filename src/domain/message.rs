@@ -11,10 +11,11 @@ pub enum Kind {
     OrderPlaced,
     OrderExpire,
     HoldRelease,
+    WaveRelease,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::OrderPlaced, Self::OrderExpire, Self::HoldRelease];
+    pub const ALL: [Self; 4] = [Self::OrderPlaced, Self::OrderExpire, Self::HoldRelease, Self::WaveRelease];
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.as_str() == text)
@@ -25,6 +26,7 @@ impl Kind {
             Self::OrderPlaced => "order_placed",
             Self::OrderExpire => "order_expire",
             Self::HoldRelease => "hold_release",
+            Self::WaveRelease => "wave_release",
         }
     }
 

@@ -115,10 +115,37 @@ pub struct NewSale {
     pub ends_in_ms: i64,
     pub pay_within_ms: i64,
     pub min_level: i64,
+    /// Parts of the stock that are held back at first.
+    pub waves: Vec<Wave>,
+}
+
+/// Units that are put up for sale some time after the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wave {
+    pub after_ms: i64,
+    pub units: u32,
+}
+
+impl Wave {
+    /// As the command line has it: seconds, colon, units.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let invalid = || Invalid::new("wave", "must be seconds after the start, a colon, and 1 to 2147483647 units");
+        let (seconds, units) = text.split_once(':').ok_or_else(invalid)?;
+        let (seconds, units): (u32, u32) = seconds.parse().ok().zip(units.parse().ok()).ok_or_else(invalid)?;
+        if !(1..=i32::MAX as u32).contains(&units) {
+            return Err(invalid());
+        }
+        Ok(Self { after_ms: i64::from(seconds) * 1000, units })
+    }
 }
 
 impl NewSale {
     const DAY_MS: i64 = 86_400_000;
+
+    /// Units that wait for their waves.
+    pub fn held_back(&self) -> u64 {
+        self.waves.iter().map(|wave| u64::from(wave.units)).sum()
+    }
 
     /// Says what is wrong with the terms, if anything. The schema's constraints hold the same.
     pub fn check(self) -> Result<Self, Invalid> {
@@ -141,6 +168,15 @@ impl NewSale {
         }
         if self.ends_in_ms <= self.starts_in_ms {
             return Err(Invalid::new("ends-in", "must be later than starts-in"));
+        }
+        match self.stock {
+            Stock::Unlimited if !self.waves.is_empty() => {
+                return Err(Invalid::new("wave", "makes no sense where the stock is unlimited"));
+            }
+            Stock::Units(n) if self.held_back() > n => {
+                return Err(Invalid::new("wave", "units are part of the stock, and may not be more than it"));
+            }
+            _ => {}
         }
         if !(1000..=30 * Self::DAY_MS).contains(&self.pay_within_ms) {
             return Err(Invalid::new("pay-within", "must be 1 second to 30 days"));
@@ -178,6 +214,14 @@ mod tests {
         assert_eq!([999, 1000, 1999, 2000].map(|now| sale.key_at(now)), ["waiting", "real", "real", "waiting"]);
         let paused = Sale { status: SaleStatus::Paused, ..sale };
         assert_eq!(paused.key_at(1500), "waiting");
+    }
+
+    #[test]
+    fn a_wave_is_seconds_and_units() {
+        assert_eq!(Wave::parse("5:100"), Ok(Wave { after_ms: 5_000, units: 100 }));
+        for bad in ["", "5", "5:", ":5", "-1:5", "5:0", "5:-1", "5:1.5", "5:2147483648", "5:5:5"] {
+            assert!(Wave::parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

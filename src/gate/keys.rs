@@ -22,6 +22,8 @@ pub struct SaleKeys {
     pub buyers: String,
     /// Sorted set: orders whose purchase row is not known to be committed, by time.
     pub unconfirmed: String,
+    /// Set: ids of the waves that this epoch's stock contains.
+    pub waves: String,
     /// List: everyone who ever held a ticket, appended to only.
     pub holders: String,
     /// Hashes: counts in the current window of each limit.
@@ -44,6 +46,7 @@ impl Keys {
             tickets: key("tickets"),
             buyers: key("buyers"),
             unconfirmed: key("unconfirmed"),
+            waves: key("waves"),
             holders: key("holders"),
             limits: ["limit:buyer", "limit:address", "limit:sale"].map(key),
         }

@@ -5,6 +5,7 @@
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value, cmd};
+use uuid::Uuid;
 
 use super::stock::{TicketKind, agreed};
 use super::{Gate, GateError};
@@ -88,7 +89,7 @@ impl Fence {
     async fn begin_with(&mut self, sale: SaleId, epoch: Epoch, how: &str) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(sale, Shard::HOME);
         let mut call = self.gate.scripts.begin_refill.prepare_invoke();
-        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).key(keys.holders);
+        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).key(keys.holders).key(keys.waves);
         call.arg(epoch.0).arg(how);
         Ok(agreed(&call.invoke_async::<Value>(&mut self.connection).await?))
     }
@@ -111,11 +112,14 @@ impl Fence {
         Ok(true)
     }
 
-    /// Opens the sale with what is left; `false` when another fill has taken over.
-    pub async fn open(&mut self, sale: &Sale, epoch: Epoch, stock: Stock) -> Result<bool, GateError> {
+    /// Opens the sale with what is left, these waves in it; `false` when another fill has taken over.
+    pub async fn open(&mut self, sale: &Sale, epoch: Epoch, stock: Stock, waves: &[Uuid]) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(sale.id, Shard::HOME);
         let mut call = self.gate.scripts.open_sale.prepare_invoke();
-        call.key(keys.sale).arg(epoch.0).arg(sale.status.as_str()).arg(stock.as_i64());
+        call.key(keys.sale).key(keys.waves).arg(epoch.0).arg(sale.status.as_str()).arg(stock.as_i64()).arg(waves.len());
+        for wave in waves {
+            call.arg(wave.to_string());
+        }
         call.arg("starts_at_ms").arg(sale.starts_at_ms).arg("ends_at_ms").arg(sale.ends_at_ms);
         call.arg("key").arg(&sale.purchase_key).arg("per_user").arg(sale.per_user.get());
         call.arg("min_level").arg(sale.min_level).arg("pay_within_ms").arg(sale.pay_within_ms);

@@ -11,6 +11,7 @@ pub struct Scripts {
     pub put_tickets: Script,
     pub open_sale: Script,
     pub set_sale_state: Script,
+    pub release_wave: Script,
     pub unlock: Script,
 }
 
@@ -24,6 +25,7 @@ impl Scripts {
             put_tickets: Script::new(include_str!("../../lua/put_tickets.lua")),
             open_sale: Script::new(include_str!("../../lua/open_sale.lua")),
             set_sale_state: Script::new(include_str!("../../lua/set_sale_state.lua")),
+            release_wave: Script::new(include_str!("../../lua/release_wave.lua")),
             unlock: Script::new(include_str!("../../lua/unlock.lua")),
         }
     }

@@ -62,6 +62,8 @@ pub struct Snapshot {
     pub view: SaleView,
     pub tickets: HashMap<OrderId, Ticket>,
     pub unconfirmed: Vec<OrderId>,
+    /// Waves that the stock contains.
+    pub waves: Vec<OrderId>,
 }
 
 impl Gate {
@@ -87,9 +89,21 @@ impl Gate {
         for (order, returns) in orders {
             call.arg(order.to_string()).arg(i32::from(*returns));
         }
-        let reply: Vec<i64> = call.invoke_async(&mut self.connection.clone()).await?;
+        self.epoch_of(call.invoke_async(&mut self.connection.clone()).await?)
+    }
+
+    /// Puts a wave's units up for sale, once an epoch. Says under which epoch the server did so.
+    pub async fn release_wave(&self, sale: SaleId, wave: OrderId, units: i64) -> Result<Epoch, GateError> {
+        let keys = self.keys.sale(sale, Shard::HOME);
+        let mut call = self.scripts.release_wave.prepare_invoke();
+        call.key(keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);
+        self.epoch_of(call.invoke_async(&mut self.connection.clone()).await?)
+    }
+
+    /// The epoch in the reply of a script that needs a sale which is served.
+    fn epoch_of(&self, reply: Vec<i64>) -> Result<Epoch, GateError> {
         match reply[..] {
-            [epoch, _released] => Ok(Epoch(epoch)),
+            [epoch, _done] => Ok(Epoch(epoch)),
             _ => {
                 self.doubt.notify_one();
                 Err(GateError::NotServing)
@@ -121,9 +135,9 @@ impl Gate {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut all = pipe();
         all.atomic().add_command(cmd("TIME")).add_command(view_fields(&keys.sale));
-        all.hgetall(&keys.tickets).zrange(&keys.unconfirmed, 0, -1);
-        type Reply = (Vec<i64>, Vec<Option<String>>, HashMap<String, String>, Vec<String>);
-        let (time, fields, tickets, unconfirmed): Reply = all.query_async(&mut self.connection.clone()).await?;
+        all.hgetall(&keys.tickets).zrange(&keys.unconfirmed, 0, -1).smembers(&keys.waves);
+        type Reply = (Vec<i64>, Vec<Option<String>>, HashMap<String, String>, Vec<String>, Vec<String>);
+        let (time, fields, tickets, unconfirmed, waves): Reply = all.query_async(&mut self.connection.clone()).await?;
         let Some(view) = read_view(&time, &fields)? else { return Ok(None) };
         const MALFORMED: GateError = GateError::Malformed("snapshot");
         let id = |text: &str| Uuid::try_parse(text).map(OrderId).map_err(|_| MALFORMED);
@@ -132,7 +146,8 @@ impl Gate {
             .map(|(order, ticket)| Ok((id(order)?, Ticket::parse(ticket).ok_or(MALFORMED)?)))
             .collect::<Result<_, GateError>>()?;
         let unconfirmed = unconfirmed.iter().map(|order| id(order)).collect::<Result<_, _>>()?;
-        Ok(Some(Snapshot { view, tickets, unconfirmed }))
+        let waves = waves.iter().map(|wave| id(wave)).collect::<Result<_, _>>()?;
+        Ok(Some(Snapshot { view, tickets, unconfirmed, waves }))
     }
 
     /// Holds that have been unconfirmed for longer than `age_ms`, oldest first, at most `limit`.

@@ -1,6 +1,7 @@
 //! Epochs: which fill of Redis purchases are believed under (protocol, rules 10 and 11).
 
 use sqlx::{Executor, PgConnection};
+use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
 use crate::domain::ids::{Epoch, OrderId, SaleId};
@@ -45,6 +46,8 @@ pub struct LedgerTicket {
 #[derive(Debug)]
 pub struct FillFrom {
     pub left: Stock,
+    /// Waves that `left` contains.
+    pub waves: Vec<Uuid>,
     /// Oldest first.
     pub tickets: Vec<LedgerTicket>,
 }
@@ -117,9 +120,13 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
+        let waves =
+            sqlx::query_scalar!("SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NOT NULL", sale.get())
+                .fetch_all(&mut *tx)
+                .await?;
         let ticket = |(order, user, units, live)| LedgerTicket { order: OrderId(order), user, units, live };
         let tickets = rows.into_iter().map(|r| ticket((r.order, r.user, r.units, r.live))).collect();
-        Ok(FillFrom { left, tickets })
+        Ok(FillFrom { left, waves, tickets })
     }
 }
 

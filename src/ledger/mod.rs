@@ -10,6 +10,7 @@ pub mod notices;
 pub mod orders;
 pub mod outbox;
 pub mod sales;
+pub mod waves;
 
 use std::time::Duration;
 

@@ -25,6 +25,7 @@ pub struct OutboxRow {
     pub order: OrderId,
     pub sale: SaleId,
     pub shard: Shard,
+    pub units: i64,
     /// What is left until `due_at`, by PostgreSQL's clock.
     pub remaining_ms: i64,
     pub due_at_ms: i64,
@@ -66,7 +67,7 @@ impl Ledger {
         let kinds: Vec<String> = kinds.iter().map(|kind| kind.as_str().to_owned()).collect();
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query!(
-            r#"SELECT id, kind, order_id, sale_id, shard, due_at, coalesce(returns_units, false) AS "returns!", attempts,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, coalesce(returns_units, false) AS "returns!", attempts,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!"
                FROM outbox WHERE status = 'pending' AND kind = ANY($1) AND next_attempt_at <= now()
                ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"#,
@@ -84,6 +85,7 @@ impl Ledger {
                     order: OrderId(row.order_id),
                     sale: SaleId::from_db(row.sale_id),
                     shard: Shard(row.shard),
+                    units: row.quantity.into(),
                     remaining_ms: row.remaining_ms,
                     due_at_ms: row.due_at.map_or(0, |due| due.timestamp_millis()),
                     returns_units: row.returns,
@@ -130,7 +132,7 @@ impl Ledger {
     pub async fn retire_releases(&self, retire_after_ms: u64) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "UPDATE outbox o SET status = 'processed', processed_at = now() FROM sales s
-             WHERE o.kind = 'hold_release' AND o.status = 'pending' AND s.id = o.sale_id
+             WHERE o.kind IN ('hold_release', 'wave_release') AND o.status = 'pending' AND s.id = o.sale_id
                AND s.ends_at < now() - $1::bigint * interval '1 ms'",
             retire_after_ms.cast_signed()
         )

@@ -86,7 +86,7 @@ impl Ledger {
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
                                 pay_within_ms, purchase_key, waiting_key, version)
-             VALUES ($1, $2, $3, $3, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
+             VALUES ($1, $2, $3::bigint, $3::bigint - $12::bigint, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
                      $8, $9, $10, $11)
              RETURNING id",
             product,
@@ -99,10 +99,22 @@ impl Ledger {
             new.pay_within_ms,
             keys[0],
             keys[1],
-            version
+            version,
+            new.held_back().cast_signed()
         )
         .fetch_one(&mut *tx)
         .await?;
+        for wave in &new.waves {
+            sqlx::query!(
+                "INSERT INTO sale_waves (sale_id, units, due_at)
+                 SELECT id, $2, starts_at + $3::bigint * interval '1 ms' FROM sales WHERE id = $1",
+                id,
+                wave.units.cast_signed(),
+                wave.after_ms
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
         sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok((SaleId::from_db(id), version))

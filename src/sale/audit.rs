@@ -46,6 +46,8 @@ pub struct InFlight {
     pub unconfirmed_units: i64,
     /// Units of ended orders that Redis still holds.
     pub unreleased_units: i64,
+    /// Units of waves that Redis has not put up for sale yet.
+    pub wave_units: i64,
     /// Outbox rows that are not settled.
     pub messages: i64,
 }
@@ -128,6 +130,8 @@ fn compare(redis: &Snapshot, books: &Books, without_row: &HashSet<OrderId>, verd
     let unreleased: HashMap<OrderId, i64> =
         books.unreleased.iter().copied().filter(|(order, _)| held.contains_key(order)).collect();
     verdict.in_flight.unreleased_units = unreleased.values().sum();
+    let unapplied = books.waves_on_their_way.iter().filter(|(wave, _)| !redis.waves.contains(wave));
+    verdict.in_flight.wave_units = unapplied.map(|(_, units)| units).sum();
     verdict.in_flight.unconfirmed_units = without_row.iter().filter_map(|order| held.get(order)).sum();
 
     let ledger: HashMap<OrderId, i64> = books.live.iter().map(|(order, units, _)| (*order, *units)).collect();
@@ -146,11 +150,19 @@ fn compare(redis: &Snapshot, books: &Books, without_row: &HashSet<OrderId>, verd
 
     if let Some(available) = redis.view.available {
         let flight = verdict.in_flight;
-        let expected = books.stock - flight.promised_units - flight.unconfirmed_units - flight.unreleased_units;
+        let expected = books.stock
+            - flight.promised_units
+            - flight.unconfirmed_units
+            - flight.unreleased_units
+            - flight.wave_units;
         if available != expected {
             let evidence = format!(
-                "Redis has {available} for sale; PostgreSQL {} left, {} promised, {} unconfirmed, {} unreleased",
-                books.stock, flight.promised_units, flight.unconfirmed_units, flight.unreleased_units
+                "Redis has {available} for sale; PostgreSQL {} left; of these {} promised, {} unconfirmed, {} unreleased, {} in waves",
+                books.stock,
+                flight.promised_units,
+                flight.unconfirmed_units,
+                flight.unreleased_units,
+                flight.wave_units
             );
             report(verdict, "what Redis sells is not what PostgreSQL has left", vec![evidence]);
         }

@@ -65,7 +65,7 @@ fn message(row: &OutboxRow) -> Outgoing {
             Destination::OrderExpire { remaining_ms: row.remaining_ms },
             serde_json::to_vec(&OrderExpireV1 { version: Version, order_id: row.order, due_at_ms: row.due_at_ms }),
         ),
-        Kind::OrderPlaced | Kind::HoldRelease => (
+        Kind::OrderPlaced | Kind::HoldRelease | Kind::WaveRelease => (
             Destination::OrderPlaced,
             serde_json::to_vec(&OrderPlacedV1 { version: Version, order_id: row.order, sale_id: row.sale }),
         ),

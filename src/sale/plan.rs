@@ -33,6 +33,17 @@ impl Shop {
         Ok((sale, everyone))
     }
 
+    /// Adds units to a sale's stock and puts them up for sale; `false` when there is no such sale, or its stock is
+    /// unlimited.
+    pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, SaleError> {
+        let added = self.ledger.add_stock(sale, units, actor).await?;
+        if added {
+            // Workers do the same: whoever is first has released it.
+            self.release_waves(100).await?;
+        }
+        Ok(added)
+    }
+
     /// Pauses, resumes or closes a sale, in the ledger first; `false` when it does not exist or is closed for good.
     pub async fn set_sale_status(&self, sale: SaleId, status: SaleStatus, actor: &str) -> Result<bool, SaleError> {
         let Some(version) = self.ledger.set_sale_status(sale, status, actor).await? else { return Ok(false) };

@@ -117,7 +117,7 @@ impl Shop {
         die_at!("refill.begun");
         overtaken(fence.put_tickets(sale, epoch, &tickets).await?)?;
         die_at!("refill.put");
-        overtaken(fence.open(&terms.sale, epoch, from.left).await?)?;
+        overtaken(fence.open(&terms.sale, epoch, from.left, &from.waves).await?)?;
         die_at!("refill.opened");
         overtaken(self.ledger.record_fill(sale, epoch, fence.run_id()).await?)?;
         die_at!("refill.recorded");

@@ -1,18 +1,19 @@
-//! Ended orders give their holds back to Redis (protocol, rule 9).
+//! Units go (back) up for sale in Redis: holds of ended orders (protocol, rule 9), and waves (rule 14).
 
 use std::collections::BTreeMap;
 
 use super::{SaleError, Shop, Step};
 use crate::die_at;
-use crate::domain::ids::{SaleId, Shard};
+use crate::domain::ids::{Epoch, SaleId, Shard};
 use crate::domain::message::Kind;
 use crate::gate::GateError;
+use crate::ledger::notices::Topic;
 use crate::ledger::outbox::OutboxRow;
 
 impl Shop {
-    /// Releases one batch of holds. Rows of sales that Redis does not serve at the moment wait for their refill.
-    pub async fn release_holds(&self, batch_max: i64) -> Result<Step, SaleError> {
-        let claim = self.ledger.claim(&[Kind::HoldRelease], batch_max).await?;
+    /// Carries one batch of releases out. Rows of sales that Redis does not serve at the moment wait for their refill.
+    pub async fn release_units(&self, batch_max: i64) -> Result<Step, SaleError> {
+        let claim = self.ledger.claim(&[Kind::HoldRelease, Kind::WaveRelease], batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }
@@ -22,8 +23,7 @@ impl Shop {
         }
         let (mut released, mut refused) = (Vec::new(), Vec::new());
         for ((sale, shard), rows) in by_shard {
-            let orders: Vec<_> = rows.iter().map(|row| (row.order, row.returns_units)).collect();
-            match self.gate.release(sale, shard, &orders).await {
+            match self.release(sale, shard, &rows).await {
                 Ok(epoch) => released.extend(rows.iter().map(|row| (row.id, epoch))),
                 Err(GateError::NotServing) => refused.extend(rows.iter().map(|row| row.id)),
                 Err(error) => return Err(error.into()),
@@ -34,5 +34,29 @@ impl Shop {
         claim.settle_released(&released, &refused).await?;
         die_at!("release.settled");
         Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
+    }
+
+    /// The lowest epoch that any of a shard's releases was answered under: if that is still current, all of them count.
+    async fn release(&self, sale: SaleId, shard: Shard, rows: &[&OutboxRow]) -> Result<Epoch, GateError> {
+        let holds = rows.iter().filter(|row| row.kind == Kind::HoldRelease);
+        let holds: Vec<_> = holds.map(|row| (row.order, row.returns_units)).collect();
+        let mut epochs = Vec::new();
+        if !holds.is_empty() {
+            epochs.push(self.gate.release(sale, shard, &holds).await?);
+        }
+        for wave in rows.iter().filter(|row| row.kind == Kind::WaveRelease) {
+            epochs.push(self.gate.release_wave(sale, wave.order, wave.units).await?);
+        }
+        epochs.into_iter().min().ok_or(GateError::NotServing)
+    }
+
+    /// Releases the waves that are due.
+    pub async fn release_waves(&self, batch_max: i64) -> Result<Step, SaleError> {
+        let released = self.ledger.release_waves(batch_max).await?;
+        if released > 0 {
+            tracing::info!(waves = released, "waves released");
+            self.ledger.notify(Topic::Outbox).await?;
+        }
+        Ok(Step::after(released, usize::try_from(batch_max).unwrap_or(usize::MAX)))
     }
 }

@@ -72,6 +72,7 @@ pub fn terms(stock: i64) -> NewSale {
         ends_in_ms: 3_600_000,
         pay_within_ms: 900_000,
         min_level: 0,
+        waves: Vec::new(),
     }
 }
 

@@ -17,3 +17,4 @@ mod memory;
 mod outage;
 mod settle;
 mod stock;
+mod waves;

@@ -1,0 +1,101 @@
+// A buyer's own orders of one sale: shown, followed until they rest, cancelled.
+
+import { $, addTexts, api, changes, clock, el, jitter, job, money, say, sayProblem, session, set, span, t } from "/static/front.js";
+
+addTexts({
+  "order": ["Order {id}", "订单 {id}"], "units": ["{n} × ", "{n} 件 · "], "pay-by": ["{left} left to pay", "剩余付款时间 {left}"],
+  "late": ["The time to pay is over", "付款时间已过"], "cancel": ["Cancel", "取消订单"], "sure": ["Press again to cancel", "再按一次确认取消"],
+  "accepted": ["Accepted: your order is being made", "已抢到，正在生成订单"], "pending_payment": ["Yours: waiting for payment", "下单成功，等待付款"],
+  "paid": ["Paid", "已付款"], "refunding": ["Being refunded", "退款中"], "refunded": ["Refunded", "已退款"],
+  "cancelled": ["Cancelled", "已取消"], "rejected": ["Not made: the stock had run out", "未成交：库存不足"],
+  "expired": ["Cancelled: not paid in time", "已取消：超时未付款"], "by-buyer": ["Cancelled by you", "您已取消"],
+  "over-limit": ["Not made: over the limit of one buyer", "未成交：超过每人限购数量"],
+});
+
+const SURE_MS = 5000;
+const HELD = ["accepted", "pending_payment", "paid", "refunding"];
+const KINDS = { cancelled: "bad", rejected: "bad", refunded: "bad" };
+const orders = new Map();
+
+const ordersJob = job(async (self) => {
+  const token = session.token();
+  if (!token) return Infinity;
+  const answer = await api(`/api/v1/orders?sale_id=${saleId}`, { token });
+  if (answer.status === 401 || token !== session.token()) return Infinity;
+  if (!answer.ok) return self.again(answer);
+  self.fails = 0;
+  answer.data.toReversed().forEach(track);
+  return Infinity;
+}, 0);
+
+// Orders
+
+const shortId = (id) => id.slice(-8);
+const told = ({ status, reason }) => (["expired", "by-buyer", "over-limit"].includes(reason) ? reason : status);
+
+/** An order as just heard: shown, said aloud where it changed, and asked for again until it rests. */
+function track(data) {
+  let order = orders.get(data.order_id);
+  if (!order) {
+    order = { data, delay: 500, sureUntil: 0, item: el("li"), name: el("span", "name"), status: el("strong"), terms: el("span", "hint"), cancel: el("button", "quiet") };
+    order.item.tabIndex = -1;
+    order.cancel.type = "button";
+    order.item.append(order.status, order.name, order.terms, order.cancel);
+    order.cancel.addEventListener("click", () => cancel(order));
+    order.poll = job((self) => poll(order, self));
+    $("orders").prepend(order.item);
+    orders.set(data.order_id, order);
+  } else if (order.data.status !== data.status) {
+    say(told(data), {}, KINDS[data.status] ?? "good");
+    if (KINDS[data.status]) stateJob.soon(jitter(1500)); // the unit may be for sale again
+  }
+  order.data = { ...order.data, ...data };
+  order.poll.soon(next(order));
+  draw();
+}
+
+/** 0.5 s to 3 s while the order is being made, slowly while a payment or a refund is awaited. */
+function next(order) {
+  const { status } = order.data;
+  if (status === "pending_payment" || status === "refunding") return jitter(5000);
+  if (status !== "accepted") return Infinity;
+  order.delay = Math.min(order.delay * 1.5, 3000);
+  return order.delay / 1.5;
+}
+
+async function poll(order, self) {
+  const token = session.token();
+  if (!token) return Infinity;
+  const answer = await api(`/api/v1/orders/${order.data.order_id}`, { token });
+  if (answer.status === 401 || token !== session.token()) return Infinity;
+  if (!answer.ok) return self.again(answer);
+  self.fails = 0;
+  track(answer.data);
+  return Infinity; // track has set the next turn
+}
+
+async function cancel(order) {
+  if (performance.now() > order.sureUntil) {
+    order.sureUntil = performance.now() + SURE_MS;
+    return draw();
+  }
+  order.sureUntil = 0;
+  const answer = await api(`/api/v1/orders/${order.data.order_id}/cancel`, { method: "POST", token: session.token() });
+  if (answer.ok) return track(answer.data);
+  sayProblem(answer);
+  order.poll.soon();
+}
+
+function drawOrder({ data, item, name, status, terms, cancel, sureUntil }) {
+  const left = data.expires_at_ms - clock.now();
+  const waits = data.status === "pending_payment";
+  item.className = data.status;
+  set(status, t(told(data)));
+  set(name, t("order", { id: shortId(data.order_id) }));
+  set(terms, t("units", { n: data.quantity }) + money(data.amount_cents)
+    + (waits && clock.ready ? ` · ${left > 0 ? t("pay-by", { left: span(left) }) : t("late")}` : ""));
+  set(cancel, t(performance.now() < sureUntil ? "sure" : "cancel"));
+  if (!waits && document.activeElement === cancel) item.focus();
+  cancel.hidden = !waits;
+}
+

@@ -1,0 +1,33 @@
+-- Purpose: puts a wave's units up for sale, once an epoch however often it is asked to.
+--
+-- KEYS: 1 sale   2 waves (set: ids of the waves that this epoch's stock contains)
+-- ARGV: 1 wave id   2 units
+--
+-- Replies: {-1} no such sale here, {-2} being refilled: nothing was changed, ask again
+--          {epoch, 1 applied | 0 it was already}
+
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'returning', 'returning_at_ms',
+  'sold_out_until_ms', 'clock_ms')
+if not sale[1] then return { -1 } end
+if sale[2] == 'filling' then return { -2 } end
+local units = tonumber(ARGV[2])
+if not units or units < 1 then return redis.error_reply('release_wave: units must be positive') end
+local time = redis.call('TIME')
+local now = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(sale[7] or 0))
+local stock, returning = tonumber(sale[3]), tonumber(sale[4] or 0)
+local returning_at, sold_out_until = tonumber(sale[5] or 0), tonumber(sale[6] or 0)
+local epoch = tonumber(sale[1])
+if stock == -1 then return { epoch, 0 } end
+
+---------------------------------------------------------------- changes from here on
+
+if redis.call('SADD', KEYS[2], ARGV[1]) == 0 then return { epoch, 0 } end
+if returning > 0 and now >= returning_at then stock, returning = stock + returning, 0 end
+if now < sold_out_until then
+  -- Some instance may still remember "sold out": these units wait until none does (protocol, rule 13).
+  redis.call('HSET', KEYS[1], 'stock', stock, 'returning', returning + units,
+    'returning_at_ms', returning > 0 and returning_at or sold_out_until, 'clock_ms', now)
+else
+  redis.call('HSET', KEYS[1], 'stock', stock + units, 'returning', returning, 'clock_ms', now)
+end
+return { epoch, 1 }
