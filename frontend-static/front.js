@@ -48,7 +48,7 @@ export const jitter = (ms) => ms * (0.75 + Math.random() / 2);
 export const backoff = (answer, fails, maxMs = 10_000) =>
   Math.max(jitter(Math.min(500 * 2 ** fails, maxMs)), Math.min(answer.retryAfterMs ?? 0, 60_000) * (1 + Math.random() / 4));
 export const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
-/** Says when the language or the session changed: events "language" and "session". */
+/** Says when the language or the session changed: events "language", "session" and "orders". */
 export const changes = new EventTarget();
 
 export function el(tag, className = "", ...children) {
@@ -183,7 +183,7 @@ export function job(run, at = Infinity) {
     async turn() {
       this.busy = true;
       this.at = Infinity;
-      this.soon(await run(this));
+      try { this.soon(await run(this)); } catch (error) { console.error(error); this.soon(5000); }
       this.busy = false;
     },
   };

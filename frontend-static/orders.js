@@ -14,30 +14,33 @@ addTexts({
 
 const SURE_MS = 5000;
 const HELD = ["accepted", "pending_payment", "paid", "refunding"];
-const KINDS = { cancelled: "bad", rejected: "bad", refunded: "bad" };
+const LOST = ["cancelled", "rejected", "refunded"];
+
+export const saleId = location.pathname.match(/^\/sales\/(\d+)/)?.[1] ?? "0";
 const orders = new Map();
 
-const ordersJob = job(async (self) => {
+export const ordersJob = job(async (self) => {
   const token = session.token();
   if (!token) return Infinity;
   const answer = await api(`/api/v1/orders?sale_id=${saleId}`, { token });
   if (answer.status === 401 || token !== session.token()) return Infinity;
   if (!answer.ok) return self.again(answer);
   self.fails = 0;
-  answer.data.toReversed().forEach(track);
+  [...answer.data].sort((a, b) => a.created_at_ms - b.created_at_ms).forEach(track);
   return Infinity;
 }, 0);
 
-// Orders
-
-const shortId = (id) => id.slice(-8);
-const told = ({ status, reason }) => (["expired", "by-buyer", "over-limit"].includes(reason) ? reason : status);
+const changed = (freed) => changes.dispatchEvent(new CustomEvent("orders", { detail: { freed } }));
+export const kind = ({ status }) => (LOST.includes(status) ? "bad" : "good");
+/** The text that says how an order stands. */
+export const told = ({ status, reason }) => (["expired", "by-buyer", "over-limit"].includes(reason) ? reason : status);
 
 /** An order as just heard: shown, said aloud where it changed, and asked for again until it rests. */
-function track(data) {
+export function track(data) {
   let order = orders.get(data.order_id);
+  const news = order && order.data.status !== data.status;
   if (!order) {
-    order = { data, delay: 500, sureUntil: 0, item: el("li"), name: el("span", "name"), status: el("strong"), terms: el("span", "hint"), cancel: el("button", "quiet") };
+    order = { data, delay: 500, sureUntil: 0, item: el("li"), status: el("strong"), name: el("span", "name"), terms: el("span", "hint"), cancel: el("button", "quiet") };
     order.item.tabIndex = -1;
     order.cancel.type = "button";
     order.item.append(order.status, order.name, order.terms, order.cancel);
@@ -45,13 +48,11 @@ function track(data) {
     order.poll = job((self) => poll(order, self));
     $("orders").prepend(order.item);
     orders.set(data.order_id, order);
-  } else if (order.data.status !== data.status) {
-    say(told(data), {}, KINDS[data.status] ?? "good");
-    if (KINDS[data.status]) stateJob.soon(jitter(1500)); // the unit may be for sale again
   }
+  if (news) say(told(data), {}, kind(data));
   order.data = { ...order.data, ...data };
   order.poll.soon(next(order));
-  draw();
+  changed(news && LOST.includes(data.status));
 }
 
 /** 0.5 s to 3 s while the order is being made, slowly while a payment or a refund is awaited. */
@@ -77,7 +78,7 @@ async function poll(order, self) {
 async function cancel(order) {
   if (performance.now() > order.sureUntil) {
     order.sureUntil = performance.now() + SURE_MS;
-    return draw();
+    return changed(false);
   }
   order.sureUntil = 0;
   const answer = await api(`/api/v1/orders/${order.data.order_id}/cancel`, { method: "POST", token: session.token() });
@@ -91,7 +92,7 @@ function drawOrder({ data, item, name, status, terms, cancel, sureUntil }) {
   const waits = data.status === "pending_payment";
   item.className = data.status;
   set(status, t(told(data)));
-  set(name, t("order", { id: shortId(data.order_id) }));
+  set(name, t("order", { id: data.order_id.slice(-8) }));
   set(terms, t("units", { n: data.quantity }) + money(data.amount_cents)
     + (waits && clock.ready ? ` · ${left > 0 ? t("pay-by", { left: span(left) }) : t("late")}` : ""));
   set(cancel, t(performance.now() < sureUntil ? "sure" : "cancel"));
@@ -99,3 +100,21 @@ function drawOrder({ data, item, name, status, terms, cancel, sureUntil }) {
   cancel.hidden = !waits;
 }
 
+
+export function drawOrders() {
+  orders.forEach(drawOrder);
+  $("mine").hidden = !orders.size;
+}
+
+/** Units of this buyer that count against the limit. */
+export function held() {
+  return [...orders.values()].reduce((sum, { data }) => sum + (HELD.includes(data.status) ? data.quantity : 0), 0);
+}
+
+// Another buyer, other orders.
+changes.addEventListener("session", () => {
+  orders.forEach((order) => { order.poll.stop(); order.item.remove(); });
+  orders.clear();
+  ordersJob.soon();
+  changed(false);
+});

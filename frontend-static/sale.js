@@ -1,11 +1,12 @@
 // A sale's page: the countdown, the button, one purchase at a time, and what became of it.
 
-import { $, addTexts, api, backoff, changes, clock, el, jitter, kept, money, moment, parts, random, say, sayProblem, session, set, sleep, span, t } from "/static/front.js";
+import { $, addTexts, api, backoff, changes, clock, el, jitter, job, kept, money, moment, parts, random, say, sayProblem, session, set, sleep, t } from "/static/front.js";
+import { drawOrders, held, kind, ordersJob, saleId, told, track } from "/static/orders.js";
 
 addTexts({
   "buy": ["Buy now", "立即抢购"], "retry": ["Sold out · try again", "已抢光 · 再试一次"], "before": ["Not yet", "尚未开始"],
   "resting": ["Please wait", "请稍候"], "asking": ["Asking …", "正在抢购…"], "loading": ["One moment …", "请稍候…"],
-  "have": ["It is yours", "您已抢到"], "sign-in": ["Sign in to buy", "登录后抢购"], "missing": ["Not found", "未找到"],
+  "have": ["It is yours", "您已抢到"], "opening": ["Opening …", "即将开放…"], "sign-in": ["Sign in to buy", "登录后抢购"], "brand": ["Seckill", "秒杀"], "missing": ["Not found", "未找到"],
   "why-before": ["The button wakes up by itself at the start.", "开始时按钮会自动亮起，无需刷新。"],
   "why-sign-in": ["Sign in below, so that you are ready at the start.", "请先在下方登录，做好准备。"],
   "why-paused": ["The sale is not open just now. This page keeps looking.", "抢购暂未开放，本页会自动刷新状态。"],
@@ -25,7 +26,6 @@ addTexts({
 
 const REST_MS = 10_000;
 const ATTEMPTS_MAX = 6;
-const saleId = location.pathname.match(/^\/sales\/(\d+)/)?.[1] ?? "0";
 
 let sale = null; // its terms
 let state = null; // the flag and the key, as last heard
@@ -39,10 +39,10 @@ const saleJob = job(async (self) => {
   $("sale").setAttribute("aria-busy", "false");
   if (missing) return say("unknown-sale", {}, "bad"), Infinity;
   if (!answer.ok) return sale || sayProblem(answer), self.again(answer);
-  if (!sale && clock.ready) say();
+  if (!sale) say();
   sale = answer.data;
   self.fails = 0;
-  stateJob.soon(untilAsk(true));
+  if (!state) stateJob.soon(untilAsk(true));
   return Infinity;
 }, 0);
 
@@ -56,7 +56,8 @@ const stateJob = job(async (self) => {
   Object.assign(sale, { starts_at_ms: state.starts_at_ms, ends_at_ms: state.ends_at_ms });
   if (opened && !state.sold_out && !asking) say("go", {}, "good");
   self.fails = state.open ? 0 : self.fails + 1;
-  if (phase() === "paused") saleJob.soon(jitter(5000)); // paused, or closed for good?
+  if (self.fails > 3 && phase() === "opening") saleJob.soon(jitter(3000)); // paused, or closed for good?
+  if (phase() === "paused") saleJob.soon(jitter(10_000));
   return untilAsk(false);
 });
 
@@ -76,7 +77,8 @@ function phase() {
   const now = clock.now();
   if (now >= sale.ends_at_ms || (sale.status === "ended" && !state?.open)) return "over";
   if (now < sale.starts_at_ms) return "before";
-  return !state?.open ? "paused" : state.sold_out ? "gone" : "open";
+  if (!state?.open) return sale.status === "paused" ? "paused" : "opening";
+  return state.sold_out ? "gone" : "open";
 }
 
 // The button
@@ -84,13 +86,13 @@ function phase() {
 /** Its label, the reason below it, and whether a click buys. */
 function button() {
   const now = phase();
-  const held = [...orders.values()].reduce((sum, { data }) => sum + (HELD.includes(data.status) ? data.quantity : 0), 0);
   if (missing) return ["missing", null, false];
   if (asking) return ["asking", "why-asking", false];
   if (now === "loading") return ["loading", null, false];
-  if (held >= sale.per_user) return ["have", "why-have", false];
+  if (held() >= sale.per_user) return ["have", "why-have", false];
   if (now === "over") return ["over", null, false];
-  if (now === "before") return ["before", session.token() ? "why-before" : "why-sign-in", false];
+  if (now === "before") return ["before", session.token() ? "why-before" : $("sign-in").hidden ? "unauthenticated" : "why-sign-in", false];
+  if (now === "opening") return ["opening", null, false];
   if (now === "paused") return ["paused", "why-paused", false];
   if (!session.token()) return ["sign-in", "unauthenticated", false];
   if (performance.now() < restUntil) return ["resting", "why-resting", false];
@@ -101,7 +103,7 @@ $("buy").addEventListener("click", () => {
   const [, why, live] = button();
   if (live) return buy();
   if (why === "unauthenticated" || why === "why-sign-in") $("sign-in").elements.user.focus();
-  if (why && !asking) say(why);
+  if (["unauthenticated", "why-sign-in", "why-before", "why-paused"].includes(why)) say(why);
 });
 
 // One intent to buy keeps one Idempotency-Key until a definite answer has come, over reloads too.
@@ -111,7 +113,9 @@ const pending = () => JSON.parse(kept.get(slot()) ?? "null");
 
 async function buy() {
   const [token, place] = [session.token(), slot()];
-  const intent = pending() ?? { id: random(), key: state.key, unsure: false };
+  const old = pending();
+  // What may have bought is asked again as it was; else the newest key of the sale counts.
+  const intent = old?.unsure ? old : { id: old?.id ?? random(), key: state.key, unsure: false };
   const save = (value) => kept.set(place, value && JSON.stringify(value));
   let unsure = intent.unsure; // whether an earlier attempt may have bought
   save({ ...intent, unsure: true });
@@ -132,8 +136,9 @@ async function buy() {
   asking = false;
   if (answer.ok || [400, 403, 404, 409, 422].includes(answer.status)) save(null);
   else if (answer.status === 401 || answer.status === 429) save({ ...intent, unsure });
+  if (token !== session.token() && answer.status !== 401) return draw(); // somebody else's page by now
   if (answer.ok) {
-    say("accepted", {}, "good");
+    say(told(answer.data), {}, kind(answer.data));
     track({ sale_id: Number(saleId), quantity: 1, amount_cents: sale?.price_cents ?? 0, created_at_ms: clock.now(), ...answer.data });
   } else if (answer.status === 0 || answer.status === 408 || answer.status >= 500) {
     say("say-gave-up", {}, "bad");
@@ -144,7 +149,8 @@ async function buy() {
     if (answer.status === 403) stateJob.soon(jitter(300));
     if (answer.code === "sold-out" && state) state.sold_out = true;
   }
-  if (unsure || answer.code === "already-purchased") ordersJob.soon();
+  if (answer.code === "already-purchased") ordersJob.soon();
+  if (unsure) ordersJob.soon(3000); // an attempt without an answer may still have arrived
   draw();
 }
 
@@ -161,13 +167,13 @@ function draw() {
   set($("why"), why ? t(why) : "");
   $("buy").setAttribute("aria-disabled", String(!live));
   $("buy").classList.toggle("second", label === "retry");
-  orders.forEach(drawOrder);
-  $("mine").hidden = !orders.size;
+  drawOrders();
   const now = phase();
   $("timer").hidden = now === "over" || missing;
   if (!sale) return;
   set($("product"), sale.product.name);
-  document.title = `${sale.product.name} · ${t("buy")}`;
+  const title = `${sale.product.name} · ${t("brand")}`;
+  if (document.title !== title) document.title = title;
   set($("price"), money(sale.price_cents));
   const terms = [t("per-user", { n: sale.per_user }), t("opens-at", { at: moment(sale.starts_at_ms) }), t("closes-at", { at: moment(sale.ends_at_ms) })];
   if (sale.min_level > 0) terms.unshift(t("min-level", { n: sale.min_level }));
@@ -180,6 +186,7 @@ function draw() {
   if (now === "before") {
     const passed = MILESTONES.find((s) => left <= s * 1000 && lastLeft > s * 1000);
     if (passed && lastLeft !== Infinity) say("soon", { s: passed });
+    if (passed === 60 && lastLeft !== Infinity) setTimeout(() => clock.sync(3), 20_000 * Math.random());
     lastLeft = left;
   }
 }
@@ -215,9 +222,6 @@ $("sign-out").addEventListener("click", () => {
 });
 
 changes.addEventListener("session", () => {
-  orders.forEach((order) => { jobs.delete(order.poll); order.item.remove(); });
-  orders.clear();
-  ordersJob.soon();
   offerSignIn();
   resume();
   draw();
@@ -231,6 +235,10 @@ function resume() {
 const sync = () => clock.sync().then(() => sale && stateJob.soon(untilAsk(true)));
 document.addEventListener("visibilitychange", () => document.hidden || sync());
 changes.addEventListener("language", draw);
+changes.addEventListener("orders", ({ detail }) => {
+  if (detail.freed && sale) stateJob.soon(jitter(1500)); // the unit may be for sale again
+  draw();
+});
 offerSignIn();
 resume();
 sync();

@@ -30,6 +30,7 @@ use crate::sale::expire::Expiries;
 use crate::sale::fulfil::Fulfilment;
 use crate::sale::intake::Intake;
 use crate::sale::purchase::{Confirmer, Till};
+use crate::sale::reconcile::DriftWatch;
 use crate::sale::refill::Guard;
 use crate::sale::{SaleError, Shop, Step};
 use crate::telemetry;
@@ -260,7 +261,7 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
 }
 
 /// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 7] = ["relay", "fulfil", "expire", "release", "waves", "reconcile", "sweep"];
+pub const WORKERS: [&str; 8] = ["relay", "fulfil", "expire", "release", "waves", "reconcile", "drift", "sweep"];
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
@@ -343,6 +344,14 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
             let shop = shop.clone();
             let (unconfirmed_after_ms, retire_after_ms) = (terms.unconfirmed_after_ms, terms.retire_after_ms);
             async move { shop.finish_holds(unconfirmed_after_ms, retire_after_ms).await }
+        }));
+    }
+    if wanted("drift") {
+        let watch = Arc::new(Mutex::new(DriftWatch::new(shop.clone(), config.reconcile.retire_after_ms)));
+        let every = Duration::from_millis(config.reconcile.drift_interval_ms);
+        tasks.spawn(repeat("drift", every, None, stop.clone(), move || {
+            let watch = Arc::clone(&watch);
+            async move { watch.lock().await.look().await }
         }));
     }
     if wanted("sweep") {

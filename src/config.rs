@@ -115,6 +115,7 @@ pub struct Reconcile {
     pub interval_ms: u64,
     pub unconfirmed_after_ms: u64,
     pub waves_interval_ms: u64,
+    pub drift_interval_ms: u64,
     pub sweep_interval_ms: u64,
     pub sweep_grace_ms: u64,
     pub retire_after_ms: u64,

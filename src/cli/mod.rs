@@ -39,7 +39,7 @@ enum Command {
     },
     /// Run the background workers
     Work {
-        /// Only these: relay, fulfil, expire, release, waves, reconcile, sweep
+        /// Only these: relay, fulfil, expire, release, waves, reconcile, drift, sweep
         #[arg(long, value_delimiter = ',', value_parser = WORKERS)]
         only: Option<Vec<String>>,
     },

@@ -53,6 +53,8 @@ pub struct SaleView {
     pub serving: bool,
     /// Units for sale, returned ones that wait for their moment included; `None` when unlimited.
     pub available: Option<i64>,
+    /// Holds whose purchase row is not known to be committed.
+    pub unconfirmed: i64,
     pub now_ms: i64,
 }
 
@@ -122,12 +124,14 @@ impl Gate {
     /// How the sale stands; `None` when this server does not know it.
     pub async fn sale_view(&self, sale: SaleId) -> Result<Option<SaleView>, GateError> {
         let keys = self.keys.sale(sale, Shard::HOME);
-        let (time, fields): (Vec<i64>, Vec<Option<String>>) = pipe()
+        let (time, fields, unconfirmed): (Vec<i64>, Vec<Option<String>>, i64) = pipe()
+            .atomic()
             .add_command(cmd("TIME"))
             .add_command(view_fields(&keys.sale))
+            .zcard(&keys.unconfirmed)
             .query_async(&mut self.connection.clone())
             .await?;
-        read_view(&time, &fields)
+        read_view(&time, &fields, unconfirmed)
     }
 
     /// Everything at one moment, for the auditor.
@@ -138,7 +142,8 @@ impl Gate {
         all.hgetall(&keys.tickets).zrange(&keys.unconfirmed, 0, -1).smembers(&keys.waves);
         type Reply = (Vec<i64>, Vec<Option<String>>, HashMap<String, String>, Vec<String>, Vec<String>);
         let (time, fields, tickets, unconfirmed, waves): Reply = all.query_async(&mut self.connection.clone()).await?;
-        let Some(view) = read_view(&time, &fields)? else { return Ok(None) };
+        let pending = i64::try_from(unconfirmed.len()).unwrap_or(i64::MAX);
+        let Some(view) = read_view(&time, &fields, pending)? else { return Ok(None) };
         const MALFORMED: GateError = GateError::Malformed("snapshot");
         let id = |text: &str| Uuid::try_parse(text).map(OrderId).map_err(|_| MALFORMED);
         let tickets = tickets
@@ -184,7 +189,7 @@ fn view_fields(sale_key: &str) -> redis::Cmd {
     fields
 }
 
-fn read_view(time: &[i64], fields: &[Option<String>]) -> Result<Option<SaleView>, GateError> {
+fn read_view(time: &[i64], fields: &[Option<String>], unconfirmed: i64) -> Result<Option<SaleView>, GateError> {
     let (&[seconds, micros], [epoch, state, stock, returning]) = (time, fields) else {
         return Err(GateError::Malformed("HMGET"));
     };
@@ -196,6 +201,7 @@ fn read_view(time: &[i64], fields: &[Option<String>]) -> Result<Option<SaleView>
         epoch,
         serving: state.as_deref().is_some_and(|s| s != "filling"),
         available: (stock >= 0).then_some(stock + returning),
+        unconfirmed,
         now_ms: seconds * 1000 + micros / 1000,
     }))
 }

@@ -89,6 +89,30 @@ impl Ledger {
         Ok(Epoch(epoch))
     }
 
+    /// Doubts what Redis holds of a sale: it is to be filled anew.
+    pub async fn doubt(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
+        sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND epoch = $2", sale.get(), epoch.0)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// What is left of each sale that is kept in Redis and at rest: nothing promised, nothing on its way to Redis.
+    pub async fn resting(&self, retire_after_ms: u64) -> Result<Vec<(SaleId, Epoch, i64)>, LedgerError> {
+        let rows = sqlx::query!(
+            "SELECT s.id, e.epoch, s.stock FROM sales s JOIN sale_epochs e ON e.sale_id = s.id
+             WHERE s.ends_at > now() - $1::bigint * interval '1 ms' AND s.total_stock <> -1 AND e.run_id IS NOT NULL
+               AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status <> 'processed'
+                               AND o.kind = 'order_placed')
+               AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
+                               AND o.kind IN ('hold_release', 'wave_release'))",
+            retire_after_ms.cast_signed()
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|r| (SaleId::from_db(r.id), Epoch(r.epoch), r.stock)).collect())
+    }
+
     /// Says on which server the epoch was filled; `false` when another fill has taken over.
     pub async fn record_fill(&self, sale: SaleId, epoch: Epoch, run_id: &str) -> Result<bool, LedgerError> {
         let done = sqlx::query!(

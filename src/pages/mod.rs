@@ -9,8 +9,9 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// What `/static/` holds: name, type, content.
-const ASSETS: [(&str, &str, &str); 3] = [
+const ASSETS: [(&str, &str, &str); 4] = [
     ("front.js", SCRIPT, include_str!("../../frontend-static/front.js")),
+    ("orders.js", SCRIPT, include_str!("../../frontend-static/orders.js")),
     ("sale.js", SCRIPT, include_str!("../../frontend-static/sale.js")),
     ("style.css", STYLE, include_str!("../../frontend-static/style.css")),
 ];

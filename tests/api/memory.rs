@@ -133,3 +133,30 @@ async fn lost_writes_are_not_sold_again() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     system.finish().await;
 }
+
+/// Somebody writes a stock figure into Redis: it is seen, an alarm is raised, and the sale is filled anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stock_that_does_not_add_up_is_found_and_filled_anew() {
+    let redis = OwnRedis::start().await;
+    let settings = [("REDIS_URL", format!("redis://127.0.0.1:{}/", redis.port))];
+    let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let mut system = System::prepare(&[settings[0], ("SECKILL_RECONCILE__DRIFT_INTERVAL_MS", "50")]).await;
+    system.serve(true).await;
+    let sale = system.create_sale(terms(30)).await;
+    assert_eq!(all_buy(&system, &sale, 0..10).await.len(), 10);
+    system.settled(&sale).await;
+    let key = format!("{}{{{}}}:sale", system.config.redis.prefix, sale.id);
+    redis.ask(&["HSET", &key, "stock", "25"]).await.unwrap();
+    eventually(|| async {
+        let available = system.available(&sale).await;
+        (available == Some(20)).then_some(()).ok_or(format!("{available:?}"))
+    })
+    .await;
+    system.settled(&sale).await;
+    let alarms: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE action = 'drift'")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!(alarms, 1);
+    system.finish().await;
+}
