@@ -51,11 +51,12 @@ const stateJob = job(async (self) => {
   const answer = await api(`/sales/${saleId}/state.js?r=${random()}`, { timeoutMs: 4000, parse: parseState });
   if (!answer.ok) return self.again(answer);
   clock.learn(answer.data.now_ms, answer.sentAt, answer.gotAt);
-  const opened = answer.data.open && !state?.open;
+  const opened = answer.data.open && !state?.open && (state || lastLeft !== Infinity);
   state = answer.data;
   Object.assign(sale, { starts_at_ms: state.starts_at_ms, ends_at_ms: state.ends_at_ms });
   if (opened && !state.sold_out && !asking) say("go", {}, "good");
   self.fails = state.open ? 0 : self.fails + 1;
+  draw();
   if (self.fails > 3 && phase() === "opening") saleJob.soon(jitter(3000)); // paused, or closed for good?
   if (phase() === "paused") saleJob.soon(jitter(10_000));
   return untilAsk(false);
@@ -170,13 +171,16 @@ function draw() {
   drawOrders();
   const now = phase();
   $("timer").hidden = now === "over" || missing;
+  $("buy").hidden = missing;
+  if (missing) set($("product"), t("missing"));
   if (!sale) return;
   set($("product"), sale.product.name);
   const title = `${sale.product.name} · ${t("brand")}`;
   if (document.title !== title) document.title = title;
   set($("price"), money(sale.price_cents));
-  const terms = [t("per-user", { n: sale.per_user }), t("opens-at", { at: moment(sale.starts_at_ms) }), t("closes-at", { at: moment(sale.ends_at_ms) })];
-  if (sale.min_level > 0) terms.unshift(t("min-level", { n: sale.min_level }));
+  const terms = [t("per-user", { n: sale.per_user })];
+  if (sale.min_level > 0) terms.push(t("min-level", { n: sale.min_level }));
+  terms.push(now === "before" ? t("opens-at", { at: moment(sale.starts_at_ms) }) : t("closes-at", { at: moment(sale.ends_at_ms) }));
   if ($("terms").textContent !== terms.join("")) $("terms").replaceChildren(...terms.map((term) => el("li", "", term)));
   if (now === "loading") return;
   set($("phase"), t(now === "over" ? "is-over" : now === "before" ? "starts-in" : "ends-in"));
@@ -197,8 +201,8 @@ async function offerSignIn() {
   $("account").hidden = !session.token();
   set($("user"), session.user() ?? "");
   if (session.token() || kept.get("seckill.no-dev")) return void ($("sign-in").hidden = true);
-  // An empty request finds out whether this is development: elsewhere there is nothing at this address.
-  const answer = await api("/api/v1/dev/token", { method: "POST", body: {} });
+  // Asked for nobody, to find out whether this is development: elsewhere there is nothing at this address.
+  const answer = await api("/api/v1/dev/token", { method: "POST", body: { user: "nobody", level: 0 } });
   if (answer.status === 404) kept.set("seckill.no-dev", "1");
   $("sign-in").hidden = answer.status === 404 || Boolean(session.token());
 }
