@@ -39,6 +39,7 @@ for i = 0, n - 1 do
   end
 end
 
+if released > 0 then redis.call('HINCRBY', KEYS[1], 'changes', released) end
 if back > 0 and stock ~= -1 then
   if returning > 0 and now >= returning_at then stock, returning = stock + returning, 0 end
   if now < sold_out_until then

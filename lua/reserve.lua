@@ -6,7 +6,7 @@
 --       3 buyers (hash: user -> "units|newest order id")
 --       4 unconfirmed (zset: order id by time)   5 holders (list of users, appended to only)
 --       6 limit of buyers   7 limit of addresses   8 limit of the sale
---         (hashes of counts in the current window; '#' is the window)
+--         (hashes of counts in the current window; '#' is "window|its width in ms")
 --
 -- ARGV: 1 epoch and 2 length up to which the caller knows the holders   3 sold_out_ms: for how long the caller may
 --       remember "sold out" (0: not at all)
@@ -28,7 +28,7 @@ local WRONG_KEY, LEVEL, SOLD_OUT, TOO_FEW, LIMITED, PAUSED, BAD_UNITS = 7, 8, 9,
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that is behind asks again before it may remember
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
-  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms')
+  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes')
 if not sale[1] then return { -1 } end
 local state = sale[2]
 if state == 'filling' then return { -2 } end
@@ -60,14 +60,15 @@ local function open_limit(limit_key, limit, window_ms, fields)
   local l = { key = limit_key, max = tonumber(limit), window_ms = tonumber(window_ms), counts = {}, changed = {} }
   if l.max < 0 then return l end
   local found = redis.call('HMGET', limit_key, '#', unpack(fields))
-  local window = math.floor(now / l.window_ms)
-  local stored = tonumber(found[1] or -1)
-  l.window = math.max(window, stored)
-  l.fresh = l.window ~= stored
+  -- Windows of another width (settings that have just changed) are no windows of ours.
+  local stored, width = string.match(found[1] or '', '^(%d+)|(%d+)$')
+  if tonumber(width) ~= l.window_ms then stored = nil end
+  l.window = math.max(math.floor(now / l.window_ms), tonumber(stored or -1))
+  l.fresh = l.window ~= tonumber(stored)
   if not l.fresh then
     for i = 1, #fields do l.counts[fields[i]] = tonumber(found[i + 1] or 0) end
   end
-  l.retry_ms = (l.window + 1) * l.window_ms - now
+  l.retry_ms = string.format('%.0f', (l.window + 1) * l.window_ms - now)
   return l
 end
 local function refuses(l, field) return l.max >= 0 and (l.counts[field] or 0) >= l.max end
@@ -142,6 +143,7 @@ if came_back > 0 then set('returning', 0) end
 if not unlimited and available ~= stock then set('stock', available) end
 
 if #taken > 0 then
+  set('changes', tonumber(sale[14] or 0) + #taken)
   local new_tickets, new_buyers, new_unconfirmed, new_holders = {}, {}, {}, {}
   for _, i in ipairs(taken) do
     local id, user = ids[i], users[i]
@@ -158,7 +160,7 @@ end
 
 for _, l in ipairs({ by_buyer, by_address, by_sale }) do
   if next(l.changed) then
-    local counts = { '#', l.window }
+    local counts = { '#', string.format('%.0f|%.0f', l.window, l.window_ms) }
     for field in pairs(l.changed) do
       counts[#counts + 1] = field; counts[#counts + 1] = l.counts[field]
     end

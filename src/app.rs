@@ -9,6 +9,7 @@ use std::time::Duration;
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::{App, HttpServer, web};
 use anyhow::Context;
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -148,6 +149,7 @@ impl Service {
             &parts.bell,
             &parts.tasks,
         );
+        parts.tasks.spawn(upkeep(metrics.clone(), parts.stop.clone()));
         let (confirmer, confirming) = Confirmer::new(parts.shop.gate.clone());
         parts.tasks.spawn(confirming);
         keep_up(&parts, &catalog, &health, &committer);
@@ -162,6 +164,7 @@ impl Service {
             health: Arc::clone(&health),
             metrics,
             body_max_bytes: config.http.body_max_bytes,
+            client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         });
         let seller = Seller {
             shop: parts.shop.clone(),
@@ -171,14 +174,14 @@ impl Service {
             order_id_secret: parts.shop.ledger.order_id_secret().await?,
             retire_after_ms: config.reconcile.retire_after_ms.cast_signed(),
         };
-        let (dev, body_max_bytes) = (config.dev, config.http.body_max_bytes);
+        let dev = config.dev;
         let server = HttpServer::new(move || {
             let seller = seller.clone();
             App::new()
                 .app_data(reception.clone())
                 .data_factory(move || std::future::ready(seller.clone().till()))
                 .configure(pages::routes)
-                .configure(http::routes(dev, body_max_bytes))
+                .configure(http::routes(dev))
         });
         let http = &config.http;
         let server = match http.workers {
@@ -245,6 +248,13 @@ impl Seller {
     }
 }
 
+/// Folds what histograms have collected, so that their memory stays bounded when nobody reads the metrics.
+async fn upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
+    while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(5))).await.is_some() {
+        metrics.run_upkeep();
+    }
+}
+
 /// The heartbeat: the catalogue, the time, and whether PostgreSQL is there.
 fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
     let (catalog, health, committer) = (Arc::clone(catalog), Arc::clone(health), committer.clone());
@@ -265,8 +275,9 @@ pub const WORKERS: [&str; 8] = ["relay", "fulfil", "expire", "release", "waves",
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
-    telemetry::metrics();
+    let metrics = telemetry::metrics();
     let parts = Parts::assemble(config)?;
+    parts.tasks.spawn(upkeep(metrics, parts.stop.clone()));
     parts.guard(None);
     spawn_workers(&parts, only.as_ref());
     tracing::info!("working");
@@ -294,8 +305,12 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
         retry,
     };
     // A publisher of its own: an expiry that goes round again does not wait behind a batch of the relay's.
-    let expiries =
-        Expiries { ledger: ledger.clone(), publisher: Arc::new(Publisher::new(broker.clone())), bell: bell.clone() };
+    let expiries = Expiries {
+        ledger: ledger.clone(),
+        publisher: Arc::new(Publisher::new(broker.clone())),
+        bell: bell.clone(),
+        retry,
+    };
 
     if wanted("relay") {
         let relay = relay.clone();
@@ -360,9 +375,10 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
         tasks.spawn(repeat("sweep", every, None, stop.clone(), move || {
             let (relay, expiries, shop, terms) = (relay.clone(), expiries.clone(), shop.clone(), terms.clone());
             async move {
-                relay.resend(resend_after_ms).await?;
-                shop.ledger.retire_releases(terms.retire_after_ms).await?;
-                expiries.sweep(terms.sweep_grace_ms, batch_max).await
+                let resent = relay.resend(resend_after_ms).await?;
+                shop.retire_sales(terms.retire_after_ms).await?;
+                let swept = expiries.sweep(terms.sweep_grace_ms, batch_max).await?;
+                Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
             }
         }));
     }

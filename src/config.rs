@@ -222,6 +222,8 @@ impl Config {
             (self.purchase.commit_batch_max, "purchase.commit_batch_max", "SECKILL_PURCHASE__COMMIT_BATCH_MAX"),
             (self.purchase.committers, "purchase.committers", "SECKILL_PURCHASE__COMMITTERS"),
             (self.orders.batch_max, "orders.batch_max", "SECKILL_ORDERS__BATCH_MAX"),
+            (usize::try_from(self.outbox.batch_max).unwrap_or(0), "outbox.batch_max", "SECKILL_OUTBOX__BATCH_MAX"),
+            (self.outbox.max_attempts as usize, "outbox.max_attempts", "SECKILL_OUTBOX__MAX_ATTEMPTS"),
             (self.amqp.prefetch.into(), "amqp.prefetch", "SECKILL_AMQP__PREFETCH"),
         ] {
             if !(1..=1_000_000).contains(&value) {

@@ -11,11 +11,9 @@ fn main() -> ExitCode {
     let command = seckill::cli::Cli::parse();
     seckill::telemetry::start_logging();
     seckill::failpoint::set_up();
-    match command.run() {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("seckill: {error:#}");
-            ExitCode::from(if error.is::<seckill::cli::CouldNotRun>() { 2 } else { 1 })
-        }
-    }
+    let failure = command.failure();
+    command.run().unwrap_or_else(|error| {
+        eprintln!("seckill: {error:#}");
+        if error.is::<seckill::cli::CouldNotRun>() { ExitCode::from(2) } else { failure }
+    })
 }

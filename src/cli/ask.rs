@@ -147,7 +147,7 @@ pub async fn audit(config: &Config, sale: Option<i64>, json: bool) -> anyhow::Re
     };
     let mut verdicts = Vec::new();
     for sale in sales {
-        let verdict = shop.audit(sale).await.map_err(|e| could_not(e.to_string()))?;
+        let verdict = shop.audit(sale, config.reconcile.retire_after_ms).await.map_err(|e| could_not(e.to_string()))?;
         verdicts.push(verdict.ok_or_else(|| could_not(format!("there is no sale {sale}")))?);
     }
     if json {
@@ -164,7 +164,7 @@ pub fn judge(verdicts: &[SaleVerdict]) -> anyhow::Result<ExitCode> {
     if verdicts.iter().any(|verdict| !verdict.held) {
         return Ok(ExitCode::from(1));
     }
-    let unseen = verdicts.iter().find(|verdict| verdict.in_flight.messages == 0 && !verdict.redis_compared);
+    let unseen = verdicts.iter().find(|verdict| verdict.at_rest && !verdict.redis_compared && !verdict.retired);
     match unseen {
         Some(verdict) => Err(CouldNotRun(format!("Redis does not serve sale {}", verdict.sale_id)).into()),
         None => Ok(ExitCode::SUCCESS),

@@ -190,6 +190,11 @@ enum Format {
 }
 
 impl Cli {
+    /// The exit code of a failure: an audit that could not be made has not found anything broken.
+    pub fn failure(&self) -> ExitCode {
+        ExitCode::from(if matches!(self.command, Command::Audit { .. }) { 2 } else { 1 })
+    }
+
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let config = Config::load()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

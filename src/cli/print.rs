@@ -159,6 +159,7 @@ pub fn verdict(verdict: &SaleVerdict) {
     let flight = verdict.in_flight;
     let state = match (verdict.at_rest, verdict.redis_compared) {
         (true, true) => "at rest".to_owned(),
+        (true, false) if verdict.retired => "long over".to_owned(),
         (true, false) => "Redis not compared".to_owned(),
         (false, _) => format!(
             "in flight: {} promised, {} unconfirmed, {} unreleased, {} messages",

@@ -81,7 +81,7 @@ pub async fn load(config: &Config, args: LoadArgs) -> anyhow::Result<ExitCode> {
         report.accepted.iter().filter_map(|a| Uuid::try_parse(&a.order_id).ok().map(OrderId)).collect();
     let known = shop.ledger.known_orders(&orders).await?.len();
     let lost = orders.len().saturating_sub(known);
-    let verdict = shop.audit(sale).await?.context("the sale has gone")?;
+    let verdict = shop.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale has gone")?;
     eprintln!("promised with a 202: {}, of them in the ledger: {known}", orders.len());
     if let Some(file) = args.json {
         let document = json!({ "report": report, "lost": lost, "audit": verdict });

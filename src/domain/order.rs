@@ -46,6 +46,11 @@ impl OrderStatus {
         }
     }
 
+    /// Whether an order of this status still has its units.
+    pub const fn holds_units(self) -> bool {
+        matches!(self, Self::Accepted | Self::PendingPayment | Self::Paid | Self::Refunding)
+    }
+
     /// Whether an order may go from this status to that one in a single step.
     pub const fn may_become(self, next: Self) -> bool {
         matches!(

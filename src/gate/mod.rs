@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{ErrorKind, ServerErrorKind};
+use redis::{ErrorKind, IntoConnectionInfo, ServerErrorKind};
 use tokio::sync::Notify;
 
 use crate::config;
@@ -76,7 +76,12 @@ struct Terms {
 impl Gate {
     /// Prepares a handle; the connection is made, and made again, when it is needed.
     pub fn new(redis: &config::Redis, purchase: &config::Purchase) -> Result<Self, GateError> {
-        let client = redis::Client::open(redis.url.as_str())?;
+        // A server that vanished without a word must not keep its connection: packets that nobody acknowledges end it.
+        let tcp = redis::io::tcp::TcpSettings::default()
+            .set_nodelay(true)
+            .set_user_timeout(Duration::from_millis(redis.response_timeout_ms * 4));
+        let address = redis.url.as_str().into_connection_info()?.set_tcp_settings(tcp);
+        let client = redis::Client::open(address)?;
         let timeouts = Timeouts {
             connect: Duration::from_millis(redis.connect_timeout_ms),
             response: Duration::from_millis(redis.response_timeout_ms),

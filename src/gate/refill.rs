@@ -26,13 +26,32 @@ pub type TicketRow = (OrderId, String, i64, TicketKind);
 const TICKETS_A_CALL: usize = 500;
 
 impl Gate {
-    /// Connects to the server and learns which one it is.
-    pub async fn fence(&self) -> Result<Fence, GateError> {
+    /// A connection that never reconnects, for steps that may take longer than a purchase.
+    pub(super) async fn patient_connection(&self) -> Result<MultiplexedConnection, GateError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect))
-            // Longer than a purchase may take: a refill writes in large steps.
             .set_response_timeout(Some(self.timeouts.response * 10));
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(self.client.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+
+    /// Throws away what this server keeps of a sale that is long over.
+    pub async fn forget(&self, sale: SaleId) -> Result<(), GateError> {
+        let keys = self.keys.sale(sale, Shard::HOME);
+        let mut unlink = cmd("UNLINK");
+        unlink
+            .arg(keys.sale)
+            .arg(keys.tickets)
+            .arg(keys.buyers)
+            .arg(keys.unconfirmed)
+            .arg(keys.holders)
+            .arg(keys.waves);
+        unlink.arg(&keys.limits);
+        Ok(unlink.query_async::<()>(&mut self.connection.clone()).await?)
+    }
+
+    /// Connects to the server and learns which one it is.
+    pub async fn fence(&self) -> Result<Fence, GateError> {
+        let mut connection = self.patient_connection().await?;
         let info: String = cmd("INFO").arg("server").query_async(&mut connection).await?;
         let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
         let run_id = run_id.ok_or(GateError::Malformed("INFO server"))?.trim().to_owned();

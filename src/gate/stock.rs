@@ -55,10 +55,12 @@ pub struct SaleView {
     pub available: Option<i64>,
     /// Holds whose purchase row is not known to be committed.
     pub unconfirmed: i64,
+    /// Rises with every hold that is taken or ended.
+    pub changes: i64,
     pub now_ms: i64,
 }
 
-/// Everything that Redis knows of a sale at one moment.
+/// Everything that Redis knows of a sale.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub view: SaleView,
@@ -134,25 +136,42 @@ impl Gate {
         read_view(&time, &fields, unconfirmed)
     }
 
-    /// Everything at one moment, for the auditor.
+    /// Everything that Redis knows of a sale, for the auditor; `None` when this server does not know the sale. It is
+    /// read page by page, over a patient connection of its own, so that a large sale holds nobody up; what was read
+    /// is of one moment if the sale then still `stands_still` since.
     pub async fn snapshot(&self, sale: SaleId) -> Result<Option<Snapshot>, GateError> {
         let keys = self.keys.sale(sale, Shard::HOME);
-        let mut all = pipe();
-        all.atomic().add_command(cmd("TIME")).add_command(view_fields(&keys.sale));
-        all.hgetall(&keys.tickets).zrange(&keys.unconfirmed, 0, -1).smembers(&keys.waves);
-        type Reply = (Vec<i64>, Vec<Option<String>>, HashMap<String, String>, Vec<String>, Vec<String>);
-        let (time, fields, tickets, unconfirmed, waves): Reply = all.query_async(&mut self.connection.clone()).await?;
-        let pending = i64::try_from(unconfirmed.len()).unwrap_or(i64::MAX);
-        let Some(view) = read_view(&time, &fields, pending)? else { return Ok(None) };
-        const MALFORMED: GateError = GateError::Malformed("snapshot");
-        let id = |text: &str| Uuid::try_parse(text).map(OrderId).map_err(|_| MALFORMED);
-        let tickets = tickets
-            .iter()
-            .map(|(order, ticket)| Ok((id(order)?, Ticket::parse(ticket).ok_or(MALFORMED)?)))
-            .collect::<Result<_, GateError>>()?;
-        let unconfirmed = unconfirmed.iter().map(|order| id(order)).collect::<Result<_, _>>()?;
-        let waves = waves.iter().map(|wave| id(wave)).collect::<Result<_, _>>()?;
+        let Some(view) = self.sale_view(sale).await? else { return Ok(None) };
+        let mut connection = self.patient_connection().await?;
+        let waves: Vec<String> = cmd("SMEMBERS").arg(&keys.waves).query_async(&mut connection).await?;
+        let waves = waves.iter().map(|wave| order_id(wave)).collect::<Result<_, _>>()?;
+        let unconfirmed: Vec<String> =
+            cmd("ZRANGE").arg(&keys.unconfirmed).arg(0).arg(-1).query_async(&mut connection).await?;
+        let unconfirmed = unconfirmed.iter().map(|order| order_id(order)).collect::<Result<_, _>>()?;
+        let mut tickets = HashMap::new();
+        let mut cursor = 0_u64;
+        loop {
+            let mut page = cmd("HSCAN");
+            page.arg(&keys.tickets).arg(cursor).arg("COUNT").arg(1000);
+            let (next, rows): (u64, Vec<(String, String)>) = page.query_async(&mut connection).await?;
+            for (order, ticket) in rows {
+                tickets.insert(order_id(&order)?, Ticket::parse(&ticket).ok_or(MALFORMED)?);
+            }
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
         Ok(Some(Snapshot { view, tickets, unconfirmed, waves }))
+    }
+
+    /// Whether the sale has stood still since the snapshot was begun.
+    pub async fn stands_still(&self, sale: SaleId, since: &SaleView) -> Result<bool, GateError> {
+        let now = self.sale_view(sale).await?;
+        Ok(now.is_some_and(|now| {
+            (now.epoch, now.available, now.changes, now.unconfirmed)
+                == (since.epoch, since.available, since.changes, since.unconfirmed)
+        }))
     }
 
     /// Holds that have been unconfirmed for longer than `age_ms`, oldest first, at most `limit`.
@@ -183,25 +202,32 @@ impl Gate {
     }
 }
 
+const MALFORMED: GateError = GateError::Malformed("snapshot");
+
+fn order_id(text: &str) -> Result<OrderId, GateError> {
+    Uuid::try_parse(text).map(OrderId).map_err(|_| MALFORMED)
+}
+
 fn view_fields(sale_key: &str) -> redis::Cmd {
     let mut fields = cmd("HMGET");
-    fields.arg(sale_key).arg(&["epoch", "state", "stock", "returning"]);
+    fields.arg(sale_key).arg(&["epoch", "state", "stock", "returning", "changes"]);
     fields
 }
 
 fn read_view(time: &[i64], fields: &[Option<String>], unconfirmed: i64) -> Result<Option<SaleView>, GateError> {
-    let (&[seconds, micros], [epoch, state, stock, returning]) = (time, fields) else {
+    let (&[seconds, micros], [epoch, state, stock, returning, changes]) = (time, fields) else {
         return Err(GateError::Malformed("HMGET"));
     };
     let Some(epoch) = epoch.as_ref().and_then(|e| e.parse().ok()).map(Epoch) else { return Ok(None) };
     let number = |text: &Option<String>| text.as_ref().map_or(Ok(0), |t| t.parse::<i64>());
-    let parsed = number(stock).and_then(|stock| Ok((stock, number(returning)?)));
-    let (stock, returning) = parsed.map_err(|_| GateError::Malformed("HMGET"))?;
+    let parsed = number(stock).and_then(|stock| Ok((stock, number(returning)?, number(changes)?)));
+    let (stock, returning, changes) = parsed.map_err(|_| GateError::Malformed("HMGET"))?;
     Ok(Some(SaleView {
         epoch,
         serving: state.as_deref().is_some_and(|s| s != "filling"),
         available: (stock >= 0).then_some(stock + returning),
         unconfirmed,
+        changes,
         now_ms: seconds * 1000 + micros / 1000,
     }))
 }

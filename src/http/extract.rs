@@ -2,11 +2,18 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use actix_web::HttpRequest;
+use std::time::Duration;
+
+use actix_web::dev::Payload;
 use actix_web::http::header::AUTHORIZATION;
+use actix_web::web::{Bytes, Data};
+use actix_web::{FromRequest, HttpRequest};
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
 use serde::{Deserialize, Serialize};
 
+use super::Reception;
 use super::problem::Problem;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 
@@ -127,15 +134,42 @@ pub fn order_id(request: &HttpRequest) -> Result<OrderId, Problem> {
     id.map(OrderId).map_err(|_| Problem::invalid("the order id must be a UUID"))
 }
 
-/// The body, or the reason why there is none; the bound on its length was set with the routes.
-pub fn whole(
-    body: Result<actix_web::web::Bytes, actix_web::Error>,
-    max_bytes: usize,
-) -> Result<actix_web::web::Bytes, Problem> {
-    body.map_err(|error| match error.as_response_error().status_code() {
-        actix_web::http::StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(max_bytes),
-        _ => Problem::invalid("the body could not be read"),
-    })
+/// A request's body, whole: within its bound, and in time.
+pub struct Body(pub Bytes);
+
+impl FromRequest for Body {
+    type Error = Problem;
+    type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
+
+    /// Always reads the body, even where the answer is known without it: an unread body closes the connection.
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let terms = request.app_data::<Data<Reception>>().map(|r| (r.body_max_bytes, r.client_timeout));
+        let (max_bytes, patience) = terms.unwrap_or((0, Duration::ZERO));
+        let payload = payload.take();
+        Box::pin(async move {
+            match tokio::time::timeout(patience, read(payload, max_bytes)).await {
+                Ok(body) => body.map(Self),
+                Err(_) => Err(Problem::too_slow()),
+            }
+        })
+    }
+}
+
+async fn read(mut payload: Payload, max_bytes: usize) -> Result<Bytes, Problem> {
+    let mut whole = match payload.next().await {
+        None => return Ok(Bytes::new()),
+        Some(chunk) => chunk.map_err(|_| Problem::invalid("the body could not be read"))?,
+    };
+    while whole.len() <= max_bytes {
+        match payload.next().await {
+            None => return Ok(whole),
+            Some(chunk) => {
+                let chunk = chunk.map_err(|_| Problem::invalid("the body could not be read"))?;
+                whole = [whole, chunk].concat().into();
+            }
+        }
+    }
+    Err(Problem::too_large(max_bytes))
 }
 
 #[cfg(test)]

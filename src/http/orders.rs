@@ -22,13 +22,9 @@ pub async fn show(request: HttpRequest, till: Data<Till>, reception: Data<Recept
     Ok(HttpResponse::Ok().json(order.ok_or_else(Problem::unknown_order)?))
 }
 
-pub async fn list(
-    request: HttpRequest,
-    query: Query<ListQuery>,
-    till: Data<Till>,
-    reception: Data<Reception>,
-) -> Result<HttpResponse, Problem> {
+pub async fn list(request: HttpRequest, till: Data<Till>, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
     let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
     let sale = query.sale_id.as_deref().map(SaleId::parse).transpose()?;
     Ok(HttpResponse::Ok().json(till.orders_of(&buyer.user, sale).await?))
 }

@@ -56,6 +56,14 @@ impl Problem {
             .detail(format_args!("at most {max_bytes} bytes"))
     }
 
+    pub const fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body did not come in time")
+    }
+
+    pub const fn wrong_method() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This address does not take this method")
+    }
+
     pub const fn order_not_ready() -> Self {
         Self::new(StatusCode::CONFLICT, "order-not-ready", "The order is still being made; try again shortly")
     }
@@ -110,6 +118,10 @@ impl ResponseError for Problem {
         }
         let mut response = HttpResponse::build(self.status);
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
+        // What is left of a body that was not read whole must not be taken for the next request.
+        if matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
+            response.force_close();
+        }
         for (name, value) in &self.headers {
             response.insert_header((name.clone(), value.as_str()));
         }
@@ -176,7 +188,12 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// The answer at addresses that do not exist, and to methods that an address does not take.
+/// The answer to methods that an address does not take.
+pub async fn no_such_method() -> Result<HttpResponse, Problem> {
+    Err(Problem::wrong_method())
+}
+
+/// The answer at addresses that do not exist.
 pub async fn no_such_page(request: HttpRequest) -> Result<HttpResponse, Problem> {
     tracing::debug!(path = request.path(), "no such page");
     Err(Problem::not_found())

@@ -1,12 +1,12 @@
 //! `POST /api/v1/sales/{id}/purchases`
 
 use actix_web::http::header::LOCATION;
-use actix_web::web::{Bytes, Data};
+use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 
 use super::Reception;
-use super::extract::{caller_address, sale_id, whole};
+use super::extract::{Body, caller_address, sale_id};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, Units};
 use crate::sale::purchase::{Request, Till};
@@ -16,7 +16,7 @@ const KEY_MAX_BYTES: usize = 128;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct Wanted {
     key: String,
     quantity: Option<u64>,
     /// Reserved for sales that ask for one; ignored by those that do not.
@@ -24,21 +24,19 @@ struct Body {
     _pass: Option<String>,
 }
 
-/// The body is taken as bytes even where the answer is known without it: an unread body closes the connection.
 pub async fn create(
     request: HttpRequest,
     till: Data<Till>,
     reception: Data<Reception>,
-    body: Result<Bytes, actix_web::Error>,
+    Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let body = whole(body, reception.body_max_bytes)?;
     let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
-    let body: Body = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    if body.key.is_empty() || body.key.len() > KEY_MAX_BYTES {
+    let wanted: Wanted = serde_json::from_slice(&body).map_err(Problem::invalid)?;
+    if wanted.key.is_empty() || wanted.key.len() > KEY_MAX_BYTES {
         return Err(Problem::invalid("key must be 1 to 128 bytes"));
     }
-    let units = body.quantity.map_or(Ok(Units::ONE), Units::parse)?;
+    let units = wanted.quantity.map_or(Ok(Units::ONE), Units::parse)?;
     let mut keys = request.headers().get_all("idempotency-key");
     let idempotency_key = match (keys.next(), keys.next()) {
         (None, _) => None,
@@ -50,7 +48,7 @@ pub async fn create(
         user: buyer.user,
         level: buyer.level,
         address: caller_address(&request, &reception.trusted_proxies),
-        purchase_key: body.key,
+        purchase_key: wanted.key,
         units,
         idempotency_key,
     };

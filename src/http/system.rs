@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix_web::HttpResponse;
 use actix_web::http::header::CACHE_CONTROL;
-use actix_web::web::{Bytes, Data};
+use actix_web::web::Data;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Reception;
-use super::extract::whole;
+use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::ids::UserId;
 use crate::sale::purchase::Till;
@@ -74,9 +74,8 @@ struct TokenRequest {
 pub async fn dev_token(
     till: Data<Till>,
     reception: Data<Reception>,
-    body: Result<Bytes, actix_web::Error>,
+    Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let body = whole(body, reception.body_max_bytes)?;
     let asked: TokenRequest = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let user = UserId::parse(&asked.user)?;
     let expires_at_s = till.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;

@@ -12,6 +12,8 @@ pub struct Books {
     pub total_stock: i64,
     pub stock: i64,
     pub epoch: Epoch,
+    /// The sale is long over, and no longer kept in Redis.
+    pub retired: bool,
     /// Units in orders that hold them: pending, paid, being refunded.
     pub live_units: i64,
     /// Units of purchases that are no orders yet.
@@ -43,11 +45,17 @@ const SHOWN: i64 = 20;
 
 impl Ledger {
     /// Reads the books of a sale in one snapshot; `None` when there is no such sale.
-    pub async fn books(&self, sale: SaleId, overdue_grace_ms: i64) -> Result<Option<Books>, LedgerError> {
+    pub async fn books(
+        &self,
+        sale: SaleId,
+        overdue_grace_ms: i64,
+        retire_after_ms: u64,
+    ) -> Result<Option<Books>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let row = sqlx::query!(
             r#"SELECT total_stock, stock, e.epoch,
+                 ends_at < now() - $2::bigint * interval '1 ms' AS "retired!",
                  (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
                   WHERE sale_id = s.id AND status IN ('pending_payment', 'paid', 'refunding')) AS "live_units!",
                  (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox
@@ -57,7 +65,8 @@ impl Ledger {
                  (SELECT count(*) FROM outbox WHERE sale_id = s.id AND status IN ('pending', 'sent')
                     AND NOT (kind = 'order_expire' AND status = 'sent')) AS "moving!"
                FROM sales s JOIN sale_epochs e ON e.sale_id = s.id WHERE s.id = $1"#,
-            sale.get()
+            sale.get(),
+            retire_after_ms.cast_signed()
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -101,6 +110,7 @@ impl Ledger {
             total_stock: row.total_stock,
             stock: row.stock,
             epoch: Epoch(row.epoch),
+            retired: row.retired,
             live_units: row.live_units,
             promised_units: row.promised_units,
             held_back: row.held_back,

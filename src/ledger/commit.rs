@@ -36,9 +36,32 @@ pub enum Committed {
 }
 
 impl Ledger {
+    /// Commits purchase rows; one bad row never fails the group it is in (rule 4). An error is an outage.
+    pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+        match self.insert_purchases(purchases).await {
+            Ok(verdicts) => return Ok(verdicts),
+            Err(error) if error.is_outage() => return Err(error),
+            Err(error) => {
+                tracing::error!(%error, winners = purchases.len(), "group of purchase rows failed, trying one by one");
+            }
+        }
+        let mut verdicts = Vec::with_capacity(purchases.len());
+        for purchase in purchases {
+            match self.insert_purchases(std::slice::from_ref(purchase)).await {
+                Ok(one) => verdicts.extend(one),
+                Err(error) if error.is_outage() => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, order = %purchase.order, "purchase row failed");
+                    verdicts.push(Committed::Unknown);
+                }
+            }
+        }
+        Ok(verdicts)
+    }
+
     /// Inserts purchase rows in one transaction, each only if its epoch is still the sale's. Says for each whether it
     /// stands afterwards.
-    pub async fn insert_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+    async fn insert_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         let orders: Vec<Uuid> = purchases.iter().map(|p| p.order.0).collect();
         let sales: Vec<i64> = purchases.iter().map(|p| p.sale.get()).collect();
         let users: Vec<String> = purchases.iter().map(|p| p.user.clone()).collect();
@@ -161,36 +184,12 @@ impl Lane {
 
     async fn write(&self, rows: &[Purchase]) -> Vec<Committed> {
         die_at!("commit.before");
-        match self.ledger.insert_purchases(rows).await {
-            Ok(verdicts) => {
-                die_at!("commit.after");
-                self.healthy.store(true, Ordering::Relaxed);
-                verdicts
-            }
-            Err(error) if error.is_outage() => {
-                self.healthy.store(false, Ordering::Relaxed);
-                tracing::warn!(%error, winners = rows.len(), "purchase rows not known to be committed");
-                vec![Committed::Unknown; rows.len()]
-            }
-            Err(error) => {
-                tracing::error!(%error, winners = rows.len(), "group of purchase rows failed, trying one by one");
-                let mut verdicts = Vec::with_capacity(rows.len());
-                for row in rows {
-                    verdicts.push(self.write_one(row).await);
-                }
-                verdicts
-            }
-        }
-    }
-
-    /// One bad row never fails the group it is in (rule 4).
-    async fn write_one(&self, row: &Purchase) -> Committed {
-        match self.ledger.insert_purchases(std::slice::from_ref(row)).await {
-            Ok(verdicts) => verdicts.first().copied().unwrap_or(Committed::Unknown),
-            Err(error) => {
-                tracing::error!(%error, order = %row.order, "purchase row failed");
-                Committed::Unknown
-            }
-        }
+        let written = self.ledger.in_time(self.ledger.commit_purchases(rows)).await;
+        die_at!("commit.after");
+        self.healthy.store(written.is_ok(), Ordering::Relaxed);
+        written.unwrap_or_else(|error| {
+            tracing::warn!(%error, winners = rows.len(), "purchase rows not known to be committed");
+            vec![Committed::Unknown; rows.len()]
+        })
     }
 }

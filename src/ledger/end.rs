@@ -35,9 +35,12 @@ impl Ledger {
         let early: BTreeMap<Uuid, i64> = early.into_iter().map(|row| (row.id, row.remaining_ms)).collect();
         let due: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
         cancel(&mut tx, &due, CancelReason::Expired, None).await?;
+        // Rows that the relay holds at the moment are passed over: nobody waits for a broker with the hot row in hand.
+        // Their messages come, find the order ended, and settle them.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
-             WHERE kind = 'order_expire' AND order_id = ANY($1) AND status <> 'processed'",
+             WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = ANY($1) AND status <> 'processed'
+                          FOR UPDATE SKIP LOCKED)",
             &due
         )
         .execute(&mut *tx)
@@ -57,10 +60,13 @@ impl Ledger {
         Ok(cancelled == 1)
     }
 
-    /// Orders that are overdue by more than `grace_ms`: what the delay queues have missed.
+    /// Orders that are overdue by more than `grace_ms`: what the delay queues have missed. Those whose expiry is parked
+    /// wait for people.
     pub async fn overdue(&self, grace_ms: u64, limit: i64) -> Result<Vec<OrderId>, LedgerError> {
         let ids = sqlx::query_scalar!(
-            "SELECT id FROM orders WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
+            "SELECT id FROM orders o WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
+               AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_expire' AND p.order_id = o.id
+                               AND (p.status = 'parked' OR p.attempts > 0 AND p.next_attempt_at > now()))
              ORDER BY expires_at LIMIT $2",
             grace_ms.cast_signed(),
             limit
@@ -114,7 +120,7 @@ async fn cancel(
     // Locked in key order first, as fulfilment does: an UPDATE alone takes its rows in any order.
     sqlx::query!(
         "SELECT 1 AS one FROM sale_buyers WHERE (sale_id, user_id) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
-         ORDER BY sale_id, user_id FOR UPDATE",
+         ORDER BY sale_id, user_id COLLATE \"C\" FOR UPDATE",
         &of_sales,
         &users
     )

@@ -66,6 +66,19 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
+    /// Sales that ended longer ago, and that Redis may still know.
+    pub async fn retired(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+        let rows = sqlx::query_as!(
+            Row,
+            "SELECT e.sale_id, e.epoch, e.run_id, s.status FROM sale_epochs e JOIN sales s ON s.id = e.sale_id
+             WHERE e.run_id IS NOT NULL AND s.ends_at <= now() - $1::bigint * interval '1 ms' LIMIT 100",
+            retire_after_ms.cast_signed()
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter().map(EpochRow::try_from).collect()
+    }
+
     pub async fn epoch(&self, sale: SaleId) -> Result<Option<EpochRow>, LedgerError> {
         let row = sqlx::query_as!(
             Row,

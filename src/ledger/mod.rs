@@ -71,6 +71,7 @@ impl LedgerError {
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
+    patience: Duration,
 }
 
 impl Ledger {
@@ -89,12 +90,21 @@ impl Ledger {
             .max_connections(config.max_connections)
             .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
             .connect_lazy_with(options);
-        Ok(Self { pool })
+        // The server gives up on a statement first; beyond, there is no server.
+        let patience = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
+        Ok(Self { pool, patience })
     }
 
     /// Brings the schema up to date; safe to run at any time, and from several places at once.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
         Ok(sqlx::migrate!("./migrations").run(&self.pool).await?)
+    }
+
+    /// Waits for a step no longer than a server that is there can take: one that vanished without a word says nothing,
+    /// and its connection would be waited on for ever.
+    pub async fn in_time<T>(&self, step: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
+        let in_time = tokio::time::timeout(self.patience, step).await;
+        in_time.unwrap_or(Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)))
     }
 
     /// PostgreSQL's clock, in milliseconds since the epoch.

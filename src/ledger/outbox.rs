@@ -62,47 +62,54 @@ pub struct ParkedRow {
 }
 
 impl Ledger {
-    /// Takes rows of these kinds whose time has come, oldest first, passing over those that others hold.
-    pub async fn claim(&self, kinds: &[Kind], limit: i64) -> Result<Claim, LedgerError> {
-        let kinds: Vec<String> = kinds.iter().map(|kind| kind.as_str().to_owned()).collect();
+    /// Takes messages for the broker whose time has come, oldest first, passing over those that others hold.
+    pub async fn claim_messages(&self, limit: i64) -> Result<Claim, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let rows = sqlx::query!(
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, coalesce(returns_units, false) AS "returns!", attempts,
+        let rows = sqlx::query_as!(
+            ClaimedRow,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!"
-               FROM outbox WHERE status = 'pending' AND kind = ANY($1) AND next_attempt_at <= now()
-               ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"#,
-            &kinds,
+               FROM outbox WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire')
+                 AND next_attempt_at <= now()
+               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
             limit
         )
         .fetch_all(&mut *tx)
         .await?;
-        let rows = rows
-            .into_iter()
-            .map(|row| {
-                Ok(OutboxRow {
-                    id: row.id,
-                    kind: Kind::parse(&row.kind).ok_or(LedgerError::Unreadable("outbox.kind"))?,
-                    order: OrderId(row.order_id),
-                    sale: SaleId::from_db(row.sale_id),
-                    shard: Shard(row.shard),
-                    units: row.quantity.into(),
-                    remaining_ms: row.remaining_ms,
-                    due_at_ms: row.due_at.map_or(0, |due| due.timestamp_millis()),
-                    returns_units: row.returns,
-                    attempts: row.attempts.unsigned_abs(),
-                })
-            })
-            .collect::<Result<_, LedgerError>>()?;
-        Ok(Claim { tx, rows })
+        Claim::of(tx, rows)
     }
 
-    /// Counts a failed attempt at processing what was sent: it is sent again later, or parked at the cap. Says
-    /// whether it was parked.
-    pub async fn fail_purchase(&self, order: OrderId, error: &str, terms: RetryTerms) -> Result<bool, LedgerError> {
+    /// Takes releases of units to Redis, likewise.
+    pub async fn claim_releases(&self, limit: i64) -> Result<Claim, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let rows = sqlx::query_as!(
+            ClaimedRow,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
+                      0::bigint AS "remaining_ms!"
+               FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
+                 AND next_attempt_at <= now()
+               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
+            limit
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        Claim::of(tx, rows)
+    }
+
+    /// Counts a failed attempt at processing a message: it is sent again later, or parked at the cap. Says whether it
+    /// was parked.
+    pub async fn fail_message(
+        &self,
+        kind: Kind,
+        order: OrderId,
+        error: &str,
+        terms: RetryTerms,
+    ) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
-            "SELECT id, attempts FROM outbox WHERE kind = 'order_placed' AND order_id = $1
-               AND status IN ('pending', 'sent') FOR UPDATE",
+            "SELECT id, attempts FROM outbox WHERE kind = $1 AND order_id = $2 AND status IN ('pending', 'sent')
+             FOR UPDATE",
+            kind.as_str(),
             order.0
         )
         .fetch_optional(&mut *tx)
@@ -114,18 +121,31 @@ impl Ledger {
     }
 
     /// Purchases that were sent and not processed for too long, and expiries that are overdue, are to be sent again.
-    pub async fn resend_unsettled(&self, after_ms: u64) -> Result<u64, LedgerError> {
-        let done = sqlx::query!(
+    /// At most `limit` of each.
+    pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
+        let after_ms = after_ms.cast_signed();
+        let purchases = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
-             WHERE id IN (SELECT id FROM outbox
-                          WHERE status = 'sent' AND sent_at < now() - $1::bigint * interval '1 ms'
-                            AND (kind = 'order_placed' OR due_at < now() - $1::bigint * interval '1 ms')
-                          ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED)",
-            after_ms.cast_signed()
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
+                            AND sent_at < now() - $1::bigint * interval '1 ms'
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            after_ms,
+            limit
         )
         .execute(&self.pool)
         .await?;
-        Ok(done.rows_affected())
+        let expiries = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
+                            AND due_at < now() - $1::bigint * interval '1 ms'
+                            AND sent_at < now() - $1::bigint * interval '1 ms'
+                          ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(purchases.rows_affected().max(expiries.rows_affected()))
     }
 
     /// Releases for sales that are no longer kept in Redis have nothing left to do.
@@ -175,7 +195,38 @@ impl Ledger {
     }
 }
 
+struct ClaimedRow {
+    id: i64,
+    kind: String,
+    order_id: Uuid,
+    sale_id: i64,
+    shard: i16,
+    quantity: i32,
+    due_at: Option<DateTime<Utc>>,
+    returns_units: Option<bool>,
+    attempts: i32,
+    remaining_ms: i64,
+}
+
 impl Claim {
+    fn of(tx: Transaction<'static, Postgres>, rows: Vec<ClaimedRow>) -> Result<Self, LedgerError> {
+        let row = |row: ClaimedRow| {
+            Ok(OutboxRow {
+                id: row.id,
+                kind: Kind::parse(&row.kind).ok_or(LedgerError::Unreadable("outbox.kind"))?,
+                order: OrderId(row.order_id),
+                sale: SaleId::from_db(row.sale_id),
+                shard: Shard(row.shard),
+                units: row.quantity.into(),
+                remaining_ms: row.remaining_ms,
+                due_at_ms: row.due_at.map_or(0, |due| due.timestamp_millis()),
+                returns_units: row.returns_units.unwrap_or_default(),
+                attempts: row.attempts.unsigned_abs(),
+            })
+        };
+        Ok(Self { tx, rows: rows.into_iter().map(row).collect::<Result<_, LedgerError>>()? })
+    }
+
     /// Marks rows as confirmed by the broker, counts the failures of others, postpones those that found no room, and
     /// lets all of them go.
     pub async fn settle_sent(mut self, outcome: &Sent, terms: RetryTerms) -> Result<(), LedgerError> {

@@ -47,8 +47,8 @@ impl Broker {
             let name =
                 ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
             let connection = Connection::connect(&self.config.url, name).await?;
+            self.topology.declare(&connection).await?;
             let channel = connection.create_channel().await?;
-            self.topology.declare(&channel).await?;
             Ok(Link { channel, _connection: connection })
         };
         let patience = Duration::from_millis(self.config.connect_timeout_ms);

@@ -2,7 +2,7 @@
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Channel, ExchangeKind};
+use lapin::{Channel, Connection, ExchangeKind};
 
 use super::QueueError;
 use crate::domain::delay::{LADDER_MS, rung_for};
@@ -73,7 +73,9 @@ impl Topology {
         self.name(&format!("delay-{rung_ms}"))
     }
 
-    pub async fn declare(&self, channel: &Channel) -> Result<(), QueueError> {
+    /// Declares all of it on channels of its own.
+    pub async fn declare(&self, connection: &Connection) -> Result<(), QueueError> {
+        let channel = connection.create_channel().await?;
         let exchange = ExchangeDeclareOptions {
             durable: true,      // a restart of the broker loses nothing
             auto_delete: false, // it stands when nobody is connected
@@ -82,15 +84,15 @@ impl Topology {
             nowait: false, // errors are told here, not later
         };
         channel.exchange_declare(self.exchange(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
-        self.queue(channel, self.name(DEAD), self.common()).await?;
+        self.queue(connection, self.name(DEAD), self.common()).await?;
         for source in Source::ALL {
-            self.queue(channel, self.queue_of(source), self.dead_lettering_to(self.name(DEAD))).await?;
+            self.queue(connection, self.queue_of(source), self.dead_lettering_to(self.name(DEAD))).await?;
         }
         for rung_ms in LADDER_MS {
             // TTL expires only at the head of a queue, so each distinct delay has its own.
             let mut arguments = self.dead_lettering_to(self.queue_of(Source::OrderExpire));
             arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));
-            self.queue(channel, self.delay_queue(rung_ms), arguments).await?;
+            self.queue(connection, self.delay_queue(rung_ms), arguments).await?;
         }
         Ok(())
     }
@@ -115,7 +117,9 @@ impl Topology {
         arguments
     }
 
-    async fn queue(&self, channel: &Channel, name: ShortString, arguments: FieldTable) -> Result<(), QueueError> {
+    /// A queue that stands with other arguments (its bound was another once) serves as well, and is left as it is: the
+    /// broker closes a channel that asks for it otherwise.
+    async fn queue(&self, connection: &Connection, name: ShortString, arguments: FieldTable) -> Result<(), QueueError> {
         let options = QueueDeclareOptions {
             durable: true,      // quorum queues are
             exclusive: false,   // all instances share it
@@ -123,10 +127,16 @@ impl Topology {
             passive: false,
             nowait: false,
         };
-        channel.queue_declare(name.clone(), options, arguments).await?;
+        let mut channel = connection.create_channel().await?;
+        if let Err(error) = channel.queue_declare(name.clone(), options, arguments).await {
+            channel = connection.create_channel().await?;
+            let there = QueueDeclareOptions { passive: true, ..options };
+            channel.queue_declare(name.clone(), there, FieldTable::default()).await.map_err(|_| error)?;
+            tracing::warn!(queue = %name, "stands with other arguments than the configuration's, and is left so");
+        }
         let (exchange, key) = (self.exchange(), name.clone());
         channel.queue_bind(name, exchange, key, QueueBindOptions { nowait: false }, FieldTable::default()).await?;
-        Ok(())
+        Ok(channel.close(200, "declared".into()).await?)
     }
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {

@@ -29,6 +29,8 @@ pub struct SaleVerdict {
     pub at_rest: bool,
     /// Whether Redis could be compared: it stood still, and serves the ledger's epoch.
     pub redis_compared: bool,
+    /// Long over, and no longer kept in Redis.
+    pub retired: bool,
     pub total_stock: i64,
     pub stock: i64,
     pub redis_available: Option<i64>,
@@ -54,12 +56,12 @@ pub struct InFlight {
 
 impl Shop {
     /// Audits one sale; `None` when there is no such sale.
-    pub async fn audit(&self, sale: SaleId) -> Result<Option<SaleVerdict>, SaleError> {
+    pub async fn audit(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
         let deadline = Instant::now() + PATIENCE;
         let mut looks = 0;
         loop {
-            let Some(verdict) = self.look(sale).await? else { return Ok(None) };
-            let settled = verdict.at_rest && verdict.redis_compared;
+            let Some(verdict) = self.look(sale, retire_after_ms).await? else { return Ok(None) };
+            let settled = verdict.at_rest && (verdict.redis_compared || verdict.retired);
             if settled && verdict.held {
                 return Ok(Some(verdict));
             }
@@ -71,13 +73,12 @@ impl Shop {
         }
     }
 
-    async fn look(&self, sale: SaleId) -> Result<Option<SaleVerdict>, SaleError> {
-        let before = self.gate.snapshot(sale).await?;
-        let Some(books) = self.ledger.books(sale, OVERDUE_GRACE_MS).await? else { return Ok(None) };
-        let after = self.gate.snapshot(sale).await?;
-        let redis = match (&before, &after) {
-            (Some(before), Some(after)) if stood_still(before, after) && after.view.serving => {
-                (after.view.epoch == books.epoch).then_some(after)
+    async fn look(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
+        let snapshot = self.gate.snapshot(sale).await?;
+        let Some(books) = self.ledger.books(sale, OVERDUE_GRACE_MS, retire_after_ms).await? else { return Ok(None) };
+        let redis = match &snapshot {
+            Some(redis) if redis.view.serving && redis.view.epoch == books.epoch && !books.retired => {
+                self.gate.stands_still(sale, &redis.view).await?.then_some(redis)
             }
             _ => None,
         };
@@ -86,6 +87,7 @@ impl Shop {
             held: false,
             at_rest: false,
             redis_compared: redis.is_some(),
+            retired: books.retired,
             total_stock: books.total_stock,
             stock: books.stock,
             redis_available: redis.and_then(|redis| redis.view.available),
@@ -108,14 +110,6 @@ impl Shop {
         let known: HashSet<OrderId> = self.ledger.known_orders(&redis.unconfirmed).await?.into_iter().collect();
         Ok(redis.unconfirmed.iter().copied().filter(|order| !known.contains(order)).collect())
     }
-}
-
-/// Whether nothing was sold or released between two looks.
-fn stood_still(before: &Snapshot, after: &Snapshot) -> bool {
-    before.view.epoch == after.view.epoch
-        && before.view.available == after.view.available
-        && before.tickets == after.tickets
-        && before.unconfirmed == after.unconfirmed
 }
 
 /// Holds Redis against the ledger (I1): every live ticket has its order, every live order its ticket, and what is

@@ -50,6 +50,10 @@ impl Catalog {
 
     /// Loads what has changed, says so to those who wait for it, and hears PostgreSQL's time.
     pub async fn keep_up(&self) -> Result<Step, LedgerError> {
+        self.ledger.in_time(self.catch_up()).await
+    }
+
+    async fn catch_up(&self) -> Result<Step, LedgerError> {
         let (changed, version) = self.ledger.sales_since(self.version.load(Ordering::Relaxed)).await?;
         if !changed.is_empty() {
             let mut sales = HashMap::clone(&self.sales.load());

@@ -23,7 +23,7 @@ impl Relay {
     /// the rows are let go as they were.
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
-        let claim = self.ledger.claim(&[Kind::OrderPlaced, Kind::OrderExpire], self.batch_max).await?;
+        let claim = self.ledger.claim_messages(self.batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }
@@ -51,11 +51,14 @@ impl Relay {
 
     /// What was sent and not settled for too long is to be sent again.
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
-        let rows = self.ledger.resend_unsettled(after_ms).await?;
+        let rows = self.ledger.resend_unsettled(after_ms, self.batch_max).await?;
         if rows > 0 {
             tracing::warn!(rows, "messages were sent and not processed; sending them again");
         }
-        Ok(Step::Idle)
+        Ok(Step::after(
+            usize::try_from(rows).unwrap_or(usize::MAX),
+            usize::try_from(self.batch_max).unwrap_or(usize::MAX),
+        ))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::domain::message::{Kind, OrderExpireV1, Version};
 use crate::ledger::Ledger;
 use crate::ledger::end::Expiry;
 use crate::ledger::notices::Doorbell;
+use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
 
 /// Cancels what was not paid in time.
@@ -16,6 +17,7 @@ pub struct Expiries {
     pub ledger: Ledger,
     pub publisher: Arc<Publisher>,
     pub bell: Doorbell,
+    pub retry: RetryTerms,
 }
 
 impl Expiries {
@@ -33,7 +35,6 @@ impl Expiries {
         }
         let ids: Vec<OrderId> = orders.iter().map(|message| message.order_id).collect();
         let again: Vec<Outgoing> = self
-            .ledger
             .expire(&ids)
             .await?
             .into_iter()
@@ -57,13 +58,37 @@ impl Expiries {
         }
     }
 
+    /// Expires a group. Where the ledger refuses it, each order alone: one that cannot be cancelled has its message sent
+    /// again later, up to the cap, and holds up nobody.
+    async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, Expiry)>, SaleError> {
+        match self.ledger.expire(orders).await {
+            Ok(done) => return Ok(done),
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, orders = orders.len(), "expiry failed, trying one by one"),
+        }
+        let mut done = Vec::with_capacity(orders.len());
+        for order in orders {
+            match self.ledger.expire(&[*order]).await {
+                Ok(one) => done.extend(one),
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) => {
+                    let parked =
+                        self.ledger.fail_message(Kind::OrderExpire, *order, &error.to_string(), self.retry).await?;
+                    tracing::error!(%order, %error, parked, "order not cancelled");
+                    done.push((*order, Expiry::Settled)); // this message is; its row brings another
+                }
+            }
+        }
+        Ok(done)
+    }
+
     /// Cancels orders that are overdue although their message should have come by now.
     pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
         let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
         let overdue = self.ledger.overdue(grace_ms, limit).await?;
         if !overdue.is_empty() {
             tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
-            self.ledger.expire(&overdue).await?;
+            self.expire(&overdue).await?;
             self.bell.ring();
         }
         Ok(Step::after(overdue.len(), batch_max))

@@ -2,7 +2,7 @@
 
 use super::SaleError;
 use crate::domain::ids::OrderId;
-use crate::domain::message::OrderPlacedV1;
+use crate::domain::message::{Kind, OrderPlacedV1};
 use crate::ledger::Ledger;
 use crate::ledger::notices::Doorbell;
 use crate::ledger::outbox::RetryTerms;
@@ -60,7 +60,7 @@ impl Fulfilment {
         if error.is_outage() {
             return Err(error.into());
         }
-        let parked = self.ledger.fail_purchase(order, &error.to_string(), self.retry).await?;
+        let parked = self.ledger.fail_message(Kind::OrderPlaced, order, &error.to_string(), self.retry).await?;
         tracing::error!(%order, %error, parked, "purchase not fulfilled");
         Ok(parked)
     }

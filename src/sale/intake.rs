@@ -1,9 +1,14 @@
 //! Taking messages off the conveyor in batches, and acknowledging them once they have had their effect.
 
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
 
 use super::{SaleError, Step};
 use crate::queue::{Batch, Broker, Source};
+
+/// How long one step waits for a message.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// One consumer: opens when it is needed, and again after it was lost.
 pub struct Intake {
@@ -36,9 +41,12 @@ impl Intake {
         };
         let batch = match self.held.take() {
             Some(batch) => batch,
-            None => match stop.run_until_cancelled(open.next(self.batch_max)).await {
-                Some(delivered) => delivered?,
-                None => return Ok(Step::Idle),
+            None => match tokio::time::timeout(WAIT, stop.run_until_cancelled(open.next(self.batch_max))).await {
+                Ok(Some(delivered)) => delivered?,
+                Ok(None) | Err(_) => {
+                    self.open = Some(open);
+                    return Ok(Step::Idle);
+                }
             },
         };
         match settle(batch.bodies()).await {

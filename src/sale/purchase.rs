@@ -138,7 +138,7 @@ impl Till {
             None => OrderId(uuid::Uuid::now_v7()),
         };
         if now_ms > sale.ends_at_ms + self.retire_after_ms {
-            return self.long_ended(order, &request).await;
+            return self.long_ended(&sale, order, &request).await;
         }
         let ask = Ask {
             order,
@@ -206,7 +206,7 @@ impl Till {
 
     /// How a purchase stands that was made before.
     async fn ticket(&self, order: OrderId) -> Result<Option<Ticket>, Refusal> {
-        let found = self.ledger.order(order).await.map_err(|error| {
+        let found = self.ledger.in_time(self.ledger.order(order)).await.map_err(|error| {
             tracing::warn!(%order, %error, "ticket not read");
             Refusal::Unavailable
         })?;
@@ -218,10 +218,19 @@ impl Till {
     }
 
     /// A sale that Redis has retired: its tickets are in the ledger, and nothing is for sale.
-    async fn long_ended(&self, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
-        if request.idempotency_key.is_none() {
-            return Err(Refusal::Ended);
+    async fn long_ended(&self, sale: &Sale, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
+        let orders = self.orders_of(&request.user, Some(sale.id)).await.map_err(|_| Refusal::Unavailable)?;
+        let units = i64::from(request.units.get());
+        if let Some(own) = orders.iter().find(|own| own.order_id == order) {
+            return match i64::from(own.quantity) == units {
+                true => Ok(Ticket { order_id: order, status: own.status, expires_at_ms: own.expires_at_ms }),
+                false => Err(Refusal::IdempotencyMismatch),
+            };
         }
-        self.ticket(order).await?.ok_or(Refusal::Ended)
+        let live = orders.iter().filter(|own| own.status.holds_units()).map(|own| i64::from(own.quantity));
+        if live.sum::<i64>() >= i64::from(sale.per_user.get()) {
+            return Err(Refusal::AlreadyPurchased { order: orders.first().map(|newest| newest.order_id) });
+        }
+        Err(Refusal::Ended)
     }
 }

@@ -69,8 +69,11 @@ impl Shop {
     pub async fn finish_holds(&self, older_than_ms: u64, retire_after_ms: u64) -> Result<Step, SaleError> {
         let mut step = Step::Idle;
         for row in self.ledger.epochs(retire_after_ms).await? {
-            if self.finish_holds_of(row.sale, older_than_ms).await? >= BATCH_MAX {
-                step = Step::More;
+            match self.finish_holds_of(row.sale, older_than_ms).await {
+                Ok(holds) if holds >= BATCH_MAX => step = Step::More,
+                Ok(_) => {}
+                // One sale's trouble is not another's.
+                Err(error) => tracing::warn!(sale = %row.sale, %error, "holds not finished, trying again"),
             }
         }
         Ok(step)
@@ -92,7 +95,7 @@ impl Shop {
             })
             .collect();
         let known = self.ledger.known_orders(&holds.iter().map(|hold| hold.order).collect::<Vec<_>>()).await?;
-        let verdicts = self.ledger.insert_purchases(&purchases).await?;
+        let verdicts = self.ledger.commit_purchases(&purchases).await?;
         die_at!("reconcile.inserted");
         let durable = |(hold, verdict): (_, Committed)| (verdict == Committed::Durable).then_some(hold);
         let durable: Vec<OrderId> = holds.iter().map(|hold| hold.order).zip(verdicts).filter_map(durable).collect();

@@ -78,6 +78,17 @@ impl Shop {
         Ok(())
     }
 
+    /// Throws away what Redis keeps of sales that are long over. Their orders stay where they are.
+    pub async fn retire_sales(&self, retire_after_ms: u64) -> Result<(), SaleError> {
+        self.ledger.retire_releases(retire_after_ms).await?;
+        for row in self.ledger.retired(retire_after_ms).await? {
+            self.gate.forget(row.sale).await?;
+            self.ledger.doubt(row.sale, row.epoch).await?;
+            tracing::info!(sale = %row.sale, "long over, and no longer kept in Redis");
+        }
+        Ok(())
+    }
+
     /// Refills a sale, unless somebody else has done so, or is at it.
     async fn refill_once(&self, fence: &mut Fence, sale: SaleId) -> Result<(), SaleError> {
         let lock = self.gate.lock(&format!("refill:{sale}"), REFILL_LEASE).await?;

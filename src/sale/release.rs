@@ -13,7 +13,7 @@ use crate::ledger::outbox::OutboxRow;
 impl Shop {
     /// Carries one batch of releases out. Rows of sales that Redis does not serve at the moment wait for their refill.
     pub async fn release_units(&self, batch_max: i64) -> Result<Step, SaleError> {
-        let claim = self.ledger.claim(&[Kind::HoldRelease, Kind::WaveRelease], batch_max).await?;
+        let claim = self.ledger.claim_releases(batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }

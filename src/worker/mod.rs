@@ -11,6 +11,9 @@ use crate::sale::Step;
 /// How a loop that failed waits before it tries again.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 
+/// Steps are bounded, and take a second or two at most; one that waits for a server that vanished is given up.
+const STEP_MAX: Duration = Duration::from_secs(120);
+
 /// Repeats a step until stopped: at once while there is more, else at the next notice or after `every`, whichever is
 /// first. A step that has begun is finished. After failures it pauses, longer each time, with jitter.
 pub async fn repeat<F, E>(
@@ -25,7 +28,11 @@ pub async fn repeat<F, E>(
 {
     let mut pause = Pause::default();
     while !stop.is_cancelled() {
-        let rest = match step().await {
+        let taken = match tokio::time::timeout(STEP_MAX, step()).await {
+            Ok(taken) => taken.map_err(|error| error.to_string()),
+            Err(_) => Err("no end in sight".to_owned()),
+        };
+        let rest = match taken {
             Ok(Step::More) => {
                 pause.reset();
                 continue;

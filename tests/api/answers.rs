@@ -163,9 +163,30 @@ async fn unknown_pages_and_methods_are_problems_too() {
     let (status, body) = system.get("/api/v1/nothing", None).await;
     assert_eq!((status, body["code"].as_str()), (404, Some("not-found")));
     assert_eq!(system.get("/api/v1/sales/7", None).await.1["code"], "unknown-sale");
+    let (status, body) = system.get("/api/v1/sales/7/purchases", None).await;
+    assert_eq!((status, body["code"].as_str()), (405, Some("method-not-allowed")));
+    let (status, body) = system.get("/api/v1/orders?sale_id=1&sale_id=2", Some("ann")).await;
+    assert_eq!((status, body["code"].as_str()), (400, Some("invalid-request")));
     assert_eq!(system.get("/healthz", None).await.0, 200);
     assert!(system.get("/metrics", None).await.1.as_str().unwrap().contains("seckill_"));
     let (_, time) = system.get("/api/v1/time", None).await;
     assert!((time["now_ms"].as_i64().unwrap() - chrono::Utc::now().timestamp_millis()).abs() < 2_000);
+    system.finish().await;
+}
+
+/// Slow clients are cut off in time, and hold up nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "300")]).await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut slow = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
+    let head = format!("POST /api/v1/sales/{}/purchases HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{", sale.id);
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let read = slow.read_to_string(&mut answer);
+    tokio::time::timeout(std::time::Duration::from_secs(10), read).await.expect("cut off").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("too-slow"), "{answer}");
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
     system.finish().await;
 }

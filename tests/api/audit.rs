@@ -12,7 +12,7 @@ async fn broken_by(sql: &'static str) -> Vec<&'static str> {
     system.settled(&sale).await;
     let mut one = sqlx::pool::PoolConnection::detach(system.sql.acquire().await.unwrap());
     sqlx::raw_sql(sql).execute(&mut one).await.unwrap();
-    let verdict = system.shop.audit(sale.id).await.unwrap().unwrap();
+    let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(!verdict.held);
     let found = verdict.findings.iter().map(|finding| finding.invariant).collect();
     system.finish().await;

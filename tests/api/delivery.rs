@@ -34,3 +34,17 @@ async fn a_deleted_topology_is_declared_again() {
     system.settled(&sale).await;
     system.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_that_stand_with_another_bound_serve_as_well() {
+    let mut system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    system.settled(&sale).await;
+    system.stop().await;
+    system.config.amqp.queue_max_length = 5_000;
+    system.serve(true).await;
+    assert_eq!(system.buy(&sale, "bob").send().await.code(), "202");
+    system.settled(&sale).await;
+    system.finish().await;
+}

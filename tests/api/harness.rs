@@ -10,7 +10,8 @@ use seckill::domain::ids::{SaleId, Units, UserId};
 use seckill::domain::sale::{NewSale, Stock};
 use seckill::http::Tokens;
 use seckill::queue::Broker;
-use seckill::sale::Shop;
+use seckill::sale::audit::SaleVerdict;
+use seckill::sale::{SaleError, Shop};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection, PgPool};
 use tokio::task::JoinHandle;
@@ -198,11 +199,15 @@ impl System {
     /// Waits until every purchase has become an order and every hold is where it belongs, and the auditor is content.
     pub async fn settled(&self, sale: &Sale) {
         eventually(|| async {
-            let verdict = self.shop.audit(sale.id).await.map_err(|e| e.to_string())?.unwrap();
+            let verdict = self.audit(sale).await.map_err(|e| e.to_string())?.unwrap();
             let well = verdict.held && verdict.at_rest && verdict.redis_compared;
             well.then_some(()).ok_or_else(|| format!("{verdict:#?}"))
         })
         .await;
+    }
+
+    pub async fn audit(&self, sale: &Sale) -> Result<Option<SaleVerdict>, SaleError> {
+        self.shop.audit(sale.id, self.config.reconcile.retire_after_ms).await
     }
 
     pub async fn count(&self, sql: &'static str, sale: &Sale) -> i64 {

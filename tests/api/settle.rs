@@ -154,13 +154,53 @@ async fn a_poison_message_holds_up_nobody() {
     assert_eq!((parked.order_id.to_string(), parked.attempts), (orders[7].clone(), 3));
     assert!(parked.last_error.unwrap().contains("this one never"));
     // The auditor calls it broken; the buyer still sees a definite state; sent again by hand, it goes through.
-    let verdict = system.shop.audit(sale.id).await.unwrap().unwrap();
+    let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
     assert_eq!(system.get(&format!("/api/v1/orders/{}", orders[7]), Some("u7")).await.1["status"], "accepted");
     sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
     assert_eq!(system.shop.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
+    system.finish().await;
+}
+
+/// One order that cannot be cancelled holds up nobody's expiry: it is parked with its error, the others end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
+    let system = System::start_with(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 1_500, ..terms(5) }).await;
+    for n in 0..5 {
+        assert_eq!(system.buy(&sale, &format!("u{n}")).send().await.code(), "202");
+    }
+    system.settled(&sale).await;
+    sqlx::raw_sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.user_id = 'u2' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    eventually(|| async {
+        let (left, parked) = (system.stock(&sale).await, system.shop.ledger.parked(10).await.unwrap());
+        (left == 4 && parked.len() == 1).then_some(()).ok_or(format!("{left} left, parked {parked:?}"))
+    })
+    .await;
+    let parked = system.shop.ledger.parked(10).await.unwrap().remove(0);
+    assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("order_expire", "u2", 2));
+    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    system.shop.ledger.unpark(&[], "test").await.unwrap();
+    eventually(|| async {
+        let left = system.stock(&sale).await;
+        (left == 5).then_some(()).ok_or(format!("{left} left"))
+    })
+    .await;
+    system.settled(&sale).await;
     system.finish().await;
 }
 
