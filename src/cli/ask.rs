@@ -29,9 +29,9 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 pub async fn seed(config: &Config) -> anyhow::Result<()> {
     let shop = shop(config)?;
     let samples = [
-        ("Phone", "A phone at a price that brings a crowd."),
-        ("Headphones", "Over-ear, noise-cancelling, last year's model."),
-        ("Kettle", "Boils a litre in two minutes."),
+        ("Sample phone", "A phone at a price that brings a crowd."),
+        ("Sample headphones", "Over-ear, noise-cancelling, last year's model."),
+        ("Sample kettle", "Boils a litre in two minutes."),
     ];
     for (name, description) in samples {
         shop.ledger.put_product(name, description).await?;

@@ -21,6 +21,8 @@ pub fn routes(app: &mut ServiceConfig) {
     app.route("/", get().to(front));
     app.route("/sales/{id}", get().to(sale));
     app.route("/static/{file}", get().to(asset));
+    // Browsers ask for it unasked.
+    app.route("/favicon.ico", get().to(async || HttpResponse::NoContent().finish()));
 }
 
 /// The sales there are.
