@@ -25,14 +25,14 @@ use crate::ledger::outbox::RetryTerms;
 use crate::pages;
 use crate::queue::{Broker, Publisher, Source};
 use crate::sale::catalog::Catalog;
-use crate::sale::counter::SoldOutView;
 use crate::sale::deliver::Relay;
 use crate::sale::expire::Expiries;
 use crate::sale::fulfil::Fulfilment;
 use crate::sale::intake::Intake;
-use crate::sale::purchase::{Confirmer, Till};
+
 use crate::sale::reconcile::DriftWatch;
 use crate::sale::refill::Guard;
+use crate::sale::till::{Confirmer, SoldOutView, Till};
 use crate::sale::{SaleError, Shop, Step};
 use crate::telemetry;
 use crate::worker::repeat;

@@ -54,6 +54,7 @@ mod tests {
     fn every_place_is_passed_once_in_the_code_and_listed() {
         let code = [
             include_str!("sale/purchase.rs"),
+            include_str!("sale/till.rs"),
             include_str!("sale/deliver.rs"),
             include_str!("sale/release.rs"),
             include_str!("sale/reconcile.rs"),

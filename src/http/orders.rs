@@ -9,7 +9,7 @@ use super::extract::order_id;
 use super::problem::Problem;
 use crate::domain::ids::SaleId;
 use crate::sale::counter::Cancellation;
-use crate::sale::purchase::Till;
+use crate::sale::till::Till;
 
 #[derive(Deserialize)]
 pub struct ListQuery {

@@ -9,7 +9,8 @@ use super::Reception;
 use super::extract::{Body, caller_address, sale_id};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, Units};
-use crate::sale::purchase::{Request, Till};
+use crate::sale::purchase::Request;
+use crate::sale::till::Till;
 
 /// The longest purchase key that is looked at.
 const KEY_MAX_BYTES: usize = 128;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::extract::{product_id, sale_id};
 use super::problem::Problem;
 use crate::domain::sale::Sale;
-use crate::sale::purchase::Till;
+use crate::sale::till::Till;
 
 /// Sales that are listed at most.
 const LIST_MAX: usize = 100;

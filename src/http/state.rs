@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::extract::sale_id;
 use super::problem::Problem;
-use crate::sale::purchase::Till;
+use crate::sale::till::Till;
 
 /// What `window.seckill` holds.
 #[derive(Serialize)]

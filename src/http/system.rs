@@ -12,7 +12,7 @@ use super::Reception;
 use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::ids::UserId;
-use crate::sale::purchase::Till;
+use crate::sale::till::Till;
 
 /// How long a development token is good for.
 const DEV_TOKEN_S: i64 = 86_400;

@@ -1,11 +1,7 @@
 //! What buyers ask for beside a purchase: how a sale stands, and their own orders.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
-
 use super::SaleError;
-use super::purchase::Till;
+use super::till::Till;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::orders::OrderFilter;
@@ -24,30 +20,6 @@ pub enum Cancellation {
     NotReady,
     /// It has been paid, or has ended.
     TooLate,
-}
-
-/// Whether sales are sold out, as one thread saw it a moment ago. However many pages ask, Redis hears of it rarely.
-#[derive(Default)]
-pub struct SoldOutView {
-    seen: RefCell<HashMap<SaleId, (Instant, bool)>>,
-}
-
-impl SoldOutView {
-    const GOOD_FOR: Duration = Duration::from_millis(200);
-    const SALES_MAX: usize = 1024;
-
-    fn recall(&self, sale: SaleId) -> Option<bool> {
-        let seen = self.seen.borrow();
-        seen.get(&sale).filter(|(at, _)| at.elapsed() < Self::GOOD_FOR).map(|(_, sold_out)| *sold_out)
-    }
-
-    fn note(&self, sale: SaleId, sold_out: bool) {
-        let mut seen = self.seen.borrow_mut();
-        if seen.len() >= Self::SALES_MAX {
-            seen.clear();
-        }
-        seen.insert(sale, (Instant::now(), sold_out));
-    }
 }
 
 impl Till {

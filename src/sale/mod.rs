@@ -13,6 +13,7 @@ pub mod purchase;
 pub mod reconcile;
 pub mod refill;
 pub mod release;
+pub mod till;
 
 use crate::gate::{Gate, GateError};
 use crate::ledger::{Ledger, LedgerError};

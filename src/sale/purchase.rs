@@ -1,21 +1,13 @@
 //! A purchase, from the request to the ticket. Losers never touch PostgreSQL; winners stand in it before they hear of
 //! it (protocol, rules 1 to 5 and 13).
 
-use std::sync::Arc;
-
-use tokio::sync::mpsc;
-
-use super::catalog::Catalog;
-use super::counter::SoldOutView;
+use super::till::Till;
 use crate::die_at;
 use crate::domain::admission::{Admission, Ask, Hold, Limit, Window};
-use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Shard, Units, UserId};
+use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
-use crate::gate::Gate;
-use crate::gate::desk::Desk;
-use crate::ledger::Ledger;
-use crate::ledger::commit::{Committed, Committer, Purchase};
+use crate::ledger::commit::{Committed, Purchase};
 
 /// A buyer's request, parsed.
 #[derive(Debug)]
@@ -65,57 +57,6 @@ pub enum Refusal {
     },
     /// The stock was not touched, or the same key will say what became of it.
     Unavailable,
-}
-
-/// Takes committed orders off Redis's unconfirmed list, at leisure (rule 5).
-#[derive(Clone)]
-pub struct Confirmer {
-    queue: mpsc::Sender<(SaleId, Shard, OrderId)>,
-}
-
-impl Confirmer {
-    /// Orders that wait to be confirmed; beyond, the reconciler does it.
-    const QUEUE_MAX: usize = 100_000;
-    const BATCH_MAX: usize = 1000;
-
-    /// The confirmer, and the task that does its work until the last handle is dropped.
-    pub fn new(gate: Gate) -> (Self, impl Future<Output = ()>) {
-        let (queue, mut orders) = mpsc::channel::<(SaleId, Shard, OrderId)>(Self::QUEUE_MAX);
-        let work = async move {
-            let mut batch = Vec::new();
-            while orders.recv_many(&mut batch, Self::BATCH_MAX).await > 0 {
-                batch.sort_unstable();
-                for group in batch.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
-                    die_at!("confirm.before");
-                    let ids: Vec<OrderId> = group.iter().map(|(_, _, order)| *order).collect();
-                    if let Some((sale, shard, _)) = group.first()
-                        && let Err(error) = gate.confirm(*sale, *shard, &ids).await
-                    {
-                        tracing::debug!(%sale, %error, "not confirmed; the reconciler will");
-                    }
-                }
-                batch.clear();
-            }
-        };
-        (Self { queue }, work)
-    }
-
-    fn confirm(&self, sale: SaleId, shard: Shard, order: OrderId) {
-        let _ = self.queue.try_send((sale, shard, order));
-    }
-}
-
-/// Where one worker thread sells.
-pub struct Till {
-    pub desk: Desk,
-    pub gate: Gate,
-    pub ledger: Ledger,
-    pub catalog: Arc<Catalog>,
-    pub committer: Committer,
-    pub confirmer: Confirmer,
-    pub order_id_secret: [u8; 32],
-    pub retire_after_ms: i64,
-    pub sold_out: SoldOutView,
 }
 
 impl Till {
