@@ -1,4 +1,5 @@
--- Purpose: last step of a refill: the sale's terms and what is left to sell; from here on it sells.
+-- Purpose: last step of a refill: the sale's terms and what is left to sell; from here on it sells, for as long as this
+--          server is the same master.
 --
 -- KEYS: 1 sale   2 waves
 -- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   4 n, then the ids of n
@@ -16,5 +17,6 @@ local waves = tonumber(ARGV[4])
 ---------------------------------------------------------------- changes from here on
 
 for i = 5, 4 + waves do redis.call('SADD', KEYS[2], ARGV[i]) end
-redis.call('HSET', KEYS[1], 'stock', stock, 'state', ARGV[2], unpack(ARGV, 5 + waves))
+local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+redis.call('HSET', KEYS[1], 'replid', replid, 'stock', stock, 'state', ARGV[2], unpack(ARGV, 5 + waves))
 return 1

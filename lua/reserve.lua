@@ -14,7 +14,7 @@
 --         (a limit of -1 is none)
 --       10 n; then for each buyer: order id, user, address, units, purchase key, level
 --
--- Replies: {state}                 -1 no such sale here, -2 being refilled: nothing was looked at or changed
+-- Replies: {state}                 -1 no such sale here, -2 being refilled, or to be: nothing was looked at or changed
 --          {epoch, now_ms, may_remember (0|1), holders_known, {holders...}, code, detail, code, detail...}
 --   codes: 0 reserved (detail: expires_at_ms)    1 repeat, confirmed or not ("u|..." not yet, "c|..." confirmed)
 --          2 repeat of an ended order            3 repeat with other units
@@ -28,10 +28,13 @@ local WRONG_KEY, LEVEL, SOLD_OUT, TOO_FEW, LIMITED, PAUSED, BAD_UNITS = 7, 8, 9,
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that is behind asks again before it may remember
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
-  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes')
+  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes', 'replid')
 if not sale[1] then return { -1 } end
 local state = sale[2]
 if state == 'filling' then return { -2 } end
+-- A server that was demoted and promoted again has this script in its cache, and may have missed what was sold
+-- elsewhere meanwhile. Every promotion and every restart gives a master a new replication id.
+if sale[15] ~= string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') then return { -2 } end
 
 -- The server's clock, and never less than it was.
 local time = redis.call('TIME')

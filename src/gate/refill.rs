@@ -53,8 +53,7 @@ impl Gate {
     pub async fn fence(&self) -> Result<Fence, GateError> {
         let mut connection = self.patient_connection().await?;
         let info: String = cmd("INFO").arg("server").query_async(&mut connection).await?;
-        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
-        let run_id = run_id.ok_or(GateError::Malformed("INFO server"))?.trim().to_owned();
+        let run_id = field(&info, "run_id:").ok_or(GateError::Malformed("INFO server"))?.to_owned();
         Ok(Fence { gate: self.clone(), connection, run_id })
     }
 }
@@ -86,11 +85,17 @@ impl Fence {
         }
         let mut all = redis::pipe();
         for sale in sales {
-            all.cmd("HMGET").arg(self.gate.keys.sale(*sale, Shard::HOME).sale).arg(&["epoch", "state"]);
+            let key = self.gate.keys.sale(*sale, Shard::HOME).sale;
+            all.cmd("HMGET").arg(key).arg(&["epoch", "state", "replid"]);
         }
-        let rows: Vec<(Option<i64>, Option<String>)> = all.query_async(&mut self.connection).await?;
-        let standing = |(epoch, state): (Option<i64>, Option<String>)| {
-            Some((Epoch(epoch?), SaleStatus::parse(state.as_deref()?)?)) // "filling" is no status of a sale
+        let info: String = cmd("INFO").arg("replication").query_async(&mut self.connection).await?;
+        let replid = field(&info, "master_replid:").ok_or(GateError::Malformed("INFO replication"))?;
+        type Row = (Option<i64>, Option<String>, Option<String>);
+        let rows: Vec<Row> = all.query_async(&mut self.connection).await?;
+        let standing = |(epoch, state, filled_as): Row| {
+            // "filling" is no status of a sale; what was filled on another master, or before a promotion, counts as lost
+            let status = SaleStatus::parse(state.as_deref()?)?;
+            (filled_as.as_deref() == Some(replid)).then_some((Epoch(epoch?), status))
         };
         Ok(rows.into_iter().map(standing).collect())
     }
@@ -144,4 +149,9 @@ impl Fence {
         call.arg("min_level").arg(sale.min_level).arg("pay_within_ms").arg(sale.pay_within_ms);
         Ok(agreed(&call.invoke_async::<Value>(&mut self.connection).await?))
     }
+}
+
+/// A line of INFO.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

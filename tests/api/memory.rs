@@ -44,6 +44,19 @@ impl OwnRedis {
         cmd.arg(&words[1..]).query_async::<redis::Value>(&mut connection).await.map(drop)
     }
 
+    /// Becomes a replica of that server, and waits until it has everything.
+    async fn follow(&self, master: &Self) {
+        self.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await.unwrap();
+        eventually(|| async {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
+            let mut connection = client.get_multiplexed_async_connection().await.map_err(|e| e.to_string())?;
+            let info: String =
+                redis::cmd("INFO").arg("replication").query_async(&mut connection).await.map_err(|e| e.to_string())?;
+            info.contains("master_link_status:up").then_some(()).ok_or(info)
+        })
+        .await;
+    }
+
     /// Kills the server, cuts the end off what it had written, and starts it again.
     async fn lose_last_writes(&mut self, share: f64) {
         self.child.kill().unwrap();
@@ -158,5 +171,31 @@ async fn a_stock_that_does_not_add_up_is_found_and_filled_anew() {
         .await
         .unwrap();
     assert_eq!(alarms, 1);
+    system.finish().await;
+}
+
+/// A server that was demoted and promoted again still has the script in its cache, and the memory of somebody who had
+/// missed the last sales.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_comes_back_is_filled_before_it_sells() {
+    let (redis, replica) = (OwnRedis::start().await, OwnRedis::start().await);
+    let system = system_on(&redis).await;
+    let sale = system.create_sale(terms(30)).await;
+    assert_eq!(all_buy(&system, &sale, 0..10).await.len(), 10);
+    system.settled(&sale).await;
+    // The replica has all of this, and is then cut off.
+    replica.follow(&redis).await;
+    replica.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    assert_eq!(all_buy(&system, &sale, 10..25).await.len(), 15);
+    system.settled(&sale).await;
+    let epoch = "SELECT epoch FROM sale_epochs WHERE sale_id = $1";
+    let before = system.count(epoch, &sale).await;
+    redis.follow(&replica).await;
+    redis.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    assert_eq!(all_buy(&system, &sale, 25..60).await.len(), 5);
+    system.settled(&sale).await;
+    let rejected = system.count("SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'", &sale).await;
+    assert_eq!((system.orders(&sale).await, rejected), (30, 0));
+    assert!(system.count(epoch, &sale).await > before, "filled anew");
     system.finish().await;
 }
