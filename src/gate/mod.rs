@@ -107,6 +107,11 @@ impl Gate {
         &self.terms.limits
     }
 
+    /// How long "sold out" may be remembered.
+    pub fn sold_out_memory(&self) -> Duration {
+        Duration::from_millis(self.terms.sold_out_ms)
+    }
+
     /// Resolves when a call has met a server that may have forgotten something.
     pub async fn doubted(&self) {
         self.doubt.notified().await;

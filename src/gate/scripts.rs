@@ -12,6 +12,7 @@ pub struct Scripts {
     pub open_sale: Script,
     pub set_sale_state: Script,
     pub release_wave: Script,
+    pub read_unconfirmed: Script,
     pub unlock: Script,
 }
 
@@ -26,6 +27,7 @@ impl Scripts {
             open_sale: Script::new(include_str!("../../lua/open_sale.lua")),
             set_sale_state: Script::new(include_str!("../../lua/set_sale_state.lua")),
             release_wave: Script::new(include_str!("../../lua/release_wave.lua")),
+            read_unconfirmed: Script::new(include_str!("../../lua/read_unconfirmed.lua")),
             unlock: Script::new(include_str!("../../lua/unlock.lua")),
         }
     }

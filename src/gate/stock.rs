@@ -183,26 +183,21 @@ impl Gate {
         limit: usize,
     ) -> Result<Vec<Unconfirmed>, GateError> {
         let keys = self.keys.sale(sale, shard);
-        let Some(view) = self.sale_view(sale).await? else { return Ok(Vec::new()) };
-        let mut connection = self.connection.clone();
-        let mut range = cmd("ZRANGEBYSCORE");
-        range.arg(&keys.unconfirmed).arg("-inf").arg(view.now_ms - age_ms).arg("LIMIT").arg(0).arg(limit);
-        let orders: Vec<String> = range.query_async(&mut connection).await?;
-        if orders.is_empty() || !view.serving {
-            return Ok(Vec::new());
-        }
-        let tickets: Vec<Option<String>> =
-            cmd("HMGET").arg(&keys.tickets).arg(&orders).query_async(&mut connection).await?;
-        let found = orders.iter().zip(tickets).filter_map(|(order, ticket)| {
-            let ticket = Ticket::parse(&ticket?)?;
-            let order = OrderId(Uuid::try_parse(order).ok()?);
-            Some(Unconfirmed { order, user: ticket.user, units: ticket.units, epoch: view.epoch })
-        });
-        Ok(found.collect())
+        let mut call = self.scripts.read_unconfirmed.prepare_invoke();
+        call.key(keys.sale).key(keys.tickets).key(keys.unconfirmed).arg(age_ms).arg(limit);
+        let reply: Vec<String> = call.invoke_async(&mut self.connection.clone()).await?;
+        let Some((epoch, rows)) = reply.split_first() else { return Ok(Vec::new()) };
+        let epoch = Epoch(epoch.parse().map_err(|_| MALFORMED)?);
+        let hold = |row: &[String]| {
+            let [order, ticket] = row else { return Err(MALFORMED) };
+            let Ticket { units, user, .. } = Ticket::parse(ticket).ok_or(MALFORMED)?;
+            Ok(Unconfirmed { order: order_id(order)?, user, units, epoch })
+        };
+        rows.chunks(2).map(hold).collect()
     }
 }
 
-const MALFORMED: GateError = GateError::Malformed("snapshot");
+const MALFORMED: GateError = GateError::Malformed("a read of tickets");
 
 fn order_id(text: &str) -> Result<OrderId, GateError> {
     Uuid::try_parse(text).map(OrderId).map_err(|_| MALFORMED)

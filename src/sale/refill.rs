@@ -126,8 +126,14 @@ impl Shop {
         let overtaken = |done: bool| if done { Ok(()) } else { Err(SaleError::Busy("refill")) };
         overtaken(fence.begin(sale, epoch).await?)?;
         die_at!("refill.begun");
+        let forgotten_at = tokio::time::Instant::now();
         overtaken(fence.put_tickets(sale, epoch, &tickets).await?)?;
         die_at!("refill.put");
+        if row.epoch > Epoch(0) {
+            // An instance may remember the old epoch's "sold out", and does not know who will hold the new one's
+            // tickets: nothing is sold until none does (rule 13).
+            tokio::time::sleep_until(forgotten_at + self.gate.sold_out_memory()).await;
+        }
         overtaken(fence.open(&terms.sale, epoch, from.left, &from.waves).await?)?;
         die_at!("refill.opened");
         overtaken(self.ledger.record_fill(sale, epoch, fence.run_id()).await?)?;

@@ -1,0 +1,21 @@
+-- Purpose: holds that have been unconfirmed for a while, with the epoch that they belong to, in one moment: read apart,
+--          a server that fell back between the two reads would have an old hold pass for a new one.
+--
+-- KEYS: 1 sale   2 tickets   3 unconfirmed
+-- ARGV: 1 age in ms   2 how many at most (1 to 1000)
+--
+-- Replies: {} no such sale here, or being refilled
+--          {epoch, order id, ticket, order id, ticket...}   oldest first
+
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')
+if not sale[1] or sale[2] == 'filling' then return {} end
+local limit = tonumber(ARGV[2])
+if not limit or limit < 1 or limit > 1000 then return redis.error_reply('read_unconfirmed: 1 to 1000 at most') end
+local time = redis.call('TIME')
+local before = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[1])
+local reply = { sale[1] }
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', before), 'LIMIT', 0, limit)) do
+  local ticket = redis.call('HGET', KEYS[2], id)
+  if ticket then reply[#reply + 1] = id; reply[#reply + 1] = ticket end
+end
+return reply
