@@ -134,6 +134,9 @@ impl Shop {
             // tickets: nothing is sold until none does (rule 13).
             tokio::time::sleep_until(forgotten_at + self.gate.sold_out_memory()).await;
         }
+        // Redis has refused nothing if it was flushed once more meanwhile; the ledger knows.
+        let current = self.ledger.epoch(sale).await?.map(|row| row.epoch);
+        overtaken(current == Some(epoch))?;
         overtaken(fence.open(&terms.sale, epoch, from.left, &from.waves).await?)?;
         die_at!("refill.opened");
         overtaken(self.ledger.record_fill(sale, epoch, fence.run_id()).await?)?;
