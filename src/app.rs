@@ -136,7 +136,9 @@ impl Service {
         let address = listener.local_addr()?;
         let parts = Parts::assemble(config)?;
         let config = &parts.config;
-        let catalog = Catalog::load(&parts.shop.ledger).await.context("cannot load the catalogue from PostgreSQL")?;
+        let catalog = Catalog::load(&parts.shop, config.reconcile.retire_after_ms)
+            .await
+            .context("cannot load the catalogue from PostgreSQL")?;
         let catalog = Arc::new(catalog);
         let health = Arc::new(Health::default());
         health.ledger.store(true, Ordering::Relaxed);
@@ -377,6 +379,7 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
             async move {
                 let resent = relay.resend(resend_after_ms).await?;
                 shop.retire_sales(terms.retire_after_ms).await?;
+                shop.ledger.clear_changes().await?;
                 let swept = expiries.sweep(terms.sweep_grace_ms, batch_max).await?;
                 Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
             }

@@ -107,6 +107,14 @@ pub async fn steer(config: &Config, id: i64, status: SaleStatus) -> anyhow::Resu
     Ok(())
 }
 
+pub async fn remove_sale(config: &Config, id: i64) -> anyhow::Result<()> {
+    if !shop(config)?.remove_sale(SaleId::from_db(id), ACTOR).await? {
+        bail!("there is no sale {id}, or it has orders: close it instead");
+    }
+    tracing::info!(sale = id, "removed");
+    Ok(())
+}
+
 pub async fn add_stock(config: &Config, id: i64, units: i32) -> anyhow::Result<()> {
     if !shop(config)?.add_stock(SaleId::from_db(id), units, ACTOR).await? {
         bail!("there is no sale {id} with a stock to add to");

@@ -93,6 +93,8 @@ enum SaleCommand {
     Pause { id: i64 },
     /// Go on selling
     Resume { id: i64 },
+    /// Remove a sale that nobody ever bought in
+    Remove { id: i64 },
     /// Put more units up for sale
     AddStock {
         id: i64,
@@ -215,6 +217,7 @@ impl Command {
             Self::Sale(SaleCommand::Close { id }) => ask::steer(&config, id, SaleStatus::Closed).await?,
             Self::Sale(SaleCommand::Pause { id }) => ask::steer(&config, id, SaleStatus::Paused).await?,
             Self::Sale(SaleCommand::Resume { id }) => ask::steer(&config, id, SaleStatus::Open).await?,
+            Self::Sale(SaleCommand::Remove { id }) => ask::remove_sale(&config, id).await?,
             Self::Sale(SaleCommand::AddStock { id, units }) => ask::add_stock(&config, id, units).await?,
             Self::Token(args) => rush::tokens(&config, args).await?,
             Self::Orders(args) => ask::orders(&config, args).await?,

@@ -52,6 +52,22 @@ impl fmt::Display for SaleId {
     }
 }
 
+/// Something that is read by many: its kind and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DocId {
+    Sale(i64),
+    Product(i64),
+}
+
+impl fmt::Display for DocId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sale(id) => write!(f, "sale:{id}"),
+            Self::Product(id) => write!(f, "product:{id}"),
+        }
+    }
+}
+
 /// A buyer: 1 to 64 of `A-Z a-z 0-9 _ -`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -79,7 +95,7 @@ impl fmt::Display for UserId {
 }
 
 /// How many units a purchase asks for, at least 1. Whether a sale allows as many is the sale's to say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Units(u32);
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ids::{Invalid, SaleId, Units};
 
@@ -34,7 +34,7 @@ impl Stock {
 }
 
 /// What a sale manager decided; the clock does the rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SaleStatus {
     Open,
@@ -63,7 +63,7 @@ impl fmt::Display for SaleStatus {
 }
 
 /// A sale as instances keep it in memory: its terms, not its stock.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sale {
     pub id: SaleId,
     pub product_id: i64,
@@ -102,6 +102,21 @@ impl Sale {
             SaleStatus::Open => "open",
         }
     }
+}
+
+/// A product as it is shown.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Product {
+    pub id: i64,
+    pub name: String,
+    pub description: String,
+}
+
+/// What many read, as copies of it are kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Document {
+    Sale(Sale),
+    Product(Product),
 }
 
 /// The terms of a sale that is to be created, checked.

@@ -1,9 +1,10 @@
 //! All Redis keys.
 //!
 //! The sharding rule: keys that one script touches share a hash tag. Everything about a sale's home shard is tagged
-//! `{sale}`, everything about its shard k > 0 `{sale.k}`. Locks are alone under their own names. No other keys exist.
+//! `{sale}`, everything about its shard k > 0 `{sale.k}`. Locks and cached documents are alone under
+//! their own names. No other keys exist.
 
-use crate::domain::ids::{SaleId, Shard};
+use crate::domain::ids::{DocId, SaleId, Shard};
 
 /// Makes keys under one prefix, so that several systems can share a server.
 #[derive(Debug, Clone)]
@@ -50,6 +51,10 @@ impl Keys {
             holders: key("holders"),
             limits: ["limit:buyer", "limit:address", "limit:sale"].map(key),
         }
+    }
+
+    pub fn doc(&self, id: DocId) -> String {
+        format!("{}doc:{{{id}}}", self.prefix)
     }
 
     pub fn lock(&self, name: &str) -> String {

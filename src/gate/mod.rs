@@ -1,6 +1,8 @@
 //! Redis: the gate in front of the sale. Fast, not trusted. The only room that names redis.
 
 mod answers;
+pub mod bloom;
+pub mod cache;
 pub mod desk;
 pub mod keys;
 pub mod lock;

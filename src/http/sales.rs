@@ -21,12 +21,12 @@ pub async fn list(till: Data<Till>) -> HttpResponse {
 }
 
 pub async fn show(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
-    let sale = till.catalog.get(sale_id(&request)?).ok_or_else(Problem::unknown_sale)?;
+    let sale = till.catalog.sale(sale_id(&request)?).await?.ok_or_else(Problem::unknown_sale)?;
     Ok(HttpResponse::Ok().json(shown(&sale, &till).await))
 }
 
 pub async fn product(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
-    let product = till.product(product_id(&request)?).await?;
+    let product = till.catalog.product(product_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(product.ok_or_else(Problem::not_found)?))
 }
 

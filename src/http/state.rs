@@ -22,7 +22,7 @@ struct State {
 }
 
 async fn state(request: &HttpRequest, till: &Till) -> Result<State, Problem> {
-    let sale = till.catalog.get(sale_id(request)?).ok_or_else(Problem::unknown_sale)?;
+    let sale = till.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
     let sold_out = till.is_sold_out(sale.id).await;
     let now_ms = till.catalog.clock.now_ms();
     Ok(State {

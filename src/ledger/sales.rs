@@ -1,11 +1,11 @@
 //! Sales and products: creating, changing, reading.
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{Executor, PgConnection};
 
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{SaleId, Units};
-use crate::domain::sale::{NewSale, Sale, SaleStatus};
+use crate::domain::ids::{DocId, SaleId, Units};
+use crate::domain::sale::{Document, NewSale, Product, Sale, SaleStatus};
 
 /// A sale with its figures, for people.
 #[derive(Debug, Clone)]
@@ -13,14 +13,6 @@ pub struct SaleFigures {
     pub sale: Sale,
     pub total_stock: i64,
     pub stock: i64,
-}
-
-/// A product as it is shown.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct Product {
-    pub id: i64,
-    pub name: String,
-    pub description: String,
 }
 
 struct SaleRow {
@@ -39,7 +31,6 @@ struct SaleRow {
     status: String,
     purchase_key: String,
     waiting_key: String,
-    version: i64,
 }
 
 impl SaleRow {
@@ -65,9 +56,9 @@ impl SaleRow {
     }
 }
 
-/// Raises the catalogue's version; its row lock makes versions commit in the order they were given.
-async fn next_version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
-    Ok(sqlx::query_scalar!("UPDATE catalog_version SET version = version + 1 RETURNING version").fetch_one(tx).await?)
+/// The catalogue's version as this transaction has left it; its row stays locked until then.
+async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
+    Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
 }
 
 impl Ledger {
@@ -75,7 +66,6 @@ impl Ledger {
     /// sale and the catalogue version from which on it is known.
     pub async fn create_sale(&self, new: &NewSale, keys: [&str; 2]) -> Result<(SaleId, i64), LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let version = next_version(&mut tx).await?;
         // DO UPDATE, because DO NOTHING would not return the row that is there.
         let product = sqlx::query_scalar!(
             "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
@@ -85,9 +75,9 @@ impl Ledger {
         .await?;
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
-                                pay_within_ms, purchase_key, waiting_key, version)
-             VALUES ($1, $2, $3::bigint, $3::bigint - $12::bigint, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
-                     $8, $9, $10, $11)
+                                pay_within_ms, purchase_key, waiting_key)
+             VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
+                     $8, $9, $10)
              RETURNING id",
             product,
             new.price_cents,
@@ -99,7 +89,6 @@ impl Ledger {
             new.pay_within_ms,
             keys[0],
             keys[1],
-            version,
             new.held_back().cast_signed()
         )
         .fetch_one(&mut *tx)
@@ -116,6 +105,7 @@ impl Ledger {
             .await?;
         }
         sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
+        let version = version(&mut tx).await?;
         tx.commit().await?;
         Ok((SaleId::from_db(id), version))
     }
@@ -128,12 +118,10 @@ impl Ledger {
         actor: &str,
     ) -> Result<Option<i64>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let version = next_version(&mut tx).await?;
         let changed = sqlx::query!(
-            "UPDATE sales SET status = $2, version = $3 WHERE id = $1 AND (status <> 'closed' OR $2 = 'closed')",
+            "UPDATE sales SET status = $2 WHERE id = $1 AND (status <> 'closed' OR $2 = 'closed')",
             sale.get(),
-            status.as_str(),
-            version
+            status.as_str()
         )
         .execute(&mut *tx)
         .await?;
@@ -148,24 +136,37 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
+        let version = version(&mut tx).await?;
         tx.commit().await?;
         Ok(Some(version))
     }
 
-    /// Sales that changed after the given catalogue version, and the version they add up to. One snapshot.
-    pub async fn sales_since(&self, version: i64) -> Result<(Vec<Sale>, i64), LedgerError> {
-        let rows = sqlx::query_as!(
-            SaleRow,
-            "SELECT s.id, product_id, p.name AS product, price_cents, total_stock, stock, per_user, min_level, captcha,
-                    starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key, version
-             FROM sales s JOIN products p ON p.id = s.product_id WHERE version > $1 ORDER BY version LIMIT 10000",
-            version
+    /// Removes a sale that nobody ever bought in; `None` when there is no such sale, or it has orders.
+    pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        // The epoch row is locked first: purchases insert their rows only while they hold it.
+        let epochs = sqlx::query!("DELETE FROM sale_epochs WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
+        let bought = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM outbox WHERE sale_id = $1 AND kind = 'order_placed') AS "bought!""#,
+            sale.get()
         )
-        .fetch_all(&self.pool)
+        .fetch_one(&mut *tx)
         .await?;
-        let newest = rows.last().map_or(version, |row| row.version);
-        let sales = rows.into_iter().map(|row| Ok(row.figures()?.sale)).collect::<Result<_, LedgerError>>()?;
-        Ok((sales, newest))
+        if epochs.rows_affected() == 0 || bought {
+            return Ok(None);
+        }
+        sqlx::query!("DELETE FROM sale_waves WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM sales WHERE id = $1", sale.get()).execute(&mut *tx).await?;
+        sqlx::query!(
+            "INSERT INTO audit_log (actor, action, subject) VALUES ($1, 'sale removed', $2)",
+            actor,
+            format!("sale {sale}")
+        )
+        .execute(&mut *tx)
+        .await?;
+        let version = version(&mut tx).await?;
+        tx.commit().await?;
+        Ok(Some(version))
     }
 
     /// Sales with their figures, newest first; all of them, or one.
@@ -173,7 +174,7 @@ impl Ledger {
         let rows = sqlx::query_as!(
             SaleRow,
             "SELECT s.id, product_id, p.name AS product, price_cents, total_stock, stock, per_user, min_level, captcha,
-                    starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key, version
+                    starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
              FROM sales s JOIN products p ON p.id = s.product_id
              WHERE $1::bigint IS NULL OR s.id = $1 ORDER BY s.id DESC LIMIT $2",
             only.map(SaleId::get),
@@ -184,10 +185,21 @@ impl Ledger {
         rows.into_iter().map(SaleRow::figures).collect()
     }
 
-    pub async fn product(&self, id: i64) -> Result<Option<Product>, LedgerError> {
-        Ok(sqlx::query_as!(Product, "SELECT id, name, description FROM products WHERE id = $1", id)
-            .fetch_optional(&self.pool)
-            .await?)
+    /// A document as PostgreSQL has it, and the catalogue's version that it is of; one snapshot.
+    pub async fn document(&self, id: DocId) -> Result<(Option<Document>, i64), LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let as_of = version(&mut tx).await?;
+        let document = match id {
+            DocId::Sale(id) => load_sales(&mut tx, &[id]).await?.pop().map(Document::Sale),
+            DocId::Product(id) => {
+                sqlx::query_as!(Product, "SELECT id, name, description FROM products WHERE id = $1", id)
+                    .fetch_optional(&mut *tx)
+                    .await?
+                    .map(Document::Product)
+            }
+        };
+        Ok((document, as_of))
     }
 
     /// Makes or renews a sample product.
@@ -202,4 +214,18 @@ impl Ledger {
         .await?;
         Ok(())
     }
+}
+
+/// Sales by their numbers; those that are gone are left out.
+pub(super) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<Sale>, LedgerError> {
+    let rows = sqlx::query_as!(
+        SaleRow,
+        "SELECT s.id, product_id, p.name AS product, price_cents, total_stock, stock, per_user, min_level, captcha,
+                starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
+         FROM sales s JOIN products p ON p.id = s.product_id WHERE s.id = ANY($1)",
+        ids
+    )
+    .fetch_all(tx)
+    .await?;
+    rows.into_iter().map(|row| Ok(row.figures()?.sale)).collect()
 }

@@ -1,73 +1,135 @@
-//! What every serving instance knows of all sales: their terms, in memory, at most a notice behind.
+//! What every serving instance knows of all sales: the terms of those that are sold or were lately, in memory, at most a
+//! notice behind; and a reader for everything else.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::clock::Clock;
-use super::{SaleError, Step};
-use crate::domain::ids::SaleId;
-use crate::domain::sale::Sale;
-use crate::ledger::{Ledger, LedgerError};
+use super::reader::Reader;
+use super::{SaleError, Shop, Step};
+use crate::domain::ids::{DocId, SaleId};
+use crate::domain::sale::{Document, Product, Sale};
+use crate::gate::bloom::Filter;
+use crate::ledger::Ledger;
 
-/// All sales, and this instance's name on the list of those that know them.
+/// The filter is built anew this often, whether anything was heard or not: the net under everything else.
+const REBUILD_EVERY: Duration = Duration::from_secs(300);
+
+/// The sales, and this instance's name on the list of those that know them.
 pub struct Catalog {
     ledger: Ledger,
     instance: Uuid,
-    sales: ArcSwap<HashMap<SaleId, Arc<Sale>>>,
+    retire_after_ms: u64,
+    live: ArcSwap<HashMap<SaleId, Arc<Sale>>>,
+    reader: Reader,
     version: AtomicI64,
+    /// When everything was loaded last; one load at a time.
+    loaded: Mutex<Instant>,
     pub clock: Clock,
 }
 
 impl Catalog {
     /// Loads everything there is.
-    pub async fn load(ledger: &Ledger) -> Result<Self, SaleError> {
+    pub async fn load(shop: &Shop, retire_after_ms: u64) -> Result<Self, SaleError> {
+        let empty = Filter::of(&[]).map_err(SaleError::Filter)?;
         let catalog = Self {
-            ledger: ledger.clone(),
+            ledger: shop.ledger.clone(),
             instance: Uuid::new_v4(),
-            sales: ArcSwap::default(),
+            retire_after_ms,
+            live: ArcSwap::default(),
+            reader: Reader::new(shop.ledger.clone(), shop.gate.clone(), empty),
             version: AtomicI64::new(0),
-            clock: Clock::set_to(ledger.now_ms().await?),
+            loaded: Mutex::new(Instant::now()),
+            clock: Clock::set_to(shop.ledger.now_ms().await?),
         };
+        catalog.load_all().await?;
         while catalog.keep_up().await? == Step::More {}
         Ok(catalog)
     }
 
-    pub fn get(&self, sale: SaleId) -> Option<Arc<Sale>> {
-        self.sales.load().get(&sale).cloned()
+    /// A sale that is sold, or was lately.
+    pub fn live(&self, sale: SaleId) -> Option<Arc<Sale>> {
+        self.live.load().get(&sale).cloned()
+    }
+
+    /// Any sale.
+    pub async fn sale(&self, sale: SaleId) -> Result<Option<Arc<Sale>>, SaleError> {
+        if let Some(live) = self.live(sale) {
+            metrics::counter!("seckill_reads_total", "level" => "live").increment(1);
+            return Ok(Some(live));
+        }
+        let found = self.reader.read(DocId::Sale(sale.get())).await?;
+        Ok(found.and_then(|doc| match &*doc {
+            Document::Sale(sale) => Some(Arc::new(sale.clone())),
+            Document::Product(_) => None,
+        }))
+    }
+
+    pub async fn product(&self, id: i64) -> Result<Option<Product>, SaleError> {
+        let found = self.reader.read(DocId::Product(id)).await?;
+        Ok(found.and_then(|doc| match &*doc {
+            Document::Product(product) => Some(product.clone()),
+            Document::Sale(_) => None,
+        }))
     }
 
     /// The newest sales first.
     pub fn newest(&self, limit: usize) -> Vec<Arc<Sale>> {
-        let mut sales: Vec<_> = self.sales.load().values().cloned().collect();
+        let mut sales: Vec<_> = self.live.load().values().cloned().collect();
         sales.sort_unstable_by_key(|sale| std::cmp::Reverse(sale.id));
         sales.truncate(limit);
         sales
     }
 
-    /// Loads what has changed, says so to those who wait for it, and hears PostgreSQL's time.
-    pub async fn keep_up(&self) -> Result<Step, LedgerError> {
-        self.ledger.in_time(self.catch_up()).await
+    /// Takes in what has changed, says so to those who wait for it, and hears PostgreSQL's time.
+    pub async fn keep_up(&self) -> Result<Step, SaleError> {
+        self.ledger.in_time(async { Ok(self.catch_up().await) }).await?
     }
 
-    async fn catch_up(&self) -> Result<Step, LedgerError> {
-        let (changed, version) = self.ledger.sales_since(self.version.load(Ordering::Relaxed)).await?;
-        if !changed.is_empty() {
-            let mut sales = HashMap::clone(&self.sales.load());
-            sales.extend(changed.into_iter().map(|sale| (sale.id, Arc::new(sale))));
-            self.sales.store(Arc::new(sales));
+    async fn catch_up(&self) -> Result<Step, SaleError> {
+        let version = self.version.load(Ordering::Relaxed);
+        match self.ledger.changes_since(version, self.retire_after_ms).await? {
+            None => self.load_all().await?,
+            Some(changes) => {
+                let overdue = self.loaded.lock().await.elapsed() > REBUILD_EVERY;
+                if changes.removed || overdue || self.reader.wants_new_filter() {
+                    // A filter forgets nothing: what was removed is gone only from a new one.
+                    self.load_all().await?;
+                } else if !changes.live.is_empty() {
+                    let mut live = HashMap::clone(&self.live.load());
+                    live.extend(changes.live.into_iter().map(|sale| (sale.id, Arc::new(sale))));
+                    self.live.store(Arc::new(live));
+                }
+                for (id, version) in changes.documents {
+                    self.reader.heard(id, version, !changes.removed).await;
+                }
+                self.version.fetch_max(changes.version, Ordering::Relaxed);
+            }
         }
-        self.version.store(version, Ordering::Relaxed);
+        let version = self.version.load(Ordering::Relaxed);
         let (now_ms, newest) = self.ledger.beat(self.instance, version).await?;
         self.clock.hear(now_ms);
         Ok(if newest > version { Step::More } else { Step::Idle })
     }
 
+    async fn load_all(&self) -> Result<(), SaleError> {
+        let mut loaded = self.loaded.lock().await;
+        let all = self.ledger.catalogue(self.retire_after_ms).await?;
+        self.reader.set_filter(Filter::of(&all.ids).map_err(SaleError::Filter)?);
+        self.live.store(Arc::new(all.live.into_iter().map(|sale| (sale.id, Arc::new(sale))).collect()));
+        self.version.fetch_max(all.version, Ordering::Relaxed);
+        *loaded = Instant::now();
+        Ok(())
+    }
+
     /// Says goodbye, so that nobody waits for this instance.
-    pub async fn leave(&self) -> Result<(), LedgerError> {
-        self.ledger.leave(self.instance).await
+    pub async fn leave(&self) -> Result<(), SaleError> {
+        Ok(self.ledger.leave(self.instance).await?)
     }
 }

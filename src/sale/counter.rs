@@ -5,7 +5,6 @@ use super::till::Till;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::orders::OrderFilter;
-use crate::ledger::sales::Product;
 
 /// Orders that are listed at most.
 const LIST_MAX: i64 = 100;
@@ -33,10 +32,6 @@ impl Till {
         let sold_out = view.is_some_and(|view| view.serving && view.available == Some(0));
         self.sold_out.note(sale, sold_out);
         sold_out
-    }
-
-    pub async fn product(&self, id: i64) -> Result<Option<Product>, SaleError> {
-        Ok(self.ledger.product(id).await?)
     }
 
     /// An order of this buyer's; another's is not told from none.

@@ -10,6 +10,7 @@ pub mod fulfil;
 pub mod intake;
 pub mod plan;
 pub mod purchase;
+pub mod reader;
 pub mod reconcile;
 pub mod refill;
 pub mod release;
@@ -28,6 +29,8 @@ pub enum SaleError {
     Ledger(#[from] LedgerError),
     #[error(transparent)]
     Queue(#[from] QueueError),
+    #[error("no filter can be made: {0}")]
+    Filter(&'static str),
     /// Another instance is at it.
     #[error("{0} is being done elsewhere")]
     Busy(&'static str),

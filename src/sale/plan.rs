@@ -6,7 +6,6 @@ use super::refill::Guard;
 use super::{SaleError, Shop};
 use crate::domain::ids::SaleId;
 use crate::domain::sale::{NewSale, SaleStatus};
-use crate::ledger::notices::Topic;
 
 /// How long to wait for every instance to know of a change.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -16,7 +15,6 @@ impl Shop {
     pub async fn create_sale(&self, new: &NewSale, retire_after_ms: u64) -> Result<(SaleId, bool), SaleError> {
         let [purchase_key, waiting_key] = [random_key(), random_key()];
         let (sale, version) = self.ledger.create_sale(new, [&purchase_key, &waiting_key]).await?;
-        self.ledger.notify(Topic::Catalog).await?;
         // Serving instances do the same: whoever is first fills it, and the others find it whole.
         let mut guard = Guard::new(self.clone(), retire_after_ms);
         let deadline = tokio::time::Instant::now() + PATIENCE;
@@ -44,10 +42,18 @@ impl Shop {
         Ok(added)
     }
 
+    /// Removes a sale that nobody ever bought in, from every instance's memory too; `false` when there is none, or it has
+    /// orders.
+    pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
+        let Some(version) = self.ledger.remove_sale(sale, actor).await? else { return Ok(false) };
+        self.gate.forget(sale).await?;
+        self.ledger.everyone_has(version, PATIENCE).await?;
+        Ok(true)
+    }
+
     /// Pauses, resumes or closes a sale, in the ledger first; `false` when it does not exist or is closed for good.
     pub async fn set_sale_status(&self, sale: SaleId, status: SaleStatus, actor: &str) -> Result<bool, SaleError> {
         let Some(version) = self.ledger.set_sale_status(sale, status, actor).await? else { return Ok(false) };
-        self.ledger.notify(Topic::Catalog).await?;
         // A refill under way may have read the old status: say it again until a served epoch has taken it.
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while let Some(row) = self.ledger.epoch(sale).await? {

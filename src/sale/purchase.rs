@@ -62,7 +62,12 @@ pub enum Refusal {
 impl Till {
     /// One purchase, in the contract's order of answers.
     pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
-        let sale = self.catalog.get(request.sale).ok_or(Refusal::UnknownSale)?;
+        let sale = match self.catalog.live(request.sale) {
+            Some(live) => live,
+            None => {
+                self.catalog.sale(request.sale).await.map_err(|_| Refusal::Unavailable)?.ok_or(Refusal::UnknownSale)?
+            }
+        };
         if request.units > sale.per_user {
             return Err(Refusal::TooMany { per_user: sale.per_user });
         }

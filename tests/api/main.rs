@@ -15,6 +15,7 @@ mod limits;
 mod locks;
 mod memory;
 mod outage;
+mod reads;
 mod settle;
 mod stock;
 mod waves;
