@@ -1,0 +1,119 @@
+//! What a run came to, as one line; and how long the system was not whole.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use chrono::{DateTime, Utc};
+use sqlx::PgPool;
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use crate::world::{World, ask};
+
+#[derive(Debug, Default, Clone)]
+pub struct Figures {
+    pub requests: usize,
+    pub accepted: usize,
+    /// On their way at the moment of the injection.
+    pub in_flight: usize,
+    /// Writes or tickets that a server really lost, where it applies.
+    pub lost: Option<String>,
+    /// From the injection until a purchase made after it had become an order.
+    pub recovery: Option<Duration>,
+    /// From the injection until every unit could be bought or was promised for good, and somebody had bought.
+    pub undersold: Option<Duration>,
+    /// What else there is to say.
+    pub note: String,
+}
+
+impl Figures {
+    pub const HEAD: &'static str =
+        "scenario seed  requests    202s in flight  recovery undersold  verdict  lost writes; what else was seen";
+
+    pub fn line(&self, name: &str, seed: u64) -> String {
+        let time = |time: Option<Duration>| time.map_or("-".to_owned(), |t| format!("{:.2} s", t.as_secs_f64()));
+        let rest = [self.lost.as_ref().map_or(String::new(), |lost| format!("lost {lost}")), self.note.clone()];
+        let rest = rest.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+        format!(
+            "{name:<8} {seed:>4} {:>9} {:>7} {:>9} {:>9} {:>9}  held     {rest}",
+            self.requests,
+            self.accepted,
+            self.in_flight,
+            time(self.recovery),
+            time(self.undersold),
+        )
+    }
+}
+
+/// How long to watch for wholeness.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// Looks at a system from beside it.
+#[derive(Clone)]
+pub struct Watch {
+    pub sql: PgPool,
+    pub redis: redis::Client,
+    pub sale: i64,
+    /// What every Redis key of the sale begins with.
+    pub tag: String,
+}
+
+impl Watch {
+    /// Waits until nothing that was held before a moment is in the air: Redis serves the ledger's epoch, on the run that
+    /// it was filled on, and every hold from before has its row. Says when that was.
+    pub async fn whole_after(self, moment: SystemTime) -> Option<SystemTime> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            let looked = SystemTime::now();
+            if timeout(Duration::from_secs(2), self.is_whole(moment)).await.is_ok_and(|whole| whole.unwrap_or(false)) {
+                return Some(looked);
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        None
+    }
+
+    async fn is_whole(&self, moment: SystemTime) -> anyhow::Result<bool> {
+        let (epoch, run_id): (i64, Option<String>) =
+            sqlx::query_as("SELECT epoch, run_id FROM sale_epochs WHERE sale_id = $1")
+                .bind(self.sale)
+                .fetch_one(&self.sql)
+                .await?;
+        let mut redis = self.redis.get_multiplexed_async_connection().await?;
+        let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await?;
+        let mut state = redis::cmd("HMGET");
+        let state = state.arg(format!("{}:sale", self.tag)).arg(&["epoch", "state"]);
+        let (served, state): (Option<i64>, Option<String>) = state.query_async(&mut redis).await?;
+        let on_this_run = run_id.is_some_and(|run_id| info.contains(&run_id));
+        if !on_this_run || served != Some(epoch) || state.as_deref() != Some("open") {
+            return Ok(false);
+        }
+        Ok(self.holes(moment).await?.is_empty())
+    }
+
+    /// Holds from before a moment that have no purchase row.
+    pub async fn holes(&self, moment: SystemTime) -> anyhow::Result<Vec<Uuid>> {
+        let moment_ms = moment.duration_since(SystemTime::UNIX_EPOCH)?.as_millis().to_string();
+        let unconfirmed = format!("{}:unconfirmed", self.tag);
+        let held: Vec<String> = ask(&self.redis, &["ZRANGEBYSCORE", &unconfirmed, "-inf", &moment_ms]).await?;
+        let held: Vec<Uuid> = held.iter().filter_map(|id| Uuid::try_parse(id).ok()).collect();
+        let known: Vec<Uuid> =
+            sqlx::query_scalar("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)")
+                .bind(&held)
+                .fetch_all(&self.sql)
+                .await?;
+        Ok(held.into_iter().filter(|order| !known.contains(order)).collect())
+    }
+}
+
+/// When the first purchase that was made after a moment had become an order.
+pub async fn first_order_after(world: &World, moment: SystemTime) -> anyhow::Result<Option<SystemTime>> {
+    let first: Option<DateTime<Utc>> = sqlx::query_scalar(
+        "SELECT min(o.created_at) FROM orders o JOIN outbox p ON p.order_id = o.id AND p.kind = 'order_placed'
+         WHERE p.sale_id = $1 AND p.created_at > $2",
+    )
+    .bind(world.sale.id)
+    .bind(DateTime::<Utc>::from(moment))
+    .fetch_one(&world.sql)
+    .await?;
+    Ok(first.map(Into::into))
+}

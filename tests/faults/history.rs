@@ -1,0 +1,187 @@
+//! Every call that was made, held against the end state and against every later call.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{bail, ensure};
+use uuid::Uuid;
+
+use crate::world::World;
+
+/// One request, and what was said to it.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub user: String,
+    pub keyless: bool,
+    pub sent: SystemTime,
+    pub answered: SystemTime,
+    /// 0: no answer came.
+    pub status: u16,
+    pub code: String,
+    pub order: Option<Uuid>,
+    pub order_status: String,
+}
+
+impl Call {
+    fn told(&self) -> String {
+        format!(
+            "{} {}{}{}",
+            self.status,
+            self.code,
+            self.order_status,
+            self.order.map_or(String::new(), |o| format!(" {o}"))
+        )
+    }
+}
+
+#[derive(Default)]
+pub struct History {
+    pub calls: Vec<Call>,
+}
+
+/// An order as it ended, with its purchase.
+struct End {
+    user: String,
+    status: String,
+    purchased: SystemTime,
+}
+
+/// The clocks of PostgreSQL and of this process are one; this is for the time between reading and writing them down.
+const SLACK: Duration = Duration::from_millis(100);
+/// How much of what is wrong is shown.
+const SHOWN: usize = 5;
+
+impl History {
+    pub fn merge(&mut self, other: Self) {
+        self.calls.extend(other.calls);
+    }
+
+    pub fn accepted(&self) -> usize {
+        self.calls.iter().filter(|call| call.status == 202).count()
+    }
+
+    /// How many requests had this answer.
+    pub fn told(&self, status: u16, code: &str) -> usize {
+        self.calls.iter().filter(|call| call.status == status && call.code == code).count()
+    }
+
+    /// Distinct orders that were promised.
+    pub fn promises(&self) -> BTreeMap<Uuid, &str> {
+        let accepted = self.calls.iter().filter(|call| call.status == 202);
+        accepted.filter_map(|call| Some((call.order?, call.user.as_str()))).collect()
+    }
+
+    /// Call it at rest.
+    pub async fn hold_against(&self, world: &World) -> anyhow::Result<()> {
+        let rows: Vec<(Uuid, String, Option<String>, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(
+            "SELECT p.order_id, p.user_id, o.status, p.created_at FROM outbox p LEFT JOIN orders o ON o.id = p.order_id
+             WHERE p.kind = 'order_placed' AND p.sale_id = $1",
+        )
+        .bind(world.sale.id)
+        .fetch_all(&world.sql)
+        .await?;
+        let ends: HashMap<Uuid, End> = rows
+            .into_iter()
+            .map(|(id, user, status, purchased)| {
+                (id, End { user, status: status.unwrap_or_else(|| "accepted".into()), purchased: purchased.into() })
+            })
+            .collect();
+        let mut wrong = Vec::new();
+        self.promises_were_kept(&ends, &mut wrong);
+        let mut by_user: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
+        for call in &self.calls {
+            by_user.entry(&call.user).or_default().push(call);
+        }
+        for calls in by_user.values_mut() {
+            calls.sort_by_key(|call| call.sent);
+            contradictions(calls, &mut wrong);
+        }
+        // With orders that end, a buyer may own several one after the other, and units come back.
+        let lasting = world.sale.pay_within_s > 60;
+        for (order, end) in &ends {
+            let calls = by_user.get(end.user.as_str()).map_or(&[][..], Vec::as_slice);
+            not_asked_for(*order, end, calls, lasting, &mut wrong);
+        }
+        if lasting {
+            let mut owners: HashMap<&str, usize> = HashMap::new();
+            ends.values().for_each(|end| *owners.entry(end.user.as_str()).or_default() += 1);
+            wrong.extend(owners.iter().filter(|(_, n)| **n > 1).map(|(user, n)| format!("{user} has {n} orders")));
+            ensure!(
+                ends.len() <= usize::try_from(world.sale.stock)?,
+                "{} orders for {} units",
+                ends.len(),
+                world.sale.stock
+            );
+        }
+        if !wrong.is_empty() {
+            let number = wrong.len();
+            wrong.truncate(SHOWN);
+            bail!("{number} contradictions: {}", wrong.join("; "));
+        }
+        Ok(())
+    }
+
+    /// Every 202 is found, is its buyer's, and did not come to nothing.
+    fn promises_were_kept(&self, ends: &HashMap<Uuid, End>, wrong: &mut Vec<String>) {
+        for (order, user) in self.promises() {
+            match ends.get(&order) {
+                None => wrong.push(format!("LOST: {user} was promised {order}, which nobody knows")),
+                Some(end) if end.user != user => wrong.push(format!("{order} of {user} belongs to {}", end.user)),
+                Some(end) if end.status == "rejected" => wrong.push(format!("{order} of {user} ended rejected")),
+                Some(end) if end.status == "accepted" => wrong.push(format!("{order} of {user} hangs")),
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// No answer contradicts one that had been heard before the question was put.
+fn contradictions(calls: &[&Call], wrong: &mut Vec<String>) {
+    let known = |call: &Call| match (call.status, call.code.as_str()) {
+        (0, _) | (202, _) => true,
+        (503, "temporarily-unavailable") | (409, "sold-out") => true,
+        (409, "already-purchased") => call.keyless,
+        _ => false,
+    };
+    for call in calls {
+        if !known(call) {
+            wrong.push(format!("{} was told {}", call.user, call.told()));
+        }
+    }
+    for (at, before) in calls.iter().enumerate().filter(|(_, call)| call.status == 202) {
+        for after in calls[at + 1..].iter().filter(|after| after.sent > before.answered) {
+            let fits = match (after.status, after.code.as_str()) {
+                (0 | 503, _) => true,
+                (202, _) if after.keyless => true, // another purchase, after the first has ended
+                (202, _) => after.order == before.order && rank(&after.order_status) >= rank(&before.order_status),
+                (409, "already-purchased") => after.order.is_some(),
+                (409, "sold-out") => after.keyless, // its order has ended, and this is a new purchase
+                _ => false,
+            };
+            if !fits {
+                wrong.push(format!("{} was told {} and then {}", after.user, before.told(), after.told()));
+            }
+        }
+    }
+}
+
+/// An order whose buyer did not ask for it, or was told that there is nothing when there was his purchase already.
+fn not_asked_for(order: Uuid, end: &End, calls: &[&Call], lasting: bool, wrong: &mut Vec<String>) {
+    let open = |call: &&&Call| matches!(call.status, 0 | 202 | 503) || call.order == Some(order);
+    if !calls.iter().any(|call| open(&call)) {
+        wrong.push(format!("{} has {order} and was told otherwise", end.user));
+    }
+    for call in calls.iter().filter(|call| call.sent > end.purchased + SLACK && (lasting || !call.keyless)) {
+        if matches!(call.status, 403 | 404) || call.code == "sold-out" {
+            wrong.push(format!("{} holds {order} and was told {}", end.user, call.told()));
+        }
+    }
+}
+
+/// Where in its life an order is.
+fn rank(status: &str) -> usize {
+    ["accepted", "pending_payment", "paid", "refunding", "refunded", "cancelled", "rejected"]
+        .iter()
+        .position(|known| *known == status)
+        .unwrap_or(usize::MAX)
+}

@@ -1,0 +1,152 @@
+//! The fault suite: the whole system killed and maltreated in mid-rush, on real servers, every run ending in an audit.
+//!
+//! `./dev test --faults [--only F5] [--seed N]` starts the servers (the set `faults`) and this runner. A run is one
+//! scenario with one seed: a system of its own (database, prefixes, processes), a sale, a rush, the fault at a random
+//! moment of it, what was killed started again, rest, `seckill audit`, the last units sold, and the history of every
+//! call that the clients made held against the end state. It prints one line.
+//!
+//! Reading order: `servers` and `service` are what is killed, `world` puts a system together, `rush` is the crowd,
+//! `history` its judge, `run` the course of every scenario; then the scenarios by theme.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on shall fail
+
+mod deaths;
+mod figures;
+mod forgetting;
+mod history;
+mod kills;
+mod messages;
+mod outages;
+mod places;
+mod run;
+mod rush;
+mod servers;
+mod service;
+mod wire;
+mod world;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+
+use figures::Figures;
+use servers::Servers;
+
+/// What a scenario is given.
+#[derive(Clone)]
+pub struct Terms {
+    pub servers: Arc<Servers>,
+    pub seed: u64,
+    /// Rounds of `kill9`.
+    pub rounds: u64,
+    /// Outages at their full length.
+    pub full: bool,
+}
+
+#[derive(Parser)]
+#[command(name = "faults", about = "The fault suite")]
+struct Args {
+    /// Only these scenarios; may be given several times
+    #[arg(long)]
+    only: Vec<String>,
+    /// Only this seed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Seeds 1 to N
+    #[arg(long, default_value_t = 3)]
+    seeds: u64,
+    /// Rounds of kill9
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
+    /// Outages at their full length: a minute
+    #[arg(long)]
+    full: bool,
+    /// Name the scenarios and end
+    #[arg(long)]
+    list: bool,
+}
+
+/// Name, and what is done to the system.
+const SCENARIOS: [(&str, &str); 16] = [
+    ("F1", "serve aborted between the Redis decrement and the outbox insert"),
+    ("F2", "work aborted between the database commit and the AMQP ack"),
+    ("F3", "work aborted after publish, before the outbox row is marked"),
+    ("F4", "RabbitMQ stopped"),
+    ("F5", "Redis killed, the end of its AOF cut off"),
+    ("F6", "a replica detached, selling goes on, master killed, replica promoted"),
+    ("F7", "FLUSHALL, then SCRIPT FLUSH"),
+    ("F8", "backends killed in mid-commit, then PostgreSQL restarted"),
+    ("F9", "every message delivered ten times, shuffled"),
+    ("F13", "poison messages"),
+    ("F15", "disk or memory alarm at the broker, then Redis at maxmemory"),
+    ("F21", "SIGTERM under load"),
+    ("F23", "the dead-letter queue full, then deleted"),
+    ("refill4", "four serve instances, refills forced again and again"),
+    ("places", "a process aborted at each named place"),
+    ("kill9", "kill -9 of a random process or server"),
+];
+
+async fn play(name: &str, terms: Terms) -> anyhow::Result<Figures> {
+    match name {
+        "F1" => deaths::before_the_row(terms).await,
+        "F2" => deaths::before_the_ack(terms).await,
+        "F3" => deaths::before_the_mark(terms).await,
+        "F4" => outages::broker_stopped(terms).await,
+        "F5" => forgetting::last_writes_lost(terms).await,
+        "F6" => forgetting::stale_replica_promoted(terms).await,
+        "F7" => forgetting::flushed(terms).await,
+        "F8" => outages::postgres_restarted(terms).await,
+        "F9" => messages::ten_deliveries(terms).await,
+        "F13" => messages::poison(terms).await,
+        "F15" => outages::no_room(terms).await,
+        "F21" => deaths::told_to_go(terms).await,
+        "F23" => messages::no_dead_letters(terms).await,
+        "refill4" => forgetting::refilled_all_the_time(terms).await,
+        "places" => places::everywhere(terms).await,
+        "kill9" => kills::rounds(terms).await,
+        other => anyhow::bail!("there is no scenario {other}"),
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.list {
+        SCENARIOS.iter().for_each(|(name, what)| println!("{name:<8} {what}"));
+        return ExitCode::SUCCESS;
+    }
+    if let Some(unknown) = args.only.iter().find(|only| !SCENARIOS.iter().any(|(name, _)| name == only)) {
+        eprintln!("there is no scenario {unknown}: --list names them");
+        return ExitCode::from(2);
+    }
+    let servers = Arc::new(Servers::find().expect("run this by ./dev test --faults"));
+    let seeds = args.seed.map_or(1..=args.seeds, |seed| seed..=seed);
+    let (mut passed, mut failed) = (0, Vec::new());
+    println!("{}", Figures::HEAD);
+    for (name, what) in SCENARIOS {
+        if !args.only.is_empty() && !args.only.iter().any(|only| only == name) {
+            continue;
+        }
+        println!("-- {name}: {what}");
+        for seed in seeds.clone() {
+            let terms = Terms { servers: Arc::clone(&servers), seed, rounds: args.rounds, full: args.full };
+            // In a task of its own, so that a panic is one run's failure.
+            let ended = tokio::spawn(play(name, terms)).await;
+            match ended.map_err(anyhow::Error::from).and_then(|figures| figures) {
+                Ok(figures) => {
+                    passed += 1;
+                    println!("{}", figures.line(name, seed));
+                }
+                Err(error) => {
+                    println!("{name:<8} {seed:>4}  FAILED: {error:#}");
+                    failed.push(format!("{name} --seed {seed}"));
+                    servers.mend().await;
+                }
+            }
+        }
+    }
+    println!("{passed} passed, {} failed", failed.len());
+    failed.iter().for_each(|again| println!("  ./dev test --faults --only {again}"));
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

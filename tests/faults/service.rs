@@ -1,0 +1,138 @@
+//! `seckill serve` and `seckill work`, each a process of its own.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::servers::signal;
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_seckill");
+/// How long a process may take until it is ready, or gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Serve,
+    Work,
+}
+
+/// One process, killed when it is dropped. Started again, it has the same address and goes on in the same log.
+pub struct Process {
+    pub role: Role,
+    pub address: SocketAddr,
+    environment: HashMap<String, String>,
+    log: PathBuf,
+    child: Child,
+}
+
+impl Process {
+    /// Starts it, with one of the places where it is to die, if any: `relay.published=3*off->return`.
+    pub async fn start(
+        role: Role,
+        environment: &HashMap<String, String>,
+        log: PathBuf,
+        dies_at: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let child = spawn(role, address, environment, &log, dies_at)?;
+        let mut process = Self { role, address, environment: environment.clone(), log, child };
+        process.ready().await?;
+        Ok(process)
+    }
+
+    /// The same again, after its death.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.child = spawn(self.role, self.address, &self.environment, &self.log, None)?;
+        self.ready().await
+    }
+
+    async fn ready(&mut self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{:?} ended by itself: {status}; see {}", self.role, self.log.display());
+            }
+            let ready = match self.role {
+                Role::Serve => reqwest::get(format!("http://{}/readyz", self.address))
+                    .await
+                    .is_ok_and(|answer| answer.status().is_success()),
+                // It says so once everything has been spawned; its loops connect by themselves.
+                Role::Work => self.has_logged("working"),
+            };
+            if ready {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        bail!("{:?} does not become ready; see {}", self.role, self.log.display())
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn has_logged(&self, words: &str) -> bool {
+        self.log().contains(words)
+    }
+
+    /// SIGKILL: nothing is said, nothing is finished.
+    pub async fn kill9(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// SIGTERM.
+    pub async fn terminate(&mut self) -> anyhow::Result<()> {
+        signal(self.child.id().context("it has ended")?, "TERM").await
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
+        timeout(patience, self.child.wait())
+            .await
+            .with_context(|| format!("{:?} lives on", self.role))?
+            .map_err(Into::into)
+    }
+
+    /// Waits for a death at a named place.
+    pub async fn aborted(&mut self, patience: Duration) -> anyhow::Result<()> {
+        let status = self.ended(patience).await?;
+        ensure!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(6), "it ended otherwise: {status}");
+        Ok(())
+    }
+}
+
+fn spawn(
+    role: Role,
+    address: SocketAddr,
+    environment: &HashMap<String, String>,
+    log: &PathBuf,
+    dies_at: Option<&str>,
+) -> anyhow::Result<Child> {
+    let log = File::options().create(true).append(true).open(log)?;
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg(match role {
+            Role::Serve => "serve",
+            Role::Work => "work",
+        })
+        .env_clear()
+        .envs(environment)
+        .env("SECKILL_HTTP__BIND", address.to_string())
+        .env("RUST_LOG", "info")
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .kill_on_drop(true);
+    if let Some(place) = dies_at {
+        command.env("FAILPOINTS", place);
+    }
+    Ok(command.spawn()?)
+}
