@@ -75,13 +75,19 @@ pub async fn before_the_mark(terms: Terms) -> anyhow::Result<Figures> {
 
 /// A rush in which the only worker dies at a place, after so many passes.
 async fn worker_dies_at(terms: &Terms, place: &str, passes: std::ops::Range<u32>) -> anyhow::Result<(World, Run)> {
-    let mut world = World::new(terms, Setup { work: 0, ..Setup::default() }).await?;
+    // Small batches, so that there are enough of them however slow the machine.
+    let mut world = World::new(terms, Setup { work: 0, settings: small_batches(), ..Setup::default() }).await?;
     let passes = world.dice.random_range(passes);
     world.add(Role::Work, Some(&format!("{place}={passes}*off->return"))).await?;
     let mut run = Run::begin(&mut world, Plan::default());
     world.work[0].aborted(TO_DIE).await?;
     run.injected();
     Ok((world, run))
+}
+
+/// Settings under which a rush passes through the worker in many batches.
+pub fn small_batches() -> Vec<(&'static str, String)> {
+    vec![("SECKILL_OUTBOX__BATCH_MAX", "50".into()), ("SECKILL_ORDERS__BATCH_MAX", "50".into())]
 }
 
 /// F21: drained, no ticket lost, exit code 0; first an instance, then the worker.

@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::world::{World, ask};
+use crate::world::{World, ask, connected};
 
 #[derive(Debug, Default, Clone)]
 pub struct Figures {
@@ -78,7 +78,7 @@ impl Watch {
                 .bind(self.sale)
                 .fetch_one(&self.sql)
                 .await?;
-        let mut redis = self.redis.get_multiplexed_async_connection().await?;
+        let mut redis = connected(&self.redis).await?;
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await?;
         let mut state = redis::cmd("HMGET");
         let state = state.arg(format!("{}:sale", self.tag)).arg(&["epoch", "state"]);

@@ -1,5 +1,6 @@
 //! F5, F6, F7, refill4: Redis forgets, and is filled again from PostgreSQL before it sells.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
@@ -22,10 +23,7 @@ use crate::world::{Setup, World, ask};
 pub async fn last_writes_lost(terms: Terms) -> anyhow::Result<Figures> {
     let mut world = World::new(&terms, Setup::default()).await?;
     let mut run = Run::under_way(&mut world, Plan::default()).await?;
-    let folder: (String, String) = world.ask(&["CONFIG", "GET", "dir"]).await?;
-    let folder = std::path::Path::new(&folder.1).join("appendonlydir");
-    let log = std::fs::read_dir(folder)?.filter_map(Result::ok).map(|entry| entry.path());
-    let log = log.filter(|path| path.to_string_lossy().ends_with(".incr.aof")).max().context("there is no AOF")?;
+    let log = append_only_file(&world).await?;
     let pid = world.servers.pid(Server::Redis).await?;
     // What is written from here on will be lost.
     let kept = std::fs::metadata(&log)?.len();
@@ -50,6 +48,16 @@ pub async fn last_writes_lost(terms: Terms) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
+/// The file that Redis is appending to, and goes on appending to.
+async fn append_only_file(world: &World) -> anyhow::Result<PathBuf> {
+    let _: () = world.ask(&["CONFIG", "SET", "auto-aof-rewrite-percentage", "0"]).await?;
+    let folder: (String, String) = world.ask(&["CONFIG", "GET", "dir"]).await?;
+    let files = std::fs::read_dir(Path::new(&folder.1).join("appendonlydir"))?.filter_map(Result::ok);
+    let logs = files.filter(|file| file.file_name().to_string_lossy().ends_with(".incr.aof"));
+    let newest = logs.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok());
+    Ok(newest.context("there is no append-only file")?.path())
+}
+
 /// Commands in a piece of an append-only file, and the tickets that they write.
 fn read_tail(tail: &[u8], tickets_key: &str) -> (usize, usize) {
     let text = String::from_utf8_lossy(tail);
@@ -72,7 +80,7 @@ struct Replica {
     _server: tokio::process::Child,
     client: redis::Client,
     authority: String,
-    folder: std::path::PathBuf,
+    folder: PathBuf,
 }
 
 impl Replica {

@@ -40,6 +40,8 @@ pub struct Terms {
     pub seed: u64,
     /// Rounds of `kill9`.
     pub rounds: u64,
+    /// Only this one of the named places.
+    pub place: Option<String>,
     /// Outages at their full length.
     pub full: bool,
 }
@@ -59,6 +61,9 @@ struct Args {
     /// Rounds of kill9
     #[arg(long, default_value_t = 5)]
     rounds: u64,
+    /// Only this place of `places`, such as relay.published
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(seckill::failpoint::PLACES))]
+    place: Option<String>,
     /// Outages at their full length: a minute
     #[arg(long)]
     full: bool,
@@ -130,7 +135,8 @@ async fn main() -> ExitCode {
         }
         println!("-- {name}: {what}");
         for seed in seeds.clone() {
-            let terms = Terms { servers: Arc::clone(&servers), seed, rounds: args.rounds, full: args.full };
+            let (place, rounds, full) = (args.place.clone(), args.rounds, args.full);
+            let terms = Terms { servers: Arc::clone(&servers), seed, rounds, place, full };
             // In a task of its own, so that a panic is one run's failure.
             let ended = tokio::spawn(play(name, terms)).await;
             match ended.map_err(anyhow::Error::from).and_then(|figures| figures) {

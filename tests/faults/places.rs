@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use crate::Terms;
 use crate::deaths::TO_DIE;
+use crate::deaths::small_batches;
 use crate::figures::Figures;
 use crate::run::Run;
 use crate::rush::Plan;
@@ -17,12 +18,14 @@ use crate::world::{Setup, World};
 
 pub async fn everywhere(terms: Terms) -> anyhow::Result<Figures> {
     let mut sum = Figures::default();
-    let mut failed = Vec::new();
-    for (number, place) in PLACES.into_iter().enumerate() {
+    let (mut held, mut failed) = (0, Vec::new());
+    let wanted = |place: &&str| terms.place.as_ref().is_none_or(|only| only == place);
+    for (number, place) in PLACES.into_iter().enumerate().filter(|(_, place)| wanted(place)) {
         let seed = terms.seed * 1_000 + number as u64;
         match at(place, &Terms { seed, ..terms.clone() }).await {
             Ok(figures) => {
                 println!("{}", figures.line("  place", seed));
+                held += 1;
                 sum.requests += figures.requests;
                 sum.accepted += figures.accepted;
                 sum.in_flight += figures.in_flight;
@@ -37,7 +40,7 @@ pub async fn everywhere(terms: Terms) -> anyhow::Result<Figures> {
         }
     }
     ensure!(failed.is_empty(), "at {}", failed.join(", "));
-    sum.note = format!("{} places, the longest times", PLACES.len());
+    sum.note = format!("{held} places, the longest times");
     Ok(sum)
 }
 
@@ -56,7 +59,7 @@ impl Way {
         match place.split('.').next().unwrap_or_default() {
             "purchase" => way(Role::Serve, 150),
             "commit" | "confirm" => way(Role::Serve, 40),
-            "relay" | "fulfil" => way(Role::Work, 20),
+            "relay" | "fulfil" => Self { settings: small_batches(), ..way(Role::Work, 20) },
             // Orders have to end in mid-rush.
             "expire" | "release" => Self { pay_within_s: 1, ..way(Role::Work, 3) },
             // Every hold that the reconciler meets is old enough.
@@ -67,7 +70,7 @@ impl Way {
                 ],
                 ..way(Role::Work, 2)
             },
-            "refill" => way(Role::Serve, 2),
+            "refill" => way(Role::Serve, 1),
             _ => way(Role::Serve, 0), // the guard lets a server sell once
         }
     }
@@ -117,7 +120,7 @@ async fn forgetful(world: &mut World, place: &str, victim: usize) -> anyhow::Res
             sqlx::query("UPDATE sale_epochs SET run_id = NULL").execute(&world.sql).await?;
             sqlx::query("SELECT pg_notify('seckill_catalog', '')").execute(&world.sql).await?;
         }
-        if world.serve[victim].aborted(Duration::from_millis(300)).await.is_ok() {
+        if world.serve[victim].aborted(Duration::from_millis(100)).await.is_ok() {
             return Ok(());
         }
     }

@@ -120,7 +120,9 @@ fn bash(line: &str, dev: &Path) -> std::process::Command {
 
 /// SIGKILL, or whatever else, by pid.
 pub async fn signal(pid: u32, signal: &str) -> anyhow::Result<()> {
-    let sent = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().await?;
+    // bash's own: the program of that name is not on every machine.
+    let kill = [r#"kill -s "$0" "$1""#, signal, &pid.to_string()];
+    let sent = Command::new("bash").arg("-c").args(kill).status().await?;
     ensure!(sent.success(), "kill -{signal} {pid}");
     Ok(())
 }

@@ -247,7 +247,14 @@ impl World {
 }
 
 pub async fn ask<T: redis::FromRedisValue>(client: &redis::Client, words: &[&str]) -> anyhow::Result<T> {
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut connection = connected(client).await?;
     let mut command = redis::cmd(words[0]);
     Ok(command.arg(&words[1..]).query_async(&mut connection).await?)
+}
+
+/// A connection with more patience than the service has: the machine is busy.
+pub async fn connected(client: &redis::Client) -> anyhow::Result<redis::aio::MultiplexedConnection> {
+    let patience = Some(Duration::from_secs(5));
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
