@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use crate::Terms;
 use crate::figures::Figures;
+use crate::messages::ready;
 use crate::run::Run;
 use crate::rush::Plan;
 use crate::service::Role;
@@ -49,9 +50,7 @@ pub async fn before_the_ack(terms: Terms) -> anyhow::Result<Figures> {
     let (mut world, mut run) = worker_dies_at(&terms, "fulfil.after_commit", 3..25).await?;
     let orders = world.count("SELECT count(*) FROM orders WHERE sale_id = $1").await?;
     sleep(Duration::from_millis(world.dice.random_range(0..500))).await;
-    let unacked = world.servers.brokerctl(&["list_queues", "name", "messages"]).await?;
-    let queue = format!("{}order-placed\t", world.config.amqp.prefix);
-    let waiting = unacked.lines().find_map(|line| line.strip_prefix(&queue)).unwrap_or("?").to_owned();
+    let waiting = ready(&world, "order-placed").await?;
     world.work[0].restart().await?;
     run.recovered().await?;
     let (mut figures, _) = run.judged(&mut world).await?;

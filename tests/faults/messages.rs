@@ -180,6 +180,15 @@ async fn look(world: &World) -> anyhow::Result<Poison> {
     Ok(poison)
 }
 
+/// Messages of a queue of the run's that nobody has been given.
+pub async fn ready(world: &World, queue: &str) -> anyhow::Result<u32> {
+    let connection = Connection::connect(&world.config.amqp.url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let queue = format!("{}{queue}", world.config.amqp.prefix);
+    Ok(channel.queue_declare(queue.into(), passive, FieldTable::default()).await?.message_count())
+}
+
 /// Waits until the poison is where it should be.
 async fn until(world: &World, what: &str, there: impl Fn(&Poison) -> bool) -> anyhow::Result<Poison> {
     let begun = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use rand::RngExt;
 use tokio::time::sleep;
 
@@ -95,8 +95,9 @@ pub async fn postgres_restarted(terms: Terms) -> anyhow::Result<Figures> {
 
 /// F15: clean refusals, publishing falls back to the outbox.
 pub async fn no_room(terms: Terms) -> anyhow::Result<Figures> {
-    let mut world = World::new(&terms, Setup { stock: 4_000, ..Setup::default() }).await?;
-    let mut run = Run::under_way(&mut world, Plan { buyers: 6_000, ..Plan::default() }).await?;
+    let mut world = World::new(&terms, Setup { stock: 5_000, ..Setup::default() }).await?;
+    // Slow enough to have units left for the second half; `rabbitmqctl` alone takes seconds.
+    let mut run = Run::under_way(&mut world, Plan { buyers: 6_000, rate: 200.0, ..Plan::default() }).await?;
     let (kind, alarm, calm): (_, &[&str], &[&str]) = if terms.seed % 2 == 1 {
         ("disk", &["set_disk_free_limit", "1000000GB"], &["set_disk_free_limit", "200MB"])
     } else {
@@ -126,13 +127,12 @@ pub async fn no_room(terms: Terms) -> anyhow::Result<Figures> {
     ensure!(!sold_when_full, "something was sold by a Redis without room");
     sleep(Duration::from_millis(1_500)).await;
     let again = run.rush.first_promise_after(room);
-    let again = again
-        .map_or("never".to_owned(), |at| format!("{:.2} s", at.duration_since(room).unwrap_or_default().as_secs_f64()));
+    let again_s = again.context("nothing was sold when there was room again")?.duration_since(room)?.as_secs_f64();
     run.recovered().await?;
     let (mut figures, history) = run.judged(&mut world).await?;
     figures.note = format!(
         "{kind} alarm: {promised} promises, backlog {before} to {backlog}, gone {drained_s:.1} s after; maxmemory: {} of 503, \
-         sold again {again} after there was room",
+         sold again {again_s:.2} s after there was room",
         history.told(503, "temporarily-unavailable")
     );
     world.finish().await?;
