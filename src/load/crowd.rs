@@ -1,5 +1,6 @@
 //! The people of the rush, and the requests they make.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,13 +11,15 @@ use uuid::Uuid;
 
 use super::LoadError;
 use super::client::Target;
-use super::plan::{Arrival, Buyer, Plan, Role, address};
+use super::plan::{Arrival, Buyer, Plan, Role, address, stranger};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Different sales that do not exist.
 const UNKNOWN_SALES: i64 = 64;
+/// Different forged tokens, each from an address of its own.
+const FORGED_TOKENS: usize = 64;
 
 /// Who comes, with every part of their requests made beforehand; cloning a part copies a pointer.
 pub struct Crowd {
@@ -24,6 +27,7 @@ pub struct Crowd {
     callers: Vec<Caller>,
     sale: Uri,
     unknown_sales: Vec<Uri>,
+    forgers: Vec<Caller>,
 }
 
 struct Caller {
@@ -38,20 +42,23 @@ impl Crowd {
         if buyers.len() < needed {
             return Err(LoadError::TooFewBuyers { needed, given: buyers.len() });
         }
-        let caller = |(who, buyer): (usize, &Buyer)| -> Result<Caller, LoadError> {
+        let caller = |buyer: &Buyer, token: &str, address: Ipv4Addr| -> Result<Caller, LoadError> {
             let value = |text: String| HeaderValue::try_from(text).map_err(|_| LoadError::Token(buyer.user.clone()));
             Ok(Caller {
-                authorization: value(format!("Bearer {}", buyer.token))?,
-                address: value(address(plan, who).to_string())?,
+                authorization: value(format!("Bearer {token}"))?,
+                address: value(address.to_string())?,
                 ticket: value(Uuid::now_v7().to_string())?,
             })
         };
+        let own = |(who, buyer): (usize, &Buyer)| caller(buyer, &buyer.token, address(plan, who));
+        let forger = |(n, buyer): (usize, &Buyer)| caller(buyer, &forged(&buyer.token), stranger(n));
         let purchases = |sale_id: i64| target.uri(&format!("/api/v1/sales/{sale_id}/purchases"));
         // Far above the ids in use, and apart from each other.
         let unknown = |n: i64| purchases(plan.sale_id.saturating_add(1_000_000_000 + n * 7_919));
         Ok(Self {
             target: Arc::clone(target),
-            callers: buyers.iter().take(needed).enumerate().map(caller).collect::<Result<_, _>>()?,
+            callers: buyers.iter().take(needed).enumerate().map(own).collect::<Result<_, _>>()?,
+            forgers: buyers.iter().take(FORGED_TOKENS).enumerate().map(forger).collect::<Result<_, _>>()?,
             sale: purchases(plan.sale_id)?,
             unknown_sales: (0..UNKNOWN_SALES).map(unknown).collect::<Result<_, _>>()?,
         })
@@ -62,7 +69,10 @@ impl Crowd {
     }
 
     pub fn request(&self, arrival: &Arrival, body: &Bytes) -> Request<Full<Bytes>> {
-        let caller = &self.callers[arrival.who];
+        let caller = match arrival.role {
+            Role::ForgedToken => &self.forgers[arrival.who % self.forgers.len()],
+            _ => &self.callers[arrival.who],
+        };
         let uri = match arrival.role {
             Role::UnknownSale => &self.unknown_sales[arrival.who % self.unknown_sales.len()],
             _ => &self.sale,
@@ -80,5 +90,39 @@ impl Crowd {
         *request.uri_mut() = uri.clone();
         *request.headers_mut() = headers;
         request
+    }
+}
+
+/// The token with another signature: the first character of its last part is changed, all of whose bits count.
+fn forged(token: &str) -> String {
+    let (signed, signature) = token.rsplit_once('.').unwrap_or(("", token));
+    let mut rest = signature.chars();
+    let changed = if rest.next() == Some('A') { 'B' } else { 'A' };
+    format!("{signed}.{changed}{}", rest.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forged_token_differs_in_its_signature_alone() {
+        assert_eq!(forged("head.claims.XYZ"), "head.claims.AYZ");
+        assert_eq!(forged("head.claims.AYZ"), "head.claims.BYZ");
+        assert_eq!(forged(""), ".A");
+    }
+
+    #[tokio::test]
+    async fn a_forger_comes_from_elsewhere_and_the_buyer_as_before() -> Result<(), LoadError> {
+        let plan = Plan { buyers: 1, bots: 0, forged: 1, ..Plan::default() };
+        let buyers = [Buyer { user: "u".to_owned(), token: "a.b.c".to_owned() }];
+        let crowd = Crowd::gather(&plan, &buyers, &Arc::new(Target::resolve("http://127.0.0.1:1").await?))?;
+        let headers = |role| {
+            let request = crowd.request(&Arrival { due: std::time::Duration::ZERO, role, who: 0 }, &Bytes::new());
+            [AUTHORIZATION, X_FORWARDED_FOR].map(|name| request.headers()[name].to_str().unwrap_or_default().to_owned())
+        };
+        assert_eq!(headers(Role::Buyer), ["Bearer a.b.c", "10.0.0.1"]);
+        assert_eq!(headers(Role::ForgedToken), ["Bearer a.b.A", "192.168.0.1"]);
+        Ok(())
     }
 }

@@ -1,8 +1,11 @@
 //! Latencies and the time line, from samples.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::plan::Arrival;
 use super::tally::{Kind, Sample};
 
 /// Most buckets of a time line: what fits beside its label on a terminal.
@@ -25,11 +28,45 @@ pub struct Latency {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Bucket {
     pub from_ms: u64,
+    /// Due by the schedule; nobody where all were due at once.
+    pub arrived: u64,
     pub sent: u64,
     pub accepted: u64,
     pub sold_out: u64,
     pub refused: u64,
     pub failed: u64,
+    /// Distinct orders promised until its end, and what they leave of the stock at the beginning.
+    pub orders_so_far: u64,
+    pub stock_left: Option<u64>,
+}
+
+/// Latency of those who arrived in a stretch of the time line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LatencyBucket {
+    pub from_ms: u64,
+    #[serde(flatten)]
+    pub latency: Latency,
+}
+
+/// How many had waited no longer than this, and longer than the step before says.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Step {
+    pub up_to_ms: f64,
+    pub all: u64,
+    pub first_second: u64,
+}
+
+/// An arrival's beginning and wait, in microseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Wait {
+    pub began_us: u64,
+    pub waited_us: u64,
+}
+
+impl Wait {
+    pub fn in_first_second(&self) -> bool {
+        self.began_us < 1_000_000
+    }
 }
 
 pub fn latency(values_us: impl Iterator<Item = u64>) -> Option<Latency> {
@@ -53,24 +90,86 @@ pub fn bucket_width_ms(duration_ms: u64) -> u64 {
     ladder.into_iter().find(|width_ms| duration_ms / width_ms < MAX_BUCKETS).unwrap_or(u64::MAX)
 }
 
-pub fn timeline(samples: &[Sample], bucket_ms: u64) -> Vec<Bucket> {
-    let place = |us: u64| usize::try_from(us / 1_000 / bucket_ms).unwrap_or(usize::MAX);
-    let Some(last) = samples.iter().map(|sample| place(sample.answered_us)).max() else {
-        return Vec::new();
-    };
-    let mut buckets: Vec<Bucket> =
-        (0..=last as u64).map(|n| Bucket { from_ms: n * bucket_ms, ..Bucket::default() }).collect();
-    for sample in samples {
-        buckets[place(sample.sent_us)].sent += 1;
-        let bucket = &mut buckets[place(sample.answered_us)];
-        match sample.kind {
-            Kind::Accepted => bucket.accepted += 1,
-            Kind::SoldOut => bucket.sold_out += 1,
-            Kind::Refused => bucket.refused += 1,
-            Kind::Failed => bucket.failed += 1,
+/// What a time line is made of.
+pub struct Events<'a> {
+    pub arrivals: &'a [Arrival],
+    /// Whether the arrivals' times mean anything.
+    pub paced: bool,
+    pub samples: &'a [Sample],
+    /// When each order was first promised, in microseconds.
+    pub orders_us: &'a [u64],
+    /// Units left at the beginning.
+    pub stock: Option<u64>,
+}
+
+impl Events<'_> {
+    /// The time line, up to a time or to the last event.
+    pub fn timeline(&self, bucket_ms: u64, until_ms: u64) -> Vec<Bucket> {
+        let place = |us: u64| usize::try_from(us / 1_000 / bucket_ms).unwrap_or(usize::MAX);
+        let due_us = self.arrivals.iter().filter(|_| self.paced).map(|arrival| arrival.due.as_micros() as u64);
+        let answered_us = self.samples.iter().map(|sample| sample.answered_us);
+        let Some(last_us) = due_us.clone().chain(answered_us).max() else {
+            return Vec::new();
+        };
+        let length = (place(last_us) + 1).min(place(until_ms.saturating_mul(1_000)));
+        let mut buckets: Vec<Bucket> =
+            (0..length as u64).map(|n| Bucket { from_ms: n * bucket_ms, ..Bucket::default() }).collect();
+        let mut count = |us: u64, field: fn(&mut Bucket) -> &mut u64| {
+            if let Some(bucket) = buckets.get_mut(place(us)) {
+                *field(bucket) += 1;
+            }
+        };
+        due_us.for_each(|us| count(us, |bucket| &mut bucket.arrived));
+        for sample in self.samples {
+            count(sample.sent_us, |bucket| &mut bucket.sent);
+            count(
+                sample.answered_us,
+                match sample.kind {
+                    Kind::Accepted => |bucket| &mut bucket.accepted,
+                    Kind::SoldOut => |bucket| &mut bucket.sold_out,
+                    Kind::Refused => |bucket| &mut bucket.refused,
+                    Kind::Failed => |bucket| &mut bucket.failed,
+                },
+            );
         }
+        self.orders_us.iter().for_each(|us| count(*us, |bucket| &mut bucket.orders_so_far));
+        let mut orders = 0;
+        for bucket in &mut buckets {
+            orders += bucket.orders_so_far;
+            bucket.orders_so_far = orders;
+            bucket.stock_left = self.stock.map(|stock| stock.saturating_sub(orders));
+        }
+        buckets
     }
-    buckets
+}
+
+/// Latencies by the time of arrival; stretches in which nobody arrived are left out.
+pub fn latency_timeline(waits: &[Wait], bucket_ms: u64, until_ms: u64) -> Vec<LatencyBucket> {
+    let mut buckets: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for wait in waits.iter().filter(|wait| wait.began_us / 1_000 < until_ms) {
+        let from_ms = wait.began_us / 1_000 / bucket_ms * bucket_ms;
+        buckets.entry(from_ms).or_default().push(wait.waited_us);
+    }
+    let bucket = |(from_ms, values_us): (u64, Vec<u64>)| {
+        latency(values_us.into_iter()).map(|latency| LatencyBucket { from_ms, latency })
+    };
+    buckets.into_iter().filter_map(bucket).collect()
+}
+
+/// How many waited how long, in steps of 1, 2, 5, 10 … ms, from the first to the last that anybody is in.
+pub fn histogram(waits: &[Wait]) -> Vec<Step> {
+    let ladder_us = (0..9u32).flat_map(|power| [100, 200, 500].map(|step| step * 10u64.pow(power)));
+    let bounds_us: Vec<u64> = ladder_us.collect();
+    let mut steps: Vec<Step> =
+        bounds_us.iter().map(|us| Step { up_to_ms: *us as f64 / 1_000.0, all: 0, first_second: 0 }).collect();
+    for wait in waits {
+        let place = bounds_us.partition_point(|bound_us| *bound_us < wait.waited_us).min(steps.len() - 1);
+        steps[place].all += 1;
+        steps[place].first_second += u64::from(wait.in_first_second());
+    }
+    let first = steps.iter().position(|step| step.all > 0).unwrap_or(steps.len());
+    let last = steps.iter().rposition(|step| step.all > 0).map_or(first, |last| last + 1);
+    steps[first..last].to_vec()
 }
 
 #[cfg(test)]
@@ -94,5 +193,27 @@ mod tests {
         for (duration_ms, width_ms) in [(0, 10), (719, 10), (720, 20), (7_000, 100), (60_000, 1_000)] {
             assert_eq!(bucket_width_ms(duration_ms), width_ms, "{duration_ms}");
         }
+    }
+
+    fn wait(began_ms: u64, waited_us: u64) -> Wait {
+        Wait { began_us: began_ms * 1_000, waited_us }
+    }
+
+    #[test]
+    fn the_histogram_reaches_from_the_quickest_to_the_slowest() {
+        let waits = [wait(0, 900), wait(10, 1_000), wait(1_000, 1_001), wait(2_000, 9_000)];
+        let steps: Vec<_> = histogram(&waits).iter().map(|step| (step.up_to_ms, step.all, step.first_second)).collect();
+        assert_eq!(steps, [(1.0, 2, 2), (2.0, 1, 0), (5.0, 0, 0), (10.0, 1, 0)]);
+        assert!(histogram(&[]).is_empty());
+        assert_eq!(histogram(&[wait(0, u64::MAX)]).len(), 1);
+    }
+
+    #[test]
+    fn latencies_stand_where_the_arrivals_were() {
+        let waits = [wait(5, 2_000), wait(9, 4_000), wait(1_205, 1_000)];
+        let line = latency_timeline(&waits, 10, u64::MAX);
+        let found: Vec<_> = line.iter().map(|bucket| (bucket.from_ms, bucket.latency.arrivals)).collect();
+        assert_eq!(found, [(0, 2), (1_200, 1)]);
+        assert_eq!(latency_timeline(&waits, 10, 1_000).len(), 1);
     }
 }

@@ -3,22 +3,27 @@
 //! The model is open. Every arrival has its moment in a schedule made beforehand, whatever the service does, and its
 //! latency counts from that moment: a service that stalls is charged for those who had to wait in line meanwhile.
 //!
-//! Reading order: `plan` says who comes when, `crowd` what they send, `opening` waits for the start, `rush` plays the schedule over the
-//! connections of `client`, and `report` draws up what `tally` wrote down.
+//! Reading order: `plan` says who comes when and `shape` how they spread, `crowd` what they send, `opening` waits for the
+//! start, `rush` plays the schedule over the connections of `client`, and `report` draws up what `tally` wrote down, in
+//! `figures`; `render` and `html` (with its `charts`) show it.
 
+mod charts;
 mod client;
 mod crowd;
 mod figures;
+mod html;
 mod opening;
 mod plan;
 mod progress;
 mod render;
 mod report;
 mod rush;
+mod shape;
 mod tally;
 
 use std::sync::Arc;
 
+use chrono::Utc;
 use tokio::task::{JoinError, JoinSet};
 
 use client::Target;
@@ -27,9 +32,12 @@ use opening::Opening;
 use progress::Progress;
 use rush::Rush;
 
-pub use figures::{Bucket, Latency};
+pub use figures::{Bucket, Latency, LatencyBucket, Step};
+pub use html::Verdict;
 pub use plan::{Buyer, Plan, Role};
-pub use report::{Accepted, MeasuredFrom, Report};
+pub use render::grouped;
+pub use report::{Accepted, MeasuredFrom, Mix, Report};
+pub use shape::Shape;
 
 /// Why there was no rush at all. What goes wrong during one stands in its report.
 #[derive(Debug, thiserror::Error)]
@@ -83,13 +91,16 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
 
     let arrivals = plan.arrivals();
     let rush = Rush::begin(crowd, arrivals, state.key(), plan.paced(), plan.connections).await;
+    let began_at = Utc::now();
     let played = rush.play(&progress).await;
     progress.finish();
     let (arrivals, tally) = played?;
 
     let mut report = Report::draw_up(plan, &buyers, &arrivals, tally);
+    report.began_at = Some(began_at);
     while let Some(clicks) = early.join_next().await {
-        report.add_early(&buyers, &clicks??.1);
+        let (clicks, tally) = clicks??;
+        report.add_early(&buyers, &clicks, &tally);
     }
     Ok(report)
 }

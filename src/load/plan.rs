@@ -7,10 +7,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
+use super::shape::{Shape, even_gap, rush_moment};
+
 /// Requests that one bot sends, all with one token and without an Idempotency-Key.
-const REQUESTS_PER_BOT: usize = 20;
+pub const REQUESTS_PER_BOT: usize = 20;
 /// Order of arrival where there is no pace: as if this many buyers came in a second.
 const UNPACED_ORDER_PER_SECOND: f64 = 10_000.0;
+/// The length of a rush where neither a rate nor a length is given.
+const RUSH_S: f64 = 10.0;
 /// Early clicks come within this time before the start, and not in the last moment, when a slow one would be on time.
 const EARLY_WITHIN: Duration = Duration::from_secs(2);
 const EARLY_MARGIN: Duration = Duration::from_millis(200);
@@ -23,7 +27,9 @@ pub struct Plan {
     pub sale_id: i64,
     /// Buyers who come once each, and ask again until they have a definite answer.
     pub buyers: usize,
-    /// Buyers arriving per second; `None` with `seconds` is `buyers / seconds`, and with neither all are due at once.
+    pub shape: Shape,
+    /// Buyers arriving per second, on average; `None` with `seconds` is `buyers / seconds`. With neither, an even crowd is
+    /// due at once, and a rush takes ten seconds.
     pub rate: Option<u32>,
     /// How long buyers keep arriving, in seconds. With `rate`, no more than `rate * seconds` of the buyers come.
     pub seconds: Option<u32>,
@@ -35,6 +41,10 @@ pub struct Plan {
     pub doubles: usize,
     /// Requests for sales that do not exist.
     pub unknown: usize,
+    /// Requests with a token whose signature is not the issuer's.
+    pub forged: usize,
+    /// Units that are left when the rush begins, where the caller knows; the report counts down from there.
+    pub stock: Option<u64>,
     /// Connections kept open, each with one request at a time.
     pub connections: usize,
     /// The same seed is the same schedule.
@@ -47,12 +57,15 @@ impl Default for Plan {
             base: "http://127.0.0.1:8080".to_owned(),
             sale_id: 1,
             buyers: 10_000,
+            shape: Shape::Even,
             rate: None,
             seconds: None,
             bots: 0,
             early: 0,
             doubles: 0,
             unknown: 0,
+            forged: 0,
+            stock: None,
             connections: 256,
             seed: 1,
         }
@@ -72,8 +85,16 @@ pub enum Role {
     Buyer,
     SecondClick,
     UnknownSale,
+    ForgedToken,
     Bot,
     EarlyClick,
+}
+
+impl Role {
+    /// Whether the service must not accept what they send, whatever the stock.
+    pub fn must_be_refused(self) -> bool {
+        matches!(self, Self::UnknownSale | Self::ForgedToken | Self::EarlyClick)
+    }
 }
 
 /// One request that is due at a moment, counted from the beginning of the rush.
@@ -92,10 +113,20 @@ impl Plan {
     }
 
     pub fn rate_per_second(&self) -> Option<f64> {
+        match (self.shape, self.rate, self.seconds) {
+            (Shape::Rush, ..) => Some(self.arriving().max(1) as f64 / self.rush_s()),
+            (Shape::Even, Some(rate), _) => Some(f64::from(rate.max(1))),
+            (Shape::Even, None, Some(seconds)) => Some(self.buyers.max(1) as f64 / f64::from(seconds.max(1))),
+            (Shape::Even, None, None) => None,
+        }
+    }
+
+    /// How long a rush takes from the first arrival that is possible to the last.
+    pub fn rush_s(&self) -> f64 {
         match (self.rate, self.seconds) {
-            (Some(rate), _) => Some(f64::from(rate.max(1))),
-            (None, Some(seconds)) => Some(self.buyers.max(1) as f64 / f64::from(seconds.max(1))),
-            (None, None) => None,
+            (_, Some(seconds)) => f64::from(seconds.max(1)),
+            (Some(rate), None) => (self.buyers as f64 / f64::from(rate.max(1))).max(1.0),
+            (None, None) => RUSH_S,
         }
     }
 
@@ -115,35 +146,40 @@ impl Plan {
     /// The schedule, sorted by time.
     pub fn arrivals(&self) -> Vec<Arrival> {
         let mut dice = StdRng::seed_from_u64(self.seed);
-        let rate = self.rate_per_second().unwrap_or(UNPACED_ORDER_PER_SECOND);
-        let buyers = self.arriving();
-        let mut arrivals = Vec::with_capacity(buyers + self.doubles + self.unknown + self.bots * REQUESTS_PER_BOT);
+        let moments_s = self.buyer_moments(&mut dice);
+        let buyers = moments_s.len();
+        let extra = self.doubles + self.unknown + self.forged + self.bots * REQUESTS_PER_BOT;
+        let mut arrivals = Vec::with_capacity(buyers + extra);
         let mut come = |due_s: f64, role, who| {
             let due = Duration::from_secs_f64(due_s);
             arrivals.push(Arrival { due, role, who });
         };
 
-        // Gaps drawn from the exponential distribution: people do not agree on a rhythm.
-        let mut clock_s = 0.0;
         let mut doubles_left = self.doubles.min(buyers);
-        for who in 0..buyers {
-            clock_s += -(1.0 - dice.random::<f64>()).ln() / rate;
-            come(clock_s, Role::Buyer, who);
+        for (who, due_s) in moments_s.iter().enumerate() {
+            come(*due_s, Role::Buyer, who);
             // Spread evenly over the crowd: the remaining double clicks among the remaining buyers.
             if dice.random_range(0..buyers - who) < doubles_left {
                 doubles_left -= 1;
-                come(clock_s + dice.random_range(0.05..0.15), Role::SecondClick, who);
+                come(due_s + dice.random_range(0.05..0.15), Role::SecondClick, who);
             }
         }
 
-        let span_s = clock_s.max(0.001);
+        // The others come as the buyers do.
+        let span_s = moments_s.last().map_or(0.001, |last_s| last_s.max(0.001));
+        let moment = |dice: &mut StdRng| match self.shape {
+            Shape::Even => dice.random_range(0.0..span_s),
+            Shape::Rush => rush_moment(dice, self.rush_s()),
+        };
         if buyers > 0 {
-            for _ in 0..self.unknown {
-                come(dice.random_range(0.0..span_s), Role::UnknownSale, dice.random_range(0..buyers));
+            for (role, number) in [(Role::UnknownSale, self.unknown), (Role::ForgedToken, self.forged)] {
+                for _ in 0..number {
+                    come(moment(&mut dice), role, dice.random_range(0..buyers));
+                }
             }
         }
         for bot in 0..self.bots {
-            let mut due_s = dice.random_range(0.0..span_s);
+            let mut due_s = moment(&mut dice);
             for _ in 0..REQUESTS_PER_BOT {
                 come(due_s, Role::Bot, self.buyers + bot);
                 due_s += dice.random_range(0.005..0.025);
@@ -155,6 +191,27 @@ impl Plan {
             arrivals.iter_mut().for_each(|arrival| arrival.due = Duration::ZERO);
         }
         arrivals
+    }
+
+    /// When the buyers come, in seconds, sorted.
+    fn buyer_moments(&self, dice: &mut StdRng) -> Vec<f64> {
+        let buyers = 0..self.arriving();
+        match self.shape {
+            Shape::Even => {
+                let rate = self.rate_per_second().unwrap_or(UNPACED_ORDER_PER_SECOND);
+                let mut clock_s = 0.0;
+                let mut next = |_| {
+                    clock_s += even_gap(dice, rate);
+                    clock_s
+                };
+                buyers.map(&mut next).collect()
+            }
+            Shape::Rush => {
+                let mut moments_s: Vec<f64> = buyers.map(|_| rush_moment(dice, self.rush_s())).collect();
+                moments_s.sort_by(f64::total_cmp);
+                moments_s
+            }
+        }
     }
 
     /// The clicks before the start, where it is `before_start` away; none if there is no time left for them.
@@ -177,12 +234,26 @@ pub fn address(plan: &Plan, who: usize) -> Ipv4Addr {
     }
 }
 
+/// The address of one who belongs to no buyer, in 192.168.0.0/16.
+pub fn stranger(n: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0xC0A8_0000 | (n as u32 + 1) & 0x0000_FFFF)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan { buyers: 2_000, rate: Some(1_000), bots: 3, doubles: 20, unknown: 10, seed: 7, ..Plan::default() }
+        Plan {
+            buyers: 2_000,
+            rate: Some(1_000),
+            bots: 3,
+            doubles: 20,
+            unknown: 10,
+            forged: 5,
+            seed: 7,
+            ..Plan::default()
+        }
     }
 
     fn count(arrivals: &[Arrival], role: Role) -> usize {
@@ -203,6 +274,7 @@ mod tests {
         assert_eq!(count(&arrivals, Role::Bot), 60);
         assert_eq!(count(&arrivals, Role::SecondClick), 20);
         assert_eq!(count(&arrivals, Role::UnknownSale), 10);
+        assert_eq!(count(&arrivals, Role::ForgedToken), 5);
         let last =
             arrivals.iter().rfind(|arrival| arrival.role == Role::Buyer).map(|arrival| arrival.due.as_secs_f64());
         assert!(last.is_some_and(|last_s| (1.8..2.2).contains(&last_s)), "2000 at 1000 a second ended at {last:?} s");
@@ -213,6 +285,38 @@ mod tests {
         let arrivals = Plan { rate: None, ..plan() }.arrivals();
         assert!(arrivals.iter().all(|arrival| arrival.due.is_zero()));
         assert_eq!(Plan { rate: None, seconds: Some(4), ..plan() }.rate_per_second(), Some(500.0));
+    }
+
+    #[test]
+    fn a_rush_brings_the_same_people_in_another_shape() {
+        let rush = Plan { shape: Shape::Rush, rate: None, ..plan() };
+        let arrivals = rush.arrivals();
+        assert_eq!(arrivals, rush.arrivals());
+        assert_ne!(arrivals, Plan { seed: 8, ..rush.clone() }.arrivals());
+        assert!(rush.paced() && arrivals.is_sorted_by_key(|arrival| arrival.due));
+        for (role, number) in [
+            (Role::Buyer, 2_000),
+            (Role::SecondClick, 20),
+            (Role::UnknownSale, 10),
+            (Role::ForgedToken, 5),
+            (Role::Bot, 60),
+        ] {
+            assert_eq!(count(&arrivals, role), number, "{role:?}");
+        }
+        let who = |role| arrivals.iter().filter(move |arrival| arrival.role == role).map(|arrival| arrival.who);
+        assert!(who(Role::Buyer).eq(0..2_000), "every buyer comes once");
+        let early = arrivals.iter().filter(|arrival| arrival.due < Duration::from_secs(1)).count();
+        assert!(early * 2 > arrivals.len(), "{early} of {} in the first second", arrivals.len());
+    }
+
+    #[test]
+    fn a_rush_is_as_long_as_it_is_told() {
+        let rush = Plan { shape: Shape::Rush, rate: None, ..plan() };
+        assert_eq!((rush.rush_s(), rush.rate_per_second()), (10.0, Some(200.0)));
+        assert_eq!(Plan { seconds: Some(4), ..rush.clone() }.rate_per_second(), Some(500.0));
+        assert_eq!(Plan { rate: Some(100), ..rush.clone() }.rush_s(), 20.0);
+        let bounded = Plan { rate: Some(100), seconds: Some(5), ..rush };
+        assert_eq!((count(&bounded.arrivals(), Role::Buyer), bounded.rush_s()), (500, 5.0));
     }
 
     #[test]

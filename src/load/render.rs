@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use super::figures::{Bucket, Latency};
 use super::plan::Role;
 use super::report::{MeasuredFrom, Report};
+use super::shape::{Shape, WAITING_SHARE};
 
 const LABEL_WIDTH: usize = 28;
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -26,19 +27,18 @@ impl Report {
     }
 
     fn write_head(&self, out: &mut String) -> fmt::Result {
-        let pace = match self.rate_per_second {
-            Some(rate) => format!("{} buyers a second", grouped(rate.round() as u64)),
-            None => "as fast as the machine carries".to_owned(),
-        };
         let seconds = self.duration_ms as f64 / 1_000.0;
         writeln!(out, "Rush on sale {} at {}, seed {}", self.sale_id, self.base, self.seed)?;
         writeln!(
             out,
-            "  crowd     {} buyers and {} bots over {} connections, {pace}",
+            "  crowd     {} buyers and {} bots over {} connections, {}",
             grouped(self.buyers as u64),
             grouped(self.bots as u64),
             grouped(self.connections as u64),
+            self.pace(),
         )?;
+        let mixed: Vec<String> = self.mixed_in().iter().map(|(number, what)| format!("{number} {what}")).collect();
+        writeln!(out, "  mixed in  {}", mixed.join(", "))?;
         writeln!(
             out,
             "  answers   {} to {} arrivals in {seconds:.2} s, {} a second; {} retries",
@@ -56,10 +56,47 @@ impl Report {
                 grouped(twice as u64)
             )?;
         }
+        if self.wrongly_accepted > 0 {
+            let what = "forged tokens, unknown sales or early clicks were accepted";
+            writeln!(out, "  WARNING   {} {what}", grouped(self.wrongly_accepted))?;
+        }
         if self.unanswered > 0 {
             writeln!(out, "  WARNING   {} buyers never had a definite answer", grouped(self.unanswered as u64))?;
         }
         Ok(())
+    }
+
+    /// How the buyers came.
+    pub(super) fn pace(&self) -> String {
+        let rate = self.rate_per_second.map(|rate| grouped(rate.round() as u64));
+        match (self.shape, rate) {
+            (Shape::Rush, _) => format!(
+                "{:.0} % waiting for the start and a long tail over {} s",
+                WAITING_SHARE * 100.0,
+                self.rush_s.unwrap_or_default()
+            ),
+            (Shape::Even, Some(rate)) => format!("{rate} buyers a second"),
+            (Shape::Even, None) => "as fast as the machine carries".to_owned(),
+        }
+    }
+
+    /// What came besides, and its share of the buyers.
+    pub(super) fn mixed_in(&self) -> Vec<(String, &'static str)> {
+        let share = |number: usize| {
+            let percent = 100.0 * number as f64 / self.buyers.max(1) as f64;
+            format!("{} ({})", grouped(number as u64), format!("{percent:.1} %").replace(".0 %", " %"))
+        };
+        let early = match self.mix.early_clicks {
+            0 => ("no".to_owned(), "early clicks"),
+            early => (share(early), "early clicks"),
+        };
+        vec![
+            early,
+            (share(self.mix.second_clicks), "double clicks"),
+            (share(self.mix.unknown_sales), "unknown sales"),
+            (share(self.mix.forged_tokens), "forged tokens"),
+            (grouped(self.mix.bot_requests as u64), "requests of bots"),
+        ]
     }
 
     fn write_answers(&self, out: &mut String) -> fmt::Result {
@@ -110,14 +147,11 @@ impl Report {
             self.bucket_ms
         )?;
         let row = |of: fn(&Bucket) -> u64| self.timeline.iter().map(of).collect::<Vec<u64>>();
-        let mut sold = row(|bucket| bucket.accepted);
-        for n in 1..sold.len() {
-            sold[n] += sold[n - 1];
-        }
         let rows = [
             ("sent", row(|bucket| bucket.sent)),
             ("accepted", row(|bucket| bucket.accepted)),
-            ("accepted so far", sold),
+            ("orders so far", row(|bucket| bucket.orders_so_far)),
+            ("stock left", row(|bucket| bucket.stock_left.unwrap_or(0))),
             ("sold out", row(|bucket| bucket.sold_out)),
             ("refused", row(|bucket| bucket.refused)),
             ("failed", row(|bucket| bucket.failed)),
@@ -140,11 +174,12 @@ fn write_latency(out: &mut String, name: &str, latency: &Latency) -> fmt::Result
     writeln!(out)
 }
 
-fn heading(role: Role) -> &'static str {
+pub(super) fn heading(role: Role) -> &'static str {
     match role {
         Role::Buyer => "buyers",
         Role::SecondClick => "2nd clicks",
         Role::UnknownSale => "strays",
+        Role::ForgedToken => "forged",
         Role::Bot => "bots",
         Role::EarlyClick => "too early",
     }
@@ -161,7 +196,7 @@ fn bar(value: u64, peak: u64) -> char {
 }
 
 /// 1234567 as 1,234,567.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -188,6 +223,8 @@ mod tests {
             "from the scheduled arrival",
             "first second",
             "10 ms a column",
+            "1 requests of bots",
+            "stock left",
             "1 buyers never had a definite answer",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");

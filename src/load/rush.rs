@@ -154,7 +154,7 @@ impl Rush {
             });
             self.note(&reply);
             if let Outcome::Accepted { order_id } = reply.outcome {
-                tally.accepted.insert((arrival.who, order_id));
+                tally.promise(arrival.who, order_id, micros(answered - self.begun));
             }
             match pause {
                 Some(pause) => Arc::clone(&self).ask_again(attempt, pause),

@@ -1,6 +1,6 @@
 //! What one connection writes down; merged once at the end, so that nothing is shared while it runs.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
@@ -113,8 +113,8 @@ pub struct Tally {
     pub samples: Vec<Sample>,
     /// A dozen entries at most, so a scan is cheaper than a map with owned keys.
     pub counts: Vec<Count>,
-    /// Who was promised which order: the index into the crowd, and the id.
-    pub accepted: BTreeSet<(usize, String)>,
+    /// Who was promised which order, the index into the crowd and the id; and when it was first heard, in microseconds.
+    pub accepted: BTreeMap<(usize, String), u64>,
 }
 
 impl Tally {
@@ -126,9 +126,19 @@ impl Tally {
         }
     }
 
+    /// A promise; the answer to a repeated request repeats it.
+    pub fn promise(&mut self, who: usize, order_id: String, heard_us: u64) {
+        self.accepted
+            .entry((who, order_id))
+            .and_modify(|first_us| *first_us = heard_us.min(*first_us))
+            .or_insert(heard_us);
+    }
+
     pub fn merge(&mut self, other: Self) {
         self.samples.extend(other.samples);
-        self.accepted.extend(other.accepted);
+        for ((who, order_id), heard_us) in other.accepted {
+            self.promise(who, order_id, heard_us);
+        }
         for Count { role, status, code, number } in other.counts {
             self.count(role, status, &code, number);
         }
@@ -144,6 +154,16 @@ mod tests {
 
     fn reply(status: StatusCode, body: &'static str) -> Reply {
         Reply::read(&Ok(Answer { status, retry_after: None, body: Bytes::from_static(body.as_bytes()) }))
+    }
+
+    #[test]
+    fn a_promise_counts_from_when_it_was_first_heard() {
+        let mut tally = Tally::default();
+        tally.promise(3, "a1".to_owned(), 70);
+        let mut other = Tally::default();
+        other.promise(3, "a1".to_owned(), 40);
+        tally.merge(other);
+        assert_eq!(tally.accepted, BTreeMap::from([((3, "a1".to_owned()), 40)]));
     }
 
     #[test]
