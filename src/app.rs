@@ -378,6 +378,9 @@ fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
             let (relay, expiries, shop, terms) = (relay.clone(), expiries.clone(), shop.clone(), terms.clone());
             async move {
                 let resent = relay.resend(resend_after_ms).await?;
+                if let Err(error) = relay.watch_dead_letters().await {
+                    tracing::debug!(%error, "dead letters not looked at");
+                }
                 shop.retire_sales(terms.retire_after_ms).await?;
                 shop.ledger.clear_changes().await?;
                 let swept = expiries.sweep(terms.sweep_grace_ms, batch_max).await?;

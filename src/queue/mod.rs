@@ -49,7 +49,7 @@ impl Broker {
             let connection = Connection::connect(&self.config.url, name).await?;
             self.topology.declare(&connection).await?;
             let channel = connection.create_channel().await?;
-            Ok(Link { channel, _connection: connection })
+            Ok(Link { channel, connection })
         };
         let patience = Duration::from_millis(self.config.connect_timeout_ms);
         tokio::time::timeout(patience, connect).await.map_err(|_| QueueError::TimedOut)?
@@ -65,5 +65,5 @@ impl Broker {
 /// A channel, and the connection that it lives on.
 struct Link {
     channel: lapin::Channel,
-    _connection: Connection,
+    connection: Connection,
 }

@@ -73,6 +73,16 @@ impl Publisher {
         receipts
     }
 
+    /// How many messages lie in the dead-letter queue, and how many it may hold; `None` when it is not there.
+    pub async fn dead_letters(&self) -> Result<Option<(u32, u32)>, QueueError> {
+        self.connect().await?;
+        let link = self.link.lock().await;
+        let Some(link) = link.as_ref() else { return Err(QueueError::Closed) };
+        // A channel of its own: the broker closes the one that asks for a queue that is not there.
+        let channel = link.connection.create_channel().await?;
+        Ok(self.broker.topology.dead_letters(&channel).await)
+    }
+
     async fn send(&self, link: &Link, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
         let mut confirmations = Vec::with_capacity(messages.len());
         for message in messages {

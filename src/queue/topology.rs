@@ -139,6 +139,13 @@ impl Topology {
         Ok(channel.close(200, "declared".into()).await?)
     }
 
+    /// What lies in the dead-letter queue, and its bound; `None` when it is not there.
+    pub async fn dead_letters(&self, channel: &Channel) -> Option<(u32, u32)> {
+        let there = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue = channel.queue_declare(self.name(DEAD), there, FieldTable::default()).await.ok()?;
+        Some((queue.message_count(), self.max_length))
+    }
+
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
         let delays = LADDER_MS.map(|rung_ms| self.delay_queue(rung_ms));
         for queue in delays.into_iter().chain(Source::ALL.map(|s| self.queue_of(s))).chain([self.name(DEAD)]) {

@@ -49,6 +49,23 @@ impl Relay {
         Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))
     }
 
+    /// Raises an alarm when what cannot be processed has nowhere to go: it then stays in its own queue.
+    pub async fn watch_dead_letters(&self) -> Result<(), SaleError> {
+        let state = self.publisher.dead_letters().await?;
+        metrics::gauge!("seckill_dead_letters").set(state.map_or(f64::NAN, |(messages, _)| f64::from(messages)));
+        match state {
+            None => tracing::error!("DEAD LETTERS: their queue is gone; what cannot be processed stays where it is"),
+            Some((messages, max)) if messages >= max => {
+                tracing::error!(
+                    messages,
+                    "DEAD LETTERS: their queue is full; what cannot be processed stays where it is"
+                );
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
     /// What was sent and not settled for too long is to be sent again.
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
         let rows = self.ledger.resend_unsettled(after_ms, self.batch_max).await?;

@@ -10,8 +10,8 @@ use crate::gate::refill::{Fence, TicketRow};
 use crate::gate::stock::TicketKind;
 use crate::ledger::epochs::EpochRow;
 
-/// Longer than a refill's longest call; renewed while it goes on.
-const REFILL_LEASE: Duration = Duration::from_secs(10);
+/// Renewed while a refill goes on; when its instance dies in the middle, the sale stays closed for as long.
+const REFILL_LEASE: Duration = Duration::from_secs(3);
 
 /// Watches one Redis server, and refills what is not whole on it.
 pub struct Guard {

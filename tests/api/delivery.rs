@@ -48,3 +48,14 @@ async fn queues_that_stand_with_another_bound_serve_as_well() {
     system.settled(&sale).await;
     system.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_queue_that_is_gone_is_noticed() {
+    let system = System::prepare(&[]).await;
+    let broker = seckill::queue::Broker::new(&system.config.amqp);
+    let publisher = seckill::queue::Publisher::new(broker.clone());
+    let max = system.config.amqp.queue_max_length;
+    assert_eq!(publisher.dead_letters().await.unwrap(), Some((0, max)));
+    broker.demolish().await.unwrap();
+    assert_eq!(publisher.dead_letters().await.unwrap(), None);
+}

@@ -84,7 +84,7 @@ const SCENARIOS: [(&str, &str); 16] = [
     ("F8", "backends killed in mid-commit, then PostgreSQL restarted"),
     ("F9", "every message delivered ten times, shuffled"),
     ("F13", "poison messages"),
-    ("F15", "disk or memory alarm at the broker, then Redis at maxmemory"),
+    ("F15", "Redis at maxmemory, then a disk or memory alarm at the broker"),
     ("F21", "SIGTERM under load"),
     ("F23", "the dead-letter queue full, then deleted"),
     ("refill4", "four serve instances, refills forced again and again"),

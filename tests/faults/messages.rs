@@ -52,7 +52,7 @@ pub async fn ten_deliveries(terms: Terms) -> anyhow::Result<Figures> {
     let mut messages: Vec<Outgoing> =
         orders.iter().flat_map(|o| [vec![placed(o); 10], vec![expire(o); 10]].concat()).collect();
     messages.shuffle(&mut world.dice);
-    let publisher = Publisher::new(Broker::new(&world.config.amqp));
+    let publisher = patient(&world);
     run.injected();
     publish(&publisher, &messages).await?;
     world.add(Role::Work, None).await?;
@@ -80,6 +80,13 @@ pub async fn ten_deliveries(terms: Terms) -> anyhow::Result<Figures> {
 }
 
 const CANCELLED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
+
+/// A publisher with more patience than the service has: the machine is busy, and nobody here tries again.
+fn patient(world: &World) -> Publisher {
+    let mut config = world.config.amqp.clone();
+    (config.connect_timeout_ms, config.confirm_timeout_ms) = (60_000, 60_000);
+    Publisher::new(Broker::new(&config))
+}
 
 async fn publish(publisher: &Publisher, messages: &[Outgoing]) -> anyhow::Result<()> {
     for messages in messages.chunks(500) {
@@ -119,7 +126,7 @@ pub async fn poison(terms: Terms) -> anyhow::Result<Figures> {
     let mut run = Run::under_way(&mut world, Plan::default()).await?;
     run.injected();
     let unreadable = poisonous();
-    publish(&Publisher::new(Broker::new(&world.config.amqp)), &unreadable).await?;
+    publish(&patient(&world), &unreadable).await?;
     run.recovered().await?;
     let begun = Instant::now();
     loop {
@@ -213,7 +220,7 @@ pub async fn no_dead_letters(terms: Terms) -> anyhow::Result<Figures> {
     let pattern = format!("^{}$", dead.replace('.', "\\."));
     let bound = ["set_policy", "full", &pattern, r#"{"max-length":1}"#, "--apply-to", "queues"];
     world.servers.brokerctl(&bound).await?;
-    let publisher = Publisher::new(Broker::new(&world.config.amqp));
+    let publisher = patient(&world);
     publish(&publisher, &poisonous()).await?;
     let put_away = until(&world, "the dead-letter queue is not full", |q| q.dead > 0 && q.dead + q.kept == 5).await?;
     let mut run = Run::under_way(&mut world, Plan::default()).await?;
