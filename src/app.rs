@@ -1,6 +1,9 @@
 //! The composition root: connect, wire, bind, run, and stop without losing what was accepted.
 
-use std::collections::BTreeSet;
+mod workers;
+
+pub use workers::{WORKERS, work};
+
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,19 +24,11 @@ use crate::http::{self, Health, Reception, Tokens};
 use crate::ledger::Ledger;
 use crate::ledger::commit::Committer;
 use crate::ledger::notices::{Doorbell, Topic, Wakers};
-use crate::ledger::outbox::RetryTerms;
 use crate::pages;
-use crate::queue::{Broker, Publisher, Source};
 use crate::sale::catalog::Catalog;
-use crate::sale::deliver::Relay;
-use crate::sale::expire::Expiries;
-use crate::sale::fulfil::Fulfilment;
-use crate::sale::intake::Intake;
-
-use crate::sale::reconcile::DriftWatch;
 use crate::sale::refill::Guard;
 use crate::sale::till::{Confirmer, SoldOutView, Till};
-use crate::sale::{SaleError, Shop, Step};
+use crate::sale::{Shop, Step};
 use crate::telemetry;
 use crate::worker::repeat;
 
@@ -157,7 +152,7 @@ impl Service {
         keep_up(&parts, &catalog, &health, &committer);
         parts.guard(Some(Arc::clone(&health)));
         if with_workers {
-            spawn_workers(&parts, None);
+            workers::spawn_workers(&parts, None);
         }
 
         let reception = web::Data::new(Reception {
@@ -269,138 +264,5 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
             committer.set_healthy(kept.is_ok());
             kept
         }
-    }));
-}
-
-/// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 8] = ["relay", "fulfil", "expire", "release", "waves", "reconcile", "drift", "sweep"];
-
-/// Runs the background workers, all or those named, until `stop` is cancelled.
-pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
-    let metrics = telemetry::metrics();
-    let parts = Parts::assemble(config)?;
-    parts.tasks.spawn(upkeep(metrics, parts.stop.clone()));
-    parts.guard(None);
-    spawn_workers(&parts, only.as_ref());
-    tracing::info!("working");
-    stop.cancelled().await;
-    parts.shut().await;
-    tracing::info!("stopped");
-    Ok(())
-}
-
-fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
-    let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
-    let Parts { config, shop, bell, wakers, stop, tasks } = parts;
-    let ledger = &shop.ledger;
-    let broker = Broker::new(&config.amqp);
-    let outbox_poll = Duration::from_millis(config.outbox.poll_ms);
-    let retry = RetryTerms {
-        max_attempts: config.outbox.max_attempts,
-        backoff_base_ms: config.outbox.backoff_base_ms,
-        backoff_max_ms: config.outbox.backoff_max_ms,
-    };
-    let relay = Relay {
-        ledger: ledger.clone(),
-        publisher: Arc::new(Publisher::new(broker.clone())),
-        batch_max: config.outbox.batch_max,
-        retry,
-    };
-    // A publisher of its own: an expiry that goes round again does not wait behind a batch of the relay's.
-    let expiries = Expiries {
-        ledger: ledger.clone(),
-        publisher: Arc::new(Publisher::new(broker.clone())),
-        bell: bell.clone(),
-        retry,
-    };
-
-    if wanted("relay") {
-        let relay = relay.clone();
-        let wake = wakers.subscribe(Topic::Outbox);
-        tasks.spawn(repeat("relay", outbox_poll, Some(wake), stop.clone(), move || {
-            let relay = relay.clone();
-            async move { relay.step().await }
-        }));
-    }
-    if wanted("fulfil") {
-        let fulfilment = Fulfilment { ledger: ledger.clone(), bell: bell.clone(), retry };
-        let intake = Intake::new(broker.clone(), Source::OrderPlaced, config.orders.batch_max);
-        spawn_intake(parts, "fulfil", intake, move |bodies| {
-            let fulfilment = fulfilment.clone();
-            async move { fulfilment.settle(&bodies).await }
-        });
-    }
-    if wanted("expire") {
-        let expiries = expiries.clone();
-        let intake = Intake::new(broker, Source::OrderExpire, config.orders.batch_max);
-        spawn_intake(parts, "expire", intake, move |bodies| {
-            let expiries = expiries.clone();
-            async move { expiries.settle(&bodies).await }
-        });
-    }
-    if wanted("release") {
-        let (shop, batch_max) = (shop.clone(), config.outbox.batch_max);
-        let wake = wakers.subscribe(Topic::Outbox);
-        tasks.spawn(repeat("release", outbox_poll, Some(wake), stop.clone(), move || {
-            let shop = shop.clone();
-            async move { shop.release_units(batch_max).await }
-        }));
-    }
-    if wanted("waves") {
-        let (shop, batch_max) = (shop.clone(), config.outbox.batch_max);
-        let every = Duration::from_millis(config.reconcile.waves_interval_ms);
-        tasks.spawn(repeat("waves", every, None, stop.clone(), move || {
-            let shop = shop.clone();
-            async move { shop.release_waves(batch_max).await }
-        }));
-    }
-    if wanted("reconcile") {
-        let (shop, terms) = (shop.clone(), config.reconcile.clone());
-        let every = Duration::from_millis(terms.interval_ms);
-        tasks.spawn(repeat("reconcile", every, None, stop.clone(), move || {
-            let shop = shop.clone();
-            let (unconfirmed_after_ms, retire_after_ms) = (terms.unconfirmed_after_ms, terms.retire_after_ms);
-            async move { shop.finish_holds(unconfirmed_after_ms, retire_after_ms).await }
-        }));
-    }
-    if wanted("drift") {
-        let watch = Arc::new(Mutex::new(DriftWatch::new(shop.clone(), config.reconcile.retire_after_ms)));
-        let every = Duration::from_millis(config.reconcile.drift_interval_ms);
-        tasks.spawn(repeat("drift", every, None, stop.clone(), move || {
-            let watch = Arc::clone(&watch);
-            async move { watch.lock().await.look().await }
-        }));
-    }
-    if wanted("sweep") {
-        let (shop, terms, resend_after_ms) = (shop.clone(), config.reconcile.clone(), config.outbox.resend_after_ms);
-        let (every, batch_max) = (Duration::from_millis(terms.sweep_interval_ms), config.orders.batch_max);
-        tasks.spawn(repeat("sweep", every, None, stop.clone(), move || {
-            let (relay, expiries, shop, terms) = (relay.clone(), expiries.clone(), shop.clone(), terms.clone());
-            async move {
-                let resent = relay.resend(resend_after_ms).await?;
-                if let Err(error) = relay.watch_dead_letters().await {
-                    tracing::debug!(%error, "dead letters not looked at");
-                }
-                shop.retire_sales(terms.retire_after_ms).await?;
-                shop.ledger.clear_changes().await?;
-                let swept = expiries.sweep(terms.sweep_grace_ms, batch_max).await?;
-                Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
-            }
-        }));
-    }
-}
-
-fn spawn_intake<F>(
-    parts: &Parts,
-    name: &'static str,
-    intake: Intake,
-    settle: impl Fn(Vec<Vec<u8>>) -> F + Clone + Send + Sync + 'static,
-) where
-    F: Future<Output = Result<Vec<usize>, SaleError>> + Send + 'static,
-{
-    let (intake, stop) = (Arc::new(Mutex::new(intake)), parts.stop.clone());
-    parts.tasks.spawn(repeat(name, Duration::ZERO, None, parts.stop.clone(), move || {
-        let (intake, settle, stop) = (Arc::clone(&intake), settle.clone(), stop.clone());
-        async move { intake.lock().await.step(&stop, settle).await }
     }));
 }
