@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::gate::desk::Desk;
 use crate::gate::{Gate, GateError};
-use crate::http::{self, Health, Reception, Tokens};
+use crate::http::{self, Api, Health, Reception, Tokens};
 use crate::ledger::Ledger;
 use crate::ledger::commit::Committer;
 use crate::ledger::notices::{Doorbell, Topic, Wakers};
@@ -160,6 +160,7 @@ impl Service {
             trusted_proxies: config.http.trusted_proxies.clone(),
             health: Arc::clone(&health),
             metrics,
+            api: Api::new(config.dev, pages::document())?,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         });
@@ -177,7 +178,7 @@ impl Service {
             App::new()
                 .app_data(reception.clone())
                 .data_factory(move || std::future::ready(seller.clone().till()))
-                .configure(pages::routes)
+                .configure(pages::routes(http::other_methods))
                 .configure(http::routes(dev))
         });
         let http = &config.http;

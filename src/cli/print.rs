@@ -7,6 +7,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::Format;
+use crate::domain::sale::Standing;
 use crate::ledger::orders::OwnedOrder;
 use crate::ledger::outbox::ParkedRow;
 use crate::ledger::sales::SaleFigures;
@@ -101,7 +102,7 @@ pub struct SaleLine {
     stock: i64,
     per_user: u32,
     min_level: i64,
-    status: &'static str,
+    status: Standing,
     starts_at: String,
     ends_at: String,
     pay_within_s: i64,
@@ -118,7 +119,7 @@ impl SaleLine {
             stock: figures.stock,
             per_user: sale.per_user.get(),
             min_level: sale.min_level,
-            status: sale.status_at(now_ms),
+            status: sale.standing_at(now_ms),
             starts_at: time(sale.starts_at_ms),
             ends_at: time(sale.ends_at_ms),
             pay_within_s: sale.pay_within_ms / 1000,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// Why a piece of input is not what it should be. The text is fit for the caller's eyes.
@@ -22,8 +23,9 @@ impl Invalid {
 }
 
 /// A sale's number, at least 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
+#[schema(minimum = 1, maximum = 9223372036854775807_i64)]
 pub struct SaleId(i64);
 
 impl SaleId {
@@ -95,8 +97,9 @@ impl fmt::Display for UserId {
 }
 
 /// How many units a purchase asks for, at least 1. Whether a sale allows as many is the sale's to say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
+#[schema(minimum = 1, maximum = 2147483647)]
 pub struct Units(u32);
 
 impl Units {
@@ -143,7 +146,7 @@ impl Shard {
 }
 
 /// An order, and the purchase it came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct OrderId(pub Uuid);
 

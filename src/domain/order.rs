@@ -3,10 +3,11 @@
 use std::fmt;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::ids::{OrderId, SaleId};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderStatus {
     /// Durable as a purchase row; not yet an order.
@@ -102,14 +103,18 @@ impl Rejection {
 }
 
 /// An order as its buyer sees it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Order {
     pub order_id: OrderId,
     pub sale_id: SaleId,
+    #[schema(minimum = 1)]
     pub quantity: i32,
+    #[schema(minimum = 0)]
     pub amount_cents: i64,
     pub status: OrderStatus,
+    /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "expired")]
     pub reason: Option<String>,
     pub expires_at_ms: i64,
     pub created_at_ms: i64,

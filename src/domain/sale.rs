@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::ids::{Invalid, SaleId, Units};
 
@@ -62,6 +63,16 @@ impl fmt::Display for SaleStatus {
     }
 }
 
+/// How a sale stands at a moment, in one word for the reader of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    Scheduled,
+    Open,
+    Paused,
+    Ended,
+}
+
 /// A sale as instances keep it in memory: its terms, not its stock.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sale {
@@ -92,20 +103,19 @@ impl Sale {
         if self.is_open_at(now_ms) { &self.purchase_key } else { &self.waiting_key }
     }
 
-    /// How the sale stands at this moment, in one word for the reader of a page.
-    pub fn status_at(&self, now_ms: i64) -> &'static str {
+    pub fn standing_at(&self, now_ms: i64) -> Standing {
         match self.status {
-            SaleStatus::Closed => "ended",
-            _ if now_ms >= self.ends_at_ms => "ended",
-            SaleStatus::Paused => "paused",
-            SaleStatus::Open if now_ms < self.starts_at_ms => "scheduled",
-            SaleStatus::Open => "open",
+            SaleStatus::Closed => Standing::Ended,
+            _ if now_ms >= self.ends_at_ms => Standing::Ended,
+            SaleStatus::Paused => Standing::Paused,
+            SaleStatus::Open if now_ms < self.starts_at_ms => Standing::Scheduled,
+            SaleStatus::Open => Standing::Open,
         }
     }
 }
 
 /// A product as it is shown.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Product {
     pub id: i64,
     pub name: String,

@@ -1,5 +1,7 @@
 //! HTTP: the whole URL table on one screen.
 
+mod api;
+mod codes;
 mod extract;
 mod orders;
 mod problem;
@@ -8,6 +10,7 @@ mod sales;
 mod state;
 mod system;
 
+pub use api::Api;
 pub use extract::Tokens;
 pub use system::Health;
 
@@ -25,6 +28,7 @@ pub struct Reception {
     pub trusted_proxies: Vec<IpAddr>,
     pub health: Arc<Health>,
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
+    pub api: Api,
     pub body_max_bytes: usize,
     /// How long a body may take to come.
     pub client_timeout: Duration,
@@ -34,7 +38,7 @@ pub struct Reception {
 pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         let mut at = |path: &str, route: Route| {
-            app.service(resource(path).route(route).default_service(web::to(problem::no_such_method)));
+            app.service(resource(path).route(route).default_service(other_methods()));
         };
         at("/sales/{id}/state.js", get().to(state::script));
 
@@ -52,9 +56,15 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
         at("/api/v1/orders/{id}", get().to(orders::show));
         at("/api/v1/orders/{id}/cancel", post().to(orders::cancel));
 
+        at("/api/openapi.json", get().to(api::document));
         at("/healthz", get().to(system::alive));
         at("/readyz", get().to(system::ready));
         at("/metrics", get().to(system::metrics));
         app.default_service(web::to(problem::no_such_page));
     }
+}
+
+/// What answers methods that an address does not take.
+pub fn other_methods() -> Route {
+    web::to(problem::no_such_method)
 }

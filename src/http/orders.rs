@@ -3,25 +3,59 @@
 use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::Reception;
+use super::codes::problems;
 use super::extract::order_id;
 use super::problem::Problem;
-use crate::domain::ids::SaleId;
+use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::order::Order;
 use crate::sale::counter::Cancellation;
 use crate::sale::till::Till;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct ListQuery {
+    /// Only orders of this sale.
+    #[param(value_type = Option<SaleId>, nullable = false)]
     sale_id: Option<String>,
 }
 
+problems!(NotShown: InvalidRequest, Unauthenticated, UnknownOrder, TemporarilyUnavailable);
+problems!(NotListed: InvalidRequest, Unauthenticated, TemporarilyUnavailable);
+problems! {
+    NotCancelled: InvalidRequest, Unauthenticated, UnknownOrder, OrderNotReady, IllegalState, TemporarilyUnavailable
+}
+
+/// One of the buyer's orders
+#[utoipa::path(
+    get,
+    path = "/api/v1/orders/{id}",
+    operation_id = "show_order",
+    tag = "orders",
+    security(("buyer" = [])),
+    params(("id" = OrderId, Path, description = "The order")),
+    responses((status = 200, description = "The order", body = Order), NotShown),
+)]
 pub async fn show(request: HttpRequest, till: Data<Till>, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
     let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
     let order = till.order_of(&buyer.user, order_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(order.ok_or_else(Problem::unknown_order)?))
 }
 
+/// The buyer's newest orders
+///
+/// A purchase that is not an order yet is listed at once, as `accepted`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/orders",
+    operation_id = "list_orders",
+    tag = "orders",
+    security(("buyer" = [])),
+    params(ListQuery),
+    responses((status = 200, description = "At most 100, the newest first", body = [Order]), NotListed),
+)]
 pub async fn list(request: HttpRequest, till: Data<Till>, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
     let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
@@ -29,6 +63,16 @@ pub async fn list(request: HttpRequest, till: Data<Till>, reception: Data<Recept
     Ok(HttpResponse::Ok().json(till.orders_of(&buyer.user, sale).await?))
 }
 
+/// Cancel an order that is not paid yet
+#[utoipa::path(
+    post,
+    path = "/api/v1/orders/{id}/cancel",
+    operation_id = "cancel_order",
+    tag = "orders",
+    security(("buyer" = [])),
+    params(("id" = OrderId, Path, description = "The order")),
+    responses((status = 200, description = "It is cancelled", body = Order), NotCancelled),
+)]
 pub async fn cancel(
     request: HttpRequest,
     till: Data<Till>,

@@ -4,77 +4,107 @@ use std::fmt;
 
 use actix_web::body::BoxBody;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use actix_web::http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
-use serde_json::{Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
 
-use crate::domain::ids::Invalid;
+use super::Reception;
+use super::codes::Code;
+use crate::domain::ids::{Invalid, OrderId};
 use crate::sale::SaleError;
 use crate::sale::purchase::Refusal;
 
 /// An answer that says what is wrong, to the caller; what it says to the log is the log's business.
 #[derive(Debug)]
 pub struct Problem {
-    status: StatusCode,
-    code: &'static str,
-    title: &'static str,
+    code: Code,
     detail: Option<String>,
-    /// Further members of the body.
-    members: Vec<(&'static str, Value)>,
+    members: Members,
     headers: Vec<(HeaderName, String)>,
 }
 
+/// What is said of a problem beside its code.
+#[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
+struct Members {
+    /// With `already-purchased`: the newest of the buyer's orders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    order_id: Option<OrderId>,
+    /// With `not-started`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    starts_at_ms: Option<i64>,
+    /// With `level-too-low`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    min_level: Option<i64>,
+}
+
+/// Problem details (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct Body<'a> {
+    /// `urn:seckill:problem:` and the code.
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    #[schema(minimum = 400, maximum = 599)]
+    status: u16,
+    code: Code,
+    /// More about this very request, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    detail: Option<&'a str>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    members: Members,
+}
+
 impl Problem {
-    const fn new(status: StatusCode, code: &'static str, title: &'static str) -> Self {
-        Self { status, code, title, detail: None, members: Vec::new(), headers: Vec::new() }
+    fn new(code: Code) -> Self {
+        Self { code, detail: None, members: Members::default(), headers: Vec::new() }
     }
 
     pub fn invalid(detail: impl fmt::Display) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid-request", "The request is not valid").detail(detail)
+        Self::new(Code::InvalidRequest).detail(detail)
     }
 
     pub fn unauthenticated(detail: &'static str) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", "A valid bearer token is needed")
-            .detail(detail)
-            .header(actix_web::http::header::WWW_AUTHENTICATE, "Bearer")
+        Self::new(Code::Unauthenticated).detail(detail).header(WWW_AUTHENTICATE, "Bearer")
     }
 
-    pub const fn unknown_sale() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "unknown-sale", "There is no such sale")
+    pub fn unknown_sale() -> Self {
+        Self::new(Code::UnknownSale)
     }
 
-    pub const fn unknown_order() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "unknown-order", "You have no such order")
+    pub fn unknown_order() -> Self {
+        Self::new(Code::UnknownOrder)
     }
 
-    pub const fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", "There is nothing here")
+    pub fn not_found() -> Self {
+        Self::new(Code::NotFound)
     }
 
     pub fn too_large(max_bytes: usize) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large")
-            .detail(format_args!("at most {max_bytes} bytes"))
+        Self::new(Code::BodyTooLarge).detail(format_args!("at most {max_bytes} bytes"))
     }
 
-    pub const fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body did not come in time")
+    pub fn too_slow() -> Self {
+        Self::new(Code::TooSlow)
     }
 
-    pub const fn wrong_method() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This address does not take this method")
+    pub fn order_not_ready() -> Self {
+        Self::new(Code::OrderNotReady)
     }
 
-    pub const fn order_not_ready() -> Self {
-        Self::new(StatusCode::CONFLICT, "order-not-ready", "The order is still being made; try again shortly")
-    }
-
-    pub const fn illegal_state() -> Self {
-        Self::new(StatusCode::CONFLICT, "illegal-state", "The order's status does not allow this")
+    pub fn illegal_state() -> Self {
+        Self::new(Code::IllegalState)
     }
 
     pub fn unavailable() -> Self {
-        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "temporarily-unavailable", "Please try again shortly");
-        problem.header(RETRY_AFTER, "1")
+        Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
     fn detail(mut self, detail: impl fmt::Display) -> Self {
@@ -82,8 +112,8 @@ impl Problem {
         self
     }
 
-    fn member(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.members.push((name, value.into()));
+    fn with(mut self, members: Members) -> Self {
+        self.members = members;
         self
     }
 
@@ -91,41 +121,43 @@ impl Problem {
         self.headers.push((name, value.into()));
         self
     }
+
+    fn body(&self) -> Body<'_> {
+        Body {
+            kind: format!("urn:seckill:problem:{}", self.code.as_str()),
+            title: self.code.title(),
+            status: self.code.status().as_u16(),
+            code: self.code,
+            detail: self.detail.as_deref(),
+            members: self.members,
+        }
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code)
+        f.write_str(self.code.as_str())
     }
 }
 
 impl ResponseError for Problem {
     fn status_code(&self) -> StatusCode {
-        self.status
+        self.code.status()
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
-        metrics::counter!("seckill_problems_total", "code" => self.code).increment(1);
-        let mut body = json!({
-            "type": format!("urn:seckill:problem:{}", self.code),
-            "title": self.title,
-            "status": self.status.as_u16(),
-            "code": self.code,
-        });
-        if let Some(members) = body.as_object_mut() {
-            members.extend(self.detail.iter().map(|detail| ("detail".to_owned(), detail.as_str().into())));
-            members.extend(self.members.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-        }
-        let mut response = HttpResponse::build(self.status);
+        metrics::counter!("seckill_problems_total", "code" => self.code.as_str()).increment(1);
+        let mut response = HttpResponse::build(self.code.status());
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
         // What is left of a body that was not read whole must not be taken for the next request.
-        if matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
+        if matches!(self.code, Code::TooSlow | Code::BodyTooLarge) {
             response.force_close();
         }
         for (name, value) in &self.headers {
             response.insert_header((name.clone(), value.as_str()));
         }
-        response.body(body.to_string())
+        // Strings and numbers: there is nothing in it that cannot be written.
+        response.body(serde_json::to_vec(&self.body()).unwrap_or_default())
     }
 }
 
@@ -144,37 +176,27 @@ impl From<SaleError> for Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        let forbidden = |code, title| Self::new(StatusCode::FORBIDDEN, code, title);
-        let conflict = |code, title| Self::new(StatusCode::CONFLICT, code, title);
         match refusal {
             Refusal::TooMany { per_user } => {
                 Self::invalid(format_args!("quantity may be at most {} in this sale", per_user.get()))
             }
             Refusal::UnknownSale => Self::unknown_sale(),
             Refusal::NotStarted { starts_at_ms } => {
-                forbidden("not-started", "The sale has not started").member("starts_at_ms", starts_at_ms)
+                Self::new(Code::NotStarted).with(Members { starts_at_ms: Some(starts_at_ms), ..Members::default() })
             }
-            Refusal::Ended => forbidden("ended", "The sale has ended"),
-            Refusal::WrongKey => forbidden("wrong-key", "The purchase key is not the open sale's"),
+            Refusal::Ended => Self::new(Code::Ended),
+            Refusal::WrongKey => Self::new(Code::WrongKey),
             Refusal::LevelTooLow { min_level } => {
-                forbidden("level-too-low", "This sale is for higher levels").member("min_level", min_level)
+                Self::new(Code::LevelTooLow).with(Members { min_level: Some(min_level), ..Members::default() })
             }
-            Refusal::SoldOut => conflict("sold-out", "Sold out"),
+            Refusal::SoldOut => Self::new(Code::SoldOut),
             Refusal::AlreadyPurchased { order } => {
-                let problem = conflict("already-purchased", "You have bought all that one buyer may");
-                match order {
-                    Some(order) => problem.member("order_id", order.to_string()),
-                    None => problem,
-                }
+                Self::new(Code::AlreadyPurchased).with(Members { order_id: order, ..Members::default() })
             }
-            Refusal::IdempotencyMismatch => Self::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "idempotency-mismatch",
-                "This Idempotency-Key was used for another request",
-            ),
+            Refusal::IdempotencyMismatch => Self::new(Code::IdempotencyMismatch),
             Refusal::Limited { limit, window, retry_ms } => {
                 let (name, seconds) = (limit.as_str(), retry_ms.div_ceil(1000).max(1));
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", "Too many requests")
+                Self::new(Code::QuotaExceeded)
                     .detail(format_args!("the limit of one {name} is reached"))
                     .header(RETRY_AFTER, seconds.to_string())
                     .header(
@@ -188,9 +210,14 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// The answer to methods that an address does not take.
-pub async fn no_such_method() -> Result<HttpResponse, Problem> {
-    Err(Problem::wrong_method())
+/// The answer to methods that an address does not take; says which it does.
+pub async fn no_such_method(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
+    let problem = Problem::new(Code::MethodNotAllowed);
+    let allowed = request.match_pattern().and_then(|path| reception.api.methods(&path));
+    Err(match allowed {
+        Some(methods) => problem.header(ALLOW, methods),
+        None => problem,
+    })
 }
 
 /// The answer at addresses that do not exist.

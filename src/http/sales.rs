@@ -2,16 +2,59 @@
 
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
-use serde_json::{Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
 
+use super::codes::problems;
 use super::extract::{product_id, sale_id};
 use super::problem::Problem;
-use crate::domain::sale::Sale;
+use crate::domain::ids::{SaleId, Units};
+use crate::domain::sale::{Product, Sale, Standing};
 use crate::sale::till::Till;
 
 /// Sales that are listed at most.
 const LIST_MAX: usize = 100;
 
+/// A sale as it is shown.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Sale)]
+struct Shown {
+    id: SaleId,
+    product: ProductName,
+    #[schema(minimum = 0)]
+    price_cents: i64,
+    starts_at_ms: i64,
+    ends_at_ms: i64,
+    status: Standing,
+    /// The most units that one buyer may have.
+    per_user: Units,
+    /// The lowest level that may buy.
+    min_level: i64,
+    /// What a buyer has to solve first.
+    #[schema(example = "none")]
+    captcha: String,
+    /// Whether nothing is left at the moment; units that come back are sold again.
+    sold_out: bool,
+}
+
+/// What is for sale, by name.
+#[derive(Serialize, ToSchema)]
+struct ProductName {
+    id: i64,
+    name: String,
+}
+
+problems!(NoSale: InvalidRequest, UnknownSale, TemporarilyUnavailable);
+problems!(NoProduct: InvalidRequest, NotFound, TemporarilyUnavailable);
+
+/// The newest sales
+#[utoipa::path(
+    get,
+    path = "/api/v1/sales",
+    operation_id = "list_sales",
+    tag = "sales",
+    responses((status = 200, description = "At most 100, the newest first", body = [Shown])),
+)]
 pub async fn list(till: Data<Till>) -> HttpResponse {
     let mut sales = Vec::new();
     for sale in till.catalog.newest(LIST_MAX) {
@@ -20,27 +63,45 @@ pub async fn list(till: Data<Till>) -> HttpResponse {
     HttpResponse::Ok().json(sales)
 }
 
+/// A sale
+#[utoipa::path(
+    get,
+    path = "/api/v1/sales/{id}",
+    operation_id = "show_sale",
+    tag = "sales",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses((status = 200, description = "The sale", body = Shown), NoSale),
+)]
 pub async fn show(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
     let sale = till.catalog.sale(sale_id(&request)?).await?.ok_or_else(Problem::unknown_sale)?;
     Ok(HttpResponse::Ok().json(shown(&sale, &till).await))
 }
 
+/// A product
+#[utoipa::path(
+    get,
+    path = "/api/v1/products/{id}",
+    operation_id = "show_product",
+    tag = "sales",
+    params(("id" = i64, Path, minimum = 1, maximum = 9223372036854775807_i64, description = "The product")),
+    responses((status = 200, description = "The product", body = Product), NoProduct),
+)]
 pub async fn product(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
     let product = till.catalog.product(product_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(product.ok_or_else(Problem::not_found)?))
 }
 
-async fn shown(sale: &Sale, till: &Till) -> Value {
-    json!({
-        "id": sale.id,
-        "product": { "id": sale.product_id, "name": sale.product },
-        "price_cents": sale.price_cents,
-        "starts_at_ms": sale.starts_at_ms,
-        "ends_at_ms": sale.ends_at_ms,
-        "status": sale.status_at(till.catalog.clock.now_ms()),
-        "per_user": sale.per_user,
-        "min_level": sale.min_level,
-        "captcha": sale.captcha,
-        "sold_out": till.is_sold_out(sale.id).await,
-    })
+async fn shown(sale: &Sale, till: &Till) -> Shown {
+    Shown {
+        id: sale.id,
+        product: ProductName { id: sale.product_id, name: sale.product.clone() },
+        price_cents: sale.price_cents,
+        starts_at_ms: sale.starts_at_ms,
+        ends_at_ms: sale.ends_at_ms,
+        status: sale.standing_at(till.catalog.clock.now_ms()),
+        per_user: sale.per_user,
+        min_level: sale.min_level,
+        captcha: sale.captcha.clone(),
+        sold_out: till.is_sold_out(sale.id).await,
+    }
 }

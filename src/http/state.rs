@@ -4,13 +4,17 @@ use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
+use utoipa::ToSchema;
 
+use super::codes::problems;
 use super::extract::sale_id;
 use super::problem::Problem;
+use crate::domain::ids::SaleId;
 use crate::sale::till::Till;
 
 /// What `window.seckill` holds.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = SaleState)]
 struct State {
     open: bool,
     /// The purchase key while the sale is open; else one that buys nothing.
@@ -20,6 +24,8 @@ struct State {
     ends_at_ms: i64,
     sold_out: bool,
 }
+
+problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
 
 async fn state(request: &HttpRequest, till: &Till) -> Result<State, Problem> {
     let sale = till.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
@@ -35,11 +41,47 @@ async fn state(request: &HttpRequest, till: &Till) -> Result<State, Problem> {
     })
 }
 
+/// How a sale stands, and its key
+#[utoipa::path(
+    get,
+    path = "/api/v1/sales/{id}/state",
+    operation_id = "sale_state",
+    tag = "sales",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses(
+        (
+            status = 200, description = "Its state at this moment", body = State,
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NoState,
+    ),
+)]
 pub async fn json(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
     let state = state(&request, &till).await?;
     Ok(HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(state))
 }
 
+/// The same as a script
+///
+/// Sets `window.seckill` to the sale's state.
+#[utoipa::path(
+    get,
+    path = "/sales/{id}/state.js",
+    operation_id = "sale_state_script",
+    tag = "sales",
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        ("r" = Option<String>, Query, description = "Anything: it makes the address new to caches"),
+    ),
+    responses(
+        (
+            status = 200, description = "`window.seckill = …;`", body = String,
+            content_type = "text/javascript; charset=utf-8",
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NoState,
+    ),
+)]
 pub async fn script(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
     let state = serde_json::to_string(&state(&request, &till).await?).map_err(Problem::invalid)?;
     Ok(HttpResponse::Ok()

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use actix_web::HttpResponse;
 use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Reception;
+use super::codes::problems;
 use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::ids::UserId;
@@ -36,41 +37,121 @@ impl Health {
     }
 }
 
+/// The service's time.
+#[derive(Serialize, ToSchema)]
+struct Now {
+    now_ms: i64,
+}
+
+/// The service's time, to set a countdown by
+#[utoipa::path(
+    get,
+    path = "/api/v1/time",
+    tag = "sales",
+    responses((
+        status = 200, description = "PostgreSQL's time", body = Now,
+        headers(("Cache-Control" = String, description = "`no-store`")),
+    )),
+)]
 pub async fn time(till: Data<Till>) -> HttpResponse {
     let now_ms = till.catalog.clock.now_ms();
-    HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(json!({ "now_ms": now_ms }))
+    HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(Now { now_ms })
 }
 
-/// Alive: the process answers, whatever stands behind it.
+/// That it lives.
+#[derive(Serialize, ToSchema)]
+struct Alive {
+    /// `alive`
+    status: &'static str,
+}
+
+/// Alive: the process answers, whatever stands behind it
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    operation_id = "health",
+    tag = "service",
+    responses((status = 200, description = "Alive", body = Alive)),
+)]
 pub async fn alive() -> HttpResponse {
-    HttpResponse::Ok().json(json!({ "status": "alive" }))
+    HttpResponse::Ok().json(Alive { status: "alive" })
 }
 
-/// Ready: a purchase sent here now would be served.
+/// Whether an instance should be sent requests, and if not, why.
+#[derive(Serialize, ToSchema)]
+struct Readiness {
+    ready: bool,
+    /// PostgreSQL answered the last heartbeat.
+    postgres: bool,
+    /// Redis was found whole at the last look.
+    redis: bool,
+    /// The instance is being stopped.
+    leaving: bool,
+}
+
+/// Ready: a purchase sent here now would be served
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "readiness",
+    tag = "service",
+    responses(
+        (status = 200, description = "Ready", body = Readiness),
+        (status = 503, description = "Not ready", body = Readiness),
+    ),
+)]
 pub async fn ready(reception: Data<Reception>) -> HttpResponse {
     let health = &reception.health;
-    let body = json!({
-        "ready": health.is_ready(),
-        "postgres": health.ledger.load(Ordering::Relaxed),
-        "redis": health.gate.load(Ordering::Relaxed),
-        "leaving": health.leaving.load(Ordering::Relaxed),
-    });
-    if health.is_ready() { HttpResponse::Ok().json(body) } else { HttpResponse::ServiceUnavailable().json(body) }
+    let ready = health.is_ready();
+    let body = Readiness {
+        ready,
+        postgres: health.ledger.load(Ordering::Relaxed),
+        redis: health.gate.load(Ordering::Relaxed),
+        leaving: health.leaving.load(Ordering::Relaxed),
+    };
+    if ready { HttpResponse::Ok().json(body) } else { HttpResponse::ServiceUnavailable().json(body) }
 }
 
+/// The service's figures, for Prometheus
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "service",
+    responses((status = 200, description = "Figures", body = String, content_type = "text/plain; version=0.0.4")),
+)]
 pub async fn metrics(reception: Data<Reception>) -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(reception.metrics.render())
 }
 
-#[derive(Deserialize)]
+/// Whose token it shall be.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct TokenRequest {
+    #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$", example = "alice")]
     user: String,
     #[serde(default)]
     level: i64,
 }
 
-/// A buyer's token for the asking. This route exists in development mode only.
+/// A buyer's token.
+#[derive(Serialize, ToSchema)]
+struct Token {
+    token: String,
+    expires_at_ms: i64,
+}
+
+problems!(NoToken: InvalidRequest, NotFound, TooSlow, BodyTooLarge);
+
+/// A buyer's token for the asking
+///
+/// This address exists in development mode only.
+#[utoipa::path(
+    post,
+    path = "/api/v1/dev/token",
+    tag = "buying",
+    request_body = TokenRequest,
+    responses((status = 200, description = "Good for a day", body = Token), NoToken),
+)]
 pub async fn dev_token(
     till: Data<Till>,
     reception: Data<Reception>,
@@ -80,5 +161,5 @@ pub async fn dev_token(
     let user = UserId::parse(&asked.user)?;
     let expires_at_s = till.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;
     let token = reception.tokens.issue(&user, asked.level, expires_at_s).ok_or(Problem::not_found())?;
-    Ok(HttpResponse::Ok().json(json!({ "token": token, "expires_at_ms": expires_at_s * 1000 })))
+    Ok(HttpResponse::Ok().json(Token { token, expires_at_ms: expires_at_s * 1000 }))
 }

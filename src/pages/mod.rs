@@ -1,53 +1,94 @@
 //! Pages. They are static: nothing in them depends on who asks, or on how a sale stands.
 
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
-use actix_web::web::{ServiceConfig, get};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::web::{ServiceConfig, get, resource};
+use actix_web::{HttpRequest, HttpResponse, Route};
+use utoipa::OpenApi;
+use utoipa::openapi::OpenApi as Document;
+
+mod docs;
+
+/// Nothing but what this service itself has.
+const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// What `/static/` holds: name, type, content.
-const ASSETS: [(&str, &str, &str); 4] = [
+const ASSETS: [(&str, &str, &str); 5] = [
+    ("docs.js", SCRIPT, include_str!("../../frontend-static/docs.js")),
     ("front.js", SCRIPT, include_str!("../../frontend-static/front.js")),
     ("orders.js", SCRIPT, include_str!("../../frontend-static/orders.js")),
     ("sale.js", SCRIPT, include_str!("../../frontend-static/sale.js")),
     ("style.css", STYLE, include_str!("../../frontend-static/style.css")),
 ];
 
-/// The pages' addresses.
-pub fn routes(app: &mut ServiceConfig) {
-    app.route("/", get().to(front));
-    app.route("/sales/{id}", get().to(sale));
-    app.route("/static/{file}", get().to(asset));
-    // Browsers ask for it unasked.
-    app.route("/favicon.ico", get().to(async || HttpResponse::NoContent().finish()));
+#[derive(OpenApi)]
+#[openapi(paths(front, sale, docs::page), tags((name = "pages", description = "For people")))]
+struct Pages;
+
+/// The pages, for the document of the API.
+pub fn document() -> Document {
+    Pages::openapi()
 }
 
-/// The sales there are.
+/// The pages' addresses; `otherwise` answers the methods that they do not take.
+pub fn routes(otherwise: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
+    move |app| {
+        let mut at = |path: &str, route: Route| {
+            app.service(resource(path).route(route).default_service(otherwise()));
+        };
+        at("/", get().to(front));
+        at("/sales/{id}", get().to(sale));
+        at("/docs", get().to(docs::page));
+        at("/docs/{file}", get().to(docs::asset));
+        at("/static/{file}", get().to(asset));
+        // Browsers ask for it unasked.
+        at("/favicon.ico", get().to(async || HttpResponse::NoContent().finish()));
+    }
+}
+
+/// The sales there are
+#[utoipa::path(
+    get,
+    path = "/",
+    operation_id = "front_page",
+    tag = "pages",
+    responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
+)]
 async fn front() -> HttpResponse {
-    file(HTML, include_str!("../../frontend-static/index.html"))
+    file(HTML, POLICY, include_str!("../../frontend-static/index.html"))
 }
 
-/// The page finds out by itself which sale it is about.
+/// A sale's page
+///
+/// It finds out by itself which sale it is about.
+#[utoipa::path(
+    get,
+    path = "/sales/{id}",
+    operation_id = "sale_page",
+    tag = "pages",
+    params(("id" = String, Path, description = "The sale")),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
+)]
 async fn sale() -> HttpResponse {
-    file(HTML, include_str!("../../frontend-static/sale.html"))
+    file(HTML, POLICY, include_str!("../../frontend-static/sale.html"))
 }
 
 async fn asset(request: HttpRequest) -> HttpResponse {
     let name = request.match_info().query("file");
     match ASSETS.iter().find(|(known, ..)| *known == name) {
-        Some((_, content_type, content)) => file(content_type, content),
+        Some((_, content_type, content)) => file(content_type, POLICY, content),
         None => HttpResponse::NotFound().finish(),
     }
 }
 
-fn file(content_type: &'static str, content: &'static str) -> HttpResponse {
+fn file(content_type: &'static str, policy: &'static str, content: &'static str) -> HttpResponse {
     HttpResponse::Ok()
         .content_type(content_type)
         .insert_header((CACHE_CONTROL, "public, max-age=60"))
-        .insert_header((CONTENT_SECURITY_POLICY, "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"))
+        .insert_header((CONTENT_SECURITY_POLICY, policy))
         .insert_header((X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .body(content)
 }

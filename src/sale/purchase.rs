@@ -22,7 +22,7 @@ pub struct Request {
 }
 
 /// A purchase that is durable.
-#[derive(Debug, Clone, Copy, serde::Serialize)]
+#[derive(Debug, Clone, Copy, serde::Serialize, utoipa::ToSchema)]
 pub struct Ticket {
     pub order_id: OrderId,
     pub status: OrderStatus,

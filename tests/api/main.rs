@@ -14,6 +14,7 @@ mod harness;
 mod limits;
 mod locks;
 mod memory;
+mod openapi;
 mod outage;
 mod reads;
 mod settle;

@@ -1,0 +1,296 @@
+//! The document of the API, held against the live service, the route table, the contract and the README.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Response};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{Answer, Sale, System, terms};
+use seckill::domain::ids::Units;
+use seckill::domain::sale::{NewSale, SaleStatus};
+
+/// The contract's addresses that there are today. Who adds a route adds it here too.
+const CONTRACT: [&str; 18] = [
+    "GET /",
+    "GET /sales/{id}",
+    "GET /sales/{id}/state.js",
+    "GET /api/v1/time",
+    "POST /api/v1/dev/token",
+    "GET /api/v1/products/{id}",
+    "GET /api/v1/sales",
+    "GET /api/v1/sales/{id}",
+    "GET /api/v1/sales/{id}/state",
+    "POST /api/v1/sales/{id}/purchases",
+    "GET /api/v1/orders",
+    "GET /api/v1/orders/{id}",
+    "POST /api/v1/orders/{id}/cancel",
+    "GET /healthz",
+    "GET /readyz",
+    "GET /metrics",
+    "GET /api/openapi.json",
+    "GET /docs",
+];
+
+/// The purchase's address, as the document names it.
+const PURCHASES: &str = "/api/v1/sales/{id}/purchases";
+
+/// The document, as the service hands it out.
+struct Document(Value);
+
+impl Document {
+    async fn of(system: &System) -> Self {
+        let (status, document) = system.get("/api/openapi.json", None).await;
+        assert_eq!((status, document["openapi"].as_str()), (200, Some("3.1.0")));
+        Self(document)
+    }
+
+    /// Method, path and description of everything that can be done.
+    fn operations(&self) -> impl Iterator<Item = (String, &str, &Value)> {
+        let paths = self.0["paths"].as_object().unwrap().iter();
+        paths.flat_map(|(path, item)| {
+            let methods = item.as_object().unwrap().iter();
+            methods.map(|(method, operation)| (method.to_uppercase(), path.as_str(), operation))
+        })
+    }
+
+    fn operation(&self, method: &str, path: &str) -> &Value {
+        &self.0["paths"][path][method.to_lowercase()]
+    }
+
+    /// Status and problem code of every problem that an operation lists.
+    fn problems(operation: &Value) -> BTreeSet<String> {
+        let answers = operation["responses"].as_object().unwrap().iter();
+        answers
+            .filter_map(|(status, answer)| {
+                let schema = &answer["content"]["application/problem+json"]["schema"];
+                let codes = schema["allOf"][1]["properties"]["code"]["enum"].as_array()?.iter();
+                Some(codes.map(move |code| format!("{status} {}", code.as_str().unwrap())))
+            })
+            .flatten()
+            .collect()
+    }
+
+    /// The answer is one of those that are listed: status, content type, headers, and a body that fits.
+    fn holds(&self, method: &str, path: &str, answer: &Answer) {
+        let what = format!("{method} {path}: {} {:?}", answer.code(), answer.headers);
+        let listed = &self.operation(method, path)["responses"][answer.status.to_string()];
+        assert!(listed.is_object(), "not in the document: {what}");
+        let content_type = answer.headers[CONTENT_TYPE].to_str().unwrap();
+        let content = &listed["content"][content_type];
+        assert!(content.is_object(), "of another type: {what}");
+        for name in listed["headers"].as_object().into_iter().flat_map(|headers| headers.keys()) {
+            assert!(answer.headers.contains_key(name.as_str()), "without {name}: {what}");
+        }
+        // The body's schema, in a document where its references lead somewhere.
+        let schema = json!({ "allOf": [content["schema"]], "components": self.0["components"] });
+        let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+        let errors: Vec<_> = validator.iter_errors(&answer.body).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{what}: {errors:?} in {}", answer.body);
+    }
+}
+
+async fn read(response: Response) -> Answer {
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let text = response.text().await.unwrap();
+    let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Answer { status, body, headers }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_the_contract_and_the_route_table_name_the_same_addresses() {
+    let system = System::start().await;
+    let document = Document::of(&system).await;
+    let documented: BTreeSet<String> =
+        document.operations().map(|(method, path, _)| format!("{method} {path}")).collect();
+    assert_eq!(documented, CONTRACT.map(String::from).into());
+
+    let names: BTreeSet<_> = document.operations().map(|(.., it)| it["operationId"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), documented.len(), "an operation's name is its own: {names:?}");
+
+    // at("/path", get().to(…));
+    let tables = [include_str!("../../src/http/mod.rs"), include_str!("../../src/pages/mod.rs")].concat();
+    let routes = tables.lines().filter_map(|line| {
+        let line = line.trim();
+        let (path, rest) = line.strip_prefix("at(\"")?.split_once("\", ")?;
+        let (method, _) = rest.split_once("()")?;
+        Some(format!("{} {path}", method.to_uppercase()))
+    });
+    let files = |route: &String| !route.ends_with("/{file}") && !route.ends_with(".ico");
+    assert_eq!(routes.filter(files).collect::<BTreeSet<_>>(), documented);
+    system.finish().await;
+}
+
+/// Every operation, asked well and badly.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_is_one_that_the_document_lists() {
+    let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1")];
+    let system = System::start_with(&unlimited).await;
+    let document = Document::of(&system).await;
+    let sale = system.create_sale(terms(50)).await;
+    let http = Client::new();
+    let order = system.buy(&sale, "ann").send().await.order_id();
+    system.settled(&sale).await;
+    for (method, path, _) in document.operations() {
+        let (known, unknown) = match path.starts_with("/api/v1/orders") {
+            true => (order.clone(), "00000000-0000-0000-0000-000000000000"),
+            false => (sale.id.to_string(), "999999"),
+        };
+        let body = match path {
+            PURCHASES => json!({ "key": sale.key, "quantity": 1 }),
+            _ => json!({ "user": "ann", "level": 3 }),
+        };
+        let body = body.to_string();
+        let mut well = false;
+        for (id, user, body) in [
+            (known.as_str(), Some("ann"), body.as_str()),
+            (&known, Some("bob"), &body),
+            (&known, None, &body),
+            (unknown, Some("ann"), &body),
+            ("x", Some("ann"), &body),
+            ("0", Some("ann"), "{"),
+            // Once more: what was cancelled is not cancelled again.
+            (&known, Some("ann"), &body),
+        ] {
+            let mut request = http.request(method.parse().unwrap(), system.url(&path.replace("{id}", id)));
+            if let Some(user) = user {
+                request = request.bearer_auth(system.token(user, 0));
+            }
+            if method == "POST" {
+                request = request.body(body.to_owned());
+            }
+            let answer = read(request.send().await.unwrap()).await;
+            document.holds(&method, path, &answer);
+            well |= answer.status < 300;
+        }
+        assert!(well, "{method} {path} was never asked well");
+        let undone = read(http.delete(system.url(&path.replace("{id}", &known))).send().await.unwrap()).await;
+        assert_eq!(undone.code(), "405 method-not-allowed", "{path}");
+        assert_eq!(undone.headers["allow"], method, "{path}");
+    }
+    system.finish().await;
+}
+
+/// Every problem of a purchase that the document lists can be had, and there are no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
+    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "500")]).await;
+    let document = Document::of(&system).await;
+    let open = |terms| system.create_sale(terms);
+    let sale = open(terms(5)).await;
+    let later = open(NewSale { starts_in_ms: 600_000, ..terms(5) }).await;
+    let over = open(NewSale { starts_in_ms: -2_000, ends_in_ms: -1_000, ..terms(5) }).await;
+    let members = open(NewSale { min_level: 3, ..terms(5) }).await;
+    let empty = open(terms(0)).await;
+    let paused = open(terms(5)).await;
+    assert!(system.shop.set_sale_status(paused.id, SaleStatus::Paused, "test").await.unwrap());
+
+    let two = open(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
+    let both = json!({ "key": two.key, "quantity": 2 });
+    assert_eq!(system.buy(&two, "ann").idempotent("k").body(both).send().await.code(), "202");
+
+    let bought = system.buy(&sale, "ann").idempotent("k").send().await;
+    assert_eq!(bought.code(), "202");
+    document.holds("POST", PURCHASES, &bought);
+
+    let (mut nobody, mut nowhere) = (system.buy(&sale, "ann"), system.buy(&sale, "ann"));
+    nobody.token = None;
+    nowhere.path = "999999".into();
+    let limited = || system.buy(&sale, "eve").idempotent("k");
+    for _ in 0..10 {
+        limited().send().await; // a minute may turn over meanwhile
+    }
+    let mut refused: Vec<Answer> = Vec::new();
+    let other_units = json!({ "key": two.key, "quantity": 1 });
+    for click in [
+        system.buy(&sale, "ann").body("{}"),
+        nobody,
+        system.buy(&later, "ann"),
+        system.buy(&over, "ann"),
+        system.buy(&sale, "bob").body(json!({ "key": "guessed" })),
+        system.buy(&members, "ann"),
+        nowhere,
+        system.buy(&empty, "ann"),
+        system.buy(&sale, "ann"),
+        // All of it is read before it is too much: the answer is not lost with the connection.
+        system.buy(&sale, "bob").body("x".repeat(system.config.http.body_max_bytes + 1)),
+        system.buy(&two, "ann").idempotent("k").body(other_units),
+        limited(),
+        system.buy(&paused, "ann"),
+    ] {
+        refused.push(click.send().await);
+    }
+    refused.push(too_slow(&system, &sale).await);
+    for answer in &refused {
+        document.holds("POST", PURCHASES, answer);
+    }
+    let had: BTreeSet<String> = refused.iter().map(Answer::code).collect();
+    assert_eq!(had, Document::problems(document.operation("POST", PURCHASES)));
+    system.finish().await;
+}
+
+/// A purchase whose body never comes.
+async fn too_slow(system: &System, sale: &Sale) -> Answer {
+    let mut wire = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
+    let path = PURCHASES.replace("{id}", &sale.id.to_string());
+    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{");
+    wire.write_all(head.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    wire.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let (first, fields) = head.split_once("\r\n").unwrap();
+    let headers: HeaderMap = fields
+        .lines()
+        .filter_map(|field| field.split_once(": "))
+        .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap()))
+        .collect();
+    let status = first.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, body: serde_json::from_str(body).unwrap(), headers }
+}
+
+/// The README's catalogue has every code, with the status that it comes with.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_catalogue_in_the_readme_is_complete() {
+    let system = System::start().await;
+    let document = Document::of(&system).await;
+    let mut catalogue = BTreeMap::new();
+    for line in include_str!("../../README.md").lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if let [_, status, codes, ..] = cells[..]
+            && status.parse::<u16>().is_ok()
+        {
+            catalogue.extend(codes.split(", ").map(|code| (code.trim_matches('`'), status)));
+        }
+    }
+    let codes = document.0["components"]["schemas"]["Code"]["enum"].as_array().unwrap().iter();
+    let codes: BTreeSet<&str> = codes.map(|code| code.as_str().unwrap()).collect();
+    assert_eq!(catalogue.keys().copied().collect::<BTreeSet<_>>(), codes);
+    for (method, path, operation) in document.operations() {
+        for problem in Document::problems(operation) {
+            let (status, code) = problem.split_once(' ').unwrap();
+            assert_eq!(catalogue[code], status, "{code} of {method} {path}");
+        }
+    }
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_can_be_read_by_people() {
+    let system = System::start().await;
+    let page = reqwest::get(system.url("/docs")).await.unwrap();
+    assert_eq!(page.status(), 200);
+    let policy = page.headers()["content-security-policy"].to_str().unwrap();
+    assert!(policy.starts_with("default-src 'self';") && !policy.contains("script-src"), "{policy}");
+    let page = page.text().await.unwrap();
+    let files: Vec<&str> = page.split('"').filter(|word| word.starts_with('/')).collect();
+    assert_eq!(files.len(), 4, "{page}");
+    for file in files {
+        assert_eq!(reqwest::get(system.url(file)).await.unwrap().status(), 200, "{file}");
+    }
+    assert_eq!(reqwest::get(system.url("/docs/index.html")).await.unwrap().status(), 404);
+    // Other pages are as strict as they were.
+    let front = reqwest::get(system.url("/")).await.unwrap();
+    assert!(!front.headers()["content-security-policy"].to_str().unwrap().contains("unsafe"));
+    system.finish().await;
+}
