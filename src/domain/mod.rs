@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod delay;
 pub mod ids;
+pub mod limiter;
 pub mod message;
 pub mod order;
 pub mod sale;

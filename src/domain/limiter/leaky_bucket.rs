@@ -1,0 +1,93 @@
+//! A leaky bucket as a meter: what is granted is water, it drains by `rate` a period, and a permit is granted when it
+//! still fits under `capacity`. The verdict's delay is the time until the caller's turn at the constant outflow; who
+//! waits so long sends on evenly, without a burst.
+//!
+//! Water is counted in permits times the period in microseconds, so that a microsecond drains exactly `rate`.
+
+use super::{Receipt, Verdict, ceil_div, ms};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeakyBucket {
+    pub(super) capacity: i64,
+    pub(super) rate: i64,
+    pub(super) period_us: i64,
+}
+
+/// What stood in a bucket at a time, and the outflow that it had.
+#[derive(Debug, Clone, Copy)]
+pub struct Water {
+    at_us: i64,
+    level: i64,
+    rate: i64,
+    period_us: i64,
+}
+
+impl Default for Water {
+    fn default() -> Self {
+        Self { at_us: 0, level: 0, rate: 1, period_us: 1 }
+    }
+}
+
+impl Water {
+    fn drained(&self, at_us: i64) -> i64 {
+        let elapsed = at_us - self.at_us;
+        if elapsed >= ceil_div(self.level, self.rate) { 0 } else { self.level - elapsed * self.rate }
+    }
+}
+
+impl LeakyBucket {
+    pub(super) const fn new(capacity: i64, rate: i64, period_ms: i64) -> Self {
+        Self { capacity, rate, period_us: period_ms * 1000 }
+    }
+
+    const fn full(&self) -> i64 {
+        self.capacity * self.period_us
+    }
+
+    const fn holds(&self, water: &Water) -> bool {
+        self.rate == water.rate && self.period_us == water.period_us
+    }
+
+    /// The water now, drained at the rate that it was poured in under, in this bucket's measure and rounded up.
+    fn level(&self, water: &Water, at_us: i64) -> i64 {
+        let level = water.drained(at_us);
+        let (by, of) = (i128::from(self.period_us), i128::from(water.period_us));
+        i64::try_from((i128::from(level) * by + of - 1) / of).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn take(&self, water: &mut Water, now_us: i64, permits: i64) -> Verdict {
+        let at = now_us.max(water.at_us);
+        let behind = at - now_us;
+        let level = self.level(water, at);
+        let poured = Water { at_us: at, level, rate: self.rate, period_us: self.period_us };
+        let excess = level + permits * self.period_us - self.full();
+        if excess > 0 {
+            // As in a token bucket: a changed rate counts from the first call on, refused or not.
+            if water.at_us > 0 && !self.holds(water) {
+                *water = poured;
+            }
+            let remaining = ((self.full() - level) / self.period_us).max(0);
+            let (retry, reset) = (ceil_div(excess, self.rate), ceil_div(level, self.rate));
+            return Verdict::refused(at, remaining, behind + retry, behind + reset);
+        }
+        *water = Water { level: level + permits * self.period_us, ..poured };
+        let remaining = (self.full() - water.level) / self.period_us;
+        let reset = behind + ceil_div(water.level, self.rate);
+        let delay_ms = ms(behind + ceil_div(level, self.rate));
+        Verdict { delay_ms, ..Verdict::granted(at, remaining, reset, at, level) }
+    }
+
+    /// What would have drained meanwhile anyway does not come off again.
+    pub(super) fn give_back(&self, water: &mut Water, now_us: i64, permits: i64, receipt: Receipt) {
+        if !self.holds(water) {
+            return;
+        }
+        let at = now_us.max(water.at_us);
+        let taken = permits * self.period_us;
+        if at - receipt.mark >= ceil_div(receipt.detail + taken, self.rate) {
+            return;
+        }
+        let gone = ((at - receipt.mark) * self.rate - receipt.detail).max(0);
+        *water = Water { at_us: at, level: (water.drained(at) - (taken - gone)).max(0), ..*water };
+    }
+}

@@ -1,0 +1,87 @@
+//! At most `limit` permits in any window, in little memory: counts of 125 sub-windows.
+//!
+//! The form usually met keeps two counts and takes the last window's at the share by which it still overlaps. That
+//! supposes its permits to have been spread evenly; where they came late in it, nearly twice the limit gets through in
+//! some window. Here the oldest sub-window, which overlaps only in part, counts in full. So no window ever holds more
+//! than the limit, and what is lost is at most a sub-window's time in 126: 99.2 % of what is allowed is granted.
+
+use std::collections::BTreeMap;
+
+use super::{Receipt, Verdict};
+
+/// A whole number of microseconds each, because a window is one of milliseconds; and with the two fields beside them,
+/// 126 counts are the most that Redis keeps in a hash's compact form.
+const PARTS: i64 = 125;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlidingCounter {
+    pub(super) limit: i64,
+    pub(super) window_us: i64,
+}
+
+/// Permits by the number of their sub-window since the epoch.
+#[derive(Debug, Clone, Default)]
+pub struct SubWindows {
+    at_us: i64,
+    width_us: i64,
+    counts: BTreeMap<i64, i64>,
+}
+
+impl SlidingCounter {
+    pub(super) const fn new(limit: i64, window_ms: i64) -> Self {
+        Self { limit, window_us: window_ms * 1000 }
+    }
+
+    pub(super) fn take(&self, state: &mut SubWindows, now_us: i64, permits: i64) -> Verdict {
+        let width = self.window_us / PARTS;
+        let at = now_us.max(state.at_us);
+        let mut counts = state.counts_by(width);
+        let oldest = (at - self.window_us + 1).div_euclid(width);
+        counts.retain(|part, _| *part >= oldest);
+        let live: i64 = counts.values().sum();
+        // A sub-window is left behind when its last microsecond is a window old.
+        let free_us = |part: i64| (part + 1) * width + self.window_us - 1 - now_us;
+        if live + permits > self.limit {
+            let newest = counts.last_key_value().map_or(oldest, |(part, _)| *part);
+            let mut left = live;
+            let leaves = counts.iter().find_map(|(part, count)| {
+                left -= count;
+                (left + permits <= self.limit).then_some(*part)
+            });
+            let retry_us = free_us(leaves.unwrap_or(newest));
+            return Verdict::refused(at, (self.limit - live).max(0), retry_us, free_us(newest));
+        }
+        let part = at.div_euclid(width);
+        *counts.entry(part).or_default() += permits;
+        *state = SubWindows { at_us: at, width_us: width, counts };
+        Verdict::granted(at, self.limit - live - permits, free_us(part), part, width)
+    }
+}
+
+impl SubWindows {
+    /// The counts by sub-windows of another width: each is put at the latest time that its permits can have been
+    /// granted at, so that none is forgotten too early.
+    fn counts_by(&self, width_us: i64) -> BTreeMap<i64, i64> {
+        if self.width_us == width_us {
+            return self.counts.clone();
+        }
+        let mut counts = BTreeMap::new();
+        for (part, count) in &self.counts {
+            let latest = ((part + 1) * self.width_us - 1).min(self.at_us);
+            *counts.entry(latest.div_euclid(width_us)).or_default() += count;
+        }
+        counts
+    }
+
+    pub(super) fn give_back(&mut self, permits: i64, receipt: Receipt) {
+        if self.width_us != receipt.detail {
+            return;
+        }
+        if let Some(count) = self.counts.get_mut(&receipt.mark) {
+            *count -= permits;
+            if *count <= 0 {
+                self.counts.remove(&receipt.mark);
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A bucket of `capacity` tokens, refilled by `rate` tokens a period: bursts up to the capacity, and the rate on average.
+//!
+//! Refilled when asked. The level is counted in tokens times the period in microseconds: a microsecond is then worth
+//! exactly `rate`, and no fraction is ever lost.
+
+use super::{Receipt, Verdict, ceil_div};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenBucket {
+    pub(super) capacity: i64,
+    pub(super) rate: i64,
+    pub(super) period_us: i64,
+}
+
+/// A bucket's level at a time, and the bucket that it was the level of.
+#[derive(Debug, Clone, Copy)]
+pub struct Tokens {
+    at_us: i64,
+    level: i64,
+    of: TokenBucket,
+}
+
+impl TokenBucket {
+    pub(super) const fn new(capacity: i64, rate: i64, period_ms: i64) -> Self {
+        Self { capacity, rate, period_us: period_ms * 1000 }
+    }
+
+    const fn full(&self) -> i64 {
+        self.capacity * self.period_us
+    }
+
+    fn filled(&self, level: i64, elapsed_us: i64) -> i64 {
+        // Asked this way round, nothing overflows however long nobody came.
+        if elapsed_us >= self.full_after(level) { self.full() } else { level + elapsed_us * self.rate }
+    }
+
+    const fn full_after(&self, level: i64) -> i64 {
+        ceil_div(self.full() - level, self.rate)
+    }
+
+    /// The level now. What a changed policy finds is carried over in tokens: the time until now at the old rate, and
+    /// no more than the new bucket holds. A larger one is not filled for that.
+    fn level(&self, state: Option<Tokens>, at_us: i64) -> i64 {
+        let Some(Tokens { at_us: since, level, of }) = state else { return self.full() };
+        let level = of.filled(level, at_us - since);
+        if of == *self {
+            return level;
+        }
+        let carried = i128::from(level) * i128::from(self.period_us) / i128::from(of.period_us);
+        i64::try_from(carried).map_or(self.full(), |carried| carried.min(self.full()))
+    }
+
+    pub(super) fn take(&self, state: &mut Option<Tokens>, now_us: i64, permits: i64) -> Verdict {
+        let at = now_us.max(state.map_or(0, |state| state.at_us));
+        let behind = at - now_us;
+        let level = self.level(*state, at);
+        let missing = permits * self.period_us - level;
+        if missing > 0 {
+            // The first call under a changed policy moves the state over, so that from now on the new rate counts.
+            if state.is_some_and(|state| state.of != *self) {
+                *state = Some(Tokens { at_us: at, level, of: *self });
+            }
+            let (retry, reset) = (ceil_div(missing, self.rate), self.full_after(level));
+            return Verdict::refused(at, level / self.period_us, behind + retry, behind + reset);
+        }
+        let left = level - permits * self.period_us;
+        *state = Some(Tokens { at_us: at, level: left, of: *self });
+        let reset = behind + self.full_after(left);
+        Verdict::granted(at, left / self.period_us, reset, at, self.full() - level)
+    }
+
+    /// What the bucket would have spilled meanwhile, had the tokens not been taken, does not come back.
+    pub(super) fn give_back(&self, state: &mut Option<Tokens>, now_us: i64, permits: i64, receipt: Receipt) {
+        let Some(tokens) = state.as_mut().filter(|tokens| tokens.of == *self) else { return };
+        let at = now_us.max(tokens.at_us);
+        let taken = permits * self.period_us;
+        if at - receipt.mark >= ceil_div(receipt.detail + taken, self.rate) {
+            return;
+        }
+        let spilled = ((at - receipt.mark) * self.rate - receipt.detail).max(0);
+        tokens.level = (self.filled(tokens.level, at - tokens.at_us) + taken - spilled).min(self.full());
+        tokens.at_us = at;
+    }
+}
