@@ -24,6 +24,7 @@ pub struct Config {
     pub outbox: Outbox,
     pub orders: Orders,
     pub reconcile: Reconcile,
+    pub flow: Flow,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -121,6 +122,12 @@ pub struct Reconcile {
     pub retire_after_ms: u64,
 }
 
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    pub timeout_ms: u64,
+}
+
 /// Why the configuration cannot be used; names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -212,6 +219,9 @@ impl Config {
         }
         if self.purchase.sold_out_memory_ms > 500 {
             return wrong("purchase.sold_out_memory_ms", "must be at most 500", "SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS");
+        }
+        if !(1..=1000).contains(&self.flow.timeout_ms) {
+            return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
         }
         // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
         if !(1..=1000).contains(&self.purchase.batch_max) {

@@ -39,6 +39,7 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_PURCHASE__BUYER_LIMIT", "many", "purchase.buyer_limit"),
         ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "501", "purchase.sold_out_memory_ms"),
         ("SECKILL_PURCHASE__BATCH_MAX", "5000", "purchase.batch_max"),
+        ("SECKILL_FLOW__TIMEOUT_MS", "0", "flow.timeout_ms"),
         ("SECKILL_HTTP__BLIND", "1", "blind"),
         ("SECKILL_AUTH__JWT_SECRET", "short", "auth.jwt_secret"),
         ("SECKILL_DEV", "0", "auth.jwt_secret"),
