@@ -1,10 +1,12 @@
 //! All Redis keys.
 //!
 //! The sharding rule: keys that one script touches share a hash tag. Everything about a sale's home shard is tagged
-//! `{sale}`, everything about its shard k > 0 `{sale.k}`. Locks and cached documents are alone under
-//! their own names. No other keys exist.
+//! `{sale}`, everything about its shard k > 0 `{sale.k}`. Limiters of one app share `{flow:app}`, so that several
+//! dimensions can be checked at once; those of a spread policy have a tag a key. Locks and cached documents are alone
+//! under their own names. No other keys exist.
 
 use crate::domain::ids::{DocId, SaleId, Shard};
+use crate::domain::limiter::{Kind, SlotKey};
 
 /// Makes keys under one prefix, so that several systems can share a server.
 #[derive(Debug, Clone)]
@@ -57,6 +59,30 @@ impl Keys {
         format!("{}doc:{{{id}}}", self.prefix)
     }
 
+    /// What two slots must share to meet in one script: the part of their keys with the hash tag.
+    pub fn slot_tag(&self, slot: &SlotKey) -> String {
+        let (app, prefix) = (slot.app(), &self.prefix);
+        if slot.is_spread() {
+            format!("{prefix}{{flow:{app}:{}:{}}}", slot.policy(), slot.key())
+        } else {
+            format!("{prefix}{{flow:{app}}}")
+        }
+    }
+
+    /// A limiter's state. Each algorithm has a key of its own: their states are not each other's.
+    pub fn limiter(&self, slot: &SlotKey, kind: Kind) -> String {
+        self.slot(slot, kind.as_str())
+    }
+
+    /// Who waits for a limiter, in order, and what is known of each.
+    pub fn line(&self, slot: &SlotKey) -> [String; 2] {
+        ["line", "waiters"].map(|name| self.slot(slot, name))
+    }
+
+    fn slot(&self, slot: &SlotKey, name: &str) -> String {
+        format!("{}:{}:{name}:{}", self.slot_tag(slot), slot.policy(), slot.key())
+    }
+
     pub fn lock(&self, name: &str) -> String {
         format!("{}lock:{{{name}}}", self.prefix)
     }
@@ -75,5 +101,14 @@ mod tests {
             assert!(key.starts_with("sk:{42.3}:"), "{key}");
         }
         assert_eq!(Keys::new("sk:").sale(SaleId::from_db(42), Shard::HOME).sale, "sk:{42}:sale");
+    }
+
+    #[test]
+    fn slots_of_an_app_share_its_tag_and_spread_ones_do_not() {
+        let keys = Keys::new("sk:");
+        let slot = |key: &str, spread| SlotKey::new("shop", "pay", key, spread).unwrap();
+        assert_eq!(keys.limiter(&slot("u}1", false), Kind::TokenBucket), "sk:{flow:shop}:pay:token-bucket:u%7D1");
+        assert_eq!(keys.limiter(&slot("u1", true), Kind::TokenBucket), "sk:{flow:shop:pay:u1}:pay:token-bucket:u1");
+        assert_eq!(keys.line(&slot("", false)), ["sk:{flow:shop}:pay:line:", "sk:{flow:shop}:pay:waiters:"]);
     }
 }

@@ -5,6 +5,7 @@ pub mod bloom;
 pub mod cache;
 pub mod desk;
 pub mod keys;
+pub mod limiter;
 pub mod lock;
 pub mod refill;
 mod scripts;
@@ -41,6 +42,9 @@ pub enum GateError {
     /// More callers than the gate's queue holds.
     #[error("the gate's queue is full")]
     Overloaded,
+    /// Permits that no limiter can grant, or one limiter twice in a call: nothing was looked at.
+    #[error("these permits cannot be asked for")]
+    Impossible,
 }
 
 /// Whether the script is missing from the server's cache.
@@ -78,12 +82,7 @@ struct Terms {
 impl Gate {
     /// Prepares a handle; the connection is made, and made again, when it is needed.
     pub fn new(redis: &config::Redis, purchase: &config::Purchase) -> Result<Self, GateError> {
-        // A server that vanished without a word must not keep its connection: packets that nobody acknowledges end it.
-        let tcp = redis::io::tcp::TcpSettings::default()
-            .set_nodelay(true)
-            .set_user_timeout(Duration::from_millis(redis.response_timeout_ms * 4));
-        let address = redis.url.as_str().into_connection_info()?.set_tcp_settings(tcp);
-        let client = redis::Client::open(address)?;
+        let client = client(&redis.url, Duration::from_millis(redis.response_timeout_ms))?;
         let timeouts = Timeouts {
             connect: Duration::from_millis(redis.connect_timeout_ms),
             response: Duration::from_millis(redis.response_timeout_ms),
@@ -128,6 +127,12 @@ impl Gate {
     fn own_connection(&self) -> Result<ConnectionManager, GateError> {
         reconnecting(&self.client, self.timeouts)
     }
+}
+
+fn client(url: &str, response_timeout: Duration) -> Result<redis::Client, GateError> {
+    // A server that vanished without a word must not keep its connection: packets that nobody acknowledges end it.
+    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_user_timeout(response_timeout * 4);
+    Ok(redis::Client::open(url.into_connection_info()?.set_tcp_settings(tcp))?)
 }
 
 fn reconnecting(client: &redis::Client, timeouts: Timeouts) -> Result<ConnectionManager, GateError> {

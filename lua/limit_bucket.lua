@@ -1,0 +1,42 @@
+-- Purpose: what token buckets and leaky buckets share. Composed as limit_begin.lua says, before either of them.
+--
+-- Key: string "at|level|capacity|rate|period": a level at a time, and the parameters that it stands under.
+-- Levels are counted in permits times the period in microseconds, so that a microsecond is worth exactly `rate`.
+
+local bucket = {}
+
+function bucket.read(key)
+  local at, level, capacity, rate, period =
+    string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)$')
+  if not at then return nil end
+  local found = { at = tonumber(at), level = tonumber(level), capacity = tonumber(capacity) }
+  found.rate, found.period = tonumber(rate), tonumber(period)
+  return found
+end
+
+function bucket.write(key, at, level, capacity, rate, period, rests_in)
+  local value = table.concat({ text(at), text(level), text(capacity), text(rate), text(period) }, '|')
+  redis.call('SET', key, value, 'PX', ttl(rests_in))
+end
+
+-- x * by / of, rounded down or up, for x < of: the product in two steps, because the whole of it is above 2^53.
+local function scale(x, by, of, up)
+  local high = x * math.floor(by / 65536)
+  local low = high % of * 65536 + x * (by % 65536)
+  local rest = low % of
+  return math.floor(high / of) * 65536 + math.floor(low / of) + ((up and rest > 0) and 1 or 0)
+end
+
+-- A level in another period's measure.
+function bucket.in_period(level, of, by, up)
+  if by == of then return level end
+  return math.floor(level / of) * by + scale(level % of, by, of, up)
+end
+
+-- How much of n permits can be given back at `at`: `detail` could flow since `mark` (the grant) before the bucket would
+-- have been at its end without that grant; what flowed beyond that is gone. nil: all of it.
+function bucket.returnable(n, rate, period, at, mark, detail)
+  local taken, since = n * period, at - mark
+  if since >= math.ceil((detail + taken) / rate) then return nil end
+  return taken - math.max(0, since * rate - detail)
+end

@@ -1,0 +1,39 @@
+-- Purpose: at most a permits in each aligned window of b microseconds. Composed as limit_begin.lua says.
+--
+-- Key: string "at|width|count": the permits of the window, `width` wide, that `at` (the last grant) lies in.
+-- A count of another width, whose last grant lies in this window, counts in full: no change of width forgets it.
+-- Receipt: mark is the window's start, detail its width.
+
+local function read_window(key)
+  local at, width, count = string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)|(%d+)$')
+  return tonumber(at or 0), tonumber(width or 0), tonumber(count or 0)
+end
+
+limiters['fixed-window'] = {
+  check = function(key, n, limit, width)
+    local last, _, count = read_window(key)
+    local at = math.max(now_us, last)
+    local start = at - at % width
+    if last < start then count = 0 end
+    local ends = start + width - now_us
+    return {
+      key = key, n = n, at = at, width = width, count = count, fits = count + n <= limit,
+      remaining = math.max(0, limit - count), reset = ends, delay = 0, mark = start, detail = width,
+      retry = ends + math.floor((n - 1) / limit) * width,
+    }
+  end,
+
+  count = function(s)
+    local value = text(s.at) .. '|' .. text(s.width) .. '|' .. text(s.count + s.n)
+    redis.call('SET', s.key, value, 'PX', ttl(s.reset))
+    s.remaining = s.remaining - s.n
+  end,
+
+  give_back = function(key, n, limit, width, _, _, mark, detail)
+    local at, counted, count = read_window(key)
+    if counted ~= detail or at - at % detail ~= mark then return 0 end
+    local value = text(at) .. '|' .. text(counted) .. '|' .. text(math.max(0, count - n))
+    redis.call('SET', key, value, 'PX', ttl(mark + detail - now_us))
+    return 1
+  end,
+}
