@@ -63,11 +63,15 @@ local function open_limit(limit_key, limit, window_ms, fields)
   local l = { key = limit_key, max = tonumber(limit), window_ms = tonumber(window_ms), counts = {}, changed = {} }
   if l.max < 0 then return l end
   local found = redis.call('HMGET', limit_key, '#', unpack(fields))
-  -- Windows of another width (settings that have just changed) are no windows of ours.
   local stored, width = string.match(found[1] or '', '^(%d+)|(%d+)$')
-  if tonumber(width) ~= l.window_ms then stored = nil end
-  l.window = math.max(math.floor(now / l.window_ms), tonumber(stored or -1))
-  l.fresh = l.window ~= tonumber(stored)
+  stored, width = tonumber(stored), tonumber(width)
+  l.window = math.floor(now / l.window_ms)
+  if stored and width ~= l.window_ms then
+    -- The policy has changed. A window of another width counts on in the one that now is, where the two meet.
+    stored = (stored + 1) * width > l.window * l.window_ms and l.window or nil
+  end
+  l.window = math.max(l.window, stored or -1)
+  l.fresh = l.window ~= stored
   if not l.fresh then
     for i = 1, #fields do l.counts[fields[i]] = tonumber(found[i + 1] or 0) end
   end

@@ -18,15 +18,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::flow::FlowError;
+use crate::flow::book::Book;
+use crate::flow::figures;
+use crate::flow::guard::Guard;
 use crate::gate::desk::Desk;
+use crate::gate::limiter::Limiter;
 use crate::gate::{Gate, GateError};
 use crate::http::{self, Api, Health, Reception, Tokens};
 use crate::ledger::Ledger;
 use crate::ledger::commit::Committer;
 use crate::ledger::notices::{Doorbell, Topic, Wakers};
 use crate::pages;
+use crate::sale::barred::Barred;
 use crate::sale::catalog::Catalog;
-use crate::sale::refill::Guard;
+use crate::sale::refill;
 use crate::sale::till::{Confirmer, SoldOutView, Till};
 use crate::sale::{Shop, Step};
 use crate::telemetry;
@@ -66,7 +72,7 @@ impl Parts {
 
     /// Keeps this Redis whole, and says in `health` whether it is.
     fn guard(&self, health: Option<Arc<Health>>) {
-        let guard = Arc::new(Mutex::new(Guard::new(self.shop.clone(), self.config.reconcile.retire_after_ms)));
+        let guard = Arc::new(Mutex::new(refill::Guard::new(self.shop.clone(), self.config.reconcile.retire_after_ms)));
         // Doubt about the server is looked into at once, a new sale too, everything every second.
         let wake = self.wakers.subscribe(Topic::Catalog);
         let (gate, wakers, stop) = (self.shop.gate.clone(), self.wakers.clone(), self.stop.clone());
@@ -138,6 +144,9 @@ impl Service {
         let health = Arc::new(Health::default());
         health.ledger.store(true, Ordering::Relaxed);
 
+        let book = Arc::new(Book::load(parts.shop.ledger.clone(), catalog.instance()).await?);
+        let guard = Guard::new(Arc::clone(&book), Limiter::new(&config.redis, &config.flow)?, config.flow.queue_max);
+
         let committer = Committer::start(
             &parts.shop.ledger,
             config.purchase.committers,
@@ -150,6 +159,7 @@ impl Service {
         let (confirmer, confirming) = Confirmer::new(parts.shop.gate.clone());
         parts.tasks.spawn(confirming);
         keep_up(&parts, &catalog, &health, &committer);
+        follow_policies(&parts, &book);
         parts.guard(Some(Arc::clone(&health)));
         if with_workers {
             workers::spawn_workers(&parts, None);
@@ -161,6 +171,7 @@ impl Service {
             health: Arc::clone(&health),
             metrics,
             api: Api::new(config.dev, pages::document())?,
+            guard,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         });
@@ -242,6 +253,7 @@ impl Seller {
             order_id_secret: self.order_id_secret,
             retire_after_ms: self.retire_after_ms,
             sold_out: SoldOutView::default(),
+            barred: Barred::default(),
         })
     }
 }
@@ -265,5 +277,28 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
             committer.set_healthy(kept.is_ok());
             kept
         }
+    }));
+}
+
+/// Goes by the newest policies; those of purchases are the gate's to keep. And writes down what was asked of them.
+fn follow_policies(parts: &Parts, book: &Arc<Book>) {
+    let (book, gate) = (Arc::clone(book), parts.shop.gate.clone());
+    let otherwise = gate.limits();
+    gate.set_limits(book.purchase_limits(otherwise));
+    let counting = (Arc::clone(&book), gate.clone());
+    let wake = parts.wakers.subscribe(Topic::Policies);
+    parts.tasks.spawn(repeat("policies", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
+        let (book, gate) = (Arc::clone(&book), gate.clone());
+        async move {
+            if book.keep_up().await? {
+                gate.set_limits(book.purchase_limits(otherwise));
+            }
+            Ok::<_, FlowError>(Step::Idle)
+        }
+    }));
+    let (book, gate) = counting;
+    parts.tasks.spawn(repeat("count", Duration::from_secs(1), None, parts.stop.clone(), move || {
+        let (book, gate) = (Arc::clone(&book), gate.clone());
+        async move { figures::flush(&book, &gate).await.map(|()| Step::Idle) }
     }));
 }

@@ -126,6 +126,8 @@ pub struct Reconcile {
 #[serde(deny_unknown_fields)]
 pub struct Flow {
     pub timeout_ms: u64,
+    pub queue_max: u32,
+    pub adapt_interval_ms: u64,
 }
 
 /// Why the configuration cannot be used; names the setting.
@@ -222,6 +224,13 @@ impl Config {
         }
         if !(1..=1000).contains(&self.flow.timeout_ms) {
             return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
+        }
+        // Each call of those who wait looks at everybody in line.
+        if !(1..=1000).contains(&self.flow.queue_max) {
+            return wrong("flow.queue_max", "must be 1 to 1000", "SECKILL_FLOW__QUEUE_MAX");
+        }
+        if !(1000..=3_600_000).contains(&self.flow.adapt_interval_ms) {
+            return wrong("flow.adapt_interval_ms", "must be 1000 to 3600000", "SECKILL_FLOW__ADAPT_INTERVAL_MS");
         }
         // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
         if !(1..=1000).contains(&self.purchase.batch_max) {

@@ -7,6 +7,7 @@
 //! 3. [`ledger`] — PostgreSQL, the truth: sales, orders, outbox.
 //! 4. [`queue`] — RabbitMQ, the conveyor between them.
 //! 5. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit.
+//!    [`flow`] — permits for whoever may ask, under policies that live.
 //! 6. [`http`] and [`pages`] — the way in. 7. [`worker`] — what goes on by itself.
 //! 8. [`load`] — the rush, which speaks HTTP only. 9. [`app`] — everything wired together.
 //!
@@ -18,6 +19,7 @@ pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod failpoint;
+pub mod flow;
 pub mod gate;
 pub mod http;
 pub mod ledger;

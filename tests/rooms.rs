@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 14] = [
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("domain", &[]),
     ("config", &[]),
     ("telemetry", &[]),
@@ -16,11 +16,12 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("ledger", &["domain", "config"]),
     ("queue", &["domain", "config"]),
     ("sale", &["domain", "gate", "ledger", "queue"]),
-    ("http", &["domain", "sale"]),
+    ("flow", &["domain", "gate", "ledger", "queue"]),
+    ("http", &["domain", "sale", "flow"]),
     ("pages", &["domain", "sale"]),
     ("worker", &["domain", "sale"]),
-    ("app", &["domain", "config", "gate", "ledger", "queue", "sale", "http", "pages", "worker", "telemetry"]),
-    ("cli", &["domain", "config", "gate", "ledger", "sale", "http", "load", "app"]),
+    ("app", &["domain", "config", "gate", "ledger", "queue", "sale", "flow", "http", "pages", "worker", "telemetry"]),
+    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "http", "load", "app"]),
 ];
 
 /// Crates that only one room may name.

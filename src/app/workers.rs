@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Parts, upkeep};
 use crate::config::Config;
+use crate::flow::adapt::Controller;
+use crate::flow::figures;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Broker, Publisher, Source};
@@ -22,7 +24,8 @@ use crate::telemetry;
 use crate::worker::repeat;
 
 /// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 8] = ["relay", "fulfil", "expire", "release", "waves", "reconcile", "drift", "sweep"];
+pub const WORKERS: [&str; 10] =
+    ["relay", "fulfil", "expire", "release", "waves", "reconcile", "drift", "sweep", "figures", "adapt"];
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
@@ -118,6 +121,22 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
         tasks.spawn(repeat("drift", every, None, stop.clone(), move || {
             let watch = Arc::clone(&watch);
             async move { watch.lock().await.look().await }
+        }));
+    }
+    if wanted("figures") {
+        let shop = shop.clone();
+        tasks.spawn(repeat("figures", Duration::from_secs(15), None, stop.clone(), move || {
+            let shop = shop.clone();
+            async move { figures::write_minutes(&shop.ledger, &shop.gate).await.map(|()| Step::Idle) }
+        }));
+    }
+    if wanted("adapt") {
+        let interval_ms = config.flow.adapt_interval_ms;
+        let controller = Controller::new(ledger.clone(), shop.gate.clone(), interval_ms.div_ceil(1000).cast_signed());
+        let controller = Arc::new(Mutex::new(controller));
+        tasks.spawn(repeat("adapt", Duration::from_millis(interval_ms), None, stop.clone(), move || {
+            let controller = Arc::clone(&controller);
+            async move { controller.lock().await.look().await.map(|()| Step::Idle) }
         }));
     }
     if wanted("sweep") {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::{CouldNotRun, CreateArgs, Format, OrdersArgs, print};
+use super::{ACTOR, CouldNotRun, CreateArgs, Format, OrdersArgs, print};
 use crate::app::shop;
 use crate::config::Config;
 use crate::domain::ids::{SaleId, Units};
@@ -15,8 +15,6 @@ use crate::ledger::sales::SaleFigures;
 use crate::sale::Shop;
 use crate::sale::audit::SaleVerdict;
 
-/// Who the audit log says it was.
-const ACTOR: &str = "command line";
 /// Sales that are audited in one go.
 const AUDIT_MAX: i64 = 100_000;
 

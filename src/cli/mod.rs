@@ -1,6 +1,7 @@
 //! The program's commands: one line a subcommand here, what they print in the files beside.
 
 mod ask;
+mod policies;
 mod print;
 mod rush;
 
@@ -68,7 +69,16 @@ enum Command {
     /// Look after parked messages
     #[command(subcommand)]
     Outbox(OutboxCommand),
+    /// Applications that may ask for permits
+    #[command(subcommand)]
+    App(policies::AppCommand),
+    /// Policies of flow control
+    #[command(subcommand)]
+    Policy(policies::PolicyCommand),
 }
+
+/// Who the audit log says it was.
+const ACTOR: &str = "command line";
 
 #[derive(Subcommand)]
 enum SaleCommand {
@@ -225,6 +235,8 @@ impl Command {
             Self::Audit { sale, json } => return ask::audit(&config, sale, json).await,
             Self::Outbox(OutboxCommand::List { format, limit }) => ask::parked(&config, format, limit).await?,
             Self::Outbox(OutboxCommand::Retry { ids }) => ask::retry(&config, &ids).await?,
+            Self::App(policies::AppCommand::Create { name }) => policies::create_app(&config, &name).await?,
+            Self::Policy(command) => policies::run(&config, command).await?,
         }
         Ok(ExitCode::SUCCESS)
     }

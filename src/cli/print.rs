@@ -7,6 +7,8 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::Format;
+use crate::domain::limiter::Parameters;
+use crate::domain::policy::{Name, Policy};
 use crate::domain::sale::Standing;
 use crate::ledger::orders::OwnedOrder;
 use crate::ledger::outbox::ParkedRow;
@@ -176,6 +178,57 @@ pub fn verdict(verdict: &SaleVerdict) {
         println!("  {}: {}", finding.invariant, finding.problem);
         for evidence in &finding.evidence {
             println!("    {evidence}");
+        }
+    }
+}
+
+/// A policy in one line.
+#[derive(Serialize)]
+pub struct PolicyLine {
+    name: String,
+    apps: String,
+    algorithm: &'static str,
+    terms: String,
+    excess: String,
+    when_down: &'static str,
+    key: String,
+    version: i64,
+    created_by: String,
+    updated_by: String,
+    updated_at: String,
+}
+
+impl From<&Policy> for PolicyLine {
+    fn from(policy: &Policy) -> Self {
+        let terms = &policy.terms;
+        let apps: Vec<_> = terms.apps.iter().map(Name::as_str).collect();
+        let Parameters { limit, capacity, rate, window_ms, lease_ms } = policy.algorithm.parameters();
+        let named = [
+            ("limit", limit),
+            ("capacity", capacity),
+            ("rate", rate),
+            ("window_ms", window_ms),
+            ("lease_ms", lease_ms),
+        ];
+        let mut said: Vec<_> = named.into_iter().filter_map(|(name, n)| Some(format!("{name} {}", n?))).collect();
+        if let Some(range) = &terms.range {
+            said.push(format!("moves {} to {}", range.floor, range.ceiling));
+        }
+        if terms.breaker.is_some() {
+            said.push("breaker".to_owned());
+        }
+        Self {
+            name: terms.name.to_string(),
+            apps: apps.join(" "),
+            algorithm: terms.algorithm.kind().as_str(),
+            terms: said.join(", "),
+            excess: terms.excess.to_string(),
+            when_down: terms.when_down.as_str(),
+            key: terms.key.clone(),
+            version: policy.version,
+            created_by: policy.created_by.clone(),
+            updated_by: policy.updated_by.clone(),
+            updated_at: time(policy.updated_at_ms),
         }
     }
 }

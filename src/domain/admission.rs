@@ -85,7 +85,7 @@ pub struct Window {
 }
 
 /// The limits of a sale's purchases: all are checked before any is counted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub buyer: Window,
     pub address: Window,

@@ -1,9 +1,12 @@
 //! What the business is made of. Pure: no I/O, no clock, no framework.
 
+pub mod adapt;
 pub mod admission;
+pub mod breaker;
 pub mod delay;
 pub mod ids;
 pub mod limiter;
 pub mod message;
 pub mod order;
+pub mod policy;
 pub mod sale;

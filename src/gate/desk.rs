@@ -123,8 +123,9 @@ impl Gate {
         call.arg(&keys.sale).arg(&keys.tickets).arg(&keys.buyers).arg(&keys.unconfirmed).arg(&keys.holders);
         call.arg(&keys.limits);
         call.arg(known.0.0).arg(known.1).arg(self.terms.sold_out_ms);
+        let limits = self.limits();
         for limit in Limit::ALL {
-            let window = self.terms.limits.of(limit);
+            let window = limits.of(limit);
             call.arg(window.max).arg(window.window_ms);
         }
         call.arg(asks.len());

@@ -83,6 +83,11 @@ impl Keys {
         format!("{}:{}:{name}:{}", self.slot_tag(slot), slot.policy(), slot.key())
     }
 
+    /// Counts of one policy, by the second, in one minute since the epoch.
+    pub fn figures(&self, policy: i64, minute: i64) -> String {
+        format!("{}figures:{{{policy}}}:{minute}", self.prefix)
+    }
+
     pub fn lock(&self, name: &str) -> String {
         format!("{}lock:{{{name}}}", self.prefix)
     }

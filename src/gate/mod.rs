@@ -4,6 +4,7 @@ mod answers;
 pub mod bloom;
 pub mod cache;
 pub mod desk;
+mod figures;
 pub mod keys;
 pub mod limiter;
 pub mod lock;
@@ -15,6 +16,7 @@ pub mod stock;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{ErrorKind, IntoConnectionInfo, ServerErrorKind};
 use tokio::sync::Notify;
@@ -60,6 +62,7 @@ pub struct Gate {
     timeouts: Timeouts,
     keys: Keys,
     scripts: Arc<Scripts>,
+    limits: Arc<ArcSwap<Limits>>,
     terms: Terms,
     doubt: Arc<Notify>,
 }
@@ -73,7 +76,6 @@ struct Timeouts {
 /// What every call of `reserve` is made under.
 #[derive(Clone, Copy)]
 struct Terms {
-    limits: Limits,
     sold_out_ms: u64,
     batch_max: usize,
     queue_max: usize,
@@ -89,23 +91,29 @@ impl Gate {
         };
         let connection = reconnecting(&client, timeouts)?;
         let window = |max: i64, window_ms: u64| Window { max, window_ms: window_ms.cast_signed() };
+        let limits = Limits {
+            buyer: window(purchase.buyer_limit, purchase.buyer_window_ms),
+            address: window(purchase.address_limit, purchase.address_window_ms),
+            sale: window(purchase.sale_limit, purchase.sale_window_ms),
+        };
+        let limits = Arc::new(ArcSwap::from_pointee(limits));
         let terms = Terms {
-            limits: Limits {
-                buyer: window(purchase.buyer_limit, purchase.buyer_window_ms),
-                address: window(purchase.address_limit, purchase.address_window_ms),
-                sale: window(purchase.sale_limit, purchase.sale_window_ms),
-            },
             sold_out_ms: purchase.sold_out_memory_ms,
             batch_max: purchase.batch_max,
             queue_max: purchase.queue_max,
         };
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(Scripts::new()));
-        Ok(Self { client, connection, timeouts, keys, scripts, terms, doubt: Arc::default() })
+        Ok(Self { client, connection, timeouts, keys, scripts, limits, terms, doubt: Arc::default() })
     }
 
     /// The limits that purchases are made under.
-    pub fn limits(&self) -> &Limits {
-        &self.terms.limits
+    pub fn limits(&self) -> Limits {
+        **self.limits.load()
+    }
+
+    /// Makes purchases under other limits from now on; what was counted goes on counting.
+    pub fn set_limits(&self, limits: Limits) {
+        self.limits.store(Arc::new(limits));
     }
 
     /// How long "sold out" may be remembered.

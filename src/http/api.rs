@@ -10,7 +10,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi, openapi};
 
 use super::problem;
-use super::{Reception, orders, purchases, sales, state, system};
+use super::{Reception, flow, orders, purchases, sales, state, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -30,6 +30,8 @@ use super::{Reception, orders, purchases, sales, state, system};
         orders::list,
         orders::show,
         orders::cancel,
+        flow::acquire,
+        flow::release,
         document,
         system::alive,
         system::ready,
@@ -40,9 +42,10 @@ use super::{Reception, orders, purchases, sales, state, system};
         (name = "sales", description = "What is for sale, and when"),
         (name = "buying", description = "From the key to the ticket"),
         (name = "orders", description = "A buyer's own orders"),
+        (name = "flow control", description = "Permits for other applications"),
         (name = "service", description = "For those who run it"),
     ),
-    modifiers(&Buyer),
+    modifiers(&Callers),
 )]
 struct Everywhere;
 
@@ -51,17 +54,23 @@ struct Everywhere;
 #[openapi(paths(system::dev_token))]
 struct InDevelopment;
 
-/// How buyers show who they are.
-struct Buyer;
+/// How callers show who they are.
+struct Callers;
 
-impl Modify for Buyer {
+impl Modify for Callers {
     fn modify(&self, api: &mut openapi::OpenApi) {
         let bearer = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .bearer_format("JWT")
             .description(Some("A buyer's token: claims `sub`, `level` (0 where it is missing), `exp`"))
             .build();
-        api.components.get_or_insert_default().add_security_scheme("buyer", SecurityScheme::Http(bearer));
+        let app = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("An application's token, from `seckill app create`"))
+            .build();
+        let components = api.components.get_or_insert_default();
+        components.add_security_scheme("buyer", SecurityScheme::Http(bearer));
+        components.add_security_scheme("app", SecurityScheme::Http(app));
     }
 }
 

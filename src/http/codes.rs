@@ -17,6 +17,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 pub enum Code {
     InvalidRequest,
     Unauthenticated,
+    Forbidden,
     NotStarted,
     Ended,
     WrongKey,
@@ -54,6 +55,7 @@ impl Code {
         match self {
             Self::InvalidRequest => (StatusCode::BAD_REQUEST, "invalid-request", "The request is not valid"),
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid bearer token is needed"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "This is not yours to do"),
             Self::NotStarted => (StatusCode::FORBIDDEN, "not-started", "The sale has not started"),
             Self::Ended => (StatusCode::FORBIDDEN, "ended", "The sale has ended"),
             Self::WrongKey => (StatusCode::FORBIDDEN, "wrong-key", "The purchase key is not the open sale's"),

@@ -3,6 +3,7 @@
 mod api;
 mod codes;
 mod extract;
+mod flow;
 mod orders;
 mod problem;
 mod purchases;
@@ -22,6 +23,8 @@ use std::time::Duration;
 use actix_web::Route;
 use actix_web::web::{self, ServiceConfig, get, post, resource};
 
+use crate::flow::guard::Guard;
+
 /// What the handlers of all threads share.
 pub struct Reception {
     pub tokens: Tokens,
@@ -29,6 +32,7 @@ pub struct Reception {
     pub health: Arc<Health>,
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     pub api: Api,
+    pub guard: Guard,
     pub body_max_bytes: usize,
     /// How long a body may take to come.
     pub client_timeout: Duration,
@@ -55,6 +59,9 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
         at("/api/v1/orders", get().to(orders::list));
         at("/api/v1/orders/{id}", get().to(orders::show));
         at("/api/v1/orders/{id}/cancel", post().to(orders::cancel));
+
+        at("/api/v1/flow/acquire", post().to(flow::acquire));
+        at("/api/v1/flow/release", post().to(flow::release));
 
         at("/api/openapi.json", get().to(api::document));
         at("/healthz", get().to(system::alive));

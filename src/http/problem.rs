@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::Reception;
 use super::codes::Code;
 use crate::domain::ids::{Invalid, OrderId};
+use crate::flow::FlowError;
 use crate::sale::SaleError;
 use crate::sale::purchase::Refusal;
 
@@ -73,6 +74,10 @@ impl Problem {
 
     pub fn unauthenticated(detail: &'static str) -> Self {
         Self::new(Code::Unauthenticated).detail(detail).header(WWW_AUTHENTICATE, "Bearer")
+    }
+
+    pub fn forbidden(detail: &'static str) -> Self {
+        Self::new(Code::Forbidden).detail(detail)
     }
 
     pub fn unknown_sale() -> Self {
@@ -171,6 +176,18 @@ impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {
         tracing::warn!(%error, "request failed");
         Self::unavailable()
+    }
+}
+
+impl From<FlowError> for Problem {
+    fn from(error: FlowError) -> Self {
+        match error {
+            FlowError::Invalid(invalid) => Self::invalid(invalid),
+            error => {
+                tracing::warn!(%error, "request failed");
+                Self::unavailable()
+            }
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::domain::ids::DocId;
 use crate::domain::sale::Sale;
 
 /// An instance that has not been seen for as long does not count as serving.
-const ALIVE_FOR: &str = "5 seconds";
+pub(super) const ALIVE_FOR: &str = "5 seconds";
 
 /// The whole catalogue at one version: sales that are kept in Redis, and everything that there is.
 pub struct Catalogue {

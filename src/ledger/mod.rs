@@ -1,14 +1,18 @@
 //! PostgreSQL: the truth. The only room that names sqlx.
 
+pub mod apps;
 pub mod audit;
 pub mod catalog;
 pub mod commit;
 pub mod end;
 pub mod epochs;
+pub mod figures;
 pub mod fulfil;
 pub mod notices;
 pub mod orders;
 pub mod outbox;
+pub mod policies;
+mod policy_rows;
 pub mod sales;
 pub mod waves;
 

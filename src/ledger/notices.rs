@@ -17,15 +17,18 @@ pub enum Topic {
     Outbox,
     /// A sale was created or changed, or its Redis is to be filled.
     Catalog,
+    /// A policy or an application was changed.
+    Policies,
 }
 
 impl Topic {
-    const ALL: [Self; 2] = [Self::Outbox, Self::Catalog];
+    const ALL: [Self; 3] = [Self::Outbox, Self::Catalog, Self::Policies];
 
     const fn channel(self) -> &'static str {
         match self {
             Self::Outbox => "seckill_outbox",
             Self::Catalog => "seckill_catalog",
+            Self::Policies => "seckill_policies",
         }
     }
 }
@@ -65,6 +68,7 @@ impl Doorbell {
 pub struct Wakers {
     outbox: watch::Sender<()>,
     catalog: watch::Sender<()>,
+    policies: watch::Sender<()>,
 }
 
 impl Wakers {
@@ -72,6 +76,7 @@ impl Wakers {
         match topic {
             Topic::Outbox => &self.outbox,
             Topic::Catalog => &self.catalog,
+            Topic::Policies => &self.policies,
         }
     }
 

@@ -53,6 +53,11 @@ impl Catalog {
         Ok(catalog)
     }
 
+    /// The name of this instance among those that serve.
+    pub fn instance(&self) -> Uuid {
+        self.instance
+    }
+
     /// A sale that is sold, or was lately.
     pub fn live(&self, sale: SaleId) -> Option<Arc<Sale>> {
         self.live.load().get(&sale).cloned()

@@ -1,6 +1,7 @@
 //! The story: a purchase on its way to an order, and what may happen to an order.
 
 pub mod audit;
+pub mod barred;
 pub mod catalog;
 pub mod clock;
 pub mod counter;

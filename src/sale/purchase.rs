@@ -74,6 +74,10 @@ impl Till {
         if !self.committer.is_healthy() {
             return Err(Refusal::Unavailable);
         }
+        let limits = self.gate.limits();
+        if let Some((limit, retry_ms)) = self.barred.recall(sale.id, request.user.as_str(), &request.address, &limits) {
+            return Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms });
+        }
         let now_ms = self.catalog.clock.now_ms();
         if self.knows_sold_out(&sale, &request, now_ms) {
             return Err(Refusal::SoldOut);
@@ -89,7 +93,7 @@ impl Till {
         let ask = Ask {
             order,
             user: request.user.clone(),
-            address: request.address,
+            address: request.address.clone(),
             units: request.units,
             purchase_key: request.purchase_key,
             level: request.level,
@@ -116,7 +120,12 @@ impl Till {
             Admission::LevelTooLow => Err(Refusal::LevelTooLow { min_level: sale.min_level }),
             Admission::SoldOut => Err(Refusal::SoldOut),
             Admission::Limited { limit, retry_ms } => {
-                Err(Refusal::Limited { limit, window: self.gate.limits().of(limit), retry_ms })
+                match limit {
+                    Limit::Buyer => self.barred.note(sale.id, request.user.as_str(), limit, retry_ms, limits),
+                    Limit::Address => self.barred.note(sale.id, &request.address, limit, retry_ms, limits),
+                    Limit::Sale => {}
+                }
+                Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
             }
             Admission::Paused | Admission::NotServing => Err(Refusal::Unavailable),
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::barred::Barred;
 use super::catalog::Catalog;
 use crate::die_at;
 use crate::domain::ids::{OrderId, SaleId, Shard};
@@ -64,6 +65,7 @@ pub struct Till {
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,
     pub sold_out: SoldOutView,
+    pub barred: Barred,
 }
 
 /// Whether sales are sold out, as one thread saw it a moment ago. However many pages ask, Redis hears of it rarely.

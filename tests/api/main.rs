@@ -10,6 +10,7 @@ mod audit;
 mod config;
 mod crash;
 mod delivery;
+mod flow;
 mod harness;
 mod limits;
 mod locks;

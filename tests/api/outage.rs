@@ -11,7 +11,7 @@ use crate::harness::{System, eventually, terms};
 
 /// A wire that can be cut: connections break, and no new ones are made until it is mended.
 #[derive(Clone)]
-struct Wire {
+pub struct Wire {
     address: SocketAddr,
     whole: Arc<AtomicBool>,
     snip: Arc<Notify>,
@@ -47,18 +47,18 @@ impl Wire {
         wire
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.whole.store(false, Ordering::SeqCst);
         self.snip.notify_waiters();
     }
 
-    fn mend(&self) {
+    pub fn mend(&self) {
         self.whole.store(true, Ordering::SeqCst);
     }
 }
 
 /// A system whose connections of one kind go over a wire.
-async fn wired(variable: &'static str) -> (System, Wire) {
+pub async fn wired(variable: &'static str) -> (System, Wire) {
     let mut system = System::prepare(&[]).await;
     let url = system.environment[variable].clone();
     let (before, after) = (url.find("127.0.0.1:").unwrap(), url.find("127.0.0.1:").unwrap() + 10);

@@ -1,0 +1,251 @@
+//! Circuit breakers: what keeps failing is left alone for a while, then tried with a few probes (Nygard, Release It!;
+//! the states and thresholds are those of resilience4j). Pure: time is a parameter, in milliseconds of any clock that
+//! does not go back.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ids::Invalid;
+
+/// When a breaker opens, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BreakerTerms {
+    /// The share of calls that may fail, in percent.
+    pub error_percent: u32,
+    /// The share of calls that may be slow, in percent; and what is slow.
+    pub slow_percent: u32,
+    pub slow_ms: u64,
+    /// Fewer calls than this in the window say nothing.
+    pub min_calls: u32,
+    pub window_ms: u64,
+    /// How long it stays open before probes are let through.
+    pub open_ms: u64,
+    /// Probes let through at once; all of them must do well.
+    pub probes: u32,
+}
+
+impl Default for BreakerTerms {
+    fn default() -> Self {
+        Self {
+            error_percent: 50,
+            slow_percent: 80,
+            slow_ms: 1_000,
+            min_calls: 20,
+            window_ms: 10_000,
+            open_ms: 5_000,
+            probes: 3,
+        }
+    }
+}
+
+impl BreakerTerms {
+    pub fn check(self) -> Result<Self, Invalid> {
+        let wrong = |problem| Err(Invalid::new("breaker", problem));
+        if !(1..=100).contains(&self.error_percent) || !(1..=100).contains(&self.slow_percent) {
+            return wrong("takes 1 to 100 percent");
+        }
+        if !(1..=1_000_000).contains(&self.min_calls) || !(1..=1000).contains(&self.probes) {
+            return wrong("takes 1 to 1000000 min_calls and 1 to 1000 probes");
+        }
+        let times = [self.slow_ms, self.window_ms, self.open_ms];
+        if times.iter().any(|ms| !(10..=3_600_000).contains(ms)) {
+            return wrong("takes times of 10 to 3600000 ms");
+        }
+        Ok(self)
+    }
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    pub failed: bool,
+    pub took_ms: u64,
+}
+
+/// What a breaker shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BreakerState {
+    Closed,
+    Open,
+    HalfOpen,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Closed,
+    Open {
+        until_ms: u64,
+    },
+    /// Probes not yet let through, and those that have done well. A probe of which nothing is heard is given up.
+    HalfOpen {
+        left: u32,
+        well: u32,
+        until_ms: u64,
+    },
+}
+
+/// Calls in one part of the window.
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    slot: u64,
+    calls: u32,
+    failed: u32,
+    slow: u32,
+}
+
+const BUCKETS: u64 = 10;
+
+/// One resource's breaker.
+#[derive(Debug)]
+pub struct Breaker {
+    terms: BreakerTerms,
+    state: State,
+    buckets: [Bucket; BUCKETS as usize],
+}
+
+impl Breaker {
+    pub fn new(terms: BreakerTerms) -> Self {
+        Self { terms, state: State::Closed, buckets: Default::default() }
+    }
+
+    pub fn terms(&self) -> &BreakerTerms {
+        &self.terms
+    }
+
+    pub fn state(&self) -> BreakerState {
+        match self.state {
+            State::Closed => BreakerState::Closed,
+            State::Open { .. } => BreakerState::Open,
+            State::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    /// Whether a call may be made; if not, after how many milliseconds to ask again.
+    pub fn admit(&mut self, now_ms: u64) -> Result<(), u64> {
+        match self.state {
+            State::Closed => return Ok(()),
+            State::Open { until_ms } if now_ms < until_ms => return Err(until_ms - now_ms),
+            State::HalfOpen { left: 0, until_ms, .. } if now_ms < until_ms => return Err(until_ms - now_ms),
+            // The time is over, or the probes of last time were never heard of again.
+            State::Open { .. } | State::HalfOpen { left: 0, .. } => {
+                self.state =
+                    State::HalfOpen { left: self.terms.probes, well: 0, until_ms: now_ms + self.terms.open_ms };
+            }
+            State::HalfOpen { .. } => {}
+        }
+        if let State::HalfOpen { left, .. } = &mut self.state {
+            *left -= 1;
+        }
+        Ok(())
+    }
+
+    /// A call that was let through was not made after all.
+    pub fn withdraw(&mut self) {
+        if let State::HalfOpen { left, .. } = &mut self.state {
+            *left = (*left + 1).min(self.terms.probes);
+        }
+    }
+
+    /// Hears how a call ended. Returns whether the breaker opened because of it.
+    pub fn report(&mut self, now_ms: u64, outcome: Outcome) -> bool {
+        let bad = outcome.failed || outcome.took_ms >= self.terms.slow_ms;
+        match &mut self.state {
+            State::Open { .. } => return false, // a straggler from before
+            State::HalfOpen { .. } if bad => return self.open(now_ms),
+            State::HalfOpen { well, .. } => {
+                *well += 1;
+                if *well >= self.terms.probes {
+                    self.state = State::Closed;
+                    self.buckets = Default::default();
+                }
+                return false;
+            }
+            State::Closed => {}
+        }
+        let slot = now_ms / (self.terms.window_ms / BUCKETS).max(1);
+        let bucket = &mut self.buckets[(slot % BUCKETS) as usize];
+        if bucket.slot != slot {
+            *bucket = Bucket { slot, ..Bucket::default() };
+        }
+        bucket.calls += 1;
+        bucket.failed += u32::from(outcome.failed);
+        bucket.slow += u32::from(outcome.took_ms >= self.terms.slow_ms);
+        if self.is_too_much(slot) { self.open(now_ms) } else { false }
+    }
+
+    fn is_too_much(&self, slot: u64) -> bool {
+        let recent = self.buckets.iter().filter(|bucket| slot - bucket.slot.min(slot) < BUCKETS);
+        let (calls, failed, slow) = recent.fold((0, 0, 0), |(calls, failed, slow), bucket| {
+            (calls + bucket.calls, failed + bucket.failed, slow + bucket.slow)
+        });
+        calls >= self.terms.min_calls
+            && (failed * 100 >= calls * self.terms.error_percent || slow * 100 >= calls * self.terms.slow_percent)
+    }
+
+    fn open(&mut self, now_ms: u64) -> bool {
+        self.state = State::Open { until_ms: now_ms + self.terms.open_ms };
+        self.buckets = Default::default();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FINE: Outcome = Outcome { failed: false, took_ms: 5 };
+    const BROKEN: Outcome = Outcome { failed: true, took_ms: 5 };
+    const SLOW: Outcome = Outcome { failed: false, took_ms: 2_000 };
+
+    fn breaker() -> Breaker {
+        Breaker::new(BreakerTerms { min_calls: 10, ..BreakerTerms::default() })
+    }
+
+    #[test]
+    fn it_opens_at_the_share_and_not_before() {
+        for bad in [BROKEN, SLOW] {
+            let mut breaker = breaker();
+            let share = if bad.failed { 5 } else { 8 };
+            (0..10 - share).for_each(|_| assert!(!breaker.report(100, FINE)));
+            (1..share).for_each(|_| assert!(!breaker.report(100, bad)));
+            assert_eq!(breaker.admit(100), Ok(()));
+            assert!(breaker.report(100, bad));
+            assert_eq!(breaker.admit(100), Err(5_000));
+            assert_eq!(breaker.admit(5_099), Err(1));
+        }
+    }
+
+    #[test]
+    fn what_is_older_than_the_window_is_forgotten() {
+        let mut breaker = breaker();
+        (0..9).for_each(|_| _ = breaker.report(0, BROKEN));
+        assert!(!breaker.report(10_000, BROKEN));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn all_probes_must_do_well() {
+        let mut breaker = breaker();
+        (0..10).for_each(|_| _ = breaker.report(0, BROKEN));
+        (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(())));
+        assert!(breaker.admit(5_000).is_err(), "three probes and no more");
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        breaker.report(5_010, FINE);
+        assert!(breaker.report(5_010, BROKEN), "one that fails is enough");
+        assert_eq!(breaker.admit(5_010), Err(5_000));
+        (0..3).for_each(|_| assert_eq!(breaker.admit(10_010), Ok(())));
+        (0..3).for_each(|_| _ = breaker.report(10_011, FINE));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn probes_that_are_never_heard_of_are_given_up() {
+        let mut breaker = breaker();
+        (0..10).for_each(|_| _ = breaker.report(0, BROKEN));
+        (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(())));
+        assert_eq!(breaker.admit(9_999), Err(1));
+        assert_eq!(breaker.admit(10_000), Ok(()));
+    }
+}

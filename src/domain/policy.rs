@@ -1,0 +1,286 @@
+//! Policies of flow control: an algorithm with its parameters, who may use it, and what happens to the excess.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::breaker::BreakerTerms;
+use super::ids::Invalid;
+use super::limiter::{Algorithm, Kind, Parameters, WrongParameter};
+
+/// The name of an application or a policy: 1 to 64 of `A-Z a-z 0-9 _ . -`, the first a letter or a digit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+pub struct Name(Box<str>);
+
+impl Name {
+    pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+        let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        if first && text.len() <= 64 && text.bytes().all(fits) {
+            Ok(Self(text.into()))
+        } else {
+            Err(Invalid::new(field, "must be 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or a digit"))
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What happens to a request beyond the limit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Excess {
+    /// It is refused.
+    Reject,
+    /// It waits its turn, in order, for so long at most.
+    Queue { patience: Duration },
+    /// It gets a prepared answer.
+    Degrade { answer: Value },
+    /// It is let through, and only counted: how a new limit is tried out.
+    Shadow,
+}
+
+impl Excess {
+    /// The longest that a request may wait in a queue, and the longest prepared answer.
+    const PATIENCE_MAX_MS: u64 = 60_000;
+    const ANSWER_MAX_BYTES: usize = 4096;
+
+    /// As the command line has it: `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let wrong = |problem| Err(Invalid::new("excess", problem));
+        match text.split_once(':') {
+            None if text == "reject" => Ok(Self::Reject),
+            None if text == "shadow" => Ok(Self::Shadow),
+            Some(("queue", ms)) => match ms.parse() {
+                Ok(ms @ 1..=Self::PATIENCE_MAX_MS) => Ok(Self::Queue { patience: Duration::from_millis(ms) }),
+                _ => wrong("queue:MS takes 1 to 60000 milliseconds"),
+            },
+            Some(("degrade", json)) if json.len() <= Self::ANSWER_MAX_BYTES => match serde_json::from_str(json) {
+                Ok(answer) => Ok(Self::Degrade { answer }),
+                Err(_) => wrong("degrade:JSON takes one JSON value"),
+            },
+            Some(("degrade", _)) => wrong("degrade:JSON may have 4096 bytes"),
+            _ => wrong("must be reject, queue:MS, degrade:JSON or shadow"),
+        }
+    }
+
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Reject => "reject",
+            Self::Queue { .. } => "queue",
+            Self::Degrade { .. } => "degrade",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue { patience } => write!(f, "queue:{}", patience.as_millis()),
+            Self::Degrade { answer } => write!(f, "degrade:{answer}"),
+            Self::Reject | Self::Shadow => f.write_str(self.as_str()),
+        }
+    }
+}
+
+/// What is answered when the limiter's Redis cannot be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenDown {
+    /// Refuse.
+    Closed,
+    /// Let through.
+    Open,
+    /// Each instance grants its share of the limit from its own memory.
+    Local,
+}
+
+impl WhenDown {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "closed" => Ok(Self::Closed),
+            "open" => Ok(Self::Open),
+            "local" => Ok(Self::Local),
+            _ => Err(Invalid::new("when-down", "must be closed, open or local")),
+        }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// Between what and what a threshold moves by itself, and the latency that it is steered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Range {
+    pub floor: i64,
+    pub ceiling: i64,
+    /// Calls that the caller reports as slower than this are a sign to let fewer through.
+    pub target_ms: Option<i64>,
+}
+
+/// A policy as somebody wants it, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewPolicy {
+    pub name: Name,
+    pub apps: Vec<Name>,
+    /// What the caller's key stands for; for people.
+    pub key: String,
+    pub spread: bool,
+    pub algorithm: Algorithm,
+    pub range: Option<Range>,
+    pub excess: Excess,
+    pub when_down: WhenDown,
+    pub breaker: Option<BreakerTerms>,
+}
+
+impl NewPolicy {
+    pub const APPS_MAX: usize = 100;
+
+    /// Checks what the parts cannot check alone.
+    pub fn check(self) -> Result<Self, WrongPolicy> {
+        if self.apps.is_empty() || self.apps.len() > Self::APPS_MAX {
+            return Err(Invalid::new("app", "must be given once to a hundred times").into());
+        }
+        if self.key.len() > 64 || self.key.chars().any(char::is_control) {
+            return Err(Invalid::new("key", "must be at most 64 characters").into());
+        }
+        if let Some(range) = self.range {
+            if range.floor < 1 || range.ceiling < range.floor {
+                return Err(Invalid::new("floor", "must be at least 1, and at most the ceiling").into());
+            }
+            let Some(threshold) = threshold(&self.algorithm) else {
+                return Err(Invalid::new("floor", "needs a limit to move").into());
+            };
+            if !(range.floor..=range.ceiling).contains(&threshold) {
+                return Err(Invalid::new(
+                    "floor",
+                    "and the ceiling must have the limit, or a bucket's rate, between them",
+                )
+                .into());
+            }
+            // Both ends must be legal limits too: better said now than when the load comes.
+            with_threshold(&self.algorithm, range.floor)?;
+            with_threshold(&self.algorithm, range.ceiling)?;
+        }
+        // Purchases are limited inside the one script that sells, which has fixed windows.
+        let purchases = self.apps.iter().any(|app| app.as_str() == HOUSE_APP);
+        if purchases && (self.apps.len() > 1 || self.algorithm.kind() != Kind::FixedWindow) {
+            return Err(Invalid::new(
+                "algorithm",
+                "must be fixed-window for the app seckill, which shares its policies with no other",
+            )
+            .into());
+        }
+        if purchases && !matches!(self.excess, Excess::Reject) {
+            return Err(Invalid::new("excess", "must be reject for the app seckill").into());
+        }
+        Ok(self)
+    }
+}
+
+/// The threshold that moves: a bucket's rate, everybody else's limit. `None` where there is no limit.
+pub fn threshold(algorithm: &Algorithm) -> Option<i64> {
+    let Parameters { limit, rate, .. } = algorithm.parameters();
+    rate.or(limit).filter(|threshold| *threshold > 0)
+}
+
+/// The same algorithm with its threshold elsewhere.
+pub fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Algorithm, WrongParameter> {
+    let was = algorithm.parameters();
+    let moved = match was.rate {
+        Some(_) => Parameters { rate: Some(threshold), ..was },
+        None => Parameters { limit: Some(threshold), ..was },
+    };
+    Algorithm::new(algorithm.kind(), &moved)
+}
+
+/// Why there can be no such policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongPolicy {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error(transparent)]
+    Parameter(#[from] WrongParameter),
+}
+
+/// The application that is this service itself: its policies limit purchases.
+pub const HOUSE_APP: &str = "seckill";
+
+/// A policy as it stands.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    pub id: i64,
+    /// Policies of one home can be asked together, all or nothing, in one call.
+    pub home: Name,
+    pub version: i64,
+    pub terms: NewPolicy,
+    /// The algorithm in force: its threshold may have moved between floor and ceiling.
+    pub algorithm: Algorithm,
+    pub created_by: String,
+    pub updated_by: String,
+    pub updated_at_ms: i64,
+}
+
+impl NewPolicy {
+    /// What it says, for the audit log.
+    pub fn describe(&self) -> Value {
+        let Parameters { limit, capacity, rate, window_ms, lease_ms } = self.algorithm.parameters();
+        json!({
+            "apps": self.apps, "key": self.key, "spread": self.spread, "algorithm": self.algorithm.kind(),
+            "limit": limit, "capacity": capacity, "rate": rate, "window_ms": window_ms, "lease_ms": lease_ms,
+            "range": self.range, "excess": self.excess.to_string(), "when_down": self.when_down,
+            "breaker": self.breaker,
+        })
+    }
+}
+
+impl Policy {
+    /// Whether everything is granted, and nothing counted.
+    pub fn is_unlimited(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Unlimited(_))
+    }
+}
+
+/// What an account may do with an application's policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// See them.
+    Viewer,
+    /// Change and delete them too.
+    Owner,
+}
+
+impl Role {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "viewer" => Ok(Self::Viewer),
+            "owner" => Ok(Self::Owner),
+            _ => Err(Invalid::new("role", "must be viewer or owner")),
+        }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Owner => "owner",
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Changing policies and who may use them. Every change is in the audit log, and is followed by every instance.
+
+use std::time::Duration;
+
+use super::FlowError;
+use crate::domain::ids::Invalid;
+use crate::domain::policy::{Name, NewPolicy, Role};
+use crate::ledger::Ledger;
+use crate::ledger::policies::Changed;
+
+/// How long a change waits for the instances: a notice takes milliseconds, the poll behind it a second.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Makes an application, and its token, which is told once: only the hash is kept.
+pub async fn create_app(ledger: &Ledger, app: &Name, actor: &str) -> Result<String, FlowError> {
+    // 32 random bytes: nothing to guess, so that a plain hash is as good as a slow one.
+    let secret: [u8; 32] = rand::random();
+    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let made = ledger.create_app(app, blake3::hash(token.as_bytes()).as_bytes(), actor).await?;
+    if !made {
+        return Err(FlowError::Exists(app.to_string()));
+    }
+    follow(ledger, None).await?;
+    Ok(token)
+}
+
+/// Makes or changes a policy. Returns whether every instance goes by it already.
+pub async fn set(ledger: &Ledger, policy: NewPolicy, actor: &str) -> Result<bool, FlowError> {
+    let policy = policy.check()?;
+    settled(ledger, ledger.set_policy(&policy, actor).await?, &policy.name).await
+}
+
+/// Removes a policy: who asks for it is told that there is none.
+pub async fn delete(ledger: &Ledger, name: &Name, apps: &[Name], actor: &str) -> Result<bool, FlowError> {
+    settled(ledger, ledger.delete_policy(name, apps, actor).await?, name).await
+}
+
+/// Lets an account see an application's policies, or change them.
+pub async fn grant(ledger: &Ledger, app: &Name, account: &str, role: Role, actor: &str) -> Result<(), FlowError> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'@');
+    if !(1..=64).contains(&account.len()) || !account.bytes().all(fits) {
+        return Err(Invalid::new("account", "must be 1 to 64 of A-Z a-z 0-9 _ . - @").into());
+    }
+    match ledger.grant(app, account, role, actor).await? {
+        true => Ok(()),
+        false => Err(FlowError::Unknown(format!("application {app}"))),
+    }
+}
+
+async fn settled(ledger: &Ledger, changed: Changed, name: &Name) -> Result<bool, FlowError> {
+    match changed {
+        Changed::At(version) => follow(ledger, Some(version)).await,
+        Changed::NotThere => Err(FlowError::Unknown(format!("policy {name} of these applications"))),
+        Changed::Ambiguous => Err(FlowError::Ambiguous),
+    }
+}
+
+async fn follow(ledger: &Ledger, version: Option<i64>) -> Result<bool, FlowError> {
+    let version = match version {
+        Some(version) => version,
+        None => ledger.policy_version().await?,
+    };
+    Ok(ledger.everyone_follows(version, PATIENCE).await?)
+}
