@@ -132,12 +132,9 @@ problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyToo
     request_body = Acquire,
     responses(
         (
-            status = 200, description = "Granted, refused, or not configured", body = Verdict,
-            headers(
-                ("RateLimit-Policy" = String, description = "The policy: its quota, and its window in seconds"),
-                ("RateLimit" = String, description = "What is left of it, and in how many seconds there is more"),
-                ("Retry-After" = String, description = "With a refusal: seconds"),
-            ),
+            status = 200, description = "Granted, refused, or not configured. Headers say how the policy stands: `RateLimit-Policy` (its quota, its \
+                window in seconds), `RateLimit` (what is left, in how many seconds there is more), and with a refusal \
+                `Retry-After` (seconds)", body = Verdict,
         ),
         NoPermit,
     ),

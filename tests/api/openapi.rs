@@ -9,13 +9,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::harness::{Answer, Sale, System, terms};
 use seckill::domain::ids::Units;
+use seckill::domain::policy::Name;
 use seckill::domain::sale::{NewSale, SaleStatus};
+use seckill::flow::policies;
 
 /// The contract's addresses that there are today. Who adds a route adds it here too.
-const CONTRACT: [&str; 18] = [
+const CONTRACT: [&str; 20] = [
     "GET /",
     "GET /sales/{id}",
     "GET /sales/{id}/state.js",
+    "POST /api/v1/flow/acquire",
+    "POST /api/v1/flow/release",
     "GET /api/v1/time",
     "POST /api/v1/dev/token",
     "GET /api/v1/products/{id}",
@@ -132,12 +136,20 @@ async fn every_answer_is_one_that_the_document_lists() {
     let http = Client::new();
     let order = system.buy(&sale, "ann").send().await.order_id();
     system.settled(&sale).await;
+    let mut apps = BTreeMap::new();
+    for app in ["ann", "bob"] {
+        let name = Name::parse(app, "name").unwrap();
+        apps.insert(app, policies::create_app(&system.shop.ledger, &name, "test").await.unwrap());
+    }
     for (method, path, _) in document.operations() {
         let (known, unknown) = match path.starts_with("/api/v1/orders") {
             true => (order.clone(), "00000000-0000-0000-0000-000000000000"),
             false => (sale.id.to_string(), "999999"),
         };
+        let for_apps = path.starts_with("/api/v1/flow/");
         let body = match path {
+            _ if path.ends_with("/acquire") => json!({ "app": "ann", "policy": "p" }),
+            _ if path.ends_with("/release") => json!({ "app": "ann", "policy": "p", "lease": format!("{order}.0") }),
             PURCHASES => json!({ "key": sale.key, "quantity": 1 }),
             _ => json!({ "user": "ann", "level": 3 }),
         };
@@ -155,7 +167,10 @@ async fn every_answer_is_one_that_the_document_lists() {
         ] {
             let mut request = http.request(method.parse().unwrap(), system.url(&path.replace("{id}", id)));
             if let Some(user) = user {
-                request = request.bearer_auth(system.token(user, 0));
+                request = match for_apps {
+                    true => request.bearer_auth(&apps[user]),
+                    false => request.bearer_auth(system.token(user, 0)),
+                };
             }
             if method == "POST" {
                 request = request.body(body.to_owned());
