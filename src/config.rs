@@ -25,6 +25,7 @@ pub struct Config {
     pub orders: Orders,
     pub reconcile: Reconcile,
     pub flow: Flow,
+    pub alarms: Alarms,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -130,6 +131,14 @@ pub struct Flow {
     pub adapt_interval_ms: u64,
 }
 
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Alarms {
+    pub interval_ms: u64,
+    pub outbox_age_s: u64,
+    pub refused_percent: u64,
+}
+
 /// Why the configuration cannot be used; names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -231,6 +240,15 @@ impl Config {
         }
         if !(1000..=3_600_000).contains(&self.flow.adapt_interval_ms) {
             return wrong("flow.adapt_interval_ms", "must be 1000 to 3600000", "SECKILL_FLOW__ADAPT_INTERVAL_MS");
+        }
+        if !(100..=3_600_000).contains(&self.alarms.interval_ms) {
+            return wrong("alarms.interval_ms", "must be 100 to 3600000", "SECKILL_ALARMS__INTERVAL_MS");
+        }
+        if !(1..=100).contains(&self.alarms.refused_percent) {
+            return wrong("alarms.refused_percent", "must be 1 to 100", "SECKILL_ALARMS__REFUSED_PERCENT");
+        }
+        if !(1..=86_400).contains(&self.alarms.outbox_age_s) {
+            return wrong("alarms.outbox_age_s", "must be 1 to 86400", "SECKILL_ALARMS__OUTBOX_AGE_S");
         }
         // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
         if !(1..=1000).contains(&self.purchase.batch_max) {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Parts, upkeep};
 use crate::config::Config;
 use crate::flow::adapt::Controller;
+use crate::flow::alarm::{AlarmTerms, Watch};
 use crate::flow::figures;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
@@ -24,8 +25,8 @@ use crate::telemetry;
 use crate::worker::repeat;
 
 /// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 10] =
-    ["relay", "fulfil", "expire", "release", "waves", "reconcile", "drift", "sweep", "figures", "adapt"];
+pub const WORKERS: [&str; 11] =
+    ["relay", "fulfil", "expire", "release", "waves", "reconcile", "drift", "sweep", "figures", "adapt", "alarms"];
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
@@ -137,6 +138,18 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
         tasks.spawn(repeat("adapt", Duration::from_millis(interval_ms), None, stop.clone(), move || {
             let controller = Arc::clone(&controller);
             async move { controller.lock().await.look().await.map(|()| Step::Idle) }
+        }));
+    }
+    if wanted("alarms") {
+        let terms = AlarmTerms {
+            outbox_age_s: config.alarms.outbox_age_s.cast_signed(),
+            refused_percent: config.alarms.refused_percent,
+        };
+        let watch = Watch { ledger: ledger.clone(), gate: shop.gate.clone(), terms };
+        let every = Duration::from_millis(config.alarms.interval_ms);
+        tasks.spawn(repeat("alarms", every, None, stop.clone(), move || {
+            let watch = watch.clone();
+            async move { watch.look().await.map(|()| Step::Idle) }
         }));
     }
     if wanted("sweep") {

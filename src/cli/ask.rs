@@ -133,6 +133,11 @@ pub async fn parked(config: &Config, format: Format, limit: i64) -> anyhow::Resu
     print::rows(rows.iter().map(print::ParkedLine::from), format)
 }
 
+pub async fn alarms(config: &Config, format: Format, limit: i64) -> anyhow::Result<()> {
+    let alarms = shop(config)?.ledger.alarms(limit).await?;
+    print::rows(alarms.iter().map(print::AlarmLine::from), format)
+}
+
 pub async fn retry(config: &Config, ids: &[i64]) -> anyhow::Result<()> {
     let shop = shop(config)?;
     let rows = shop.ledger.unpark(ids, ACTOR).await?;

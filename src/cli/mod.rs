@@ -40,7 +40,7 @@ enum Command {
     },
     /// Run the background workers
     Work {
-        /// Only these: relay, fulfil, expire, release, waves, reconcile, drift, sweep
+        /// Only these
         #[arg(long, value_delimiter = ',', value_parser = WORKERS)]
         only: Option<Vec<String>>,
     },
@@ -72,6 +72,13 @@ enum Command {
     /// Applications that may ask for permits
     #[command(subcommand)]
     App(policies::AppCommand),
+    /// Show what is wrong at the moment, and what was
+    Alarms {
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
+        limit: i64,
+    },
     /// Policies of flow control
     #[command(subcommand)]
     Policy(policies::PolicyCommand),
@@ -236,6 +243,7 @@ impl Command {
             Self::Outbox(OutboxCommand::List { format, limit }) => ask::parked(&config, format, limit).await?,
             Self::Outbox(OutboxCommand::Retry { ids }) => ask::retry(&config, &ids).await?,
             Self::App(policies::AppCommand::Create { name }) => policies::create_app(&config, &name).await?,
+            Self::Alarms { format, limit } => ask::alarms(&config, format, limit).await?,
             Self::Policy(command) => policies::run(&config, command).await?,
         }
         Ok(ExitCode::SUCCESS)

@@ -10,6 +10,7 @@ use super::Format;
 use crate::domain::limiter::Parameters;
 use crate::domain::policy::{Name, Policy};
 use crate::domain::sale::Standing;
+use crate::ledger::alarms::Alarm;
 use crate::ledger::orders::OwnedOrder;
 use crate::ledger::outbox::ParkedRow;
 use crate::ledger::sales::SaleFigures;
@@ -229,6 +230,28 @@ impl From<&Policy> for PolicyLine {
             created_by: policy.created_by.clone(),
             updated_by: policy.updated_by.clone(),
             updated_at: time(policy.updated_at_ms),
+        }
+    }
+}
+
+/// An alarm in one line.
+#[derive(Serialize)]
+pub struct AlarmLine {
+    kind: String,
+    subject: String,
+    raised_at: String,
+    cleared_at: Option<String>,
+    details: String,
+}
+
+impl From<&Alarm> for AlarmLine {
+    fn from(alarm: &Alarm) -> Self {
+        Self {
+            kind: alarm.kind.clone(),
+            subject: alarm.subject.clone(),
+            raised_at: time(alarm.raised_at.timestamp_millis()),
+            cleared_at: alarm.cleared_at.map(|at| time(at.timestamp_millis())),
+            details: alarm.details.to_string(),
         }
     }
 }

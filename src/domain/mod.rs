@@ -2,6 +2,7 @@
 
 pub mod adapt;
 pub mod admission;
+pub mod alarm;
 pub mod breaker;
 pub mod delay;
 pub mod ids;

@@ -1,6 +1,7 @@
 //! Flow control: permits for whoever may ask, under policies that live.
 
 pub mod adapt;
+pub mod alarm;
 pub mod book;
 pub mod figures;
 pub mod guard;

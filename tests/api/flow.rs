@@ -10,14 +10,14 @@ use seckill::flow::{FlowError, policies};
 use serde_json::{Value, json};
 
 use crate::harness::{System, eventually, terms};
-use crate::outage::wired;
+use crate::outage::{wired, wired_with};
 
 fn name(text: &str) -> Name {
     Name::parse(text, "name").unwrap()
 }
 
 /// `n` in a day, so that no test meets the window's end.
-fn a_day(n: i64) -> Algorithm {
+pub fn a_day(n: i64) -> Algorithm {
     Algorithm::new(
         Kind::FixedWindow,
         &Parameters { limit: Some(n), window_ms: Some(86_400_000), ..Parameters::default() },
@@ -31,7 +31,7 @@ fn bucket(rate: i64, capacity: i64) -> Algorithm {
     Algorithm::new(Kind::TokenBucket, &terms).unwrap()
 }
 
-fn policy(app: &str, named: &str, algorithm: Algorithm) -> NewPolicy {
+pub fn policy(app: &str, named: &str, algorithm: Algorithm) -> NewPolicy {
     NewPolicy {
         name: name(named),
         apps: vec![name(app)],
@@ -45,7 +45,7 @@ fn policy(app: &str, named: &str, algorithm: Algorithm) -> NewPolicy {
     }
 }
 
-async fn set(system: &System, policy: NewPolicy) {
+pub async fn set(system: &System, policy: NewPolicy) {
     assert!(policies::set(&system.shop.ledger, policy, "test").await.unwrap(), "an instance does not follow");
 }
 
@@ -53,31 +53,31 @@ async fn app(system: &System, named: &str) -> String {
     policies::create_app(&system.shop.ledger, &name(named), "test").await.unwrap()
 }
 
-struct Caller {
+pub struct Caller {
     token: String,
     at: SocketAddr,
     http: reqwest::Client,
 }
 
 impl Caller {
-    async fn new(system: &System, named: &str) -> Self {
+    pub async fn new(system: &System, named: &str) -> Self {
         Self { token: app(system, named).await, at: system.instances[0].address, http: reqwest::Client::new() }
     }
 
-    async fn post(&self, call: &str, body: &Value) -> (u16, Value, reqwest::header::HeaderMap) {
+    pub async fn post(&self, call: &str, body: &Value) -> (u16, Value, reqwest::header::HeaderMap) {
         let url = format!("http://{}/api/v1/flow/{call}", self.at);
         let answer = self.http.post(url).bearer_auth(&self.token).json(body).send().await.unwrap();
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         (status, answer.json().await.unwrap(), headers)
     }
 
-    async fn ask(&self, body: Value) -> Value {
+    pub async fn ask(&self, body: Value) -> Value {
         let (status, answer, _) = self.post("acquire", &body).await;
         assert_eq!(status, 200, "{answer}");
         answer
     }
 
-    async fn code(&self, body: Value) -> i64 {
+    pub async fn code(&self, body: Value) -> i64 {
         self.ask(body).await["code"].as_i64().unwrap()
     }
 }
@@ -331,6 +331,42 @@ async fn without_redis_each_policy_fails_in_its_own_way() {
     wire.mend();
     eventually(|| async {
         let answer = shop.ask(json!({ "app": "shop", "policy": "c", "key": "later" })).await;
+        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
+    })
+    .await;
+    system.finish().await;
+}
+
+/// F20: packets to the limiter's Redis are swallowed, and nobody waits longer than the time-out for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_that_swallows_packets_slows_nobody_down() {
+    let (system, wire) = wired_with("REDIS_URL", &[("SECKILL_FLOW__TIMEOUT_MS", "50")]).await;
+    let shop = Caller::new(&system, "shop").await;
+    let ways = [("c", WhenDown::Closed, -1), ("o", WhenDown::Open, 1)];
+    for (named, when_down, _) in ways {
+        set(&system, NewPolicy { when_down, ..policy("shop", named, a_day(1_000)) }).await;
+    }
+    assert_eq!(shop.code(json!({ "app": "shop", "policy": "o" })).await, 1);
+    wire.swallow();
+    let mut took = Vec::new();
+    for n in 0..300 {
+        let (named, _, code) = ways[n % 2];
+        let began = Instant::now();
+        assert_eq!(shop.code(json!({ "app": "shop", "policy": named })).await, code);
+        took.push(began.elapsed());
+    }
+    took.sort_unstable();
+    // With slack for a machine that builds beside the test; without a time-out it would be a second and more.
+    let p99 = took[took.len() * 99 / 100];
+    assert!(p99 < Duration::from_millis(system.config.flow.timeout_ms) + Duration::from_millis(200), "{p99:?}");
+    assert!(
+        took[took.len() / 2] < Duration::from_millis(20),
+        "the breaker answers at once: {:?}",
+        took[took.len() / 2]
+    );
+    wire.mend();
+    eventually(|| async {
+        let answer = shop.ask(json!({ "app": "shop", "policy": "c" })).await;
         (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
     })
     .await;

@@ -54,6 +54,9 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_REDIS__PREFIX", format!("{name}:")),
         ("SECKILL_AMQP__PREFIX", format!("{name}.")),
         ("SECKILL_DATABASE__MAX_CONNECTIONS", "8".into()),
+        ("SECKILL_ALARMS__INTERVAL_MS", "200".into()),
+        // Many tests on few cores: what is slow here is not down.
+        ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
     ];
     environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
     environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));

@@ -19,5 +19,6 @@ mod openapi;
 mod outage;
 mod reads;
 mod settle;
+mod steering;
 mod stock;
 mod waves;

@@ -14,6 +14,7 @@ use crate::harness::{System, eventually, terms};
 pub struct Wire {
     address: SocketAddr,
     whole: Arc<AtomicBool>,
+    mute: Arc<AtomicBool>,
     snip: Arc<Notify>,
 }
 
@@ -23,6 +24,7 @@ impl Wire {
         let wire = Self {
             address: listener.local_addr().unwrap(),
             whole: Arc::new(AtomicBool::new(true)),
+            mute: Arc::default(),
             snip: Arc::default(),
         };
         let this = wire.clone();
@@ -32,13 +34,20 @@ impl Wire {
                 if !this.whole.load(Ordering::SeqCst) {
                     continue; // dropped at once
                 }
-                let (snip, target) = (Arc::clone(&this.snip), target.clone());
+                let (snip, mute, target) = (Arc::clone(&this.snip), Arc::clone(&this.mute), target.clone());
                 tokio::spawn(async move {
                     let cut = snip.notified();
+                    if mute.load(Ordering::SeqCst) {
+                        return cut.await; // taken, and never answered
+                    }
                     if let Ok(mut far) = TcpStream::connect(target).await {
                         tokio::select! {
                             _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                            () = cut => {}
+                            () = cut => {
+                                if mute.load(Ordering::SeqCst) {
+                                    snip.notified().await; // both ends stay, and nothing passes
+                                }
+                            }
                         }
                     }
                 });
@@ -52,14 +61,27 @@ impl Wire {
         self.snip.notify_waiters();
     }
 
+    /// Packets are swallowed: connections stand, and nothing comes of them.
+    pub fn swallow(&self) {
+        self.mute.store(true, Ordering::SeqCst);
+        self.snip.notify_waiters();
+    }
+
     pub fn mend(&self) {
         self.whole.store(true, Ordering::SeqCst);
+        if self.mute.swap(false, Ordering::SeqCst) {
+            self.snip.notify_waiters();
+        }
     }
 }
 
 /// A system whose connections of one kind go over a wire.
 pub async fn wired(variable: &'static str) -> (System, Wire) {
-    let mut system = System::prepare(&[]).await;
+    wired_with(variable, &[]).await
+}
+
+pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (System, Wire) {
+    let mut system = System::prepare(settings).await;
     let url = system.environment[variable].clone();
     let (before, after) = (url.find("127.0.0.1:").unwrap(), url.find("127.0.0.1:").unwrap() + 10);
     let port: String = url[after..].chars().take_while(char::is_ascii_digit).collect();

@@ -1,0 +1,68 @@
+//! Raising alarms, and clearing them. Any number of workers may look: an alarm is a row, and there is one of a kind and
+//! subject.
+
+use serde_json::json;
+
+use super::FlowError;
+use super::figures::recent;
+use crate::domain::alarm::{Kind, Trouble, too_many_refused};
+use crate::gate::Gate;
+use crate::ledger::Ledger;
+
+/// When something is wrong.
+#[derive(Debug, Clone, Copy)]
+pub struct AlarmTerms {
+    pub outbox_age_s: i64,
+    pub refused_percent: u64,
+}
+
+/// Looks at everything that can be wrong.
+#[derive(Clone)]
+pub struct Watch {
+    pub ledger: Ledger,
+    pub gate: Gate,
+    pub terms: AlarmTerms,
+}
+
+impl Watch {
+    /// How far back refusals are looked at.
+    const WINDOW_S: i64 = 60;
+
+    /// One look. What cannot be seen at the moment is left as it was.
+    pub async fn look(&self) -> Result<(), FlowError> {
+        for (kind, wrong) in self.ledger.troubles(self.terms.outbox_age_s).await? {
+            self.judge(kind, &wrong).await?;
+        }
+        let down = self.gate.ping().await.err();
+        let down = down.map(|error| Trouble::new("redis", json!({ "error": error.to_string() })));
+        self.judge(Kind::LimiterDown, down.as_slice()).await?;
+        if down.is_none() {
+            self.judge(Kind::Refusals, &self.refusals().await?).await?;
+        }
+        Ok(())
+    }
+
+    async fn refusals(&self) -> Result<Vec<Trouble>, FlowError> {
+        let mut wrong = Vec::new();
+        for policy in self.ledger.policies(None).await? {
+            let [granted, refused, ..] = recent(&self.gate, policy.id, Self::WINDOW_S).await?;
+            if too_many_refused(granted, refused, self.terms.refused_percent) {
+                let subject = format!("{} of {}", policy.terms.name, policy.home);
+                wrong.push(Trouble::new(&subject, json!({ "granted": granted, "refused": refused })));
+            }
+        }
+        Ok(wrong)
+    }
+
+    async fn judge(&self, kind: Kind, wrong: &[Trouble]) -> Result<(), FlowError> {
+        let (raised, cleared) = self.ledger.judge(kind, wrong).await?;
+        metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(wrong.len() as f64);
+        if raised > 0 {
+            tracing::error!(kind = kind.as_str(), ?wrong, "ALARM");
+        }
+        if cleared > 0 {
+            tracing::info!(kind = kind.as_str(), cleared, "alarm is over");
+        }
+        Ok(())
+    }
+}
