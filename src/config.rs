@@ -26,6 +26,7 @@ pub struct Config {
     pub reconcile: Reconcile,
     pub flow: Flow,
     pub alarms: Alarms,
+    pub work: Work,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -137,6 +138,13 @@ pub struct Alarms {
     pub interval_ms: u64,
     pub outbox_age_s: u64,
     pub refused_percent: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    #[serde(deserialize_with = "address_or_none")]
+    pub metrics_bind: Option<SocketAddr>,
 }
 
 /// Why the configuration cannot be used; names the setting.
@@ -269,6 +277,12 @@ impl Config {
         }
         Ok(self)
     }
+}
+
+fn address_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let address = (!text.is_empty()).then(|| text.parse()).transpose();
+    address.map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not an address and port")))
 }
 
 fn comma_separated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {

@@ -9,10 +9,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let command = seckill::cli::Cli::parse();
-    seckill::telemetry::start_logging();
     seckill::failpoint::set_up();
     let failure = command.failure();
-    command.run().unwrap_or_else(|error| {
+    let run = || {
+        let _telemetry = seckill::telemetry::start()?;
+        command.run()
+    };
+    run().unwrap_or_else(|error| {
         eprintln!("seckill: {error:#}");
         if error.is::<seckill::cli::CouldNotRun>() { ExitCode::from(2) } else { failure }
     })

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix_web::{App, HttpServer};
+use anyhow::Context;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +14,7 @@ use crate::config::Config;
 use crate::flow::adapt::Controller;
 use crate::flow::alarm::{AlarmTerms, Watch};
 use crate::flow::figures;
+use crate::http;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Broker, Publisher, Source};
@@ -32,6 +35,18 @@ pub const WORKERS: [&str; 11] =
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = telemetry::metrics();
     let parts = Parts::assemble(config)?;
+    if let Some(bind) = parts.config.work.metrics_bind {
+        let metrics = metrics.clone();
+        let show = move || App::new().configure(http::figures(metrics.clone()));
+        let server = HttpServer::new(show).workers(1).disable_signals().bind(bind);
+        let server = server.with_context(|| format!("cannot listen on {bind} (work.metrics_bind)"))?.run();
+        let (handle, stop) = (server.handle(), parts.stop.clone());
+        parts.tasks.spawn(async move {
+            stop.cancelled().await;
+            handle.stop(false).await;
+        });
+        parts.tasks.spawn(async move { _ = server.await });
+    }
     parts.tasks.spawn(upkeep(metrics, parts.stop.clone()));
     parts.guard(None);
     spawn_workers(&parts, only.as_ref());

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::FlowError;
 use super::figures::recent;
 use crate::domain::alarm::{Kind, Trouble, too_many_refused};
+use crate::domain::message::Kind as Message;
 use crate::gate::Gate;
 use crate::ledger::Ledger;
 
@@ -30,7 +31,16 @@ impl Watch {
 
     /// One look. What cannot be seen at the moment is left as it was.
     pub async fn look(&self) -> Result<(), FlowError> {
-        for (kind, wrong) in self.ledger.troubles(self.terms.outbox_age_s).await? {
+        let backlog = self.ledger.backlog().await?;
+        for message in Message::ALL {
+            let of = backlog.iter().find(|of| of.kind == message.as_str());
+            let gauge =
+                |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message.as_str()).set(value as f64);
+            gauge("seckill_outbox_pending", of.map_or(0, |of| of.pending));
+            gauge("seckill_outbox_parked", of.map_or(0, |of| of.parked));
+            gauge("seckill_outbox_oldest_seconds", of.map_or(0, |of| of.oldest_s));
+        }
+        for (kind, wrong) in self.ledger.troubles(&backlog, self.terms.outbox_age_s).await? {
             self.judge(kind, &wrong).await?;
         }
         let down = self.gate.ping().await.err();

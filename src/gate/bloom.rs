@@ -41,6 +41,11 @@ impl Filter {
         self.items >= self.capacity
     }
 
+    /// The filter's size in memory.
+    pub fn bits(&self) -> u64 {
+        self.bloom.len()
+    }
+
     pub fn items(&self) -> usize {
         self.items
     }

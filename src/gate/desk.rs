@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::answers::Answers;
 use super::sold_out::SoldOutMemory;
-use super::{Gate, GateError, is_no_script};
+use super::{Gate, GateError, is_no_script, timed};
 use crate::domain::admission::{Admission, Ask, Limit};
 use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
 
@@ -134,7 +134,7 @@ impl Gate {
             call.arg(&*ask.order.0.hyphenated().encode_lower(&mut id)).arg(ask.user.as_str()).arg(&ask.address);
             call.arg(ask.units.get()).arg(&ask.purchase_key).arg(ask.level);
         }
-        match call.query_async::<Vec<Value>>(&mut connection.clone()).await {
+        match timed("reserve", call.query_async::<Vec<Value>>(&mut connection.clone())).await {
             Ok(reply) => Answers::read(reply, asks.len()),
             Err(error) if is_no_script(&error) => Ok(None),
             Err(error) => Err(error.into()),

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::keys::Keys;
 use super::scripts::LimiterScripts;
-use super::{GateError, Timeouts, client, reconnecting};
+use super::{GateError, Timeouts, client, reconnecting, timed};
 use crate::config;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
 
@@ -164,7 +164,7 @@ impl Limiter {
         let patience_us = u64::try_from(waiter.patience.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
         call.key(&self.keys.line(take.slot)[..]);
         call.arg(waiter.id.to_string()).arg(patience_us).arg(waiter.line_max.min(LINE_MAX));
-        let reply: Vec<i64> = call.invoke_async(&mut self.connection.clone()).await?;
+        let reply: Vec<i64> = timed("wait_in_line", call.invoke_async(&mut self.connection.clone())).await?;
         match reply[..] {
             [-2] => Err(GateError::Impossible),
             [code, position, again, ref verdict @ ..] => {
@@ -211,7 +211,7 @@ impl Limiter {
             for take in limited() {
                 self.describe(&mut call, take.checked()?);
             }
-            let reply: Vec<i64> = call.invoke_async(&mut self.connection.clone()).await?;
+            let reply: Vec<i64> = timed("acquire", call.invoke_async(&mut self.connection.clone())).await?;
             verdicts = match reply[..] {
                 [-2] => return Err(GateError::Impossible),
                 [1 | -1, ref verdicts @ ..] => read_verdicts(verdicts, limited().count())?,

@@ -14,7 +14,7 @@ mod sold_out;
 pub mod stock;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -135,6 +135,14 @@ impl Gate {
     fn own_connection(&self) -> Result<ConnectionManager, GateError> {
         reconnecting(&self.client, self.timeouts)
     }
+}
+
+/// Times the way to a script and back.
+async fn timed<T>(script: &'static str, call: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let reply = call.await;
+    metrics::histogram!("seckill_script_seconds", "script" => script).record(began.elapsed());
+    reply
 }
 
 fn client(url: &str, response_timeout: Duration) -> Result<redis::Client, GateError> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redis::{Value, cmd, pipe};
 use uuid::Uuid;
 
-use super::{Gate, GateError};
+use super::{Gate, GateError, timed};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::sale::SaleStatus;
 
@@ -80,7 +80,7 @@ impl Gate {
             for order in orders {
                 call.arg(order.to_string());
             }
-            call.invoke_async::<i64>(&mut self.connection.clone()).await?;
+            timed("confirm", call.invoke_async::<i64>(&mut self.connection.clone())).await?;
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Gate {
         for (order, returns) in orders {
             call.arg(order.to_string()).arg(i32::from(*returns));
         }
-        self.epoch_of(call.invoke_async(&mut self.connection.clone()).await?)
+        self.epoch_of(timed("release", call.invoke_async(&mut self.connection.clone())).await?)
     }
 
     /// Puts a wave's units up for sale, once an epoch. Says under which epoch the server did so.
@@ -101,7 +101,7 @@ impl Gate {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut call = self.scripts.release_wave.prepare_invoke();
         call.key(keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);
-        self.epoch_of(call.invoke_async(&mut self.connection.clone()).await?)
+        self.epoch_of(timed("release_wave", call.invoke_async(&mut self.connection.clone())).await?)
     }
 
     /// The epoch in the reply of a script that needs a sale which is served.

@@ -1,8 +1,10 @@
 //! The catalogue of problem codes: what each is, and how the document of the API shows those of one address.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use actix_web::http::StatusCode;
+use metrics::Counter;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::header::{Header, HeaderBuilder};
@@ -38,6 +40,30 @@ pub enum Code {
 }
 
 impl Code {
+    /// In the order of their declaration.
+    const ALL: [Self; 20] = [
+        Self::InvalidRequest,
+        Self::Unauthenticated,
+        Self::Forbidden,
+        Self::NotStarted,
+        Self::Ended,
+        Self::WrongKey,
+        Self::LevelTooLow,
+        Self::UnknownSale,
+        Self::UnknownOrder,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::TooSlow,
+        Self::SoldOut,
+        Self::AlreadyPurchased,
+        Self::OrderNotReady,
+        Self::IllegalState,
+        Self::BodyTooLarge,
+        Self::IdempotencyMismatch,
+        Self::QuotaExceeded,
+        Self::TemporarilyUnavailable,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         self.terms().1
     }
@@ -48,6 +74,15 @@ impl Code {
 
     pub const fn title(self) -> &'static str {
         self.terms().2
+    }
+
+    /// Counts an answer of this code. The counters are looked up once: this is on the way of every loser.
+    pub fn count(self) {
+        static COUNTERS: OnceLock<Vec<Counter>> = OnceLock::new();
+        let counters = COUNTERS.get_or_init(|| Self::ALL.map(|code| counter(code.as_str())).to_vec());
+        if let Some(counter) = counters.get(self as usize) {
+            counter.increment(1);
+        }
     }
 
     /// Status, code, title.
@@ -103,6 +138,16 @@ impl Code {
     }
 }
 
+/// Counts a purchase that was accepted.
+pub fn count_accepted() {
+    static COUNTER: OnceLock<Counter> = OnceLock::new();
+    COUNTER.get_or_init(|| counter("accepted")).increment(1);
+}
+
+fn counter(code: &'static str) -> Counter {
+    metrics::counter!("seckill_answers_total", "code" => code)
+}
+
 /// The answers of an address's problems: one a status, with the codes that it may carry.
 pub fn answers(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
     let mut by_status: BTreeMap<String, Vec<Code>> = BTreeMap::new();
@@ -155,9 +200,12 @@ mod tests {
     #[test]
     fn a_code_is_written_in_one_way() {
         let schema = serde_json::to_value(Code::schema()).unwrap();
-        for word in schema["enum"].as_array().unwrap() {
+        let words = schema["enum"].as_array().unwrap();
+        assert_eq!(words.len(), Code::ALL.len());
+        for (place, word) in words.iter().enumerate() {
             let code: Code = serde_json::from_value(word.clone()).unwrap();
             assert_eq!(word, code.as_str());
+            assert_eq!((code, code as usize), (Code::ALL[place], place));
         }
     }
 }

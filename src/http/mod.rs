@@ -71,6 +71,15 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
     }
 }
 
+/// The figures alone, of a process that serves nothing else.
+pub fn figures(metrics: metrics_exporter_prometheus::PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
+    move |app| {
+        app.app_data(web::Data::new(metrics));
+        app.service(resource("/metrics").route(get().to(system::figures)));
+        app.service(resource("/healthz").route(get().to(system::alive)));
+    }
+}
+
 /// What answers methods that an address does not take.
 pub fn other_methods() -> Route {
     web::to(problem::no_such_method)

@@ -151,7 +151,7 @@ impl ResponseError for Problem {
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
-        metrics::counter!("seckill_problems_total", "code" => self.code.as_str()).increment(1);
+        self.code.count();
         let mut response = HttpResponse::build(self.code.status());
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
         // What is left of a body that was not read whole must not be taken for the next request.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::Reception;
-use super::codes::problems;
+use super::codes::{self, problems};
 use super::extract::{Body, caller_address, sale_id};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
@@ -93,6 +93,6 @@ pub async fn create(
         idempotency_key,
     };
     let ticket = till.purchase(purchase).await?;
-    metrics::counter!("seckill_accepted_total").increment(1);
+    codes::count_accepted();
     Ok(HttpResponse::Accepted().insert_header((LOCATION, format!("/api/v1/orders/{}", ticket.order_id))).json(ticket))
 }

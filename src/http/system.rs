@@ -123,6 +123,11 @@ pub async fn metrics(reception: Data<Reception>) -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(reception.metrics.render())
 }
 
+/// The same of a process without anything else to show.
+pub async fn figures(metrics: Data<metrics_exporter_prometheus::PrometheusHandle>) -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(metrics.render())
+}
+
 /// Whose token it shall be.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

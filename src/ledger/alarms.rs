@@ -17,6 +17,16 @@ pub struct Alarm {
     pub cleared_at: Option<DateTime<Utc>>,
 }
 
+/// What is still to be done of one kind.
+#[derive(Debug, Clone)]
+pub struct Backlog {
+    pub kind: String,
+    pub pending: i64,
+    pub parked: i64,
+    /// The age of the oldest that waits.
+    pub oldest_s: i64,
+}
+
 impl Ledger {
     /// Takes in everything that is wrong of one kind at the moment: what is new is raised, what is not there any more is
     /// cleared. Any number of workers may say so at once.
@@ -57,23 +67,34 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
+    /// What is still to be done, by kind. Three partial indexes have it; rows that are done are not looked at.
+    pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
+        let rows = sqlx::query_as!(
+            Backlog,
+            r#"SELECT kind AS "kind!", count(*) FILTER (WHERE status = 'pending') AS "pending!",
+                      count(*) FILTER (WHERE status = 'parked') AS "parked!",
+                      coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
+                          AS "oldest_s!"
+               FROM (SELECT kind, status, created_at FROM outbox
+                     WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire')
+                     UNION ALL SELECT kind, status, created_at FROM outbox
+                     WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
+                     UNION ALL SELECT kind, status, created_at FROM outbox WHERE status = 'parked') AS to_do
+               GROUP BY kind"#
+        );
+        Ok(rows.fetch_all(&self.pool).await?)
+    }
+
     /// Trouble that the tables themselves show.
-    pub async fn troubles(&self, outbox_age_s: i64) -> Result<Vec<(Kind, Vec<Trouble>)>, LedgerError> {
-        let row = sqlx::query!(
-            r#"SELECT (SELECT count(*) FROM outbox WHERE status = 'parked') AS "parked!",
-                      (SELECT extract(epoch FROM now() - min(created_at))::bigint FROM outbox
-                       WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire')) AS send_age_s,
-                      (SELECT extract(epoch FROM now() - min(created_at))::bigint FROM outbox
-                       WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')) AS release_age_s"#
-        )
-        .fetch_one(&self.pool)
-        .await?;
-        let parked = (row.parked > 0).then(|| Trouble::new("outbox", json!({ "rows": row.parked })));
-        let ages = [("to be published", row.send_age_s), ("to be released", row.release_age_s)];
-        let old = ages.into_iter().filter_map(|(what, age_s)| {
-            let age_s = age_s.filter(|age_s| *age_s >= outbox_age_s)?;
-            Some(Trouble::new(what, json!({ "oldest_s": age_s })))
-        });
+    pub async fn troubles(
+        &self,
+        backlog: &[Backlog],
+        outbox_age_s: i64,
+    ) -> Result<Vec<(Kind, Vec<Trouble>)>, LedgerError> {
+        let parked = backlog.iter().filter(|of| of.parked > 0);
+        let parked = parked.map(|of| Trouble::new(&of.kind, json!({ "rows": of.parked })));
+        let old = backlog.iter().filter(|of| of.oldest_s >= outbox_age_s);
+        let old = old.map(|of| Trouble::new(&of.kind, json!({ "oldest_s": of.oldest_s })));
         let drift = sqlx::query_scalar!(
             "SELECT DISTINCT subject FROM audit_log
              WHERE actor = 'reconciler' AND action = 'drift' AND at > now() - interval '1 minute'"
@@ -81,10 +102,6 @@ impl Ledger {
         .fetch_all(&self.pool)
         .await?;
         let drift = drift.iter().map(|sale| Trouble::new(sale, json!({})));
-        Ok(vec![
-            (Kind::Parked, parked.into_iter().collect()),
-            (Kind::OutboxOld, old.collect()),
-            (Kind::Drift, drift.collect()),
-        ])
+        Ok(vec![(Kind::Parked, parked.collect()), (Kind::OutboxOld, old.collect()), (Kind::Drift, drift.collect())])
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
@@ -184,7 +185,9 @@ impl Lane {
 
     async fn write(&self, rows: &[Purchase]) -> Vec<Committed> {
         die_at!("commit.before");
+        let began = Instant::now();
         let written = self.ledger.in_time(self.ledger.commit_purchases(rows)).await;
+        metrics::histogram!("seckill_commit_seconds").record(began.elapsed());
         die_at!("commit.after");
         self.healthy.store(written.is_ok(), Ordering::Relaxed);
         written.unwrap_or_else(|error| {

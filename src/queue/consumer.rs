@@ -24,6 +24,15 @@ impl Batch {
     pub fn bodies(&self) -> Vec<Vec<u8>> {
         self.deliveries.iter().map(|delivery| delivery.data.clone()).collect()
     }
+
+    pub fn count(&self) -> usize {
+        self.deliveries.len()
+    }
+
+    /// How many of them were delivered before.
+    pub fn redelivered(&self) -> usize {
+        self.deliveries.iter().filter(|delivery| delivery.redelivered).count()
+    }
 }
 
 impl Broker {

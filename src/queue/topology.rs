@@ -26,7 +26,8 @@ pub enum Source {
 impl Source {
     const ALL: [Self; 2] = [Self::OrderPlaced, Self::OrderExpire];
 
-    const fn queue(self) -> &'static str {
+    /// The queue's name, without the prefix.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::OrderPlaced => "order-placed",
             Self::OrderExpire => "order-expire",
@@ -55,12 +56,12 @@ impl Topology {
     }
 
     pub fn queue_of(&self, source: Source) -> ShortString {
-        self.name(source.queue())
+        self.name(source.as_str())
     }
 
     pub fn route_to(&self, destination: Destination) -> ShortString {
         match destination {
-            Destination::OrderPlaced => self.name(Source::OrderPlaced.queue()),
+            Destination::OrderPlaced => self.name(Source::OrderPlaced.as_str()),
             Destination::OrderExpire { remaining_ms } => self.delay_queue(rung_for(remaining_ms)),
         }
     }

@@ -21,6 +21,7 @@ pub struct Relay {
 impl Relay {
     /// Publishes one batch and marks what the broker confirmed. A broker that cannot be reached counts as no attempt:
     /// the rows are let go as they were.
+    #[tracing::instrument(level = "debug", name = "relay", skip_all)]
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
         let claim = self.ledger.claim_messages(self.batch_max).await?;
@@ -29,6 +30,10 @@ impl Relay {
         }
         die_at!("relay.claimed");
         let messages: Vec<Outgoing> = claim.rows.iter().map(message).collect();
+        claim
+            .rows
+            .iter()
+            .for_each(|row| tracing::debug!(order = %row.order, kind = row.kind.as_str(), "to be published"));
         let receipts = self.publisher.publish(&messages).await?;
         die_at!("relay.published");
         let mut outcome = Sent::default();
@@ -43,7 +48,15 @@ impl Relay {
             tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; they wait in the outbox");
         }
         let done = claim.rows.len();
-        metrics::counter!("seckill_relayed_total").increment(outcome.sent.len() as u64);
+        metrics::histogram!("seckill_relay_batch_size").record(done as f64);
+        let results = [
+            ("confirmed", outcome.sent.len()),
+            ("no-room", outcome.postponed.len()),
+            ("unroutable", outcome.failed.len()),
+        ];
+        for (result, messages) in results {
+            metrics::counter!("seckill_relayed_total", "result" => result).increment(messages as u64);
+        }
         claim.settle_sent(&outcome, self.retry).await?;
         die_at!("relay.settled");
         Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))

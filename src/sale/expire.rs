@@ -22,6 +22,7 @@ pub struct Expiries {
 
 impl Expiries {
     /// Settles a batch of messages; those that are early are sent round again. Returns the places of unreadable ones.
+    #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = bodies.len()))]
     pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, SaleError> {
         let (mut orders, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new());
         for (place, body) in bodies.iter().enumerate() {

@@ -18,6 +18,7 @@ pub struct Fulfilment {
 impl Fulfilment {
     /// Settles a batch; returns the places of messages that can never be processed. An error means that PostgreSQL
     /// could not be asked: the batch is to be tried again as it is.
+    #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = bodies.len()))]
     pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, SaleError> {
         let (mut orders, mut places, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new(), Vec::new());
         for (place, body) in bodies.iter().enumerate() {
@@ -33,6 +34,7 @@ impl Fulfilment {
             }
         }
         if !orders.is_empty() {
+            orders.iter().for_each(|order| tracing::debug!(%order, "to be fulfilled"));
             match self.ledger.fulfil(&orders).await {
                 Ok(done) => {
                     metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(done.accepted as u64);
@@ -50,7 +52,6 @@ impl Fulfilment {
             }
             self.bell.ring();
         }
-        metrics::counter!("seckill_poison_total").increment(poison.len() as u64);
         Ok(poison)
     }
 

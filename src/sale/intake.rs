@@ -49,8 +49,16 @@ impl Intake {
                 }
             },
         };
+        let (queue, messages) = (self.source.as_str(), batch.count());
+        metrics::histogram!("seckill_intake_batch_size", "queue" => queue).record(messages as f64);
+        metrics::counter!("seckill_redelivered_total", "queue" => queue).increment(batch.redelivered() as u64);
         match settle(batch.bodies()).await {
             Ok(poison) => {
+                let results = [("settled", messages - poison.len()), ("poison", poison.len())];
+                for (result, messages) in results {
+                    metrics::counter!("seckill_consumed_total", "queue" => queue, "result" => result)
+                        .increment(messages as u64);
+                }
                 open.settle(batch, &poison).await?;
                 self.open = Some(open);
                 Ok(Step::More)

@@ -61,6 +61,7 @@ pub enum Refusal {
 
 impl Till {
     /// One purchase, in the contract's order of answers.
+    #[tracing::instrument(level = "debug", skip_all, fields(sale = %request.sale, order))]
     pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
         let sale = match self.catalog.live(request.sale) {
             Some(live) => live,
@@ -87,6 +88,7 @@ impl Till {
             // Every request without a key is a new purchase; these ids sort by time (UUID version 7).
             None => OrderId(uuid::Uuid::now_v7()),
         };
+        tracing::Span::current().record("order", tracing::field::display(order));
         if now_ms > sale.ends_at_ms + self.retire_after_ms {
             return self.long_ended(&sale, order, &request).await;
         }

@@ -135,6 +135,7 @@ impl Reader {
 
     pub fn set_filter(&self, filter: Filter) {
         metrics::gauge!("seckill_filter_items").set(filter.items() as f64);
+        metrics::gauge!("seckill_filter_bits").set(filter.bits() as f64);
         self.filter.store(Arc::new(filter));
     }
 }

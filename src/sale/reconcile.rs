@@ -81,6 +81,7 @@ impl Shop {
 
     async fn finish_holds_of(&self, sale: SaleId, older_than_ms: u64) -> Result<usize, SaleError> {
         let holds = self.gate.unconfirmed_since(sale, Shard::HOME, older_than_ms.cast_signed(), BATCH_MAX).await?;
+        metrics::counter!("seckill_holds_looked_into_total").increment(holds.len() as u64);
         if holds.is_empty() {
             return Ok(0);
         }

@@ -37,7 +37,9 @@ impl Shop {
     }
 
     /// The lowest epoch that any of a shard's releases was answered under: if that is still current, all of them count.
+    #[tracing::instrument(level = "debug", skip_all, fields(%sale, holds = rows.len()))]
     async fn release(&self, sale: SaleId, shard: Shard, rows: &[&OutboxRow]) -> Result<Epoch, GateError> {
+        rows.iter().for_each(|row| tracing::debug!(order = %row.order, "to be released"));
         let holds = rows.iter().filter(|row| row.kind == Kind::HoldRelease);
         let holds: Vec<_> = holds.map(|row| (row.order, row.returns_units)).collect();
         let mut epochs = Vec::new();

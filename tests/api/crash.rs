@@ -9,25 +9,30 @@ use seckill::load::{self, Buyer, Plan};
 use crate::harness::{System, eventually, terms};
 
 /// A service in a process of its own, killed when it is dropped.
-struct Process {
+pub struct Process {
     child: Child,
 }
 
 impl Process {
     fn start(system: &System, address: SocketAddr) -> Self {
+        Self::start_with(system, address, &[("RUST_LOG", "error")], Stdio::inherit())
+    }
+
+    pub fn start_with(system: &System, address: SocketAddr, more: &[(&str, &str)], log: Stdio) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
             .args(["serve", "--with-workers"])
             .env_clear()
             .envs(&system.environment)
             .env("SECKILL_HTTP__BIND", address.to_string())
-            .env("RUST_LOG", "error")
+            .envs(more.iter().copied())
             .stdout(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         Self { child }
     }
 
-    async fn ready(self, address: SocketAddr) -> Self {
+    pub async fn ready(self, address: SocketAddr) -> Self {
         let url = format!("http://{address}/readyz");
         eventually(|| async {
             let answer = reqwest::get(&url).await.map_err(|e| e.to_string())?;
@@ -35,6 +40,13 @@ impl Process {
         })
         .await;
         self
+    }
+
+    /// Ends it in good order.
+    pub fn end(mut self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert!(self.child.wait().unwrap().success());
     }
 
     /// SIGKILL: nothing is said, nothing is finished.
@@ -51,7 +63,7 @@ impl Drop for Process {
     }
 }
 
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 

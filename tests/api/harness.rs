@@ -175,9 +175,14 @@ impl System {
 
     /// A purchase as any client would send it, to the first instance.
     pub fn buy<'a>(&'a self, sale: &'a Sale, user: &'a str) -> Click<'a> {
+        self.buy_at(self.instances[0].address, sale, user)
+    }
+
+    /// A purchase at a service that is a process of its own.
+    pub fn buy_at<'a>(&'a self, at: SocketAddr, sale: &'a Sale, user: &'a str) -> Click<'a> {
         Click {
             system: self,
-            at: self.instances[0].address,
+            at,
             path: sale.id.to_string(),
             token: Some(self.token(user, 0)),
             idempotency_key: None,

@@ -21,4 +21,5 @@ mod reads;
 mod settle;
 mod steering;
 mod stock;
+mod telemetry;
 mod waves;
