@@ -27,6 +27,7 @@ pub struct Config {
     pub flow: Flow,
     pub alarms: Alarms,
     pub work: Work,
+    pub outflow: Outflow,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -145,6 +146,15 @@ pub struct Alarms {
 pub struct Work {
     #[serde(deserialize_with = "address_or_none")]
     pub metrics_bind: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outflow {
+    pub request_timeout_ms: u64,
+    pub max_attempts: u32,
+    pub backoff_base_ms: u64,
+    pub backoff_max_ms: u64,
 }
 
 /// Why the configuration cannot be used; names the setting.
@@ -269,11 +279,16 @@ impl Config {
             (self.orders.batch_max, "orders.batch_max", "SECKILL_ORDERS__BATCH_MAX"),
             (usize::try_from(self.outbox.batch_max).unwrap_or(0), "outbox.batch_max", "SECKILL_OUTBOX__BATCH_MAX"),
             (self.outbox.max_attempts as usize, "outbox.max_attempts", "SECKILL_OUTBOX__MAX_ATTEMPTS"),
+            (self.outflow.max_attempts as usize, "outflow.max_attempts", "SECKILL_OUTFLOW__MAX_ATTEMPTS"),
             (self.amqp.prefetch.into(), "amqp.prefetch", "SECKILL_AMQP__PREFETCH"),
         ] {
             if !(1..=1_000_000).contains(&value) {
                 return wrong(setting, "must be 1 to 1000000", variable);
             }
+        }
+        if !(100..=60_000).contains(&self.outflow.request_timeout_ms) {
+            let variable = "SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS";
+            return wrong("outflow.request_timeout_ms", "must be 100 to 60000", variable);
         }
         Ok(self)
     }

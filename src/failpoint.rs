@@ -4,8 +4,8 @@
 //! process when the place is passed for the 21st time; see the `fail` crate for the grammar. Without the feature the
 //! macro is nothing.
 
-/// Every place there is, in the order in which a purchase meets them.
-pub const PLACES: [&str; 23] = [
+/// Every place there is, in the order in which a purchase meets them; then an outflow's.
+pub const PLACES: [&str; 26] = [
     "purchase.reserved",
     "purchase.committed",
     "commit.before",
@@ -29,6 +29,9 @@ pub const PLACES: [&str; 23] = [
     "refill.opened",
     "refill.recorded",
     "guard.load",
+    "outflow.claimed",
+    "outflow.sent",
+    "outflow.settled",
 ];
 
 /// Aborts the process here, where FAILPOINTS says so.
@@ -59,6 +62,7 @@ mod tests {
             include_str!("sale/release.rs"),
             include_str!("sale/reconcile.rs"),
             include_str!("sale/refill.rs"),
+            include_str!("flow/drain.rs"),
             include_str!("ledger/commit.rs"),
             include_str!("ledger/fulfil.rs"),
             include_str!("ledger/end.rs"),

@@ -6,15 +6,17 @@
 //! 2. [`gate`] — Redis, fast and not trusted: admission, stock, holds, locks.
 //! 3. [`ledger`] — PostgreSQL, the truth: sales, orders, outbox.
 //! 4. [`queue`] — RabbitMQ, the conveyor between them.
-//! 5. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit.
-//!    [`flow`] — permits for whoever may ask, under policies that live.
-//! 6. [`http`] and [`pages`] — the way in. 7. [`worker`] — what goes on by itself.
-//! 8. [`load`] — the rush, which speaks HTTP only. 9. [`app`] — everything wired together.
+//! 5. [`channel`] — the receivers outside.
+//! 6. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit. And [`flow`] — permits for
+//!    whoever may ask, and how fast things may go.
+//! 7. [`http`] and [`pages`] — the way in. 8. [`worker`] — what goes on by itself.
+//! 9. [`load`] — the rush, which speaks HTTP only. 10. [`app`] — everything wired together.
 //!
 //! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202, and then `worker` → `queue` → `worker` →
 //! `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says who may import whom.
 
 pub mod app;
+pub mod channel;
 pub mod cli;
 pub mod config;
 pub mod domain;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("domain", &[]),
     ("config", &[]),
     ("telemetry", &[]),
@@ -15,8 +15,9 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("gate", &["domain", "config"]),
     ("ledger", &["domain", "config"]),
     ("queue", &["domain", "config"]),
+    ("channel", &["domain", "config"]),
     ("sale", &["domain", "gate", "ledger", "queue"]),
-    ("flow", &["domain", "gate", "ledger", "queue"]),
+    ("flow", &["domain", "gate", "ledger", "queue", "channel"]),
     ("http", &["domain", "sale", "flow"]),
     ("pages", &["domain", "sale"]),
     ("worker", &["domain", "sale"]),

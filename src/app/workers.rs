@@ -13,6 +13,7 @@ use super::{Parts, upkeep};
 use crate::config::Config;
 use crate::flow::adapt::Controller;
 use crate::flow::alarm::{AlarmTerms, Watch};
+use crate::flow::drain::{Drain, DrainTerms};
 use crate::flow::figures;
 use crate::http;
 use crate::ledger::notices::Topic;
@@ -28,8 +29,20 @@ use crate::telemetry;
 use crate::worker::repeat;
 
 /// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 11] =
-    ["relay", "fulfil", "expire", "release", "waves", "reconcile", "drift", "sweep", "figures", "adapt", "alarms"];
+pub const WORKERS: [&str; 12] = [
+    "relay",
+    "fulfil",
+    "expire",
+    "release",
+    "waves",
+    "reconcile",
+    "drift",
+    "sweep",
+    "figures",
+    "adapt",
+    "alarms",
+    "outflow",
+];
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
@@ -184,6 +197,32 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
             }
         }));
     }
+    if wanted("outflow") {
+        spawn_outflow(parts);
+    }
+}
+
+fn spawn_outflow(parts: &Parts) {
+    let terms = &parts.config.outflow;
+    let terms = DrainTerms {
+        request_timeout: Duration::from_millis(terms.request_timeout_ms),
+        retry: RetryTerms {
+            max_attempts: terms.max_attempts,
+            backoff_base_ms: terms.backoff_base_ms,
+            backoff_max_ms: terms.backoff_max_ms,
+        },
+    };
+    let drain = Drain::new(parts.shop.ledger.clone(), terms, parts.tasks.clone());
+    let (every, wake) = (Duration::from_secs(1), parts.wakers.subscribe(Topic::Outflow));
+    let watch = drain.clone();
+    parts.tasks.spawn(repeat("outflow", every, Some(wake), parts.stop.clone(), move || {
+        let drain = drain.clone();
+        async move { drain.step().await }
+    }));
+    parts.tasks.spawn(repeat("outflow watch", every, None, parts.stop.clone(), move || {
+        let watch = watch.clone();
+        async move { watch.watch().await }
+    }));
 }
 
 fn spawn_intake<F>(

@@ -1,6 +1,7 @@
 //! The program's commands: one line a subcommand here, what they print in the files beside.
 
 mod ask;
+mod outflow;
 mod policies;
 mod print;
 mod rush;
@@ -82,6 +83,9 @@ enum Command {
     /// Policies of flow control
     #[command(subcommand)]
     Policy(policies::PolicyCommand),
+    /// Queues that leave at a constant rate
+    #[command(subcommand)]
+    Outflow(outflow::OutflowCommand),
 }
 
 /// Who the audit log says it was.
@@ -245,6 +249,7 @@ impl Command {
             Self::App(policies::AppCommand::Create { name }) => policies::create_app(&config, &name).await?,
             Self::Alarms { format, limit } => ask::alarms(&config, format, limit).await?,
             Self::Policy(command) => policies::run(&config, command).await?,
+            Self::Outflow(command) => command.run(&config).await?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -61,7 +61,7 @@ fn table<T: Serialize>(rows: impl Iterator<Item = T>, mut out: impl Write) -> an
     Ok(writeln!(out, "{table}")?)
 }
 
-fn time(ms: i64) -> String {
+pub fn time(ms: i64) -> String {
     let time = DateTime::<Utc>::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }

@@ -9,5 +9,7 @@ pub mod ids;
 pub mod limiter;
 pub mod message;
 pub mod order;
+pub mod outflow;
 pub mod policy;
 pub mod sale;
+pub mod step;

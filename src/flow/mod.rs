@@ -3,6 +3,7 @@
 pub mod adapt;
 pub mod alarm;
 pub mod book;
+pub mod drain;
 pub mod figures;
 pub mod guard;
 mod live;

@@ -7,14 +7,17 @@ pub mod catalog;
 pub mod commit;
 pub mod end;
 pub mod epochs;
+pub mod fences;
 pub mod figures;
 pub mod fulfil;
 pub mod notices;
 pub mod orders;
 pub mod outbox;
+pub mod outflow;
 pub mod policies;
 mod policy_rows;
 pub mod sales;
+pub mod slots;
 pub mod waves;
 
 use std::time::Duration;
@@ -23,6 +26,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgPool};
 
 use crate::config;
+use crate::domain::ids::FenceToken;
 
 /// What can go wrong in the ledger.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +42,9 @@ pub enum LedgerError {
     Failed(#[source] sqlx::Error),
     #[error("migrations: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
+    /// Somebody with a newer fencing token has written: the lock had been lost. The transaction is to be given up.
+    #[error("fencing token {0} is older than the newest seen")]
+    Overtaken(FenceToken),
     /// A row that this program cannot have written.
     #[error("unreadable row: {0}")]
     Unreadable(&'static str),

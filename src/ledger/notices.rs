@@ -17,18 +17,21 @@ pub enum Topic {
     Outbox,
     /// A sale was created or changed, or its Redis is to be filled.
     Catalog,
-    /// A policy or an application was changed.
+    /// A policy or an application was changed. PostgreSQL says it by itself (0007).
     Policies,
+    /// Something was put into an outflow, or one was made, resumed or changed. PostgreSQL says it by itself (0008).
+    Outflow,
 }
 
 impl Topic {
-    const ALL: [Self; 3] = [Self::Outbox, Self::Catalog, Self::Policies];
+    const ALL: [Self; 4] = [Self::Outbox, Self::Catalog, Self::Policies, Self::Outflow];
 
     const fn channel(self) -> &'static str {
         match self {
             Self::Outbox => "seckill_outbox",
             Self::Catalog => "seckill_catalog",
             Self::Policies => "seckill_policies",
+            Self::Outflow => "seckill_outflow",
         }
     }
 }
@@ -69,6 +72,7 @@ pub struct Wakers {
     outbox: watch::Sender<()>,
     catalog: watch::Sender<()>,
     policies: watch::Sender<()>,
+    outflow: watch::Sender<()>,
 }
 
 impl Wakers {
@@ -77,6 +81,7 @@ impl Wakers {
             Topic::Outbox => &self.outbox,
             Topic::Catalog => &self.catalog,
             Topic::Policies => &self.policies,
+            Topic::Outflow => &self.outflow,
         }
     }
 

@@ -17,6 +17,7 @@ pub mod refill;
 pub mod release;
 pub mod till;
 
+pub use crate::domain::step::Step;
 use crate::gate::{Gate, GateError};
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
@@ -42,20 +43,4 @@ pub enum SaleError {
 pub struct Shop {
     pub ledger: Ledger,
     pub gate: Gate,
-}
-
-/// Whether a bounded step has left something to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// There may be more: come again at once.
-    More,
-    /// Nothing more for now.
-    Idle,
-}
-
-impl Step {
-    /// A batch that was full may have been cut short.
-    pub const fn after(done: usize, batch_max: usize) -> Self {
-        if done >= batch_max { Self::More } else { Self::Idle }
-    }
 }

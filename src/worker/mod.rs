@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::sale::Step;
+use crate::domain::step::Step;
 
 /// How a loop that failed waits before it tries again.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;

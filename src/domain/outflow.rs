@@ -1,0 +1,135 @@
+//! The pace of an outflow: how far apart slots are, so that the receiver never sees more than the rate in any second.
+//!
+//! A request of slot `t` arrives between `t` and `t + LATENESS + jitter`: it is never sent early, it is given up when it
+//! would be sent more than `LATENESS` late, and the network is trusted to differ by no more than `jitter` between one
+//! request and another. So two requests that are `n` slots apart arrive at least `n * gap - LATENESS - jitter` apart,
+//! and `gap` is chosen to make that more than a second. docs/outflow.md has it at length.
+
+use std::time::Duration;
+
+/// How long before its slot a request is claimed, at most: time to commit the claim and to connect.
+pub const LOOKAHEAD: Duration = Duration::from_millis(100);
+/// ... and at least, even where the slot could be now.
+pub const LEAD: Duration = Duration::from_millis(40);
+/// How late after its slot a request may still be sent.
+pub const LATENESS: Duration = Duration::from_millis(25);
+
+/// Why a channel cannot be like that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PaceError {
+    #[error("the rate must be 1 to 100 per second")]
+    Rate,
+    #[error("the jitter must be 0 to 10000 ms")]
+    Jitter,
+}
+
+/// A rate per second, and what its keeping takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    rate: u32,
+    jitter_ms: u32,
+}
+
+impl Pace {
+    pub fn parse(rate: i64, jitter_ms: i64) -> Result<Self, PaceError> {
+        let rate = u32::try_from(rate).ok().filter(|rate| (1..=100).contains(rate)).ok_or(PaceError::Rate)?;
+        let jitter_ms = u32::try_from(jitter_ms).ok().filter(|ms| *ms <= 10_000).ok_or(PaceError::Jitter)?;
+        Ok(Self { rate, jitter_ms })
+    }
+
+    pub fn rate(self) -> u32 {
+        self.rate
+    }
+
+    pub fn jitter_ms(self) -> u32 {
+        self.jitter_ms
+    }
+
+    /// From one slot to the next, in microseconds: more than a second and the spread of arrivals for every `rate` of them.
+    pub fn gap_us(self) -> i64 {
+        let spread_us = LATENESS.as_micros() as u64 + u64::from(self.jitter_ms) * 1_000;
+        ((1_000_000 + spread_us) / u64::from(self.rate) + 1).cast_signed()
+    }
+}
+
+/// What came of a request to the receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Done,
+    /// It may or may not have taken effect: the same key again.
+    TryAgain(String),
+    /// It never will be taken.
+    Refused(String),
+    /// Nothing is wrong with the item: the receiver wants to be left alone for a while, or is not there.
+    NotNow(Duration),
+}
+
+impl Verdict {
+    /// By the status of an answer; redirects are not followed, so they are refusals.
+    pub fn of(status: u16, retry_after: Option<Duration>, body: &str) -> Self {
+        match status {
+            200..=299 => Self::Done,
+            429 => Self::NotNow(retry_after.unwrap_or(REST).clamp(REST, REST_MAX)),
+            // Too early, or too slow of us: as good as no answer.
+            408 | 425 | 500..=599 => Self::TryAgain(format!("{status} {body}")),
+            _ => Self::Refused(format!("{status} {body}")),
+        }
+    }
+}
+
+/// How long a receiver is left alone that says it is too much, at least and at most.
+const REST: Duration = Duration::from_secs(1);
+const REST_MAX: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_a_status_means() {
+        assert_eq!(Verdict::of(204, None, ""), Verdict::Done);
+        assert!(matches!(Verdict::of(503, None, ""), Verdict::TryAgain(_)));
+        assert!(matches!(Verdict::of(408, None, ""), Verdict::TryAgain(_)));
+        assert!(matches!(Verdict::of(302, None, ""), Verdict::Refused(_)));
+        assert_eq!(Verdict::of(422, None, "no"), Verdict::Refused("422 no".into()));
+        assert_eq!(Verdict::of(429, None, ""), Verdict::NotNow(REST));
+        assert_eq!(Verdict::of(429, Some(Duration::MAX), ""), Verdict::NotNow(REST_MAX));
+    }
+
+    #[test]
+    fn the_margin_costs_little() -> Result<(), PaceError> {
+        for rate in 1..=100 {
+            let gap_us = Pace::parse(rate, 10)?.gap_us();
+            assert!(rate * gap_us > 1_035_000, "{rate}: too close");
+            assert!(rate * gap_us < 1_035_200, "{rate}: slower than it must be");
+        }
+        for (rate, jitter) in [(0, 0), (101, 0), (-1, 0), (1, -1), (1, 10_001), (i64::MAX, i64::MAX)] {
+            assert!(Pace::parse(rate, jitter).is_err());
+        }
+        Ok(())
+    }
+
+    proptest! {
+        /// However late within the bounds each request is, and whichever slots stay empty.
+        #[test]
+        fn no_second_sees_more_than_the_rate(
+            rate in 1_i64..=100,
+            jitter_ms in 0_i64..100,
+            steps in prop::collection::vec((0.0..=1.0_f64, 0.0..=1.0_f64, 0_i64..3), 1..300),
+        ) {
+            let gap_us = Pace::parse(rate, jitter_ms).map_err(|e| TestCaseError::fail(e.to_string()))?.gap_us();
+            let (mut slot, mut arrivals) = (0, Vec::new());
+            for (late, jitter, idle) in steps {
+                let spread = late * LATENESS.as_micros() as f64 + jitter * 1_000.0 * jitter_ms as f64;
+                arrivals.push(slot + spread as i64);
+                slot += gap_us + idle * 700; // a slot that begins later than it could
+            }
+            arrivals.sort_unstable();
+            for pair in arrivals.windows(usize::try_from(rate).unwrap_or(0) + 1) {
+                prop_assert!(pair[pair.len() - 1] - pair[0] > 1_000_000, "{pair:?}");
+            }
+        }
+    }
+}

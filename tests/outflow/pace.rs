@@ -1,0 +1,148 @@
+//! Exactly so many per second at the receiver, whatever happens to the workers (B4, I5, F19).
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use seckill::domain::outflow::Pace;
+
+use crate::harness::eventually;
+use crate::receiver::Receiver;
+use crate::workers::{JITTER_MS, Punctuality, Worker, Works, long, pass};
+
+/// Per cent of its own wake-ups that a machine must be in time for, to be asked for 95 % of the slots. A quiet one with two
+/// cores and these twenty workers has 99.
+const PUNCTUAL: f64 = 97.0;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A channel's receiver, and what it must see.
+struct Side {
+    channel: &'static str,
+    rate: u32,
+    receiver: Receiver,
+}
+
+impl Side {
+    async fn open(works: &Works, channel: &'static str, rate: u32) -> Self {
+        let receiver = Receiver::start();
+        works.channel(channel, rate, &receiver).await;
+        works.backlog(channel, 40, rate.cast_signed() * 300).await;
+        Self { channel, rate, receiver }
+    }
+
+    fn stamps(&self) -> Vec<Instant> {
+        let mut stamps: Vec<Instant> = self.receiver.seen().iter().map(|arrival| arrival.at).collect();
+        stamps.sort_unstable();
+        stamps
+    }
+
+    /// In no second, wherever it begins, more arrivals than the rate.
+    fn assert_never_more(&self) {
+        let (stamps, rate) = (self.stamps(), self.rate as usize);
+        let closest = stamps.windows(rate + 1).map(|w| w[rate] - w[0]).min().unwrap();
+        eprintln!("{}: {} arrivals, any {} of them within {closest:?}", self.channel, stamps.len(), rate + 1);
+        assert!(closest > SECOND, "{} arrivals within {closest:?}", rate + 1);
+    }
+
+    /// How many of the slots between the first arrival after one moment and another have been used.
+    fn used(&self, after: Instant, to: Instant) -> Usage {
+        let used: Vec<Instant> = self.stamps().into_iter().filter(|at| (after..to).contains(at)).collect();
+        let gap_us = Pace::parse(self.rate.into(), JITTER_MS).unwrap().gap_us();
+        let seconds = (to - used[0]).as_secs_f64();
+        // The last one may be on its way.
+        let usage = Usage { arrivals: used.len(), slots: (seconds * 1e6 / gap_us as f64 - 0.1).floor() + 1.0, seconds };
+        eprintln!("{}: {usage:.1?}", self.channel);
+        usage
+    }
+
+    async fn first_after(&self, after: Instant) {
+        eventually(|| async {
+            let came = self.stamps().into_iter().any(|at| at > after);
+            came.then_some(()).ok_or_else(|| "nothing has arrived".to_owned())
+        })
+        .await;
+    }
+}
+
+/// What became of a channel's slots while there was work.
+#[derive(Debug)]
+struct Usage {
+    arrivals: usize,
+    slots: f64,
+    seconds: f64,
+}
+
+fn assert_used(side: &Side, phases: &[Usage], punctual: f64) {
+    let arrivals = phases.iter().map(|u| u.arrivals).sum::<usize>() as f64;
+    let (slots, seconds) = (phases.iter().map(|u| u.slots).sum::<f64>(), phases.iter().map(|u| u.seconds).sum::<f64>());
+    let share = 100.0 * arrivals / slots;
+    eprintln!("{}: {arrivals} of {slots} slots, {share:.1} %, in {seconds:.1} s", side.channel);
+    if punctual < PUNCTUAL {
+        return eprintln!("NOT JUDGED: this machine woke only {punctual:.1} % of sleepers in time");
+    }
+    assert!(share >= 95.0, "{arrivals} of {slots} slots, on a machine that was in time ({punctual:.1} %)");
+}
+
+/// Kills workers at random for a while, and starts others.
+async fn kill_at_random(works: &Works, workers: &mut [Worker], seconds: f64, dice: &mut StdRng) {
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    while Instant::now() < until {
+        pass(dice.random_range(0.3..1.0)).await;
+        let victim = dice.random_range(0..workers.len());
+        workers[victim].kill();
+        workers[victim] = Worker::start(&works.environment, None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and_restarted() {
+    let (run_s, pause_s) = if long() { (60.0, 60.0) } else { (6.0, 2.0) };
+    let seed = rand::random();
+    let mut dice = StdRng::seed_from_u64(seed);
+    eprintln!("seed {seed}");
+    let works = Works::prepare(&[]).await;
+    let mut workers = works.workers(20).await;
+    let sides = [Side::open(&works, "refunds", 1).await, Side::open(&works, "payments", 50).await];
+    let (punctuality, mut phases) = (Punctuality::watch(), [Vec::new(), Vec::new()]);
+    let mut judge = |since: Instant| {
+        for (side, phases) in sides.iter().zip(&mut phases) {
+            phases.push(side.used(since, Instant::now()));
+        }
+    };
+
+    let begun = Instant::now();
+    kill_at_random(&works, &mut workers, run_s, &mut dice).await;
+    judge(begun);
+
+    for side in &sides {
+        assert!(works.ledger.pause_outflow(side.channel, true, "test").await.unwrap());
+    }
+    pass(0.5).await; // what has a slot goes
+    let paused = Instant::now();
+    pass(pause_s).await;
+    for side in &sides {
+        assert_eq!(side.stamps().into_iter().filter(|at| *at > paused).count(), 0, "sent while paused");
+        assert!(works.ledger.pause_outflow(side.channel, false, "test").await.unwrap());
+    }
+    let resumed = Instant::now();
+    pass(run_s / 2.0).await;
+    judge(resumed);
+
+    // F19: nobody is left for a while, and then everybody is back.
+    workers.iter_mut().for_each(Worker::kill);
+    pass(pause_s / 2.0).await;
+    let workers = works.workers(20).await;
+    let back = Instant::now();
+    for side in &sides {
+        side.first_after(back).await;
+    }
+    pass(run_s / 2.0).await;
+    judge(back);
+    drop(workers);
+    let punctual = punctuality.share();
+    eprintln!("in time: {punctual:.1} %");
+    for (side, phases) in sides.iter().zip(&phases) {
+        side.assert_never_more();
+        assert_used(side, phases, punctual);
+    }
+}

@@ -1,0 +1,140 @@
+//! A receiver: threads that stamp the first byte of every request, and answer as they are told.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// One request, as it was seen.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    pub at: Instant,
+    pub idempotency_key: String,
+    pub body: serde_json::Value,
+}
+
+/// What to answer: status, further headers, and how long to think first.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: &'static str,
+    pub after: Duration,
+}
+
+impl Reply {
+    pub const OK: Self = Self { status: 200, headers: "", after: Duration::ZERO };
+
+    pub const fn status(status: u16) -> Self {
+        Self { status, ..Self::OK }
+    }
+}
+
+type Script = Box<dyn Fn(&Arrival, usize) -> Reply + Send + Sync>;
+
+pub struct Receiver {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Arrival>>>,
+}
+
+impl Receiver {
+    /// Answers 200 at once.
+    pub fn start() -> Self {
+        Self::scripted(|_, _| Reply::OK)
+    }
+
+    /// Answers by the arrival, and how often its key has come before.
+    pub fn scripted(script: impl Fn(&Arrival, usize) -> Reply + Send + Sync + 'static) -> Self {
+        Self::at("127.0.0.1:0".parse().unwrap(), script)
+    }
+
+    pub fn at(address: SocketAddr, script: impl Fn(&Arrival, usize) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let (address, seen) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let (script, all): (Arc<Script>, _) = (Arc::new(Box::new(script)), Arc::clone(&seen));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (script, seen) = (Arc::clone(&script), Arc::clone(&all));
+                std::thread::spawn(move || serve(stream, &script, &seen));
+            }
+        });
+        Self { address, seen }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/take", self.address)
+    }
+
+    pub fn seen(&self) -> Vec<Arrival> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// How often each key arrived.
+    pub fn times(&self) -> HashMap<String, usize> {
+        let mut times = HashMap::new();
+        self.seen().into_iter().for_each(|arrival| *times.entry(arrival.idempotency_key).or_default() += 1);
+        times
+    }
+}
+
+/// Requests of one connection, until it is closed.
+fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Arrival>>) {
+    let _ = stream.set_nodelay(true);
+    let mut buffer = Vec::new();
+    loop {
+        let mut stamp = None;
+        let (head, length) = loop {
+            if let Some(found) = head_of(&buffer) {
+                break found;
+            }
+            if !more(&mut stream, &mut buffer) {
+                return;
+            }
+            stamp.get_or_insert_with(Instant::now);
+        };
+        let at = stamp.expect("one request at a time");
+        while buffer.len() < head.len() + length {
+            if !more(&mut stream, &mut buffer) {
+                return;
+            }
+        }
+        let body = serde_json::from_slice(&buffer[head.len()..head.len() + length]).unwrap();
+        buffer.drain(..head.len() + length);
+        let arrival = Arrival { at, idempotency_key: header(&head, "idempotency-key"), body };
+        let before = {
+            let mut seen = seen.lock().unwrap();
+            let before = seen.iter().filter(|a| a.idempotency_key == arrival.idempotency_key).count();
+            seen.push(arrival.clone());
+            before
+        };
+        let reply = script(&arrival, before);
+        std::thread::sleep(reply.after);
+        let text = format!("HTTP/1.1 {} X\r\n{}content-length: 2\r\n\r\nok", reply.status, reply.headers);
+        if stream.write_all(text.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
+    let mut chunk = [0; 4096];
+    match stream.read(&mut chunk) {
+        Ok(0) | Err(_) => false,
+        Ok(n) => {
+            buffer.extend_from_slice(&chunk[..n]);
+            true
+        }
+    }
+}
+
+fn head_of(buffer: &[u8]) -> Option<(String, usize)> {
+    let end = buffer.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+    let head = String::from_utf8(buffer[..end].to_vec()).unwrap();
+    let length = header(&head, "content-length").parse().unwrap();
+    Some((head, length))
+}
+
+fn header(head: &str, name: &str) -> String {
+    let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}:")));
+    line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+}
