@@ -1,7 +1,9 @@
 //! Configuration: config.default.toml, overridden by the environment, checked before anything starts.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 
 use config::{Config as Source, Environment, File, FileFormat};
 use serde::{Deserialize, Deserializer};
@@ -64,6 +66,8 @@ pub struct Database {
 #[serde(deny_unknown_fields)]
 pub struct Redis {
     pub url: String,
+    #[serde(deserialize_with = "comma_separated")]
+    pub lock_urls: Vec<String>,
     pub prefix: String,
     pub connect_timeout_ms: u64,
     pub response_timeout_ms: u64,
@@ -300,10 +304,10 @@ fn address_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     address.map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not an address and port")))
 }
 
-fn comma_separated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+fn comma_separated<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
-        .map(|part| part.parse().map_err(|_| serde::de::Error::custom(format_args!("{part:?} is not an IP address"))))
+        .map(|part| part.parse().map_err(|error| serde::de::Error::custom(format_args!("{part:?}: {error}"))))
         .collect()
 }

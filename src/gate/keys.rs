@@ -33,6 +33,15 @@ pub struct SaleKeys {
     pub limits: [String; 3],
 }
 
+/// The keys of a lock.
+#[derive(Debug)]
+pub struct LockKeys {
+    /// String: the holder's random id.
+    pub lock: String,
+    /// String: the last fencing token.
+    pub fence: String,
+}
+
 impl Keys {
     pub fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
@@ -88,8 +97,9 @@ impl Keys {
         format!("{}figures:{{{policy}}}:{minute}", self.prefix)
     }
 
-    pub fn lock(&self, name: &str) -> String {
-        format!("{}lock:{{{name}}}", self.prefix)
+    pub fn lock(&self, name: &str) -> LockKeys {
+        let lock = format!("{}lock:{{{name}}}", self.prefix);
+        LockKeys { fence: format!("{lock}:fence"), lock }
     }
 }
 

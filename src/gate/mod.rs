@@ -8,6 +8,7 @@ mod figures;
 pub mod keys;
 pub mod limiter;
 pub mod lock;
+mod quorum;
 pub mod refill;
 mod scripts;
 mod sold_out;
@@ -24,6 +25,7 @@ use tokio::sync::Notify;
 use crate::config;
 use crate::domain::admission::{Limits, Window};
 use keys::Keys;
+use quorum::Quorum;
 use scripts::Scripts;
 
 /// What can go wrong at the gate.
@@ -63,6 +65,7 @@ pub struct Gate {
     keys: Keys,
     scripts: Arc<Scripts>,
     limits: Arc<ArcSwap<Limits>>,
+    locks: Quorum,
     terms: Terms,
     doubt: Arc<Notify>,
 }
@@ -84,11 +87,14 @@ struct Terms {
 impl Gate {
     /// Prepares a handle; the connection is made, and made again, when it is needed.
     pub fn new(redis: &config::Redis, purchase: &config::Purchase) -> Result<Self, GateError> {
-        let client = client(&redis.url, Duration::from_millis(redis.response_timeout_ms))?;
+        let client = |url: &str| client(url, Duration::from_millis(redis.response_timeout_ms));
         let timeouts = Timeouts {
             connect: Duration::from_millis(redis.connect_timeout_ms),
             response: Duration::from_millis(redis.response_timeout_ms),
         };
+        let lock_servers: Result<Vec<_>, GateError> =
+            redis.lock_urls.iter().map(|url| reconnecting(&client(url)?, timeouts)).collect();
+        let (lock_servers, client) = (lock_servers?, client(&redis.url)?);
         let connection = reconnecting(&client, timeouts)?;
         let window = |max: i64, window_ms: u64| Window { max, window_ms: window_ms.cast_signed() };
         let limits = Limits {
@@ -103,7 +109,9 @@ impl Gate {
             queue_max: purchase.queue_max,
         };
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(Scripts::new()));
-        Ok(Self { client, connection, timeouts, keys, scripts, limits, terms, doubt: Arc::default() })
+        let lock_servers = if lock_servers.is_empty() { vec![connection.clone()] } else { lock_servers };
+        let locks = Quorum::new(lock_servers, Arc::clone(&scripts), timeouts.response);
+        Ok(Self { client, connection, timeouts, keys, scripts, limits, locks, terms, doubt: Arc::default() })
     }
 
     /// The limits that purchases are made under.

@@ -15,6 +15,8 @@ pub struct Scripts {
     pub set_sale_state: Script,
     pub release_wave: Script,
     pub read_unconfirmed: Script,
+    pub acquire_lock: Script,
+    pub renew_lock: Script,
     pub unlock: Script,
 }
 
@@ -30,6 +32,8 @@ impl Scripts {
             set_sale_state: Script::new(include_str!("../../lua/set_sale_state.lua")),
             release_wave: Script::new(include_str!("../../lua/release_wave.lua")),
             read_unconfirmed: Script::new(include_str!("../../lua/read_unconfirmed.lua")),
+            acquire_lock: Script::new(include_str!("../../lua/acquire_lock.lua")),
+            renew_lock: Script::new(include_str!("../../lua/renew_lock.lua")),
             unlock: Script::new(include_str!("../../lua/unlock.lua")),
         }
     }
