@@ -3,7 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use seckill::domain::outflow::{Pace, Verdict};
+use seckill::ledger::outbox::RetryTerms;
 use seckill::ledger::outflow::{Enqueued, NewItem};
+use seckill::ledger::slots::{Settled, Slot};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -17,6 +21,8 @@ const QUICK: [(&str, &str); 4] = [
     ("SECKILL_OUTFLOW__BACKOFF_BASE_MS", "100"),
     ("SECKILL_OUTFLOW__BACKOFF_MAX_MS", "200"),
 ];
+
+const RETRY: RetryTerms = RetryTerms { max_attempts: 3, backoff_base_ms: 100, backoff_max_ms: 200 };
 
 async fn arrivals(receiver: &Receiver, number: usize) {
     eventually(|| async {
@@ -154,6 +160,83 @@ async fn an_item_is_taken_once_with_its_callers_transaction_and_never_above_the_
     assert_eq!(works.ledger.enqueue_outflow(&once).await.unwrap(), Enqueued::Known, "done is known, too");
     let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
     assert_eq!(keys, 0);
+}
+
+const LEASE: Duration = Duration::from_secs(5);
+
+async fn next_slot(works: &Works) -> Slot {
+    eventually(|| async {
+        let claimed = works.ledger.claim_slot(&[], LEASE).await.map_err(|e| e.to_string())?;
+        claimed.ok_or_else(|| "no slot".to_owned())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_is_used_up_by_what_is_sent_and_by_nothing_else() {
+    let works = Works::prepare(&[]).await;
+    works.channel("c", 1, &Receiver::start()).await;
+    let next_at = "SELECT next_at FROM outflow_channels";
+    let before: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
+    assert!(works.ledger.claim_slot(&[], LEASE).await.unwrap().is_none());
+    assert_eq!(works.ledger.next_slot(&[]).await.unwrap(), None);
+    let after: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
+    assert_eq!(before, after, "an empty channel uses up no slot");
+
+    let ids = works.put("c", "k", 0..2).await;
+    works.put("c", "other", 0..2).await;
+    let first = next_slot(&works).await;
+    assert_eq!(first.item, ids[0]);
+    assert!(works.ledger.claim_slot(&[], LEASE).await.unwrap().is_none(), "two slots in one");
+    works.ledger.give_back(&first).await.unwrap();
+    let again = next_slot(&works).await;
+    assert_eq!(again.item, ids[0], "it keeps its turn");
+    assert!(again.earliest - first.earliest < Duration::from_millis(500), "the slot was lost");
+    // Its key is being served: the other one's turn, and not before a second is over.
+    let second = next_slot(&works).await;
+    assert_eq!(second.key, "other");
+    assert!(second.earliest - again.latest > Duration::from_secs(1));
+    // A hole is as long as what was late.
+    works.ledger.leave_hole("c", Duration::from_millis(400)).await.unwrap();
+    works.ledger.settle_slot(&again, &Verdict::Done, RETRY).await.unwrap();
+    let third = next_slot(&works).await;
+    assert_eq!(third.item, ids[1]);
+    assert!(third.earliest - second.latest > Duration::from_millis(1_400));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_rate_lets_no_second_see_both() {
+    let works = Works::prepare(&[]).await;
+    works.channel("c", 50, &Receiver::start()).await;
+    works.backlog("c", 10, 10).await;
+    let mut last = next_slot(&works).await;
+    for _ in 0..3 {
+        last = next_slot(&works).await;
+    }
+    let slow = Pace::parse(1, 10).unwrap();
+    assert!(works.ledger.set_outflow_pace("c", slow, "test").await.unwrap());
+    let first = next_slot(&works).await;
+    let second = next_slot(&works).await;
+    assert!(first.earliest - last.latest > Duration::from_secs(1));
+    assert!(second.earliest - first.latest > Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_that_comes_back_after_its_lease_changes_nothing_but_what_is_done() {
+    let works = Works::prepare(&[]).await;
+    works.channel("c", 50, &Receiver::start()).await;
+    works.put("c", "k", 0..2).await;
+    let short = Duration::from_millis(200);
+    let asleep = works.ledger.claim_slot(&[], short).await.unwrap().unwrap();
+    let heir = next_slot(&works).await;
+    assert_eq!(heir.item, asleep.item, "its lease ran out");
+    let late = Verdict::TryAgain("late".into());
+    assert_eq!(works.ledger.settle_slot(&asleep, &late, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(works.ledger.settle_slot(&heir, &Verdict::Refused("no".into()), RETRY).await.unwrap(), Settled::Parked);
+    // The receiver has it after all.
+    assert_eq!(works.ledger.settle_slot(&asleep, &Verdict::Done, RETRY).await.unwrap(), Settled::Done);
+    assert_eq!(works.ledger.settle_slot(&heir, &Verdict::Done, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(next_slot(&works).await.payload["n"], 1);
 }
 
 /// A sender dies before and after the request, and before and after the outcome is written down.

@@ -44,13 +44,15 @@ impl Side {
         assert!(closest > SECOND, "{} arrivals within {closest:?}", rate + 1);
     }
 
-    /// How many of the slots between the first arrival after one moment and another have been used.
+    /// What became of the slots between the first arrival after one moment and another moment.
     fn used(&self, after: Instant, to: Instant) -> Usage {
         let used: Vec<Instant> = self.stamps().into_iter().filter(|at| (after..to).contains(at)).collect();
         let gap_us = Pace::parse(self.rate.into(), JITTER_MS).unwrap().gap_us();
-        let seconds = (to - used[0]).as_secs_f64();
-        // The last one may be on its way.
-        let usage = Usage { arrivals: used.len(), slots: (seconds * 1e6 / gap_us as f64 - 0.1).floor() + 1.0, seconds };
+        let (first, last) = (used[0], used[used.len() - 1]);
+        // The slot in which the clock was stopped had no time to be used.
+        let cut = to - last < Duration::from_micros(gap_us.unsigned_abs()).mul_f64(1.2);
+        let seconds = (if cut { last } else { to } - first).as_secs_f64();
+        let usage = Usage { used: used.len() - 1, slots: seconds * 1e6 / gap_us as f64, seconds };
         eprintln!("{}: {usage:.1?}", self.channel);
         usage
     }
@@ -64,23 +66,23 @@ impl Side {
     }
 }
 
-/// What became of a channel's slots while there was work.
+/// What became of a channel's slots, from one arrival to another.
 #[derive(Debug)]
 struct Usage {
-    arrivals: usize,
+    used: usize,
     slots: f64,
     seconds: f64,
 }
 
 fn assert_used(side: &Side, phases: &[Usage], punctual: f64) {
-    let arrivals = phases.iter().map(|u| u.arrivals).sum::<usize>() as f64;
+    let used = phases.iter().map(|u| u.used).sum::<usize>() as f64;
     let (slots, seconds) = (phases.iter().map(|u| u.slots).sum::<f64>(), phases.iter().map(|u| u.seconds).sum::<f64>());
-    let share = 100.0 * arrivals / slots;
-    eprintln!("{}: {arrivals} of {slots} slots, {share:.1} %, in {seconds:.1} s", side.channel);
+    let (share, of_rate) = (100.0 * used / slots, 100.0 * used / seconds / f64::from(side.rate));
+    eprintln!("{}: {used} of {slots:.1} slots, {share:.1} %; {of_rate:.1} % of the rate", side.channel);
     if punctual < PUNCTUAL {
         return eprintln!("NOT JUDGED: this machine woke only {punctual:.1} % of sleepers in time");
     }
-    assert!(share >= 95.0, "{arrivals} of {slots} slots, on a machine that was in time ({punctual:.1} %)");
+    assert!(share >= 95.0, "{used} of {slots:.1} slots, on a machine that was in time ({punctual:.1} %)");
 }
 
 /// Kills workers at random for a while, and starts others.
