@@ -2,11 +2,13 @@
 //!
 //! Calls of many requests share the connection and are sent on as they come, so that they batch by themselves.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::ConnectionManager;
-use redis::{Script, ScriptInvocation};
+use redis::{FromRedisValue, Script, ScriptInvocation};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::keys::Keys;
@@ -76,17 +78,18 @@ pub struct Limiter {
     connection: ConnectionManager,
     keys: Keys,
     scripts: Arc<LimiterScripts>,
+    timeout: Duration,
     now_us: Option<i64>,
 }
 
 impl Limiter {
     /// Prepares a handle; the connection is made, and made again, when it is needed.
     pub fn new(redis: &config::Redis, flow: &config::Flow) -> Result<Self, GateError> {
-        let response = Duration::from_millis(flow.timeout_ms);
-        let timeouts = Timeouts { connect: response, response };
-        let connection = reconnecting(&client(&redis.url, response)?, timeouts)?;
+        let timeout = Duration::from_millis(flow.timeout_ms);
+        let timeouts = Timeouts { connect: timeout, response: timeout };
+        let connection = reconnecting(&client(&redis.url, timeout)?, timeouts)?;
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(LimiterScripts::new()));
-        Ok(Self { connection, keys, scripts, now_us: None })
+        Ok(Self { connection, keys, scripts, timeout, now_us: None })
     }
 
     /// The same limiters at a time of one's own instead of the server's. For tests alone.
@@ -97,8 +100,8 @@ impl Limiter {
     /// Takes from all or from none. An error means that it is unknown whether anything was taken.
     ///
     /// Takes whose slots share a hash tag are one script, in which all are checked before any is counted. Others are
-    /// asked in order, and what earlier ones gave is given back when a later one refuses; dropping this future midway
-    /// keeps it taken.
+    /// asked in order, each within the time-out, and what earlier ones gave is given back when a later one refuses or
+    /// fails; dropping this future midway keeps it taken.
     pub async fn acquire(&self, takes: &[Take<'_>]) -> Result<Answer, GateError> {
         let mut answer = Answer { granted: true, verdicts: vec![None; takes.len()] };
         for group in self.groups(takes) {
@@ -137,7 +140,7 @@ impl Limiter {
             for (take, Verdict { receipt: Receipt { mark, detail }, .. }) in taken {
                 self.describe(&mut call, take).arg(mark).arg(detail);
             }
-            call.invoke_async::<Vec<i64>>(&mut self.connection.clone()).await?;
+            self.ask::<Vec<i64>>(&call).await?;
         }
         Ok(())
     }
@@ -149,7 +152,7 @@ impl Limiter {
         }
         let mut call = self.call(self.scripts.give_back.of(std::iter::once(algorithm.kind())));
         self.describe(&mut call, &Take { slot, algorithm, permits: 1, lease: Some(lease) }).arg(0).arg(0);
-        Ok(call.invoke_async::<Vec<i64>>(&mut self.connection.clone()).await?.contains(&1))
+        Ok(self.ask::<Vec<i64>>(&call).await?.contains(&1))
     }
 
     /// Takes permits in the order of arrival: asked again and again, until the turn is something else than `Wait`.
@@ -164,7 +167,7 @@ impl Limiter {
         let patience_us = u64::try_from(waiter.patience.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
         call.key(&self.keys.line(take.slot)[..]);
         call.arg(waiter.id.to_string()).arg(patience_us).arg(waiter.line_max.min(LINE_MAX));
-        let reply: Vec<i64> = timed("wait_in_line", call.invoke_async(&mut self.connection.clone())).await?;
+        let reply: Vec<i64> = timed("wait_in_line", self.ask(&call)).await?;
         match reply[..] {
             [-2] => Err(GateError::Impossible),
             [code, position, again, ref verdict @ ..] => {
@@ -186,7 +189,7 @@ impl Limiter {
     pub async fn leave_line(&self, slot: &SlotKey, waiter: Uuid) -> Result<bool, GateError> {
         let mut call = self.scripts.leave_line.prepare_invoke();
         call.key(&self.keys.line(slot)[..]).arg(waiter.to_string());
-        Ok(call.invoke_async::<i64>(&mut self.connection.clone()).await? == 1)
+        Ok(self.ask::<i64>(&call).await? == 1)
     }
 
     /// Takes that can meet in one script, by their places, in order.
@@ -211,7 +214,7 @@ impl Limiter {
             for take in limited() {
                 self.describe(&mut call, take.checked()?);
             }
-            let reply: Vec<i64> = timed("acquire", call.invoke_async(&mut self.connection.clone())).await?;
+            let reply: Vec<i64> = timed("acquire", self.ask(&call)).await?;
             verdicts = match reply[..] {
                 [-2] => return Err(GateError::Impossible),
                 [1 | -1, ref verdicts @ ..] => read_verdicts(verdicts, limited().count())?,
@@ -224,6 +227,15 @@ impl Limiter {
             _ => verdicts.next().ok_or(MALFORMED),
         };
         takes().map(verdict_of).collect()
+    }
+
+    /// The time-out holds for all of it: connecting, being queued, and loading a script that is missing.
+    async fn ask<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, GateError> {
+        let mut connection = self.connection.clone();
+        match timeout(self.timeout, call.invoke_async(&mut connection)).await {
+            Ok(reply) => Ok(reply?),
+            Err(_) => Err(GateError::Unreachable(io::Error::from(io::ErrorKind::TimedOut).into())),
+        }
     }
 
     fn call<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {

@@ -30,10 +30,12 @@ fn after() -> impl Strategy<Value = After> {
     prop_oneof![
         2 => Just(After::Us(0)),
         4 => (1_i64..2_000).prop_map(After::Us),
-        6 => (0_i64..3_000_000).prop_map(After::Us),
+        2 => (0_i64..3_000_000).prop_map(After::Us),
+        // Whole milliseconds meet the edges of windows to the microsecond.
+        5 => (0_i64..3_000).prop_map(|ms| After::Us(ms * 1000)),
         2 => (-60_000_000_i64..0).prop_map(After::Us),
         1 => (0_i64..10_000_000_000_000).prop_map(After::Us),
-        4 => (-1001_i64..=1).prop_map(After::RetryAfter),
+        5 => prop_oneof![-1001_i64..=1, Just(-1), Just(0), Just(1)].prop_map(After::RetryAfter),
     ]
 }
 
@@ -49,7 +51,13 @@ fn step(kind: Kind) -> impl Strategy<Value = Step> {
 
 fn algorithm(kind: Kind) -> BoxedStrategy<Algorithm> {
     let few = || prop_oneof![9 => 1_i64..=12, 1 => Just(10_000)];
-    let span = || prop_oneof![4 => 100_i64..3_000, 2 => Just(1_000), 1 => 100_i64..=2_678_400_000];
+    let span = || {
+        prop_oneof![
+            3 => 100_i64..3_000,
+            3 => (1_i64..=16).prop_map(|parts| parts * 125),
+            1 => 100_i64..=2_678_400_000,
+        ]
+    };
     match kind {
         Kind::FixedWindow | Kind::SlidingLog | Kind::SlidingCounter => {
             (few(), span()).prop_map(move |(limit, ms)| window(kind, limit, ms)).boxed()

@@ -7,7 +7,7 @@ use seckill::gate::GateError;
 use seckill::gate::limiter::Take;
 use uuid::Uuid;
 
-use crate::bench::{Bench, DAWN, bucket, leases, one_of_each, slot, take, window};
+use crate::bench::{Bench, DAWN, bucket, leases, limiter, one_of_each, slot, take, window};
 
 #[tokio::test]
 async fn a_refusal_leaves_every_byte_as_it_was() {
@@ -51,16 +51,20 @@ async fn three_dimensions_are_taken_together_or_not_at_all() {
     for first in one_of_each() {
         for second in one_of_each() {
             let slots = ["user", "address", "channel"].map(|policy| slot(policy, &Uuid::new_v4().to_string()));
-            let takes = [take(&slots[0], &first, 1), take(&slots[1], &second, 1), take(&slots[2], &third, 1)];
+            let mut takes = [take(&slots[0], &first, 1), take(&slots[1], &second, 1), take(&slots[2], &third, 1)];
             for _ in 0..2 {
                 let renewed = takes.map(|of| Take { lease: Some(Uuid::new_v4()), ..of });
                 assert!(bench.limiter.at(DAWN).acquire(&renewed).await.unwrap().granted);
             }
             let before = bench.dump().await;
-            let answer = bench.limiter.at(DAWN).acquire(&takes).await.unwrap();
-            let fits: Vec<bool> = answer.verdicts.iter().map(|verdict| verdict.unwrap().granted).collect();
-            assert_eq!((answer.granted, fits), (false, vec![true, true, false]));
-            assert_eq!(bench.dump().await, before, "{first:?} and {second:?}");
+            for refusing in [2, 1, 0] {
+                let answer = bench.limiter.at(DAWN).acquire(&takes).await.unwrap();
+                let fits: Vec<bool> = answer.verdicts.iter().map(|verdict| verdict.unwrap().granted).collect();
+                assert!(!answer.granted);
+                assert_eq!(fits, [0, 1, 2].map(|place| place != refusing));
+                assert_eq!(bench.dump().await, before, "{first:?} and {second:?}");
+                takes.rotate_left(1);
+            }
             bench.clear().await;
         }
     }
@@ -195,4 +199,33 @@ async fn keys_of_callers_reach_redis_as_plain_letters() {
         assert!(tail.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"%_.:-".contains(&byte)), "{key}");
     }
     bench.clear().await;
+}
+
+#[tokio::test]
+async fn a_sliding_counter_stays_compact() {
+    let mut bench = Bench::new().await;
+    let (slot, algorithm) = (slot("p", "k"), window(Kind::SlidingCounter, 1_000_000_000, 1_000));
+    // A permit in every sub-window of 8 ms, for three windows.
+    for part in 0..375 {
+        let answer = bench.limiter.at(DAWN + part * 8_000).acquire(&[take(&slot, &algorithm, 1)]).await.unwrap();
+        let expected = 1_000_000_000 - (part + 1).min(126);
+        assert_eq!(answer.verdicts[0].unwrap().remaining, expected, "125 parts, and the one that overlaps");
+    }
+    let key = bench.keys().await.remove(0);
+    let encoding: String = redis::cmd("OBJECT").arg("ENCODING").arg(&key).query_async(&mut bench.redis).await.unwrap();
+    assert_eq!(encoding, "listpack");
+    bench.clear().await;
+}
+
+#[tokio::test]
+async fn a_redis_that_says_nothing_costs_no_more_than_the_time_out() {
+    // Connections are taken, and what is asked is never answered.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let limiter = limiter(&format!("redis://{}/", silent.local_addr().unwrap()), "t:", "50");
+    let (slot, algorithm) = (slot("p", "k"), window(Kind::FixedWindow, 1, 1000));
+    for _ in 0..10 {
+        let began = Instant::now();
+        assert!(matches!(limiter.acquire(&[take(&slot, &algorithm, 1)]).await, Err(GateError::Unreachable(_))));
+        assert!(began.elapsed() < Duration::from_millis(250), "{:?} where 50 ms are the bound", began.elapsed());
+    }
 }

@@ -25,20 +25,9 @@ impl Bench {
     /// A limiter that is handed its prefix, so that several processes can share one.
     pub async fn under(prefix: &str) -> Self {
         let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
-        let environment: HashMap<String, String> = [
-            ("REDIS_URL", url.as_str()),
-            ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
-            ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
-            ("SECKILL_DEV", "1"),
-            ("SECKILL_REDIS__PREFIX", prefix),
-            ("SECKILL_FLOW__TIMEOUT_MS", "1000"), // a busy machine is not what is tested
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
-        let config = Config::read(&environment).unwrap();
-        let client = redis::Client::open(url).unwrap();
+        let client = redis::Client::open(url.as_str()).unwrap();
         Self {
-            limiter: Limiter::new(&config.redis, &config.flow).unwrap(),
+            limiter: limiter(&url, prefix, "1000"), // a busy machine is not what is tested
             redis: client.get_multiplexed_async_connection().await.unwrap(),
             prefix: prefix.to_owned(),
         }
@@ -66,6 +55,22 @@ impl Bench {
             let _: i64 = redis::cmd("UNLINK").arg(key).query_async(&mut self.redis.clone()).await.unwrap();
         }
     }
+}
+
+/// A limiter over the Redis at an address, configured like the service's.
+pub fn limiter(url: &str, prefix: &str, timeout_ms: &str) -> Limiter {
+    let environment: HashMap<String, String> = [
+        ("REDIS_URL", url),
+        ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
+        ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
+        ("SECKILL_DEV", "1"),
+        ("SECKILL_REDIS__PREFIX", prefix),
+        ("SECKILL_FLOW__TIMEOUT_MS", timeout_ms),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    let config = Config::read(&environment).unwrap();
+    Limiter::new(&config.redis, &config.flow).unwrap()
 }
 
 pub fn slot(policy: &str, key: &str) -> SlotKey {
