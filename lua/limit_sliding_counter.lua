@@ -1,7 +1,8 @@
 -- Purpose: at most a permits in any window of b microseconds, in little memory. Composed as limit_begin.lua says.
 --
--- Key: hash of counts by sub-window (number since the epoch, 125 to a window), 'at' and 'width': 128 fields at most,
--- which is what a hash's compact form holds.
+-- Key: hash of permits by sub-window (number since the epoch, 125 to a window); field '#' is "at|width|oldest|total":
+-- the last grant, the sub-windows' width, the first that was not yet forgotten then, and the sum of all.
+-- At most 127 fields: up to 128 a hash has its compact form.
 -- The form usually met keeps two counts and takes the older one at the share by which its window still overlaps. That
 -- supposes its permits spread evenly; where they came late, nearly twice the limit gets through in some window. It was
 -- rejected. Here the oldest sub-window, which overlaps only in part, counts in full: never above the limit in any
@@ -10,76 +11,107 @@
 -- Receipt: mark is the sub-window, detail its width.
 
 local PARTS = 125 -- a window is one of whole milliseconds, so that its 125th part is a whole number of microseconds
+local CHUNK = 16  -- a refusal looks at the oldest first, and seldom at more
+
+local function read_counter(key)
+  local at, width, oldest, total = string.match(redis.call('HGET', key, '#') or '', '^(%d+)|(%d+)|(%d+)|(%d+)$')
+  if at then return { at = tonumber(at), width = tonumber(width), oldest = tonumber(oldest), total = tonumber(total) } end
+end
+
+local function describe_counter(at, width, oldest, total)
+  return table.concat({ text(at), text(width), text(oldest), text(total) }, '|')
+end
+
+local function parts(from, to)
+  local names = {}
+  for part = from, to do names[#names + 1] = text(part) end
+  return names
+end
+
+-- All counts, by sub-windows of another width.
+local function counts_by(key, found, width)
+  local flat, moved = redis.call('HGETALL', key), {}
+  for i = 1, #flat, 2 do
+    if flat[i] ~= '#' then
+      local latest = math.min((tonumber(flat[i]) + 1) * found.width - 1, found.at)
+      local part = math.floor(latest / width)
+      moved[part] = (moved[part] or 0) + tonumber(flat[i + 1])
+    end
+  end
+  return moved
+end
 
 limiters['sliding-counter'] = {
   check = function(key, n, limit, window)
-    local width = window / PARTS
-    local flat, found, last, found_width = redis.call('HGETALL', key), {}, 0, width
-    for i = 1, #flat, 2 do
-      if flat[i] == 'at' then last = tonumber(flat[i + 1])
-      elseif flat[i] == 'width' then found_width = tonumber(flat[i + 1])
-      else found[tonumber(flat[i])] = tonumber(flat[i + 1]) end
-    end
-    local other_width = found_width ~= width
-    if other_width then
-      local moved = {}
-      for part, count in pairs(found) do
-        local at = math.floor(math.min((part + 1) * found_width - 1, last) / width)
-        moved[at] = (moved[at] or 0) + count
+    local width, found = window / PARTS, read_counter(key)
+    local at = math.max(now_us, found and found.at or 0)
+    local oldest, current = math.floor((at - window + 1) / width), math.floor(at / width)
+    local newest = math.max(oldest, found and math.floor(found.at / width) or 0)
+    local live, expired, moved, afresh = 0, {}, nil, false
+    if not found or math.floor(found.at / width) < oldest then
+      afresh = true -- nothing is left that counts
+    elseif found.width ~= width then
+      moved, afresh = counts_by(key, found, width), true
+      for part, count in pairs(moved) do
+        if part < oldest then moved[part] = nil else live = live + count end
       end
-      found = moved
+    else
+      live = found.total
+      if oldest > found.oldest then
+        local names = parts(found.oldest, oldest - 1)
+        for i, count in ipairs(redis.call('HMGET', key, unpack(names))) do
+          if count then live = live - tonumber(count); expired[#expired + 1] = names[i] end
+        end
+      end
     end
 
-    local at = math.max(now_us, last)
-    local oldest, current = math.floor((at - window + 1) / width), math.floor(at / width)
-    local live, counts, expired, newest = 0, {}, {}, oldest
-    for part, count in pairs(found) do
-      if part < oldest then
-        expired[#expired + 1] = text(part)
-      else
-        live, counts[part], newest = live + count, count, math.max(newest, part)
-      end
-    end
     -- A sub-window is left behind when its last microsecond is a window old.
     local function free(part) return (part + 1) * width + window - 1 - now_us end
     local s = {
-      key = key, n = n, at = at, width = width, counts = counts, expired = expired, other_width = other_width,
-      fits = live + n <= limit, remaining = math.max(0, limit - live), retry = 0, reset = free(newest), delay = 0,
-      mark = current, detail = width, full_reset = free(current),
+      key = key, n = n, at = at, width = width, oldest = oldest, live = live, expired = expired, moved = moved,
+      afresh = afresh, fits = live + n <= limit, remaining = math.max(0, limit - live), retry = 0,
+      reset = free(newest), delay = 0, mark = current, detail = width, reset_when_counted = free(current),
     }
     if not s.fits then
-      local left, leaves = live, newest
-      for part = oldest, current do
-        left = left - (counts[part] or 0)
-        if left + n <= limit then leaves = part; break end
+      local left, part = live, oldest - 1
+      while left + n > limit and part < newest do
+        local counts
+        if not moved then
+          counts = redis.call('HMGET', key, unpack(parts(part + 1, math.min(part + CHUNK, newest))))
+        end
+        for i = 1, CHUNK do
+          part = part + 1
+          left = left - tonumber((moved and moved[part] or counts and counts[i]) or 0)
+          if left + n <= limit or part >= newest then break end
+        end
       end
-      s.retry = free(leaves)
+      s.retry = free(part)
     end
     return s
   end,
 
   count = function(s)
-    local count = (s.counts[s.mark] or 0) + s.n
-    local fields = { 'at', text(s.at), 'width', text(s.width), text(s.mark), text(count) }
-    if s.other_width then
-      for part, of_part in pairs(s.counts) do
-        if part ~= s.mark then fields[#fields + 1] = text(part); fields[#fields + 1] = text(of_part) end
-      end
+    if s.afresh then
       redis.call('UNLINK', s.key)
+      for part, count in pairs(s.moved or {}) do redis.call('HSET', s.key, text(part), text(count)) end
     elseif #s.expired > 0 then
       redis.call('HDEL', s.key, unpack(s.expired))
     end
-    redis.call('HSET', s.key, unpack(fields))
-    s.remaining, s.reset = s.remaining - s.n, s.full_reset
+    redis.call('HINCRBY', s.key, text(s.mark), s.n)
+    redis.call('HSET', s.key, '#', describe_counter(s.at, s.width, s.oldest, s.live + s.n))
+    s.remaining, s.reset = s.remaining - s.n, s.reset_when_counted
     redis.call('PEXPIRE', s.key, ttl(s.reset))
   end,
 
   give_back = function(key, n, _, _, _, _, mark, detail)
-    if tonumber(redis.call('HGET', key, 'width') or 0) ~= detail then return 0 end
+    local found = read_counter(key)
+    if not found or found.width ~= detail then return 0 end
     local count = tonumber(redis.call('HGET', key, text(mark)) or 0)
     if count == 0 then return 0 end
-    if count > n then redis.call('HSET', key, text(mark), text(count - n)) else redis.call('HDEL', key, text(mark)) end
-    redis.call('PEXPIRE', key, ttl((mark + 1 + PARTS) * detail - now_us))
+    local back = math.min(n, count)
+    if back < count then redis.call('HINCRBY', key, text(mark), -back) else redis.call('HDEL', key, text(mark)) end
+    redis.call('HSET', key, '#', describe_counter(found.at, found.width, found.oldest, found.total - back))
+    redis.call('PEXPIRE', key, ttl((math.floor(found.at / detail) + 1 + PARTS) * detail - now_us))
     return 1
   end,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Permits in a window: a billion is no limit any more, and ten digits are easily exact.
 pub(super) const WINDOW_LIMIT: RangeInclusive<i64> = 1..=1_000_000_000;
-/// Entries that a limiter keeps one by one: at some 80 bytes each, a full key takes less than a megabyte.
+/// Entries that a limiter keeps one by one: at some 140 bytes each, a full key takes 1.4 MB.
 pub(super) const LISTED_LIMIT: RangeInclusive<i64> = 1..=10_000;
 /// A window: below 100 ms the network's jitter is measured, not the callers; 31 days hold every calendar month.
 pub(super) const WINDOW_MS: RangeInclusive<i64> = 100..=2_678_400_000;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use super::{Receipt, Verdict};
 
-/// A whole number of microseconds each, because a window is one of milliseconds; and with the two fields beside them,
-/// 126 counts are the most that Redis keeps in a hash's compact form.
+/// A whole number of microseconds each, because a window is one of milliseconds; and 126 counts with a field beside
+/// them still have the compact form of a hash in Redis, which ends at 128.
 const PARTS: i64 = 125;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl SlidingCounter {
         // A sub-window is left behind when its last microsecond is a window old.
         let free_us = |part: i64| (part + 1) * width + self.window_us - 1 - now_us;
         if live + permits > self.limit {
-            let newest = counts.last_key_value().map_or(oldest, |(part, _)| *part);
+            let newest = state.at_us.div_euclid(width); // of the last grant, even if it was given back
             let mut left = live;
             let leaves = counts.iter().find_map(|(part, count)| {
                 left -= count;
