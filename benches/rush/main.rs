@@ -1,0 +1,150 @@
+//! The performance table of the README: `./dev bench [--json FILE] [--rounds N] [--seconds S]`.
+//!
+//! Each round plays every case (`cases.rs`) once, so that a ratio compares what was measured within seconds. `hello.rs` is
+//! what all are compared with; `wrk.rs` and `buyers.lua` are the load, of one make for all. Every limit stays on: buyers and
+//! addresses are many instead. A case whose answers were not what it says fails the bench. Then the workers settle what was
+//! sold (`settle.rs`), the auditor looks at it, and redis-benchmark asks the script alone (`script.rs`).
+//!
+//! A new case is a line in `Case` and an arm in `Stage::play`.
+
+mod cases;
+mod figures;
+mod hello;
+mod machine;
+mod processes;
+mod script;
+mod service;
+mod settle;
+mod table;
+mod wrk;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use sqlx::PgPool;
+use tokio::process::Command;
+
+use cases::{Case, Stage};
+use figures::Series;
+use processes::{Process, seckill};
+use script::{Bare, RUNS};
+use service::Service;
+use table::Found;
+use wrk::Buyers;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Redis's own rounds are short, and steadier.
+const SCRIPT_ROUNDS: usize = 3;
+/// Buyers for a second of load, so that no round meets one twice.
+const BUYERS_A_SECOND: u64 = 120_000;
+/// Buyers who have bought in the sale that is sold out, and are not heard of again.
+const FIRST_BUYERS: u64 = 100;
+
+#[derive(Parser)]
+struct Args {
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// How long each case is played in a round
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+    /// Where to write everything that was found
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Be the hello-world server
+    #[arg(long, hide = true)]
+    hello: Option<SocketAddr>,
+    /// Cargo says so to every bench
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if let Some(address) = args.hello {
+        return hello::serve(address);
+    }
+    let found = tokio::runtime::Runtime::new()?.block_on(measure(&args))?;
+    print!("{}", found.markdown());
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&found.json())?;
+        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(args: &Args) -> anyhow::Result<Found> {
+    ensure!(std::env::var("DEV_SET").is_ok_and(|set| set == "bench"), "this is run by ./dev bench");
+    let logs = PathBuf::from(".dev/log/bench");
+    std::fs::create_dir_all(&logs)?;
+    let sql = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
+    seckill(&["migrate"]).await?;
+    let stage = set(&sql, &logs, args.seconds).await?;
+
+    play(&stage, 1, "warm-up").await?;
+    let mut rounds = Vec::new();
+    for n in 1..=args.rounds {
+        rounds.push(play(&stage, args.seconds, &format!("round {n} of {}", args.rounds)).await?);
+    }
+    eprintln!("the workers settle what was sold");
+    let settled = settle::settle(&sql, &stage.servers, &logs.join("work.log")).await?;
+    settle::audit().await?;
+    let machine = machine::Machine::look(&sql).await?;
+    let script = ask_redis_alone(stage).await?;
+    Ok(Found { machine, seconds: args.seconds, rounds, settled, script })
+}
+
+/// Starts everything, and sells one sale out.
+async fn set(sql: &PgPool, logs: &Path, seconds: u64) -> anyhow::Result<Stage> {
+    eprintln!("making buyers");
+    let tokens = PathBuf::from(".dev/bench/tokens");
+    let count = (seconds * BUYERS_A_SECOND + FIRST_BUYERS).to_string();
+    seckill(&["token", "--count", &count, "--prefix", "b", "--out", &tokens.to_string_lossy()]).await?;
+    let tokens = std::fs::read_to_string(tokens)?;
+    let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    let (first, others) = tokens.split_at_checked(FIRST_BUYERS as usize).context("too few tokens")?;
+
+    let service = Service::start(&logs.join("serve.log"), &[], sql.clone()).await?;
+    let memory_off = [("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0")];
+    let forgetful = Service::start(&logs.join("forgetful.log"), &memory_off, sql.clone()).await?;
+    let program = std::env::current_exe()?;
+    let hello = |address: SocketAddr| {
+        let mut hello = Command::new(program);
+        hello.args(["--hello", &address.to_string()]);
+        hello
+    };
+    let hello = Process::start(&logs.join("hello.log"), hello).await?.answers(&service.client, "/").await?;
+    let sold_out = service.sale(FIRST_BUYERS.cast_signed()).await?;
+    sold_out.sell_out(&service, first).await?;
+    let buyers = Buyers::write(others, PathBuf::from(".dev/bench/buyers"))?;
+    Ok(Stage { hello, service, forgetful, servers: processes::servers().await?, buyers, sold_out })
+}
+
+async fn play(stage: &Stage, seconds: u64, what: &str) -> anyhow::Result<BTreeMap<&'static str, cases::Round>> {
+    let mut round = BTreeMap::new();
+    for case in Case::ALL {
+        let played = stage.play(case, seconds).await?;
+        eprintln!("{what}: {}: {} a second", case.title(), figures::thousands(played.seen.per_second()));
+        round.insert(case.name(), played);
+    }
+    Ok(round)
+}
+
+async fn ask_redis_alone(mut stage: Stage) -> anyhow::Result<Vec<(&'static script::Run, Series)>> {
+    stage.service.process.kill().await?;
+    stage.forgetful.process.kill().await?;
+    let prefix = std::env::var("SECKILL_REDIS__PREFIX").unwrap_or_else(|_| "sk:".into());
+    let mut redis = Bare::take(&std::env::var("REDIS_URL")?, &prefix, stage.sold_out.id)?;
+    let mut rates = vec![Vec::new(); RUNS.len()];
+    for n in 1..=SCRIPT_ROUNDS {
+        eprintln!("redis-benchmark: round {n} of {SCRIPT_ROUNDS}");
+        for (rates, run) in rates.iter_mut().zip(&RUNS) {
+            rates.push(redis.measure(run).await?);
+        }
+    }
+    Ok(RUNS.iter().zip(rates.into_iter().map(Series::of)).collect())
+}

@@ -1,0 +1,76 @@
+//! `seckill serve` as the bench sees it: its answers by code, its sales, its rows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context;
+use sqlx::PgPool;
+use tokio::process::Command;
+
+use crate::cases::Sale;
+use crate::processes::{PROGRAM, Process, seckill};
+
+pub struct Service {
+    pub process: Process,
+    pub client: reqwest::Client,
+    sql: PgPool,
+}
+
+/// Answers to purchases, by code; `accepted` for a 202.
+#[derive(Debug)]
+pub struct Codes(pub BTreeMap<String, u64>);
+
+impl Codes {
+    /// What has been answered since.
+    pub fn since(mut self, before: &Self) -> Self {
+        for (code, n) in &mut self.0 {
+            *n = n.saturating_sub(before.0.get(code).copied().unwrap_or_default());
+        }
+        self.0.retain(|_, n| *n > 0);
+        self
+    }
+}
+
+impl Service {
+    pub async fn start(log: &Path, settings: &[(&str, &str)], sql: PgPool) -> anyhow::Result<Self> {
+        let client = reqwest::Client::new();
+        let command = |address: std::net::SocketAddr| {
+            let mut serve = Command::new(PROGRAM);
+            serve.arg("serve").env("SECKILL_HTTP__BIND", address.to_string()).envs(settings.iter().copied());
+            serve
+        };
+        let process = Process::start(log, command).await?.answers(&client, "/readyz").await?;
+        Ok(Self { process, client, sql })
+    }
+
+    pub async fn codes(&self) -> anyhow::Result<Codes> {
+        let url = format!("http://{}/metrics", self.process.address);
+        let metrics = self.client.get(url).send().await?.text().await?;
+        let count = |line: &str| {
+            let (name, n) = line.split_once(' ')?;
+            let code = match name {
+                "seckill_accepted_total" => "accepted",
+                _ => name.strip_prefix("seckill_problems_total{code=\"")?.strip_suffix("\"}")?,
+            };
+            Some((code.to_owned(), n.parse().ok()?))
+        };
+        Ok(Codes(metrics.lines().filter_map(count).collect()))
+    }
+
+    /// A new sale of so many units; every instance knows it.
+    pub async fn sale(&self, stock: i64) -> anyhow::Result<Sale> {
+        let stock = stock.to_string();
+        let said =
+            seckill(&["sale", "create", "--product", "Bench", "--price-cents", "100", "--stock", &stock]).await?;
+        let id = said["sale_id"].as_i64().context("sale create names no sale")?;
+        let find = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1");
+        let key: String = find.bind(id).fetch_one(&self.sql).await?;
+        Ok(Sale::new(id, &key))
+    }
+
+    pub async fn purchase_rows(&self, sale: i64) -> anyhow::Result<u64> {
+        let count = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND sale_id = $1");
+        let rows: i64 = count.bind(sale).fetch_one(&self.sql).await?;
+        Ok(rows.unsigned_abs())
+    }
+}

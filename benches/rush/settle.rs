@@ -1,0 +1,82 @@
+//! What comes after the 202: how many purchases a second the workers turn into orders.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use tokio::process::Command;
+use tokio::time::sleep;
+
+use crate::processes::{PROGRAM, cpu_us, seckill};
+
+/// How long settling everything may take.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+pub struct Settled {
+    pub orders: i64,
+    pub per_second: f64,
+    /// Microseconds an order, by process.
+    pub cpu_us: Vec<(&'static str, f64)>,
+}
+
+/// Starts the workers on what the winners have left, until all of it is `pending_payment`.
+pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -> anyhow::Result<Settled> {
+    let backlog: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed'")
+            .fetch_one(sql)
+            .await?;
+    let file = File::create(log)?;
+    let mut work = Command::new(PROGRAM);
+    work.arg("work").stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).kill_on_drop(true);
+    let mut work = work.spawn()?;
+    let mut processes = vec![("work", work.id().context("the workers have ended")?)];
+    processes.extend(servers);
+
+    // From the first orders to the last: how long a process takes to start is another question.
+    let sold = units_sold(sql).await?;
+    let (mut first, mut last) = (None, sold);
+    let begun = Instant::now();
+    while last < sold + backlog {
+        ensure!(begun.elapsed() < PATIENCE, "{} of {backlog} purchases are orders after {PATIENCE:?}", last - sold);
+        ensure!(work.try_wait()?.is_none(), "the workers ended by themselves; see {}", log.display());
+        sleep(Duration::from_millis(20)).await;
+        last = units_sold(sql).await?;
+        if first.is_none() && last > sold {
+            first = Some((Instant::now(), last, cpu_us(&processes)?));
+        }
+    }
+    let (since, before, cpu_before) = first.context("nothing to settle")?;
+    let (seconds, orders) = (since.elapsed().as_secs_f64(), last - before);
+    let used = cpu_before.iter().zip(cpu_us(&processes)?).map(|((name, from), (_, to))| (*name, to - from));
+    let cpu_us = used.map(|(name, us)| (name, us as f64 / orders as f64)).collect();
+
+    let pending: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM orders WHERE status = 'pending_payment'").fetch_one(sql).await?;
+    ensure!(pending == sold + backlog, "{pending} orders are pending_payment, not {}", sold + backlog);
+    work.kill().await?;
+    Ok(Settled { orders, per_second: orders as f64 / seconds, cpu_us })
+}
+
+/// Falls with each order, in the order's transaction; cheaper to ask than counting orders.
+async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
+    let sold = sqlx::query_scalar("SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales");
+    Ok(sold.fetch_one(sql).await?)
+}
+
+/// The auditor's word on everything that was sold here.
+pub async fn audit() -> anyhow::Result<()> {
+    let said = seckill(&["audit", "--json"]).await?;
+    ensure!(said["held"] == true, "the audit failed: {said}");
+    Ok(())
+}
+
+impl Settled {
+    pub fn json(&self) -> Value {
+        let cpu: serde_json::Map<_, _> = self.cpu_us.iter().map(|(name, us)| ((*name).to_owned(), json!(us))).collect();
+        json!({ "orders": self.orders, "per_second": self.per_second, "cpu_us": cpu })
+    }
+}

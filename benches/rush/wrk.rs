@@ -1,0 +1,77 @@
+//! The load: wrk, and the file of buyers that it reads.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use tokio::process::Command;
+
+/// More than one thread of wrk takes from the server, on a small machine, what it would answer with.
+const THREADS: &str = "1";
+pub const CONNECTIONS: u64 = 256;
+/// Buyers come from 22,500 addresses, 10.100.100.100 and on, all of one length: at 1200 a minute for each, none is ever
+/// refused for where it comes from.
+const OCTETS: usize = 150;
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/rush/buyers.lua");
+
+/// Buyers, each the part of a request that is his own, in records of one length.
+pub struct Buyers {
+    file: PathBuf,
+    record: usize,
+}
+
+impl Buyers {
+    /// Made from lines of a user, a blank, and a token.
+    pub fn write(tokens: &[&str], file: PathBuf) -> anyhow::Result<Self> {
+        let longest = tokens.iter().map(|token| token.len()).max().context("no tokens")?;
+        let mut records = String::new();
+        let mut record = 0;
+        for (n, token) in tokens.iter().enumerate() {
+            let (third, fourth) = (100 + n / OCTETS % OCTETS, 100 + n % OCTETS);
+            let pad = longest - token.len() + 1;
+            let begun = records.len();
+            write!(
+                records,
+                "Authorization: Bearer {token}\r\nX-Forwarded-For: 10.100.{third}.{fourth}\r\nUser-Agent: {:->pad$}\r\n\r\n",
+                ""
+            )?;
+            record = records.len() - begun;
+        }
+        std::fs::write(&file, records)?;
+        Ok(Self { file, record })
+    }
+}
+
+/// What wrk saw.
+#[derive(Debug, Deserialize)]
+pub struct Seen {
+    pub requests: u64,
+    micros: u64,
+    /// Answers from 400 on.
+    pub refused: u64,
+    failed: u64,
+    pub p50_us: u64,
+    pub p99_us: u64,
+}
+
+impl Seen {
+    pub fn per_second(&self) -> f64 {
+        self.requests as f64 * 1e6 / self.micros as f64
+    }
+}
+
+/// Posts the same body to one path, for buyer after buyer, for so many seconds.
+pub async fn post(buyers: &Buyers, to: SocketAddr, path: &str, body: &str, seconds: u64) -> anyhow::Result<Seen> {
+    let mut wrk = Command::new("wrk");
+    wrk.args(["-t", THREADS, "-c", &CONNECTIONS.to_string(), "-d", &format!("{seconds}s"), "-s", SCRIPT]);
+    wrk.arg(format!("http://{to}")).arg("--").arg(&buyers.file).arg(buyers.record.to_string()).args([path, body]);
+    let done = wrk.kill_on_drop(true).output().await.context("wrk")?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    ensure!(done.status.success(), "wrk: {said}{}", String::from_utf8_lossy(&done.stderr));
+    let last = said.lines().last().unwrap_or_default();
+    let seen: Seen = serde_json::from_str(last).with_context(|| format!("wrk said: {said}"))?;
+    ensure!(seen.failed == 0 && seen.requests > 0, "requests without an answer: {seen:?}");
+    Ok(seen)
+}
