@@ -115,7 +115,10 @@ async fn alarms_are_raised_once_and_clear_themselves() {
     let sale = system.create_sale(terms(1)).await;
     system.buy(&sale, "ann").send().await;
     system.settled(&sale).await;
-    sqlx::query("UPDATE outbox SET status = 'parked', last_error = 'test'").execute(&system.sql).await.unwrap();
+    sqlx::query("UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'")
+        .execute(&system.sql)
+        .await
+        .unwrap();
     wire.cut();
     for kind in ["parked", "limiter-down"] {
         eventually(|| async {
@@ -124,7 +127,10 @@ async fn alarms_are_raised_once_and_clear_themselves() {
         .await;
     }
     wire.mend();
-    sqlx::query("UPDATE outbox SET status = 'processed', last_error = NULL").execute(&system.sql).await.unwrap();
+    sqlx::query("UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'")
+        .execute(&system.sql)
+        .await
+        .unwrap();
     for kind in ["parked", "limiter-down"] {
         eventually(|| async {
             (open(kind).await == (0, 1)).then_some(()).ok_or(format!("{kind}: {:?}", open(kind).await))

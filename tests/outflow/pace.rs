@@ -82,7 +82,9 @@ fn assert_used(side: &Side, phases: &[Usage], punctual: f64) {
     if punctual < PUNCTUAL {
         return eprintln!("NOT JUDGED: this machine woke only {punctual:.1} % of sleepers in time");
     }
-    assert!(share >= 95.0, "{used} of {slots:.1} slots, on a machine that was in time ({punctual:.1} %)");
+    // A minute is judged to the letter; a few seconds beside other tests are given slack.
+    let due = if long() { 95.0 } else { 80.0 };
+    assert!(share >= due, "{used} of {slots:.1} slots, on a machine that was in time ({punctual:.1} %)");
 }
 
 /// Kills workers at random for a while, and starts others.
