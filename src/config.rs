@@ -8,6 +8,8 @@ use std::str::FromStr;
 use config::{Config as Source, Environment, File, FileFormat};
 use serde::{Deserialize, Deserializer};
 
+use crate::domain::signature::Secret;
+
 /// The defaults, which are the documentation of every setting.
 pub const DEFAULTS: &str = include_str!("../config.default.toml");
 
@@ -137,12 +139,14 @@ pub struct Flow {
     pub adapt_interval_ms: u64,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Alarms {
     pub interval_ms: u64,
     pub outbox_age_s: u64,
     pub refused_percent: u64,
+    pub webhook_url: String,
+    pub webhook_secret: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -180,7 +184,7 @@ macro_rules! sensitive {
         }
     )+};
 }
-sensitive!(Auth, Database, Redis, Amqp);
+sensitive!(Auth, Database, Redis, Amqp, Alarms);
 
 impl Config {
     /// The defaults under the process's environment.
@@ -271,6 +275,15 @@ impl Config {
         }
         if !(1..=86_400).contains(&self.alarms.outbox_age_s) {
             return wrong("alarms.outbox_age_s", "must be 1 to 86400", "SECKILL_ALARMS__OUTBOX_AGE_S");
+        }
+        if !self.alarms.webhook_url.is_empty() {
+            if !self.alarms.webhook_url.starts_with("http://") {
+                return wrong("alarms.webhook_url", "must be an http:// address", "SECKILL_ALARMS__WEBHOOK_URL");
+            }
+            if Secret::parse(&self.alarms.webhook_secret).is_err() {
+                let problem = "must be whsec_ and base64 of 24 to 64 bytes";
+                return wrong("alarms.webhook_secret", problem, "SECKILL_ALARMS__WEBHOOK_SECRET");
+            }
         }
         // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
         if !(1..=1000).contains(&self.purchase.batch_max) {

@@ -8,7 +8,7 @@ use std::path::Path;
 /// What each room may name of ours. A room may always name itself.
 const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("domain", &[]),
-    ("config", &[]),
+    ("config", &["domain"]),
     ("telemetry", &[]),
     ("load", &[]),
     ("failpoint", &[]),

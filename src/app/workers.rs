@@ -11,10 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Parts, upkeep};
 use crate::config::Config;
+use crate::domain::signature::Secret;
 use crate::flow::adapt::Controller;
 use crate::flow::alarm::{AlarmTerms, Watch};
 use crate::flow::drain::{Drain, DrainTerms};
 use crate::flow::figures;
+use crate::flow::tell::Teller;
 use crate::http;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
@@ -178,6 +180,17 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
         tasks.spawn(repeat("alarms", every, None, stop.clone(), move || {
             let watch = watch.clone();
             async move { watch.look().await.map(|()| Step::Idle) }
+        }));
+    }
+    if wanted("alarms")
+        && let Ok(secret) = Secret::parse(&config.alarms.webhook_secret)
+    {
+        let (ledger, url) = (ledger.clone(), config.alarms.webhook_url.clone());
+        let teller = Teller { ledger, url, secret, poster: Arc::default() };
+        let every = Duration::from_millis(config.alarms.interval_ms);
+        tasks.spawn(repeat("tell", every, None, stop.clone(), move || {
+            let teller = teller.clone();
+            async move { teller.step().await }
         }));
     }
     if wanted("sweep") {

@@ -79,7 +79,13 @@ struct Link {
 
 impl Poster {
     /// Prepares a request and sees to a connection for it.
-    pub async fn prepare(&self, target: &str, key: Uuid, body: Vec<u8>) -> Result<Ready, PostError> {
+    pub async fn prepare(
+        &self,
+        target: &str,
+        key: Uuid,
+        headers: &[(&'static str, String)],
+        body: Vec<u8>,
+    ) -> Result<Ready, PostError> {
         let uri: Uri = target.parse().map_err(|_| PostError::Target)?;
         let authority = uri.authority().ok_or(PostError::Target)?.clone();
         if uri.scheme_str() != Some("http") {
@@ -91,9 +97,12 @@ impl Poster {
             uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| PostError::Target)?;
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| PostError::Target)?;
         let key = HeaderValue::from_str(&key.to_string()).map_err(|_| PostError::Target)?;
-        let headers =
-            [(HOST, host), (CONTENT_TYPE, HeaderValue::from_static("application/json")), (IDEMPOTENCY_KEY, key)];
-        request.headers_mut().extend(headers);
+        let own = [(HOST, host), (CONTENT_TYPE, HeaderValue::from_static("application/json")), (IDEMPOTENCY_KEY, key)];
+        request.headers_mut().extend(own);
+        for (name, value) in headers {
+            let value = HeaderValue::from_str(value).map_err(|_| PostError::Target)?;
+            request.headers_mut().insert(*name, value);
+        }
         let link = match self.kept(authority.as_str()).await {
             Some(link) => link,
             None => {

@@ -12,4 +12,5 @@ pub mod order;
 pub mod outflow;
 pub mod policy;
 pub mod sale;
+pub mod signature;
 pub mod step;

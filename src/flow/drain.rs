@@ -95,7 +95,7 @@ impl Drain {
 
     async fn deliver(&self, slot: Slot) {
         let body = slot.payload.to_string().into_bytes();
-        let prepared = timeout_at(slot.latest.into(), self.poster.prepare(&slot.target, slot.item, body)).await;
+        let prepared = timeout_at(slot.latest.into(), self.poster.prepare(&slot.target, slot.item, &[], body)).await;
         let verdict = match prepared {
             Ok(Ok(ready)) => {
                 sleep_until(slot.earliest.into()).await;

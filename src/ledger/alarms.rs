@@ -17,6 +17,18 @@ pub struct Alarm {
     pub cleared_at: Option<DateTime<Utc>>,
 }
 
+/// An alarm that the webhook is to hear of: first that it was raised, then that it is over.
+#[derive(Debug, Clone)]
+pub struct Untold {
+    pub id: i64,
+    pub kind: String,
+    pub subject: String,
+    pub details: Value,
+    pub raised_at: DateTime<Utc>,
+    pub cleared_at: Option<DateTime<Utc>>,
+    pub raised: bool,
+}
+
 /// What is still to be done of one kind.
 #[derive(Debug, Clone)]
 pub struct Backlog {
@@ -54,6 +66,37 @@ impl Ledger {
         .await?;
         tx.commit().await?;
         Ok((raised.rows_affected(), cleared.rows_affected()))
+    }
+
+    /// Alarms of which the webhook has not heard yet that they were raised, or that they are over; tried again later each
+    /// time. Whoever takes one has half a minute for it. After a day of attempts it is left.
+    pub async fn untold_alarms(&self, limit: i64) -> Result<Vec<Untold>, LedgerError> {
+        let untold = sqlx::query_as!(
+            Untold,
+            r#"UPDATE alarms SET attempts = attempts + 1,
+                      next_at = now() + least(30 * power(2, least(attempts, 7)), 3600) * interval '1 second'
+               WHERE id IN (SELECT id FROM alarms
+                            WHERE (NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared))
+                              AND next_at <= now() AND raised_at > now() - interval '1 day'
+                            ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+               RETURNING id, kind, subject, details, raised_at, cleared_at, NOT told_raised AS "raised!""#,
+            limit
+        );
+        Ok(untold.fetch_all(&self.pool).await?)
+    }
+
+    /// The webhook has heard.
+    pub async fn alarm_told(&self, id: i64, raised: bool) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE alarms SET told_raised = told_raised OR $2, told_cleared = told_cleared OR NOT $2, attempts = 0,
+                    next_at = now()
+             WHERE id = $1",
+            id,
+            raised
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// The newest alarms, those that are open first.

@@ -2,12 +2,14 @@
 
 use seckill::domain::limiter::{Algorithm, Kind, Parameters};
 use seckill::domain::policy::{Name, NewPolicy, Range};
+use seckill::domain::signature::{Secret, verify};
 use seckill::flow::policies;
 use serde_json::json;
 
 use crate::flow::{Caller, a_day, policy, set};
 use crate::harness::{System, eventually, terms};
 use crate::outage::wired;
+use crate::telemetry::collector;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_is_counted_by_the_second_and_by_the_minute() {
@@ -148,5 +150,40 @@ async fn alarms_are_raised_once_and_clear_themselves() {
     .await
     .unwrap();
     eventually(|| async { (open("refusals").await == (0, 1)).then_some(()).ok_or("still there".to_owned()) }).await;
+    system.finish().await;
+}
+
+/// The webhook hears of both ends of an alarm, and can tell that it is us.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_hears_of_alarms_signed() {
+    let (url, mut received) = collector().await;
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let settings = [("SECKILL_ALARMS__WEBHOOK_URL", url.as_str()), ("SECKILL_ALARMS__WEBHOOK_SECRET", secret)];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(terms(1)).await;
+    system.buy(&sale, "ann").send().await;
+    system.settled(&sale).await;
+    let park = "UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'";
+    let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'";
+    for (sql, told) in [(park, "alarm.raised"), (mend, "alarm.cleared")] {
+        sqlx::query(sql).execute(&system.sql).await.unwrap();
+        let message = loop {
+            let message = String::from_utf8(received.recv().await.unwrap()).unwrap();
+            if message.contains("order_placed") {
+                break message;
+            }
+        };
+        let (head, body) = message.split_once("\r\n\r\n").unwrap();
+        let header = |name: &str| {
+            let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+            fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).unwrap().1
+        };
+        let keys = [Secret::parse(secret).unwrap()];
+        let (id, at, signature) = (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
+        let now_s = chrono::Utc::now().timestamp();
+        verify(&keys, id, at, signature, body.as_bytes(), now_s).unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&body["type"], &body["data"]["kind"]), (&json!(told), &json!("parked")));
+    }
     system.finish().await;
 }

@@ -75,7 +75,7 @@ async fn every_stage_shows_its_figures_and_there_are_no_others() {
 }
 
 /// Takes what is posted to it, and answers 200. Returns everything that it was sent.
-async fn collector() -> (String, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) {
+pub async fn collector() -> (String, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let (sent, received) = tokio::sync::mpsc::unbounded_channel();
