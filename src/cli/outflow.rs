@@ -1,6 +1,6 @@
 //! Commands for outflows.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ pub enum OutflowCommand {
         #[arg(long)]
         target: String,
         /// By how much requests may differ in their time on the network
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 15)]
         jitter_ms: i64,
         /// Items that may wait
         #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(i64).range(1..))]
@@ -47,8 +47,9 @@ pub enum OutflowCommand {
     Rate {
         name: String,
         rate: i64,
-        #[arg(long, default_value_t = 10)]
-        jitter_ms: i64,
+        /// As it is, where nothing is said
+        #[arg(long)]
+        jitter_ms: Option<i64>,
     },
     /// Put an item into a channel; prints its id
     Add {
@@ -85,8 +86,11 @@ impl OutflowCommand {
         match self {
             Self::Create { name, rate, target, jitter_ms, capacity } => {
                 let pace = Pace::parse(rate, jitter_ms)?;
-                if !ledger.create_outflow(&name, pace, &target, capacity, ACTOR).await? {
-                    bail!("there is an outflow {name} already");
+                match ledger.create_outflow(&name, pace, &target, capacity, ACTOR).await {
+                    Ok(true) => {}
+                    Ok(false) => bail!("there is an outflow {name} already"),
+                    Err(LedgerError::Refused(by)) => bail!(said(&by)),
+                    Err(error) => return Err(error.into()),
                 }
             }
             Self::List { format } => {
@@ -96,6 +100,9 @@ impl OutflowCommand {
             Self::Pause { name } => known(ledger.pause_outflow(&name, true, ACTOR).await?, &name)?,
             Self::Resume { name } => known(ledger.pause_outflow(&name, false, ACTOR).await?, &name)?,
             Self::Rate { name, rate, jitter_ms } => {
+                let channels = ledger.outflow_figures().await?;
+                let now = channels.iter().find(|channel| channel.name == name);
+                let jitter_ms = jitter_ms.or(now.map(|channel| channel.jitter_ms.into())).unwrap_or(0);
                 let pace = Pace::parse(rate, jitter_ms)?;
                 known(ledger.set_outflow_pace(&name, pace, ACTOR).await?, &name)?;
             }
@@ -104,10 +111,8 @@ impl OutflowCommand {
                 match ledger.enqueue_outflow(&item).await {
                     Ok(Enqueued::Full) => bail!("outflow {} is full", item.channel),
                     Ok(taken) => println!("{}", json!({ "id": item.id, "new": taken == Enqueued::Taken })),
-                    Err(LedgerError::Refused(by)) if by == "outflow_items_channel_known" => {
-                        bail!("there is no outflow {}", item.channel)
-                    }
-                    Err(error) => return Err(error).context("not taken"),
+                    Err(LedgerError::Refused(by)) => bail!(said(&by)),
+                    Err(error) => return Err(error.into()),
                 }
             }
             Self::Parked { format, limit } => {
@@ -119,6 +124,19 @@ impl OutflowCommand {
         }
         Ok(())
     }
+}
+
+/// What a constraint of the schema says to people.
+fn said(constraint: &str) -> String {
+    match constraint {
+        "outflow_items_channel_known" => "there is no outflow of that name",
+        "outflow_items_key_length" => "the key must have 1 to 200 characters",
+        "outflow_items_payload_size" => "the payload must be below 64 KiB",
+        "outflow_channels_name_fits" => "the name must be a-z, 0-9, _ and -, at most 64 of them",
+        "outflow_channels_target_http" => "the target must be an http:// address",
+        other => return format!("{other} refused it"),
+    }
+    .to_owned()
 }
 
 #[derive(Serialize)]

@@ -13,6 +13,8 @@ pub const LOOKAHEAD: Duration = Duration::from_millis(100);
 pub const LEAD: Duration = Duration::from_millis(40);
 /// How late after its slot a request may still be sent.
 pub const LATENESS: Duration = Duration::from_millis(25);
+/// How late it usually is: timers are a millisecond coarse. Who is later than that moves the slots behind him.
+pub const PROMPT: Duration = Duration::from_millis(8);
 
 /// Why a channel cannot be like that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -101,9 +103,9 @@ mod tests {
     #[test]
     fn the_margin_costs_little() -> Result<(), PaceError> {
         for rate in 1..=100 {
-            let gap_us = Pace::parse(rate, 10)?.gap_us();
-            assert!(rate * gap_us > 1_035_000, "{rate}: too close");
-            assert!(rate * gap_us < 1_035_200, "{rate}: slower than it must be");
+            let gap_us = Pace::parse(rate, 15)?.gap_us();
+            assert!(rate * gap_us > 1_040_000, "{rate}: too close");
+            assert!(rate * gap_us < 1_040_200, "{rate}: slower than it must be");
         }
         for (rate, jitter) in [(0, 0), (101, 0), (-1, 0), (1, -1), (1, 10_001), (i64::MAX, i64::MAX)] {
             assert!(Pace::parse(rate, jitter).is_err());

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::channel::post::{Answer, PostError, Poster, Ready};
 use crate::die_at;
-use crate::domain::outflow::{LEAD, Verdict};
+use crate::domain::outflow::{LATENESS, LEAD, PROMPT, Verdict};
 use crate::domain::step::Step;
 use crate::ledger::outbox::RetryTerms;
 use crate::ledger::slots::{Settled, Slot};
@@ -25,6 +25,8 @@ const UNREACHABLE_REST: Duration = Duration::from_millis(1_000);
 const MISS_PAUSE_MAX_MS: u64 = 400;
 /// The longest sleep while something waits: a channel that is made, resumed or filled meanwhile is found then.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Beyond a second there is nothing behind that could come too close.
+const HOLE_MAX: Duration = Duration::from_secs(1);
 /// What a lease has beyond the longest request: the way to the slot, and writing down the outcome.
 const LEASE_SPARE: Duration = Duration::from_secs(5);
 
@@ -119,20 +121,29 @@ impl Drain {
         let sending = self.poster.send(ready, self.terms.request_timeout);
         tokio::pin!(sending);
         let at_once = poll!(&mut sending);
-        let late = Instant::now().saturating_duration_since(slot.latest);
-        if !late.is_zero() {
-            // Something held this thread up between the last look at the clock and the socket.
-            count("late", &slot.channel);
-            tracing::warn!(channel = slot.channel, late_us = late.as_micros(), "sent late; the next slots move");
-            if let Err(error) = self.ledger.leave_hole(&slot.channel, late).await {
-                tracing::error!(channel = slot.channel, %error, "sent late, and the next slots could not be moved");
-            }
+        let late = Instant::now().saturating_duration_since(slot.at);
+        if late > PROMPT {
+            self.leave_hole(slot, late).await;
         }
         let answer = match at_once {
             std::task::Poll::Ready(answer) => answer,
             std::task::Poll::Pending => sending.await,
         };
         verdict(&answer)
+    }
+
+    /// Later than usual: as many slots as a second has move by as much together, so that the margin is left to the network.
+    /// Beyond `LATENESS` (something held this thread up between its last look at the clock and the socket) the rate depends
+    /// on it, and the next slot moves by all of it.
+    async fn leave_hole(&self, slot: &Slot, late: Duration) {
+        let usual = (late.min(LATENESS) - PROMPT) / slot.rate;
+        let hole = (usual + late.saturating_sub(LATENESS)).min(HOLE_MAX);
+        let moved = self.ledger.in_time(self.ledger.leave_hole(&slot.channel, hole)).await;
+        if late > LATENESS {
+            count("late", &slot.channel);
+            let (late_us, moved) = (late.as_micros(), moved.is_ok());
+            tracing::warn!(channel = slot.channel, late_us, moved, "sent too late; the slots behind move");
+        }
     }
 
     /// Too late for the slot: nothing was sent, the item keeps its turn.

@@ -23,8 +23,13 @@ pub struct Slot {
     pub key: String,
     pub payload: Value,
     pub target: String,
-    /// This process's clock: not before the one, nor after the other.
+    /// Of the channel, per second.
+    pub rate: u32,
+    /// By this process's clock: the slot is not before this moment,
+    pub at: Instant,
+    /// nor after this one, when the item is sent at the earliest;
     pub earliest: Instant,
+    /// and at the latest.
     pub latest: Instant,
     claim: i32,
     attempts: u32,
@@ -53,7 +58,7 @@ impl Ledger {
         // By chance among those that can be served, so that none is always last. Not FOR UPDATE: an item that is being
         // put in holds its channel's row by the foreign key, and hinders nobody.
         let channel = sqlx::query!(
-            "SELECT c.name, c.target, c.gap_us FROM outflow_channels c
+            "SELECT c.name, c.target, c.rate, c.gap_us FROM outflow_channels c
              WHERE NOT c.paused AND c.name <> ALL($1)
                AND c.next_at <= clock_timestamp() + $2::bigint * interval '1 us'
                AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = c.name AND k.turn_at <= now())
@@ -110,6 +115,8 @@ impl Ledger {
             key: row.key,
             payload: row.payload,
             target: channel.target,
+            rate: channel.rate.unsigned_abs(),
+            at: before + wait,
             earliest: after + wait,
             latest: before + wait + LATENESS,
             claim: row.claims,
@@ -155,8 +162,8 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// A request went out later than it may have, so the next could come too close behind it: as much later goes
-    /// everything that has no slot yet.
+    /// A request went out late, so those behind it could come too close: as much later goes everything that has no slot
+    /// yet.
     pub async fn leave_hole(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE outflow_channels SET next_at = next_at + $2::bigint * interval '1 us' WHERE name = $1",

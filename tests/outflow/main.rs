@@ -10,6 +10,7 @@
 #[allow(dead_code)] // what only purchases need
 mod harness;
 
+mod commands;
 mod outcomes;
 mod pace;
 mod receiver;

@@ -8,11 +8,11 @@ use seckill::domain::outflow::Pace;
 
 use crate::harness::eventually;
 use crate::receiver::Receiver;
-use crate::workers::{JITTER_MS, Punctuality, Worker, Works, long, pass};
+use crate::workers::{JITTER_MS, Machine, Worker, Works, long, pass};
 
-/// Per cent of its own wake-ups that a machine must be in time for, to be asked for 95 % of the slots. A quiet one with two
-/// cores and these twenty workers has 99.
-const PUNCTUAL: f64 = 97.0;
+/// How idle a machine must have been, in per cent, to be asked for 95 % of the slots: where others take the processors,
+/// workers come too late, and give slots up rather than send too close. That they never send too close is asked always.
+const IDLE: f64 = 25.0;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A channel's receiver, and what it must see.
@@ -74,17 +74,17 @@ struct Usage {
     seconds: f64,
 }
 
-fn assert_used(side: &Side, phases: &[Usage], punctual: f64) {
+fn assert_used(side: &Side, phases: &[Usage], idle: f64) {
     let used = phases.iter().map(|u| u.used).sum::<usize>() as f64;
     let (slots, seconds) = (phases.iter().map(|u| u.slots).sum::<f64>(), phases.iter().map(|u| u.seconds).sum::<f64>());
     let (share, of_rate) = (100.0 * used / slots, 100.0 * used / seconds / f64::from(side.rate));
     eprintln!("{}: {used} of {slots:.1} slots, {share:.1} %; {of_rate:.1} % of the rate", side.channel);
-    if punctual < PUNCTUAL {
-        return eprintln!("NOT JUDGED: this machine woke only {punctual:.1} % of sleepers in time");
+    if idle < IDLE {
+        return eprintln!("NOT JUDGED: this machine was too busy");
     }
     // A minute is judged to the letter; a few seconds beside other tests are given slack.
     let due = if long() { 95.0 } else { 80.0 };
-    assert!(share >= due, "{used} of {slots:.1} slots, on a machine that was in time ({punctual:.1} %)");
+    assert!(share >= due, "{used} of {slots:.1} slots, on a machine that was {idle:.0} % idle");
 }
 
 /// Kills workers at random for a while, and starts others.
@@ -107,7 +107,7 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     let works = Works::prepare(&[]).await;
     let mut workers = works.workers(20).await;
     let sides = [Side::open(&works, "refunds", 1).await, Side::open(&works, "payments", 50).await];
-    let (punctuality, mut phases) = (Punctuality::watch(), [Vec::new(), Vec::new()]);
+    let (machine, mut phases) = (Machine::now(), [Vec::new(), Vec::new()]);
     let mut judge = |since: Instant| {
         for (side, phases) in sides.iter().zip(&mut phases) {
             phases.push(side.used(since, Instant::now()));
@@ -143,10 +143,10 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     pass(run_s / 2.0).await;
     judge(back);
     drop(workers);
-    let punctual = punctuality.share();
-    eprintln!("in time: {punctual:.1} %");
+    let idle = machine.idle_since();
+    eprintln!("idle: {idle:.0} %");
     for (side, phases) in sides.iter().zip(&phases) {
         side.assert_never_more();
-        assert_used(side, phases, punctual);
+        assert_used(side, phases, idle);
     }
 }

@@ -1,14 +1,11 @@
 //! Worker processes, and the system that they work for.
 
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use seckill::app::shop;
 use seckill::config::Config;
-use seckill::domain::outflow::{LATENESS, Pace};
+use seckill::domain::outflow::Pace;
 use seckill::ledger::Ledger;
 use seckill::ledger::outflow::{Enqueued, NewItem};
 use serde_json::json;
@@ -20,7 +17,7 @@ use crate::harness::{Environment, environment, eventually};
 use crate::receiver::Receiver;
 
 /// What `outflow create` takes where nothing is said.
-pub const JITTER_MS: i64 = 10;
+pub const JITTER_MS: i64 = 15;
 
 /// One test at a time: the machine's noise is enough.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -136,35 +133,20 @@ pub async fn pass(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
 }
 
-/// How often this machine wakes a thread up in time; what a worker cannot do on it is no fault of the worker's.
-pub struct Punctuality {
-    stop: Arc<AtomicBool>,
-    watching: JoinHandle<(u32, u32)>,
-}
+/// What this machine did while a test ran, all programs together: ticks of its processors, and those without work.
+pub struct Machine([u64; 2]);
 
-impl Punctuality {
-    const STEP: Duration = Duration::from_millis(5);
-
-    pub fn watch() -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let watching = std::thread::spawn(move || {
-            let (mut wakes, mut late) = (0, 0);
-            while !stopped.load(Ordering::Relaxed) {
-                let slept = Instant::now();
-                std::thread::sleep(Self::STEP);
-                wakes += 1;
-                late += u32::from(slept.elapsed() > Self::STEP + LATENESS / 2);
-            }
-            (wakes, late)
-        });
-        Self { stop, watching }
+impl Machine {
+    pub fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        let ticks: Vec<u64> =
+            stat.lines().next().unwrap().split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap()).collect();
+        Self([ticks.iter().sum(), ticks[3]])
     }
 
-    /// Per cent of wake-ups that came in time for a slot.
-    pub fn share(self) -> f64 {
-        self.stop.store(true, Ordering::Relaxed);
-        let (wakes, late) = self.watching.join().unwrap();
-        100.0 - 100.0 * f64::from(late) / f64::from(wakes)
+    /// Per cent of the time since then that its processors had nothing to do.
+    pub fn idle_since(&self) -> f64 {
+        let Self([all, idle]) = Self::now();
+        100.0 * (idle - self.0[1]) as f64 / (all - self.0[0]) as f64
     }
 }

@@ -1,0 +1,63 @@
+//! `seckill outflow`, as people call it.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::eventually;
+use crate::receiver::{Receiver, Reply};
+use crate::workers::Works;
+
+/// What a command printed, or the one line in which it failed.
+fn seckill(works: &Works, words: &[&str]) -> Result<Value, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+    command.arg("outflow").args(words).env_clear().envs(&works.environment).env("RUST_LOG", "error");
+    let done = command.output().unwrap();
+    if !done.status.success() {
+        return Err(String::from_utf8(done.stderr).unwrap());
+    }
+    Ok(serde_json::from_slice(&done.stdout).unwrap_or(Value::Null))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_channel_is_made_filled_paused_and_looked_after_by_hand() {
+    let works = Works::prepare(&[]).await;
+    let receiver = Receiver::scripted(|_, before| Reply::status(if before == 0 { 404 } else { 200 }));
+    let run = |words: &[&str]| seckill(&works, words);
+    run(&["create", "refunds", "--rate", "1", "--jitter-ms", "20", "--target", &receiver.url()]).unwrap();
+    for (words, why) in [
+        (["create", "refunds", "--rate", "1", "--target", "http://x"], "already"),
+        (["create", "b", "--rate", "0", "--target", "http://x"], "1 to 100"),
+        (["create", "b", "--rate", "1", "--target", "https://x"], "http://"),
+        (["create", "B", "--rate", "1", "--target", "http://x"], "name"),
+        (["add", "nope", "--key", "k", "--payload", "{}"], "no outflow"),
+        (["add", "refunds", "--key", "", "--payload", "{}"], "key"),
+    ] {
+        let error = run(&words).expect_err(why);
+        assert!(error.contains(why) && error.lines().count() == 1, "{words:?}: {error}");
+    }
+    run(&["rate", "refunds", "50"]).unwrap();
+    run(&["pause", "refunds"]).unwrap();
+    let id = run(&["add", "refunds", "--key", "k", "--payload", r#"{"n": 1}"#]).unwrap()["id"].clone();
+    let again = ["add", "refunds", "--key", "k", "--payload", "{}", "--id", id.as_str().unwrap()];
+    assert_eq!(run(&again).unwrap(), json!({ "id": id, "new": false }));
+    let list = run(&["list", "--format", "json"]).unwrap();
+    let is = |field: &str| list[0][field].clone();
+    assert_eq!(
+        (is("rate"), is("jitter_ms"), is("paused"), is("waiting")),
+        (json!(50), json!(20), json!(true), json!(1))
+    );
+    let _workers = works.workers(2).await;
+    run(&["resume", "refunds"]).unwrap();
+    eventually(|| async {
+        let parked = run(&["parked", "--format", "json"])?;
+        (parked[0]["id"] == id && parked[0]["error"] == "404 ok").then_some(()).ok_or_else(|| parked.to_string())
+    })
+    .await;
+    assert_eq!(run(&["retry", "refunds"]).unwrap(), json!({ "retried": 1 }));
+    eventually(|| async {
+        let is = works.statuses("refunds").await;
+        (is == [("done".to_owned(), 1)]).then_some(()).ok_or_else(|| format!("{is:?}"))
+    })
+    .await;
+}
