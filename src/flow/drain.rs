@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::poll;
-use tokio::time::{sleep, sleep_until, timeout_at};
+use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::channel::post::{Answer, PostError, Poster, Ready};
@@ -21,6 +21,8 @@ use crate::ledger::{Ledger, LedgerError};
 const UNDER_WAY_MAX: usize = 64;
 /// How long a receiver is left alone that cannot be connected to: as long as it lasts, nothing waits for it but its own.
 const UNREACHABLE_REST: Duration = Duration::from_millis(1_000);
+/// How long a connection may take; well inside a lease's spare time.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Looks that find others faster are made ever more rarely, up to this.
 const MISS_PAUSE_MAX_MS: u64 = 400;
 /// The longest sleep while something waits: a channel that is made, resumed or filled meanwhile is found then.
@@ -97,9 +99,11 @@ impl Drain {
 
     async fn deliver(&self, slot: Slot) {
         let body = slot.payload.to_string().into_bytes();
-        let prepared = timeout_at(slot.latest.into(), self.poster.prepare(&slot.target, slot.item, &[], body)).await;
+        // A connection that comes too late for this slot is there for the next.
+        let preparing = timeout(CONNECT_MAX, self.poster.prepare(&slot.target, slot.item, &[], body));
+        let prepared = preparing.await.unwrap_or_else(|_| Err(PostError::Connect("not in time".to_owned())));
         let verdict = match prepared {
-            Ok(Ok(ready)) => {
+            Ok(ready) => {
                 sleep_until(slot.earliest.into()).await;
                 die_at!("outflow.claimed");
                 if Instant::now() > slot.latest {
@@ -108,8 +112,7 @@ impl Drain {
                 }
                 self.send(&slot, ready).await
             }
-            Ok(Err(error)) => verdict(&Err(error)),
-            Err(_) => return self.forfeit(&slot).await,
+            Err(error) => verdict(&Err(error)),
         };
         die_at!("outflow.sent");
         self.settle(&slot, &verdict).await;
