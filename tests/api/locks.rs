@@ -188,6 +188,7 @@ async fn a_renewal_that_fails_once_loses_nothing_and_a_lease_that_ran_out_is_tol
     servers[0].signal("CONT");
 }
 
+/// F17.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_five_lock_servers_may_die_and_not_three() {
     let mut servers = servers(5).await;
@@ -241,6 +242,7 @@ async fn write(sql: &PgPool, token: FenceToken, who: &str) -> Result<(), LedgerE
     Ok(tx.commit().await?)
 }
 
+/// F16, I8.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
     let system = System::prepare(&[]).await;

@@ -239,7 +239,7 @@ async fn a_sender_that_comes_back_after_its_lease_changes_nothing_but_what_is_do
     assert_eq!(next_slot(&works).await.payload["n"], 1);
 }
 
-/// A sender dies before and after the request, and before and after the outcome is written down.
+/// I5: a sender dies before the request, after it, and after the outcome is written down.
 #[cfg(feature = "failpoints")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_death_on_any_line_leaves_one_effect() {

@@ -132,7 +132,7 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     pass(run_s / 2.0).await;
     judge(resumed);
 
-    // F19: nobody is left for a while, and then everybody is back.
+    // Nobody is left for a while, and then everybody is back.
     workers.iter_mut().for_each(Worker::kill);
     pass(pause_s / 2.0).await;
     let workers = works.workers(20).await;
