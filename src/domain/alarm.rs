@@ -11,6 +11,8 @@ pub enum Kind {
     OutboxOld,
     /// Redis and PostgreSQL disagreed about a sale at rest.
     Drift,
+    /// What could not be sent to a channel, and is not sent again by itself.
+    DeadChannel,
     /// A policy refuses most of what it is asked.
     Refusals,
     /// The limiter's Redis does not answer.
@@ -18,13 +20,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Parked, Self::OutboxOld, Self::Drift, Self::Refusals, Self::LimiterDown];
-
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Parked => "parked",
             Self::OutboxOld => "outbox-old",
             Self::Drift => "drift",
+            Self::DeadChannel => "dead-channel",
             Self::Refusals => "refusals",
             Self::LimiterDown => "limiter-down",
         }

@@ -144,7 +144,18 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
+        let channels = sqlx::query!(
+            r#"SELECT channel, count(*) AS "items!" FROM outflow_items WHERE status = 'parked' GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let dead = channels.iter().map(|row| Trouble::new(&row.channel, json!({ "parked": row.items })));
         let drift = drift.iter().map(|sale| Trouble::new(sale, json!({})));
-        Ok(vec![(Kind::Parked, parked.collect()), (Kind::OutboxOld, old.collect()), (Kind::Drift, drift.collect())])
+        Ok(vec![
+            (Kind::Parked, parked.collect()),
+            (Kind::OutboxOld, old.collect()),
+            (Kind::Drift, drift.collect()),
+            (Kind::DeadChannel, dead.collect()),
+        ])
     }
 }

@@ -25,7 +25,7 @@ const fn figure(name: &'static str, sort: Sort, labels: &'static str, means: &'s
 }
 
 /// In the order of a purchase's way.
-pub const FIGURES: [Figure; 27] = [
+pub const FIGURES: [Figure; 31] = [
     figure(
         "seckill_answers_total",
         Sort::Counter,
@@ -71,6 +71,15 @@ pub const FIGURES: [Figure; 27] = [
     figure("seckill_refills_total", Sort::Counter, "", "Sales filled anew from PostgreSQL"),
     figure("seckill_permits_total", Sort::Counter, "policy, answer", "Permits asked for: `granted`, `refused`"),
     figure("seckill_policy_threshold", Sort::Gauge, "policy", "Where a threshold stands that moves by itself"),
+    figure("seckill_outflow_waiting", Sort::Gauge, "channel", "Items of an outflow that wait or are being sent"),
+    figure("seckill_outflow_oldest_seconds", Sort::Gauge, "channel", "Age of the oldest of them"),
+    figure("seckill_outflow_parked", Sort::Gauge, "channel", "Items that are not sent again by themselves"),
+    figure(
+        "seckill_outflow_total",
+        Sort::Counter,
+        "outcome, channel",
+        "Slots, by what came of them: `done`, `retry`, `parked`, `forfeited`, `late`, `overtaken`",
+    ),
     figure("seckill_alarms", Sort::Gauge, "kind", "Things that are wrong at the moment"),
     figure(
         "seckill_step_failures_total",
