@@ -189,8 +189,8 @@ impl Service {
             App::new()
                 .app_data(reception.clone())
                 .data_factory(move || std::future::ready(seller.clone().till()))
-                .configure(pages::routes(http::other_methods))
                 .configure(http::routes(dev))
+                .configure(pages::routes(http::other_methods))
         });
         let http = &config.http;
         let server = match http.workers {

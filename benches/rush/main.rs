@@ -128,7 +128,9 @@ async fn play(stage: &Stage, seconds: u64, what: &str) -> anyhow::Result<BTreeMa
     let mut round = BTreeMap::new();
     for case in Case::ALL {
         let played = stage.play(case, seconds).await?;
-        eprintln!("{what}: {}: {} a second", case.title(), figures::thousands(played.seen.per_second()));
+        let cpu: Vec<String> = played.cpu_us.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
+        let (rate, cpu) = (figures::thousands(played.seen.per_second()), cpu.join(", "));
+        eprintln!("{what}: {}: {rate} a second; µs of CPU each: {cpu}", case.title());
         round.insert(case.name(), played);
     }
     Ok(round)

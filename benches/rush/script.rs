@@ -70,8 +70,8 @@ impl Bare {
             cmd("HSET").arg(&sale_key).arg(&self.terms).arg("stock").arg(stock).query::<()>(&mut self.redis)?;
         }
         let mut benchmark = Command::new("redis-benchmark");
-        // Numbers from so many that two buyers are hardly ever the same.
-        benchmark.args(["-u", &self.url, "--csv", "-c", "50", "-r", "999999999999"]);
+        // Of so many numbers, the most that it takes, two buyers hardly ever draw the same.
+        benchmark.args(["-u", &self.url, "--csv", "-c", "50", "-r", "2147483647"]);
         benchmark.args(["-n", &run.calls.to_string(), "-P", &run.pipeline.to_string()]);
         match run.stock {
             None => benchmark.args(["INCR", &format!("{TAG}counter")]),

@@ -53,6 +53,9 @@ impl Ledger {
     ) -> Result<Option<Books>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        // Right after a rush the planner still takes these tables for small, and would compare every row of one with
+        // every row of another.
+        (&mut *tx).execute("SET LOCAL enable_nestloop = off").await?;
         let row = sqlx::query!(
             r#"SELECT total_stock, stock, e.epoch,
                  ends_at < now() - $2::bigint * interval '1 ms' AS "retired!",

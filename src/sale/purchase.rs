@@ -60,8 +60,8 @@ pub enum Refusal {
 }
 
 impl Till {
-    /// One purchase, in the contract's order of answers.
-    #[tracing::instrument(level = "debug", skip_all, fields(sale = %request.sale, order))]
+    /// One purchase, in the contract's order of answers. The rare ways go by the heap, so that the future of all, which
+    /// is copied about before it runs, stays small.
     pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
         let sale = match self.catalog.live(request.sale) {
             Some(live) => live,
@@ -88,9 +88,8 @@ impl Till {
             // Every request without a key is a new purchase; these ids sort by time (UUID version 7).
             None => OrderId(uuid::Uuid::now_v7()),
         };
-        tracing::Span::current().record("order", tracing::field::display(order));
         if now_ms > sale.ends_at_ms + self.retire_after_ms {
-            return self.long_ended(&sale, order, &request).await;
+            return Box::pin(self.long_ended(&sale, order, &request)).await;
         }
         let ask = Ask {
             order,
@@ -111,9 +110,9 @@ impl Till {
                 if let Some(hold) = hold {
                     self.commit(sale.id, order, &request.user, request.units, hold).await?;
                 }
-                self.ticket(order).await?.ok_or(Refusal::Unavailable)
+                Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable)
             }
-            Admission::RepeatEnded => self.ticket(order).await?.ok_or(Refusal::Unavailable),
+            Admission::RepeatEnded => Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable),
             Admission::Mismatch => Err(Refusal::IdempotencyMismatch),
             Admission::AtLimit { newest } => Err(Refusal::AlreadyPurchased { order: newest }),
             Admission::NotStarted => Err(Refusal::NotStarted { starts_at_ms: sale.starts_at_ms }),
@@ -142,6 +141,7 @@ impl Till {
     }
 
     /// Makes the winner durable. Where that fails the hold stays: the same key, or the reconciler, finishes it (rule 4).
+    #[tracing::instrument(level = "debug", name = "purchase", skip_all, fields(%sale, %order))]
     async fn commit(
         &self,
         sale: SaleId,
