@@ -117,7 +117,7 @@ async fn set(sql: &PgPool, logs: &Path, seconds: u64) -> anyhow::Result<Stage> {
         hello.args(["--hello", &address.to_string()]);
         hello
     };
-    let hello = Process::start(&logs.join("hello.log"), hello).await?.answers(&service.client, "/").await?;
+    let hello = Process::start(&logs.join("hello.log"), hello)?.answers(&service.client, "/").await?;
     let sold_out = service.sale(FIRST_BUYERS.cast_signed()).await?;
     sold_out.sell_out(&service, first).await?;
     let buyers = Buyers::write(others, PathBuf::from(".dev/bench/buyers"))?;

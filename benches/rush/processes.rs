@@ -26,7 +26,7 @@ pub struct Process {
 
 impl Process {
     /// Starts a program that will answer at the address it is told, by argument or setting.
-    pub async fn start(log: &Path, command: impl FnOnce(SocketAddr) -> Command) -> anyhow::Result<Self> {
+    pub fn start(log: &Path, command: impl FnOnce(SocketAddr) -> Command) -> anyhow::Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let file = File::options().create(true).append(true).open(log)?;
         let mut command = command(address);

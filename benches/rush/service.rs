@@ -16,17 +16,23 @@ pub struct Service {
     sql: PgPool,
 }
 
-/// Answers to purchases, by code; `accepted` for a 202.
-#[derive(Debug)]
-pub struct Codes(pub BTreeMap<String, u64>);
+/// What the service says that it has answered to purchases.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// By code; `accepted` for a 202.
+    pub by_code: BTreeMap<String, u64>,
+    /// Buyers for whom Redis was asked.
+    pub asked_redis: u64,
+}
 
-impl Codes {
+impl Answers {
     /// What has been answered since.
     pub fn since(mut self, before: &Self) -> Self {
-        for (code, n) in &mut self.0 {
-            *n = n.saturating_sub(before.0.get(code).copied().unwrap_or_default());
+        for (code, n) in &mut self.by_code {
+            *n = n.saturating_sub(before.by_code.get(code).copied().unwrap_or_default());
         }
-        self.0.retain(|_, n| *n > 0);
+        self.by_code.retain(|_, n| *n > 0);
+        self.asked_redis -= before.asked_redis;
         self
     }
 }
@@ -39,22 +45,24 @@ impl Service {
             serve.arg("serve").env("SECKILL_HTTP__BIND", address.to_string()).envs(settings.iter().copied());
             serve
         };
-        let process = Process::start(log, command).await?.answers(&client, "/readyz").await?;
+        let process = Process::start(log, command)?.answers(&client, "/readyz").await?;
         Ok(Self { process, client, sql })
     }
 
-    pub async fn codes(&self) -> anyhow::Result<Codes> {
+    pub async fn answers(&self) -> anyhow::Result<Answers> {
         let url = format!("http://{}/metrics", self.process.address);
         let metrics = self.client.get(url).send().await?.text().await?;
-        let count = |line: &str| {
-            let (name, n) = line.split_once(' ')?;
-            let code = match name {
-                "seckill_accepted_total" => "accepted",
-                _ => name.strip_prefix("seckill_problems_total{code=\"")?.strip_suffix("\"}")?,
-            };
-            Some((code.to_owned(), n.parse().ok()?))
-        };
-        Ok(Codes(metrics.lines().filter_map(count).collect()))
+        let mut answers = Answers::default();
+        for (name, n) in metrics.lines().filter_map(|line| line.split_once(' ')) {
+            let problem = name.strip_prefix("seckill_problems_total{code=\"").and_then(|rest| rest.strip_suffix("\"}"));
+            match (name, problem) {
+                ("seckill_gate_batch_size_sum", _) => answers.asked_redis = n.parse::<f64>()? as u64,
+                ("seckill_accepted_total", _) => drop(answers.by_code.insert("accepted".to_owned(), n.parse()?)),
+                (_, Some(code)) => drop(answers.by_code.insert(code.to_owned(), n.parse()?)),
+                _ => {}
+            }
+        }
+        Ok(answers)
     }
 
     /// A new sale of so many units; every instance knows it.

@@ -51,7 +51,8 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
     }
     let (since, before, cpu_before) = first.context("nothing to settle")?;
     let (seconds, orders) = (since.elapsed().as_secs_f64(), last - before);
-    let used = cpu_before.iter().zip(cpu_us(&processes)?).map(|((name, from), (_, to))| (*name, to - from));
+    let used =
+        cpu_before.iter().zip(cpu_us(&processes)?).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
     let cpu_us = used.map(|(name, us)| (name, us as f64 / orders as f64)).collect();
 
     let pending: i64 =

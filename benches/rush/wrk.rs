@@ -60,6 +60,11 @@ impl Seen {
     pub fn per_second(&self) -> f64 {
         self.requests as f64 * 1e6 / self.micros as f64
     }
+
+    /// Whether so many at the server's are as many as were answered here: at the end wrk hangs up without waiting.
+    pub fn is_all(&self, n: u64) -> bool {
+        (self.requests..=self.requests + CONNECTIONS).contains(&n)
+    }
 }
 
 /// Posts the same body to one path, for buyer after buyer, for so many seconds.
