@@ -6,7 +6,7 @@ use anyhow::ensure;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::processes::{Process, cpu_us};
+use crate::processes::{Process, cpu_us, cpu_us_of_ended_children};
 use crate::service::{Answers, Service};
 use crate::wrk::{self, Buyers, Seen};
 
@@ -113,13 +113,14 @@ impl Stage {
     }
 
     async fn load(&self, server: &Process, sale: &Sale, seconds: u64) -> anyhow::Result<Round> {
-        let mut processes = vec![("server", server.pid), ("wrk", std::process::id())];
+        let mut processes = vec![("server", server.pid)];
         processes.extend(self.servers.iter().filter(|(name, _)| *name != "rabbitmq"));
-        let before = cpu_us(&processes)?;
+        // wrk is the only one of ours that ends meanwhile.
+        let before = (cpu_us(&processes)?, cpu_us_of_ended_children()?);
         let seen = wrk::post(&self.buyers, server.address, &sale.path, &sale.body, seconds).await?;
-        let after = cpu_us(&processes)?;
-        let used = before.iter().zip(after).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
-        let cpu_us = used.map(|(name, us)| (name, us as f64 / seen.requests as f64)).collect();
+        let (after, wrk) = (cpu_us(&processes)?, cpu_us_of_ended_children()? - before.1);
+        let used = before.0.iter().zip(after).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
+        let cpu_us = used.chain([("wrk", wrk)]).map(|(name, us)| (name, us as f64 / seen.requests as f64)).collect();
         Ok(Round { seen, cpu_us })
     }
 

@@ -92,6 +92,12 @@ pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static
     Ok(processes.iter().map(|(name, pid)| (*name, used(*pid))).collect())
 }
 
+/// CPU time of our children that have ended and were waited for.
+pub fn cpu_us_of_ended_children() -> anyhow::Result<u64> {
+    let own = Stat::read(std::process::id()).context("/proc tells nothing of us")?;
+    Ok(own.ticks_of_the_dead * TICK_US)
+}
+
 struct Stat {
     pid: u32,
     parent: u32,
