@@ -32,6 +32,12 @@ async fn three_waves_over_refills_are_each_released_once() {
         })
         .await;
         force_refill(&system).await;
+        // Who buys while it is filled is told to come again.
+        eventually(|| async {
+            let doubted = system.count("SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL", &sale);
+            (doubted.await == 0).then_some(()).ok_or("not filled again".to_owned())
+        })
+        .await;
         system.settled(&sale).await;
     }
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (50, Some(50)));
