@@ -32,6 +32,20 @@ impl Process {
         Self { child }
     }
 
+    /// A service whose clock is wrong by so much (`+1h`); how long a second lasts it knows.
+    pub fn start_wrong(system: &System, address: SocketAddr, offset: &str) -> Self {
+        let library = std::fs::read_dir("/usr/lib").unwrap().map(|folder| folder.unwrap().path());
+        let library = library.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|file| file.exists());
+        let library = library.expect("libfaketime, which ./dev test installs");
+        let more = [
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("FAKETIME", offset),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ("RUST_LOG", "error"),
+        ];
+        Self::start_with(system, address, &more, Stdio::inherit())
+    }
+
     pub async fn ready(self, address: SocketAddr) -> Self {
         let url = format!("http://{address}/readyz");
         eventually(|| async {

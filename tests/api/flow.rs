@@ -55,13 +55,17 @@ async fn app(system: &System, named: &str) -> String {
 
 pub struct Caller {
     token: String,
-    at: SocketAddr,
+    pub at: SocketAddr,
     http: reqwest::Client,
 }
 
 impl Caller {
     pub async fn new(system: &System, named: &str) -> Self {
-        Self { token: app(system, named).await, at: system.instances[0].address, http: reqwest::Client::new() }
+        Self::at(system, named, system.instances[0].address).await
+    }
+
+    pub async fn at(system: &System, named: &str, at: SocketAddr) -> Self {
+        Self { token: app(system, named).await, at, http: reqwest::Client::new() }
     }
 
     pub async fn post(&self, call: &str, body: &Value) -> (u16, Value, reqwest::header::HeaderMap) {

@@ -169,7 +169,12 @@ impl System {
     }
 
     pub fn token(&self, user: &str, level: i64) -> String {
-        let exp = chrono::Utc::now().timestamp() + 3600;
+        self.token_for(user, level, 3600)
+    }
+
+    /// A token that is good for so many seconds more.
+    pub fn token_for(&self, user: &str, level: i64, seconds: i64) -> String {
+        let exp = chrono::Utc::now().timestamp() + seconds;
         self.tokens.issue(&UserId::parse(user).unwrap(), level, exp).unwrap()
     }
 

@@ -7,6 +7,7 @@
 
 mod answers;
 mod audit;
+mod clock;
 mod config;
 mod crash;
 mod delivery;
