@@ -69,6 +69,7 @@ local function open_limit(limit_key, limit, window_ms, fields)
   if stored and width ~= l.window_ms then
     -- The policy has changed. A window of another width counts on in the one that now is, where the two meet.
     stored = (stored + 1) * width > l.window * l.window_ms and l.window or nil
+    l.changed_width = true
   end
   l.window = math.max(l.window, stored or -1)
   l.fresh = l.window ~= stored
@@ -173,7 +174,8 @@ for _, l in ipairs({ by_buyer, by_address, by_sale }) do
     end
     if l.fresh then redis.call('UNLINK', l.key) end
     redis.call('HSET', l.key, unpack(counts))
-    redis.call('PEXPIRE', l.key, l.window_ms * 2)
+    -- Once a window; a key that lost its time to live is of an old window by the next one.
+    if l.fresh or l.changed_width then redis.call('PEXPIRE', l.key, l.window_ms * 2) end
   end
 end
 

@@ -273,8 +273,8 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
         let (catalog, health, committer) = (Arc::clone(&catalog), Arc::clone(&health), committer.clone());
         async move {
             let kept = catalog.keep_up().await;
-            health.ledger.store(kept.is_ok(), Ordering::Relaxed);
             committer.set_healthy(kept.is_ok());
+            health.ledger.store(kept.is_ok(), Ordering::Relaxed);
             kept
         }
     }));
