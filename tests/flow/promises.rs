@@ -118,6 +118,22 @@ proptest! {
     }
 
     #[test]
+    fn changing_a_width_to_and_fro_forgets_nothing_too_early(asks in asks(), limit in 5_i64..10) {
+        // The windows' sub-windows are 8 ms and 480 ms wide.
+        for kind in [Kind::SlidingLog, Kind::SlidingCounter] {
+            let (narrow, wide) = (window(kind, limit, 1000), window(kind, limit, 60_000));
+            let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
+            for (i, (pause, permits)) in asks.iter().enumerate() {
+                now += pause;
+                let verdict = if i % 3 == 0 { wide } else { narrow }.take(&mut state, now, *permits, Uuid::nil());
+                granted.extend(verdict.filter(|verdict| verdict.granted).map(|verdict| (verdict.at_us, *permits)));
+            }
+            let fullest = fullest_window(&granted, 1_000_000);
+            prop_assert!(fullest <= limit, "{fullest} of {limit}, {kind:?}");
+        }
+    }
+
+    #[test]
     fn changing_a_policy_to_and_fro_gives_nothing_away(
         asks in asks(), kind in prop_oneof![Just(Kind::TokenBucket), Just(Kind::LeakyBucket)], small in 1_i64..5,
     ) {
