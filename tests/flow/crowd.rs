@@ -86,19 +86,27 @@ fn gather(prefix: &str, seconds: u64) -> Vec<Vec<Asked>> {
     logs
 }
 
-/// The most permits granted in any window `(t - window, t]`.
-fn fullest(log: &[Asked], window_us: i64) -> i64 {
-    let granted: Vec<&Asked> = log.iter().filter(|asked| asked.granted).collect();
-    let (mut begin, mut within, mut most) = (0, 0, 0);
-    for end in &granted {
-        within += end.permits;
-        while granted[begin].at_us <= end.at_us - window_us {
-            within -= granted[begin].permits;
+/// The permits granted in `(t - window, t]`, before or at each ask.
+fn windows(log: &[Asked], window_us: i64) -> Vec<i64> {
+    let (mut begin, mut within) = (0, 0);
+    let mut until = |asked: &Asked| {
+        within += permits([asked]);
+        while log[begin].at_us <= asked.at_us - window_us {
+            within -= permits([&log[begin]]);
             begin += 1;
         }
-        most = most.max(within);
+        within
+    };
+    log.iter().map(&mut until).collect()
+}
+
+/// Never above the limit in any window; and nobody refused, unless so many were granted within `held_us`.
+fn full_and_fair(log: &[Asked], limit: i64, window_us: i64, held_us: i64) {
+    let fullest = windows(log, window_us).into_iter().max();
+    assert!(fullest <= Some(limit), "{fullest:?} of {limit}");
+    for (asked, granted) in log.iter().zip(windows(log, held_us)) {
+        assert!(asked.granted || granted + asked.permits > limit, "refused with {granted} of {limit}: {asked:?}");
     }
-    most
 }
 
 fn permits<'a>(log: impl IntoIterator<Item = &'a Asked>) -> i64 {
@@ -115,11 +123,29 @@ fn answered_by(algorithm: Algorithm, log: &[Asked]) -> Vec<Asked> {
     log.iter().map(answer).collect()
 }
 
-/// Whole aligned windows within the log, and the permits of each.
-fn aligned(log: &[Asked], window_us: i64) -> Vec<i64> {
+/// The permits asked for and granted in each whole aligned window within the log.
+fn aligned(log: &[Asked], window_us: i64) -> Vec<(i64, i64)> {
     let (first, last) = (log[0].at_us / window_us, log[log.len() - 1].at_us / window_us);
-    let of = |window: i64| permits(log.iter().filter(|asked| asked.at_us / window_us == window));
+    let of = |window: i64| {
+        let within = || log.iter().filter(move |asked| asked.at_us / window_us == window);
+        (within().map(|asked| asked.permits).sum(), permits(within()))
+    };
     (first + 1..last).map(of).collect()
+}
+
+/// What a bucket of 20 at 320 a second owes to these asks, reckoned by when it will be full: a machine that stalls
+/// lets it run over, and that is lost to nobody's fault.
+fn due_of_a_bucket(log: &[Asked]) -> i64 {
+    let (mut full_at, mut due) = (0.0_f64, 0);
+    for asked in log {
+        let moment = (asked.at_us - log[0].at_us) as f64 * 320.0 / 1e6; // in permits
+        let would_be_full_at = full_at.max(moment) + asked.permits as f64;
+        if would_be_full_at - moment <= 20.0 {
+            full_at = would_be_full_at;
+            due += asked.permits;
+        }
+    }
+    due
 }
 
 #[tokio::test]
@@ -130,14 +156,11 @@ async fn twenty_processes_are_granted_what_is_allowed_and_no_more() {
     let logs = tokio::task::spawn_blocking(move || gather(&prefix, seconds)).await.unwrap();
     bench.clear().await;
 
-    // A minute is judged to the letter; a few seconds beside other tests are given slack, because a crowd that is not
-    // scheduled does not ask. The upper bounds have none.
-    let due = if seconds == 60 { 99 } else { 80 };
     for (algorithm, log) in limiters().into_iter().zip(&logs) {
         let (name, lasted) = (algorithm.kind().as_str(), log[log.len() - 1].at_us - log[0].at_us);
         let (granted, asked): (i64, i64) = (permits(log), log.iter().map(|asked| asked.permits).sum());
         println!("{name}: {granted} of {asked} permits in {lasted} us");
-        assert!(asked > granted, "{name} was asked no more than it grants: {asked} for {granted}");
+        assert!(asked * 2 > granted * 3, "{name} was hardly asked more than it grants: {asked} for {granted}");
 
         // What Redis said is what the model says to the same asks, each of them.
         let model = answered_by(algorithm, log);
@@ -148,25 +171,20 @@ async fn twenty_processes_are_granted_what_is_allowed_and_no_more() {
         match algorithm.kind() {
             Kind::FixedWindow => {
                 let windows = aligned(log, 500_000);
-                assert!(windows.iter().all(|count| *count <= 160), "{name}: {windows:?}");
-                assert!(windows.iter().all(|count| count * 100 >= 160 * due), "{name}: {windows:?}");
+                // Who asks for two is refused the last one.
+                let fair = |(asked, granted): &(i64, i64)| *granted <= 160 && *granted >= (*asked).min(160) - 1;
+                assert!(windows.iter().all(fair), "{name}: {windows:?}");
             }
             Kind::TokenBucket | Kind::LeakyBucket => {
-                let flowed = lasted * 320 / 1_000_000;
-                assert!(granted <= 20 + flowed && granted * 100 >= flowed * due, "{name}: {granted} for {flowed}");
-                assert!(fullest(log, 100_000) <= 20 + 32, "{name}: {}", fullest(log, 100_000));
+                let (flowed, due) = (lasted * 320 / 1_000_000, due_of_a_bucket(log));
+                assert!(granted <= 20 + flowed && granted * 100 >= due * 99, "{name}: {granted} for {due}");
+                let fullest = windows(log, 100_000).into_iter().max();
+                assert!(fullest <= Some(20 + 32), "{name}: {fullest:?}");
             }
-            Kind::SlidingLog => assert!(fullest(log, 500_000) <= 160, "{name}: {}", fullest(log, 500_000)),
-            Kind::Concurrency => assert!(fullest(log, 200_000) <= 64, "{name}: {}", fullest(log, 200_000)),
-            Kind::SlidingCounter => {
-                assert!(fullest(log, 500_000) <= 160, "{name}: {}", fullest(log, 500_000));
-                // As much as the exact form grants to the same asks in 99 % of the time.
-                let end = log[0].at_us + lasted * 99 / 100;
-                let exact = permits(
-                    answered_by(window(Kind::SlidingLog, 160, 500), log).iter().filter(|asked| asked.at_us <= end),
-                );
-                assert!(granted >= exact, "{name}: {granted} for {exact}");
-            }
+            Kind::SlidingLog => full_and_fair(log, 160, 500_000, 500_000),
+            Kind::Concurrency => full_and_fair(log, 64, 200_000, 200_000),
+            // A part of the window longer, at most: 125/126 of what is allowed, which is 99.2 %.
+            Kind::SlidingCounter => full_and_fair(log, 160, 500_000, 500_000 / 125 * 126),
         }
     }
 }
