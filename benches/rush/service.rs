@@ -54,10 +54,9 @@ impl Service {
         let metrics = self.client.get(url).send().await?.text().await?;
         let mut answers = Answers::default();
         for (name, n) in metrics.lines().filter_map(|line| line.split_once(' ')) {
-            let problem = name.strip_prefix("seckill_problems_total{code=\"").and_then(|rest| rest.strip_suffix("\"}"));
-            match (name, problem) {
+            let code = name.strip_prefix("seckill_answers_total{code=\"").and_then(|rest| rest.strip_suffix("\"}"));
+            match (name, code) {
                 ("seckill_gate_batch_size_sum", _) => answers.asked_redis = n.parse::<f64>()? as u64,
-                ("seckill_accepted_total", _) => drop(answers.by_code.insert("accepted".to_owned(), n.parse()?)),
                 (_, Some(code)) => drop(answers.by_code.insert(code.to_owned(), n.parse()?)),
                 _ => {}
             }

@@ -67,10 +67,10 @@ pub struct SetArgs {
     /// Permits that a bucket gets back, or drains, a second
     #[arg(long, allow_hyphen_values = true)]
     rate: Option<i64>,
-    /// Permits that a bucket holds
+    /// Permits that a bucket holds; as many as a second's rate where it is missing
     #[arg(long, allow_hyphen_values = true)]
     capacity: Option<i64>,
-    /// How long a place is kept for a caller who is not heard of again
+    /// How long a place is kept for a caller who is not heard of again; 30000 where it is missing
     #[arg(long, allow_hyphen_values = true)]
     lease_ms: Option<i64>,
     /// With --ceiling: the limit, or a bucket's rate, moves between the two by itself
@@ -97,6 +97,9 @@ pub struct SetArgs {
     #[arg(long)]
     spread: bool,
 }
+
+/// A caller that has not given its place back by then is taken for dead.
+const LEASE_MS: i64 = 30_000;
 
 pub async fn create_app(config: &Config, name: &str) -> anyhow::Result<()> {
     let app = Name::parse(name, "name")?;
@@ -127,12 +130,13 @@ pub async fn run(config: &Config, command: PolicyCommand) -> anyhow::Result<()> 
 
 async fn set(config: &Config, args: SetArgs) -> anyhow::Result<()> {
     let ledger = shop(config)?.ledger;
+    let is_bucket = matches!(args.algorithm, Kind::TokenBucket | Kind::LeakyBucket);
     let parameters = Parameters {
         limit: args.limit,
         window_ms: args.window_ms,
         rate: args.rate,
-        capacity: args.capacity,
-        lease_ms: args.lease_ms,
+        capacity: args.capacity.or(args.rate.filter(|_| is_bucket)),
+        lease_ms: args.lease_ms.or((args.algorithm == Kind::Concurrency).then_some(LEASE_MS)),
     };
     let breaker = args.breaker.as_deref().map(serde_json::from_str).transpose();
     let Ok(breaker) = breaker else { bail!("breaker must be a JSON object of its terms") };

@@ -453,7 +453,10 @@ impl Wanted<'_> {
 
     fn quota(&self, reset_ms: u64) -> Option<Quota> {
         let algorithm = &self.entry.policy.algorithm;
-        let Parameters { limit, capacity, window_ms, .. } = algorithm.parameters();
+        let Parameters { limit, capacity, rate, window_ms, .. } = algorithm.parameters();
+        // A bucket's window is the time in which it fills.
+        let fills_in = |(capacity, rate): (i64, i64)| window_ms.map(|ms| ms.saturating_mul(capacity) / rate);
+        let window_ms = capacity.zip(rate).map_or(window_ms, fills_in);
         let permits = limit.or(capacity).filter(|permits| *permits > 0)?;
         let window_s = window_ms.map(|ms| ms.unsigned_abs().div_ceil(1000));
         Some(Quota { policy: self.entry.policy.terms.name.clone(), permits, window_s, reset_ms })
