@@ -7,8 +7,10 @@ use serde_json::json;
 use super::{ACTOR, Format, print};
 use crate::app::shop;
 use crate::config::Config;
-use crate::domain::limiter::{Algorithm, Kind, Parameters};
-use crate::domain::policy::{Excess, Name, NewPolicy, Range, Role, WhenDown};
+use crate::domain::account::AccountName;
+use crate::domain::limiter::Kind;
+use crate::domain::policy::{Name, Role, WhenDown};
+use crate::domain::policy_form::{PolicyForm, names};
 use crate::flow::policies;
 
 #[derive(Subcommand)]
@@ -82,8 +84,8 @@ pub struct SetArgs {
     #[arg(long, requires = "floor", value_parser = clap::value_parser!(i64).range(1..=3_600_000))]
     target_ms: Option<i64>,
     /// reject, queue:MS, degrade:JSON or shadow
-    #[arg(long, default_value = "reject", value_parser = Excess::parse)]
-    excess: Excess,
+    #[arg(long, default_value = "reject")]
+    excess: String,
     /// When the limiter cannot be asked: closed, open, or local (each instance its share)
     #[arg(long, default_value = "closed", value_parser = WhenDown::parse)]
     when_down: WhenDown,
@@ -98,9 +100,6 @@ pub struct SetArgs {
     spread: bool,
 }
 
-/// A caller that has not given its place back by then is taken for dead.
-const LEASE_MS: i64 = 30_000;
-
 pub async fn create_app(config: &Config, name: &str) -> anyhow::Result<()> {
     let app = Name::parse(name, "name")?;
     let token = policies::create_app(&shop(config)?.ledger, &app, ACTOR).await?;
@@ -113,7 +112,8 @@ pub async fn run(config: &Config, command: PolicyCommand) -> anyhow::Result<()> 
         PolicyCommand::Set(args) => set(config, *args).await,
         PolicyCommand::Grant { app, account, role } => {
             let app = Name::parse(&app, "app")?;
-            Ok(policies::grant(&shop(config)?.ledger, &app, &account, role, ACTOR).await?)
+            let account = AccountName::parse(&account, "account")?;
+            Ok(policies::grant(&shop(config)?.ledger, &app, &account, Some(role), ACTOR).await?)
         }
         PolicyCommand::List { app, format } => {
             let app = app.map(|app| Name::parse(&app, "app")).transpose()?;
@@ -130,28 +130,26 @@ pub async fn run(config: &Config, command: PolicyCommand) -> anyhow::Result<()> 
 
 async fn set(config: &Config, args: SetArgs) -> anyhow::Result<()> {
     let ledger = shop(config)?.ledger;
-    let is_bucket = matches!(args.algorithm, Kind::TokenBucket | Kind::LeakyBucket);
-    let parameters = Parameters {
+    let breaker = args.breaker.as_deref().map(serde_json::from_str).transpose();
+    let Ok(breaker) = breaker else { bail!("breaker must be a JSON object of its terms") };
+    let form = PolicyForm {
+        apps: args.app,
+        algorithm: args.algorithm,
         limit: args.limit,
         window_ms: args.window_ms,
         rate: args.rate,
-        capacity: args.capacity.or(args.rate.filter(|_| is_bucket)),
-        lease_ms: args.lease_ms.or((args.algorithm == Kind::Concurrency).then_some(LEASE_MS)),
-    };
-    let breaker = args.breaker.as_deref().map(serde_json::from_str).transpose();
-    let Ok(breaker) = breaker else { bail!("breaker must be a JSON object of its terms") };
-    let range = args.floor.zip(args.ceiling);
-    let policy = NewPolicy {
-        name: Name::parse(&args.name, "name")?,
-        apps: names(&args.app)?,
+        capacity: args.capacity,
+        lease_ms: args.lease_ms,
+        floor: args.floor,
+        ceiling: args.ceiling,
+        target_ms: args.target_ms,
+        excess: Some(args.excess),
+        when_down: Some(args.when_down),
+        breaker,
         key: args.key,
         spread: args.spread,
-        algorithm: Algorithm::new(args.algorithm, &parameters)?,
-        range: range.map(|(floor, ceiling)| Range { floor, ceiling, target_ms: args.target_ms }),
-        excess: args.excess,
-        when_down: args.when_down,
-        breaker,
     };
+    let policy = form.named(&args.name)?;
     for app in &policy.apps {
         if !ledger.has_app(app).await? {
             tracing::warn!(%app, "there is no such application yet: `seckill app create` makes it");
@@ -159,14 +157,6 @@ async fn set(config: &Config, args: SetArgs) -> anyhow::Result<()> {
     }
     told(policies::set(&ledger, policy, ACTOR).await?);
     Ok(())
-}
-
-fn names(texts: &[String]) -> anyhow::Result<Vec<Name>> {
-    let mut names = texts.iter().map(|text| Name::parse(text, "app")).collect::<Result<Vec<_>, _>>()?;
-    // The first one given is the policy's home; the same one twice is one.
-    let mut seen = std::collections::HashSet::new();
-    names.retain(|name| seen.insert(name.clone()));
-    Ok(names)
 }
 
 fn told(everyone: bool) {

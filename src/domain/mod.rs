@@ -1,5 +1,6 @@
 //! What the business is made of. Pure: no I/O, no clock, no framework.
 
+pub mod account;
 pub mod adapt;
 pub mod admission;
 pub mod alarm;
@@ -11,6 +12,8 @@ pub mod message;
 pub mod order;
 pub mod outflow;
 pub mod policy;
+pub mod policy_form;
 pub mod sale;
 pub mod signature;
 pub mod step;
+pub mod warning;

@@ -180,6 +180,9 @@ impl NewPolicy {
             with_threshold(&self.algorithm, range.floor)?;
             with_threshold(&self.algorithm, range.ceiling)?;
         }
+        if let Some(breaker) = self.breaker {
+            breaker.check()?;
+        }
         // Purchases are limited inside the one script that sells, which has fixed windows.
         let purchases = self.apps.iter().any(|app| app.as_str() == HOUSE_APP);
         if purchases && (self.apps.len() > 1 || self.algorithm.kind() != Kind::FixedWindow) {
@@ -260,7 +263,9 @@ impl Policy {
 }
 
 /// What an account may do with an application's policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = GrantedRole)]
 pub enum Role {
     /// See them.
     Viewer,

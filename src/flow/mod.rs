@@ -34,6 +34,9 @@ pub enum FlowError {
     /// One change cannot be for several policies.
     #[error("these applications have different policies of this name: change them one at a time")]
     Ambiguous,
+    /// A policy is changed by who may change the policies of all of its applications.
+    #[error("not all of its applications are yours to change")]
+    NotOwned,
     #[error("there is an application {0} already")]
     Exists(String),
 }

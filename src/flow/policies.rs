@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::FlowError;
-use crate::domain::ids::Invalid;
+use crate::domain::account::{AccountName, Actor};
 use crate::domain::policy::{Name, NewPolicy, Role};
 use crate::ledger::Ledger;
 use crate::ledger::policies::Changed;
@@ -25,22 +25,24 @@ pub async fn create_app(ledger: &Ledger, app: &Name, actor: &str) -> Result<Stri
 }
 
 /// Makes or changes a policy. Returns whether every instance goes by it already.
-pub async fn set(ledger: &Ledger, policy: NewPolicy, actor: &str) -> Result<bool, FlowError> {
+pub async fn set(ledger: &Ledger, policy: NewPolicy, actor: impl Into<Actor>) -> Result<bool, FlowError> {
     let policy = policy.check()?;
-    settled(ledger, ledger.set_policy(&policy, actor).await?, &policy.name).await
+    settled(ledger, ledger.set_policy(&policy, &actor.into()).await?, &policy.name).await
 }
 
 /// Removes a policy: who asks for it is told that there is none.
-pub async fn delete(ledger: &Ledger, name: &Name, apps: &[Name], actor: &str) -> Result<bool, FlowError> {
-    settled(ledger, ledger.delete_policy(name, apps, actor).await?, name).await
+pub async fn delete(ledger: &Ledger, name: &Name, apps: &[Name], actor: impl Into<Actor>) -> Result<bool, FlowError> {
+    settled(ledger, ledger.delete_policy(name, apps, &actor.into()).await?, name).await
 }
 
-/// Lets an account see an application's policies, or change them.
-pub async fn grant(ledger: &Ledger, app: &Name, account: &str, role: Role, actor: &str) -> Result<(), FlowError> {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'@');
-    if !(1..=64).contains(&account.len()) || !account.bytes().all(fits) {
-        return Err(Invalid::new("account", "must be 1 to 64 of A-Z a-z 0-9 _ . - @").into());
-    }
+/// Lets an account see an application's policies, or change them; with no role, neither any more.
+pub async fn grant(
+    ledger: &Ledger,
+    app: &Name,
+    account: &AccountName,
+    role: Option<Role>,
+    actor: &str,
+) -> Result<(), FlowError> {
     match ledger.grant(app, account, role, actor).await? {
         true => Ok(()),
         false => Err(FlowError::Unknown(format!("application {app}"))),
@@ -52,6 +54,7 @@ async fn settled(ledger: &Ledger, changed: Changed, name: &Name) -> Result<bool,
         Changed::At(version) => follow(ledger, Some(version)).await,
         Changed::NotThere => Err(FlowError::Unknown(format!("policy {name} of these applications"))),
         Changed::Ambiguous => Err(FlowError::Ambiguous),
+        Changed::NotOwned => Err(FlowError::NotOwned),
     }
 }
 

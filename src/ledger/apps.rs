@@ -1,9 +1,20 @@
 //! Applications that may ask for permits, and who may see and change their policies.
 
+use chrono::{DateTime, Utc};
 use serde_json::json;
+use sqlx::types::Json;
 
 use super::{Ledger, LedgerError};
+use crate::domain::account::{AccountName, Granted};
 use crate::domain::policy::{Name, Role};
+
+/// An application, and who was granted what of its policies.
+pub struct App {
+    pub name: Name,
+    pub created_by: String,
+    pub created_at: DateTime<Utc>,
+    pub grants: Vec<Granted>,
+}
 
 impl Ledger {
     /// Makes an application, or `false` where it is there already.
@@ -31,6 +42,24 @@ impl Ledger {
         Ok(true)
     }
 
+    /// All applications, by name.
+    pub async fn apps(&self) -> Result<Vec<App>, LedgerError> {
+        let rows = sqlx::query!(
+            r#"SELECT name, created_by, created_at,
+                      coalesce((SELECT jsonb_agg(jsonb_build_object('account', account, 'role', role) ORDER BY account)
+                                FROM policy_grants WHERE app = name), '[]') AS "grants!: Json<Vec<Granted>>"
+               FROM apps ORDER BY name"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let name = Name::parse(&row.name, "app").map_err(|_| LedgerError::Unreadable("apps.name"))?;
+                Ok(App { name, created_by: row.created_by, created_at: row.created_at, grants: row.grants.0 })
+            })
+            .collect()
+    }
+
     /// Whether there is such an application.
     pub async fn has_app(&self, app: &Name) -> Result<bool, LedgerError> {
         let there =
@@ -38,28 +67,45 @@ impl Ledger {
         Ok(there.fetch_one(&self.pool).await?)
     }
 
-    /// Lets an account see an application's policies, or change them; `false` where there is no such application.
-    pub async fn grant(&self, app: &Name, account: &str, role: Role, actor: &str) -> Result<bool, LedgerError> {
+    /// Lets an account see an application's policies, or change them, or with no role neither any more; `false` where
+    /// there is no such application.
+    pub async fn grant(
+        &self,
+        app: &Name,
+        account: &AccountName,
+        role: Option<Role>,
+        actor: &str,
+    ) -> Result<bool, LedgerError> {
         if !self.has_app(app).await? {
             return Ok(false);
         }
         let mut tx = self.pool.begin().await?;
-        sqlx::query!(
-            "INSERT INTO policy_grants (app, account, role, granted_by) VALUES ($1, $2, $3, $4)
-             ON CONFLICT (app, account) DO UPDATE
-             SET role = excluded.role, granted_by = excluded.granted_by, granted_at = now()",
-            app.as_str(),
-            account,
-            role.as_str(),
-            actor
-        )
-        .execute(&mut *tx)
-        .await?;
+        match role {
+            Some(role) => {
+                sqlx::query!(
+                    "INSERT INTO policy_grants (app, account, role, granted_by) VALUES ($1, $2, $3, $4)
+                     ON CONFLICT (app, account) DO UPDATE
+                     SET role = excluded.role, granted_by = excluded.granted_by, granted_at = now()",
+                    app.as_str(),
+                    account.as_str(),
+                    role.as_str(),
+                    actor
+                )
+                .execute(&mut *tx)
+                .await?
+            }
+            None => {
+                let (app, account) = (app.as_str(), account.as_str());
+                sqlx::query!("DELETE FROM policy_grants WHERE app = $1 AND account = $2", app, account)
+                    .execute(&mut *tx)
+                    .await?
+            }
+        };
         sqlx::query!(
             "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, 'policy granted', $2, $3)",
             actor,
             format!("app {app}"),
-            json!({ "account": account, "role": role.as_str() })
+            json!({ "account": account, "role": role })
         )
         .execute(&mut *tx)
         .await?;

@@ -1,5 +1,6 @@
 //! PostgreSQL: the truth. The only room that names sqlx.
 
+pub mod accounts;
 pub mod alarms;
 pub mod apps;
 pub mod audit;

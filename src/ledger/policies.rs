@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::catalog::ALIVE_FOR;
 use super::policy_rows::{insert, load, update};
 use super::{Ledger, LedgerError};
+use crate::domain::account::Actor;
 use crate::domain::policy::{Name, NewPolicy, Policy};
 
 /// What became of a change to the policies.
@@ -19,6 +20,8 @@ pub enum Changed {
     NotThere,
     /// Several policies of this name belong to the applications named: one change cannot be for all.
     Ambiguous,
+    /// It belongs to an application, too, whose policies are not the actor's to change.
+    NotOwned,
 }
 
 /// Everything that an instance needs to answer: one snapshot.
@@ -51,17 +54,18 @@ impl Ledger {
     }
 
     /// Makes a policy, or changes the one that these applications have under this name. Counters go on.
-    pub async fn set_policy(&self, new: &NewPolicy, actor: &str) -> Result<Changed, LedgerError> {
+    pub async fn set_policy(&self, new: &NewPolicy, actor: &Actor) -> Result<Changed, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let apps: Vec<String> = new.apps.iter().map(Name::to_string).collect();
         let before = match self.find(&mut tx, new.name.as_str(), &apps).await? {
             Found::Several => return Ok(Changed::Ambiguous),
+            Found::One(policy) if !actor.may_change(&policy.terms.apps) => return Ok(Changed::NotOwned),
             Found::One(policy) => Some(policy),
             Found::None => None,
         };
         let id = match &before {
-            Some(policy) => update(&mut tx, policy.id, new, actor).await?,
-            None => insert(&mut tx, new, actor).await?,
+            Some(policy) => update(&mut tx, policy.id, new, &actor.name).await?,
+            None => insert(&mut tx, new, &actor.name).await?,
         };
         sqlx::query!("DELETE FROM policy_apps WHERE policy_id = $1 AND app <> ALL($2)", id, &apps)
             .execute(&mut *tx)
@@ -77,22 +81,23 @@ impl Ledger {
         .await?;
         let details =
             json!({ "before": before.as_ref().map(|policy| policy.terms.describe()), "after": new.describe() });
-        record(&mut tx, actor, "policy set", &new.name, &new.apps, details).await?;
+        record(&mut tx, &actor.name, "policy set", &new.name, &new.apps, details).await?;
         commit(tx).await
     }
 
     /// Removes the policy that these applications have under this name.
-    pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &str) -> Result<Changed, LedgerError> {
+    pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<Changed, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let names: Vec<String> = apps.iter().map(Name::to_string).collect();
         let policy = match self.find(&mut tx, name.as_str(), &names).await? {
             Found::None => return Ok(Changed::NotThere),
             Found::Several => return Ok(Changed::Ambiguous),
+            Found::One(policy) if !actor.may_change(&policy.terms.apps) => return Ok(Changed::NotOwned),
             Found::One(policy) => policy,
         };
         sqlx::query!("DELETE FROM policies WHERE id = $1", policy.id).execute(&mut *tx).await?;
         let details = json!({ "before": policy.terms.describe() });
-        record(&mut tx, actor, "policy deleted", name, &policy.terms.apps, details).await?;
+        record(&mut tx, &actor.name, "policy deleted", name, &policy.terms.apps, details).await?;
         commit(tx).await
     }
 

@@ -18,6 +18,7 @@ use std::str::FromStr;
 
 use parameters::{BUCKET, Given, LEASE_MS, LISTED_LIMIT, PERIOD_MS, SECOND_MS, WINDOW_LIMIT, WINDOW_MS};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 pub use concurrency::{Concurrency, Leases};
@@ -30,8 +31,9 @@ pub use slot::{SlotKey, WrongSlot};
 pub use token_bucket::{TokenBucket, Tokens};
 
 /// The kinds of limiters, by the names that the outside calls them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = LimiterKind)]
 pub enum Kind {
     FixedWindow,
     SlidingLog,

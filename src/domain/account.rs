@@ -1,0 +1,213 @@
+//! Accounts of people who look after flow control, and what they may see and change. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ids::Invalid;
+use super::policy::{Name, Role};
+
+/// The name of an account: 1 to 64 of `A-Z a-z 0-9 _ . - @`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = String, pattern = "^[A-Za-z0-9_.@-]{1,64}$")]
+pub struct AccountName(Box<str>);
+
+impl AccountName {
+    pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'@');
+        if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
+            Ok(Self(text.into()))
+        } else {
+            Err(Invalid::new(field, "must be 1 to 64 of A-Z a-z 0-9 _ . - @"))
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AccountName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What an account may do at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccountRole {
+    /// Everything.
+    Admin,
+    /// What it was granted.
+    Manager,
+    /// Sees what it was granted, and changes nothing.
+    Viewer,
+}
+
+impl AccountRole {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "admin" => Ok(Self::Admin),
+            "manager" => Ok(Self::Manager),
+            "viewer" => Ok(Self::Viewer),
+            _ => Err(Invalid::new("role", "must be admin, manager or viewer")),
+        }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Manager => "manager",
+            Self::Viewer => "viewer",
+        }
+    }
+}
+
+/// A password that somebody wants. Only its length is judged, as NIST has it.
+pub struct NewPassword(String);
+
+impl NewPassword {
+    const MIN_CHARS: usize = 12;
+    /// Hashing reads it whole.
+    pub const MAX_BYTES: usize = 1024;
+
+    pub fn parse(text: String) -> Result<Self, Invalid> {
+        if text.chars().count() < Self::MIN_CHARS || text.len() > Self::MAX_BYTES {
+            return Err(Invalid::new("password", "must be at least 12 characters, and at most 1024 bytes"));
+        }
+        Ok(Self(text))
+    }
+
+    pub fn into_text(self) -> String {
+        self.0
+    }
+}
+
+/// Who is signed in.
+#[derive(Debug, Clone)]
+pub struct Account {
+    pub name: AccountName,
+    pub role: AccountRole,
+    pub grants: BTreeMap<Name, Role>,
+}
+
+/// What an account may do with an application's policies.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Granted {
+    pub account: String,
+    pub role: Role,
+}
+
+/// Why something is not done for an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denied {
+    /// It does not get to know whether there is such a thing.
+    Hidden,
+    /// It sees it, and may not change it.
+    Forbidden,
+}
+
+impl Account {
+    pub fn is_admin(&self) -> bool {
+        self.role == AccountRole::Admin
+    }
+
+    pub fn sees(&self, app: &Name) -> bool {
+        self.is_admin() || self.grants.contains_key(app)
+    }
+
+    fn owns(&self, app: &Name) -> bool {
+        match self.role {
+            AccountRole::Admin => true,
+            AccountRole::Manager => self.grants.get(app) == Some(&Role::Owner),
+            AccountRole::Viewer => false,
+        }
+    }
+
+    /// Whether it may change policies that all of these applications share.
+    pub fn may_change(&self, apps: &[Name]) -> Result<(), Denied> {
+        if !apps.iter().all(|app| self.sees(app)) {
+            return Err(Denied::Hidden);
+        }
+        if apps.iter().all(|app| self.owns(app)) { Ok(()) } else { Err(Denied::Forbidden) }
+    }
+
+    /// The applications whose policies it may change; `None` is all of them.
+    pub fn owned(&self) -> Option<BTreeSet<Name>> {
+        (!self.is_admin()).then(|| self.grants.keys().filter(|app| self.owns(app)).cloned().collect())
+    }
+}
+
+/// Who changes a policy, and whose policies are theirs to change.
+#[derive(Debug, Clone)]
+pub struct Actor {
+    pub name: String,
+    /// `None` is everybody's.
+    pub owns: Option<BTreeSet<Name>>,
+}
+
+impl Actor {
+    pub fn may_change(&self, apps: &[Name]) -> bool {
+        self.owns.as_ref().is_none_or(|owns| apps.iter().all(|app| owns.contains(app)))
+    }
+}
+
+impl From<&str> for Actor {
+    /// Someone who may do everything: the command line.
+    fn from(name: &str) -> Self {
+        Self { name: name.to_owned(), owns: None }
+    }
+}
+
+impl From<&Account> for Actor {
+    fn from(account: &Account) -> Self {
+        Self { name: account.name.to_string(), owns: account.owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(role: AccountRole) -> Account {
+        let name = |text| Name::parse(text, "app").unwrap();
+        let grants = [(name("mine"), Role::Owner), (name("seen"), Role::Viewer)].into();
+        Account { name: AccountName::parse("ann", "name").unwrap(), role, grants }
+    }
+
+    #[test]
+    fn a_role_bounds_what_is_granted() {
+        let apps = |names: &[&str]| names.iter().map(|text| Name::parse(text, "app").unwrap()).collect::<Vec<_>>();
+        let may = |role, names: &[&str]| account(role).may_change(&apps(names));
+        use AccountRole::{Admin, Manager, Viewer};
+        assert_eq!(may(Admin, &["mine", "other"]), Ok(()));
+        assert_eq!(may(Manager, &["mine"]), Ok(()));
+        assert_eq!(may(Manager, &["mine", "seen"]), Err(Denied::Forbidden));
+        assert_eq!(may(Viewer, &["mine"]), Err(Denied::Forbidden));
+        // What cannot be seen hides what may not be changed.
+        assert_eq!(may(Manager, &["mine", "other"]), Err(Denied::Hidden));
+        assert_eq!(may(Viewer, &["other"]), Err(Denied::Hidden));
+    }
+
+    #[test]
+    fn who_changes_a_policy_must_own_all_of_it() {
+        for role in [AccountRole::Admin, AccountRole::Manager, AccountRole::Viewer] {
+            let account = account(role);
+            for names in [&["mine"][..], &["seen"], &["mine", "seen"], &["mine", "other"]] {
+                let apps: Vec<_> = names.iter().map(|text| Name::parse(text, "app").unwrap()).collect();
+                assert_eq!(Actor::from(&account).may_change(&apps), account.may_change(&apps).is_ok(), "{names:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn passwords_are_long() {
+        assert!(NewPassword::parse("twelve chars".into()).is_ok());
+        assert!(NewPassword::parse("eleven char".into()).is_err());
+        assert!(NewPassword::parse("x".repeat(1025)).is_err());
+    }
+}
