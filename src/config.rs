@@ -30,6 +30,7 @@ pub struct Config {
     pub reconcile: Reconcile,
     pub flow: Flow,
     pub alarms: Alarms,
+    pub admin: Admin,
     pub work: Work,
     pub outflow: Outflow,
 }
@@ -147,6 +148,15 @@ pub struct Alarms {
     pub refused_percent: u64,
     pub webhook_url: String,
     pub webhook_secret: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Admin {
+    pub session_ms: u64,
+    pub idle_ms: u64,
+    pub login_limit: i64,
+    pub login_window_ms: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -284,6 +294,18 @@ impl Config {
                 let problem = "must be whsec_ and base64 of 24 to 64 bytes";
                 return wrong("alarms.webhook_secret", problem, "SECKILL_ALARMS__WEBHOOK_SECRET");
             }
+        }
+        for (time, setting, variable) in [
+            (self.admin.session_ms, "admin.session_ms", "SECKILL_ADMIN__SESSION_MS"),
+            (self.admin.idle_ms, "admin.idle_ms", "SECKILL_ADMIN__IDLE_MS"),
+            (self.admin.login_window_ms, "admin.login_window_ms", "SECKILL_ADMIN__LOGIN_WINDOW_MS"),
+        ] {
+            if !(1000..=2_592_000_000).contains(&time) {
+                return wrong(setting, "must be 1000 to 2592000000 ms, which are 30 days", variable);
+            }
+        }
+        if !(1..=10_000).contains(&self.admin.login_limit) {
+            return wrong("admin.login_limit", "must be 1 to 10000", "SECKILL_ADMIN__LOGIN_LIMIT");
         }
         // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
         if !(1..=1000).contains(&self.purchase.batch_max) {

@@ -9,12 +9,14 @@
 //! 5. [`channel`] — the receivers outside.
 //! 6. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit. And [`flow`] — permits for
 //!    whoever may ask, and how fast things may go.
+//!    And [`admin`] — people who look after it.
 //! 7. [`http`] and [`pages`] — the way in. 8. [`worker`] — what goes on by itself.
 //! 9. [`load`] — the rush, which speaks HTTP only. 10. [`app`] — everything wired together.
 //!
 //! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202, and then `worker` → `queue` → `worker` →
 //! `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says who may import whom.
 
+pub mod admin;
 pub mod app;
 pub mod channel;
 pub mod cli;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("domain", &[]),
     ("config", &["domain"]),
     ("telemetry", &[]),
@@ -18,11 +18,28 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("channel", &["domain", "config"]),
     ("sale", &["domain", "gate", "ledger", "queue"]),
     ("flow", &["domain", "gate", "ledger", "queue", "channel"]),
-    ("http", &["domain", "sale", "flow"]),
+    ("admin", &["domain", "gate", "ledger", "flow"]),
+    ("http", &["domain", "sale", "flow", "admin"]),
     ("pages", &["domain", "sale"]),
     ("worker", &["domain", "sale"]),
-    ("app", &["domain", "config", "gate", "ledger", "queue", "sale", "flow", "http", "pages", "worker", "telemetry"]),
-    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "http", "load", "app"]),
+    (
+        "app",
+        &[
+            "domain",
+            "config",
+            "gate",
+            "ledger",
+            "queue",
+            "sale",
+            "flow",
+            "admin",
+            "http",
+            "pages",
+            "worker",
+            "telemetry",
+        ],
+    ),
+    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "admin", "http", "load", "app"]),
 ];
 
 /// Crates that only one room may name.

@@ -1,5 +1,6 @@
 //! The program's commands: one line a subcommand here, what they print in the files beside.
 
+mod admin;
 mod ask;
 mod outflow;
 mod policies;
@@ -83,6 +84,9 @@ enum Command {
     /// Policies of flow control
     #[command(subcommand)]
     Policy(policies::PolicyCommand),
+    /// Accounts of the admin console
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
     /// Queues that leave at a constant rate
     #[command(subcommand)]
     Outflow(outflow::OutflowCommand),
@@ -249,6 +253,7 @@ impl Command {
             Self::App(policies::AppCommand::Create { name }) => policies::create_app(&config, &name).await?,
             Self::Alarms { format, limit } => ask::alarms(&config, format, limit).await?,
             Self::Policy(command) => policies::run(&config, command).await?,
+            Self::Admin(command) => command.run(&config).await?,
             Self::Outflow(command) => command.run(&config).await?,
         }
         Ok(ExitCode::SUCCESS)
