@@ -17,7 +17,8 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
+use crate::admin::{Console, SessionTerms};
+use crate::config::{self, Config};
 use crate::flow::FlowError;
 use crate::flow::book::Book;
 use crate::flow::figures;
@@ -145,7 +146,9 @@ impl Service {
         health.ledger.store(true, Ordering::Relaxed);
 
         let book = Arc::new(Book::load(parts.shop.ledger.clone(), catalog.instance()).await?);
-        let guard = Guard::new(Arc::clone(&book), Limiter::new(&config.redis, &config.flow)?, config.flow.queue_max);
+        let limiter = Limiter::new(&config.redis, &config.flow)?;
+        let console = Console::new(parts.shop.ledger.clone(), limiter.clone(), session_terms(&config.admin))?;
+        let guard = Guard::new(Arc::clone(&book), limiter, config.flow.queue_max);
 
         let committer = Committer::start(
             &parts.shop.ledger,
@@ -172,6 +175,8 @@ impl Service {
             metrics,
             api: Api::new(config.dev, pages::document())?,
             guard,
+            console,
+            dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         });
@@ -227,6 +232,15 @@ impl Service {
         self.parts.shut().await;
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+fn session_terms(admin: &config::Admin) -> SessionTerms {
+    SessionTerms {
+        session_ms: admin.session_ms.cast_signed(),
+        idle_ms: admin.idle_ms.cast_signed(),
+        login_limit: admin.login_limit,
+        login_window_ms: admin.login_window_ms.cast_signed(),
     }
 }
 

@@ -6,11 +6,11 @@ use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, ContentType};
 use actix_web::web::{Bytes, Data};
 use utoipa::openapi::path::PathItem;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi, openapi};
 
 use super::problem;
-use super::{Reception, flow, orders, purchases, sales, state, system};
+use super::{Reception, admin, flow, orders, purchases, sales, state, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -32,6 +32,17 @@ use super::{Reception, flow, orders, purchases, sales, state, system};
         orders::cancel,
         flow::acquire,
         flow::release,
+        admin::session::create,
+        admin::session::show,
+        admin::session::delete,
+        admin::policies::list,
+        admin::policies::set,
+        admin::policies::delete,
+        admin::apps::list,
+        admin::apps::create,
+        admin::apps::grant,
+        admin::log::audit,
+        admin::log::alarms,
         document,
         system::alive,
         system::ready,
@@ -43,6 +54,7 @@ use super::{Reception, flow, orders, purchases, sales, state, system};
         (name = "buying", description = "From the key to the ticket"),
         (name = "orders", description = "A buyer's own orders"),
         (name = "flow control", description = "Permits for other applications"),
+        (name = "admin", description = "Policies, and who may change them: for people who are signed in"),
         (name = "service", description = "For those who run it"),
     ),
     modifiers(&Callers),
@@ -68,9 +80,13 @@ impl Modify for Callers {
             .scheme(HttpAuthScheme::Bearer)
             .description(Some("An application's token, from `seckill app create`"))
             .build();
+        let cookie = ApiKeyValue::with_description(admin::COOKIE_NAME, "What signing in sets");
+        let csrf = ApiKeyValue::with_description("X-CSRF-Token", "The session's `csrf_token`");
         let components = api.components.get_or_insert_default();
         components.add_security_scheme("buyer", SecurityScheme::Http(bearer));
         components.add_security_scheme("app", SecurityScheme::Http(app));
+        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+        components.add_security_scheme("csrf", SecurityScheme::ApiKey(ApiKey::Header(csrf)));
     }
 }
 

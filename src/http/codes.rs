@@ -19,7 +19,10 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 pub enum Code {
     InvalidRequest,
     Unauthenticated,
+    WrongCredentials,
+    SignedOut,
     Forbidden,
+    ForgedRequest,
     NotStarted,
     Ended,
     WrongKey,
@@ -33,6 +36,7 @@ pub enum Code {
     AlreadyPurchased,
     OrderNotReady,
     IllegalState,
+    Conflict,
     BodyTooLarge,
     IdempotencyMismatch,
     QuotaExceeded,
@@ -41,10 +45,13 @@ pub enum Code {
 
 impl Code {
     /// In the order of their declaration.
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 24] = [
         Self::InvalidRequest,
         Self::Unauthenticated,
+        Self::WrongCredentials,
+        Self::SignedOut,
         Self::Forbidden,
+        Self::ForgedRequest,
         Self::NotStarted,
         Self::Ended,
         Self::WrongKey,
@@ -58,6 +65,7 @@ impl Code {
         Self::AlreadyPurchased,
         Self::OrderNotReady,
         Self::IllegalState,
+        Self::Conflict,
         Self::BodyTooLarge,
         Self::IdempotencyMismatch,
         Self::QuotaExceeded,
@@ -90,6 +98,9 @@ impl Code {
         match self {
             Self::InvalidRequest => (StatusCode::BAD_REQUEST, "invalid-request", "The request is not valid"),
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid bearer token is needed"),
+            Self::WrongCredentials => (StatusCode::UNAUTHORIZED, "wrong-credentials", "Name or password is wrong"),
+            Self::SignedOut => (StatusCode::UNAUTHORIZED, "signed-out", "Sign in first"),
+            Self::ForgedRequest => (StatusCode::FORBIDDEN, "forged-request", "This may be another site's doing"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "This is not yours to do"),
             Self::NotStarted => (StatusCode::FORBIDDEN, "not-started", "The sale has not started"),
             Self::Ended => (StatusCode::FORBIDDEN, "ended", "The sale has ended"),
@@ -110,6 +121,7 @@ impl Code {
                 (StatusCode::CONFLICT, "order-not-ready", "The order is still being made; try again shortly")
             }
             Self::IllegalState => (StatusCode::CONFLICT, "illegal-state", "The order's status does not allow this"),
+            Self::Conflict => (StatusCode::CONFLICT, "conflict", "It does not go with what is there"),
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large"),
             Self::IdempotencyMismatch => (
                 StatusCode::UNPROCESSABLE_ENTITY,
@@ -127,6 +139,7 @@ impl Code {
     fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Unauthenticated => &[("WWW-Authenticate", "`Bearer`")],
+            Self::WrongCredentials | Self::SignedOut => &[("WWW-Authenticate", "`Cookie`")],
             Self::TemporarilyUnavailable => &[("Retry-After", "Seconds")],
             Self::QuotaExceeded => &[
                 ("Retry-After", "Seconds until the window ends"),

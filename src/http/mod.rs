@@ -1,5 +1,6 @@
 //! HTTP: the whole URL table on one screen.
 
+mod admin;
 mod api;
 mod codes;
 mod extract;
@@ -20,9 +21,10 @@ use std::sync::Arc;
 
 use std::time::Duration;
 
-use actix_web::Route;
-use actix_web::web::{self, ServiceConfig, get, post, resource};
+use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource};
+use actix_web::{Resource, Route};
 
+use crate::admin::Console;
 use crate::flow::guard::Guard;
 
 /// What the handlers of all threads share.
@@ -33,6 +35,9 @@ pub struct Reception {
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     pub api: Api,
     pub guard: Guard,
+    pub console: Console,
+    /// Development mode, in which cookies are sent without TLS too.
+    pub dev: bool,
     pub body_max_bytes: usize,
     /// How long a body may take to come.
     pub client_timeout: Duration,
@@ -41,8 +46,11 @@ pub struct Reception {
 /// Every address that the service answers at, beside its pages.
 pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
-        let mut at = |path: &str, route: Route| {
-            app.service(resource(path).route(route).default_service(other_methods()));
+        let mut table: Vec<(&str, Vec<Route>)> = Vec::new();
+        // One line a method; those of one address stand together.
+        let mut at = |path, route| match table.last_mut() {
+            Some((last, routes)) if *last == path => routes.push(route),
+            _ => table.push((path, vec![route])),
         };
         // The router tries them from the top: what the crowd asks for stands first.
         at("/api/v1/sales/{id}/purchases", post().to(purchases::create));
@@ -64,10 +72,25 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
         at("/api/v1/flow/acquire", post().to(flow::acquire));
         at("/api/v1/flow/release", post().to(flow::release));
 
+        at("/api/v1/admin/session", post().to(admin::session::create));
+        at("/api/v1/admin/session", get().to(admin::session::show));
+        at("/api/v1/admin/session", delete().to(admin::session::delete));
+        at("/api/v1/admin/policies", get().to(admin::policies::list));
+        at("/api/v1/admin/policies/{name}", put().to(admin::policies::set));
+        at("/api/v1/admin/policies/{name}", delete().to(admin::policies::delete));
+        at("/api/v1/admin/apps", get().to(admin::apps::list));
+        at("/api/v1/admin/apps", post().to(admin::apps::create));
+        at("/api/v1/admin/grants", put().to(admin::apps::grant));
+        at("/api/v1/admin/audit-log", get().to(admin::log::audit));
+        at("/api/v1/admin/alarms", get().to(admin::log::alarms));
+
         at("/api/openapi.json", get().to(api::document));
         at("/healthz", get().to(system::alive));
         at("/readyz", get().to(system::ready));
         at("/metrics", get().to(system::metrics));
+        for (path, routes) in table {
+            app.service(routes.into_iter().fold(resource(path), Resource::route).default_service(other_methods()));
+        }
         app.default_service(web::to(problem::no_such_page));
     }
 }

@@ -12,6 +12,8 @@ use utoipa::ToSchema;
 
 use super::Reception;
 use super::codes::Code;
+use crate::admin::AdminError;
+use crate::domain::account::Denied;
 use crate::domain::ids::{Invalid, OrderId};
 use crate::flow::FlowError;
 use crate::sale::SaleError;
@@ -112,6 +114,19 @@ impl Problem {
         Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
+    /// The limit of one of these is reached.
+    fn limited(name: &str, max: i64, window_ms: u64, retry_ms: u64) -> Self {
+        let seconds = retry_ms.div_ceil(1000).max(1);
+        Self::new(Code::QuotaExceeded)
+            .detail(format_args!("the limit of one {name} is reached"))
+            .header(RETRY_AFTER, seconds.to_string())
+            .header(
+                HeaderName::from_static("ratelimit-policy"),
+                format!("\"{name}\";q={max};w={}", window_ms.div_ceil(1000)),
+            )
+            .header(HeaderName::from_static("ratelimit"), format!("\"{name}\";r=0;t={seconds}"))
+    }
+
     fn detail(mut self, detail: impl fmt::Display) -> Self {
         self.detail = Some(detail.to_string());
         self
@@ -179,11 +194,37 @@ impl From<SaleError> for Problem {
     }
 }
 
+impl From<AdminError> for Problem {
+    fn from(error: AdminError) -> Self {
+        let signed_out = |code| Self::new(code).header(WWW_AUTHENTICATE, "Cookie");
+        match error {
+            AdminError::Flow(error) => error.into(),
+            AdminError::Invalid(invalid) => Self::invalid(invalid),
+            AdminError::Malformed(malformed) => Self::invalid(malformed),
+            AdminError::WrongCredentials => signed_out(Code::WrongCredentials),
+            AdminError::SignedOut => signed_out(Code::SignedOut),
+            AdminError::TooMany { limit, max, window_ms, retry_ms } => Self::limited(limit, max, window_ms, retry_ms),
+            AdminError::Forged(why) => Self::new(Code::ForgedRequest).detail(why),
+            AdminError::Denied(Denied::Forbidden) => Self::new(Code::Forbidden),
+            // Nothing in the answer says which of the two it is.
+            AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::not_found(),
+            AdminError::Gate(_) | AdminError::Ledger(_) | AdminError::Hashing(_) => {
+                tracing::warn!(%error, "request failed");
+                Self::unavailable()
+            }
+        }
+    }
+}
+
 impl From<FlowError> for Problem {
     fn from(error: FlowError) -> Self {
-        match error {
+        match &error {
             FlowError::Invalid(invalid) => Self::invalid(invalid),
-            error => {
+            FlowError::Policy(wrong) => Self::invalid(wrong),
+            FlowError::Unknown(_) => Self::not_found(),
+            FlowError::Ambiguous | FlowError::Exists(_) => Self::new(Code::Conflict).detail(error),
+            FlowError::NotOwned => Self::new(Code::Forbidden).detail(error),
+            FlowError::Gate(_) | FlowError::Ledger(_) => {
                 tracing::warn!(%error, "request failed");
                 Self::unavailable()
             }
@@ -212,15 +253,7 @@ impl From<Refusal> for Problem {
             }
             Refusal::IdempotencyMismatch => Self::new(Code::IdempotencyMismatch),
             Refusal::Limited { limit, window, retry_ms } => {
-                let (name, seconds) = (limit.as_str(), retry_ms.div_ceil(1000).max(1));
-                Self::new(Code::QuotaExceeded)
-                    .detail(format_args!("the limit of one {name} is reached"))
-                    .header(RETRY_AFTER, seconds.to_string())
-                    .header(
-                        HeaderName::from_static("ratelimit-policy"),
-                        format!("\"{name}\";q={};w={}", window.max, window.window_ms.unsigned_abs().div_ceil(1000)),
-                    )
-                    .header(HeaderName::from_static("ratelimit"), format!("\"{name}\";r=0;t={seconds}"))
+                Self::limited(limit.as_str(), window.max, window.window_ms.unsigned_abs(), retry_ms)
             }
             Refusal::Unavailable => Self::unavailable(),
         }

@@ -65,7 +65,11 @@ impl Caller {
     }
 
     pub async fn at(system: &System, named: &str, at: SocketAddr) -> Self {
-        Self { token: app(system, named).await, at, http: reqwest::Client::new() }
+        Self::of(app(system, named).await, at)
+    }
+
+    pub fn of(token: String, at: SocketAddr) -> Self {
+        Self { token, at, http: reqwest::Client::new() }
     }
 
     pub async fn post(&self, call: &str, body: &Value) -> (u16, Value, reqwest::header::HeaderMap) {

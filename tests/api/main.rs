@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
+mod admin;
 mod answers;
 mod audit;
 mod clock;

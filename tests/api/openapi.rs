@@ -7,19 +7,33 @@ use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::admin::{self, Person};
+use crate::flow;
 use crate::harness::{Answer, Sale, System, terms};
+use seckill::domain::account::AccountRole;
 use seckill::domain::ids::Units;
-use seckill::domain::policy::Name;
+use seckill::domain::policy::{Name, NewPolicy};
 use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policies;
 
 /// The contract's addresses that there are today. Who adds a route adds it here too.
-const CONTRACT: [&str; 20] = [
+const CONTRACT: [&str; 31] = [
     "GET /",
     "GET /sales/{id}",
     "GET /sales/{id}/state.js",
     "POST /api/v1/flow/acquire",
     "POST /api/v1/flow/release",
+    "POST /api/v1/admin/session",
+    "GET /api/v1/admin/session",
+    "DELETE /api/v1/admin/session",
+    "GET /api/v1/admin/policies",
+    "PUT /api/v1/admin/policies/{name}",
+    "DELETE /api/v1/admin/policies/{name}",
+    "GET /api/v1/admin/apps",
+    "POST /api/v1/admin/apps",
+    "PUT /api/v1/admin/grants",
+    "GET /api/v1/admin/audit-log",
+    "GET /api/v1/admin/alarms",
     "GET /api/v1/time",
     "POST /api/v1/dev/token",
     "GET /api/v1/products/{id}",
@@ -129,7 +143,7 @@ async fn the_document_the_contract_and_the_route_table_name_the_same_addresses()
 /// Every operation, asked well and badly.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_one_that_the_document_lists() {
-    let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1")];
+    let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_ADMIN__LOGIN_LIMIT", "1000")];
     let system = System::start_with(&unlimited).await;
     let document = Document::of(&system).await;
     let sale = system.create_sale(terms(50)).await;
@@ -141,6 +155,8 @@ async fn every_answer_is_one_that_the_document_lists() {
         let name = Name::parse(app, "name").unwrap();
         apps.insert(app, policies::create_app(&system.shop.ledger, &name, "test").await.unwrap());
     }
+    admin::account(&system, "ann", AccountRole::Admin).await;
+    admin::account(&system, "bob", AccountRole::Viewer).await;
     for (method, path, _) in document.operations() {
         let (known, unknown) = match path.starts_with("/api/v1/orders") {
             true => (order.clone(), "00000000-0000-0000-0000-000000000000"),
@@ -150,10 +166,24 @@ async fn every_answer_is_one_that_the_document_lists() {
         let body = match path {
             _ if path.ends_with("/acquire") => json!({ "app": "ann", "policy": "p" }),
             _ if path.ends_with("/release") => json!({ "app": "ann", "policy": "p", "lease": format!("{order}.0") }),
+            _ if path.ends_with("/admin/session") => json!({ "name": "ann", "password": admin::PASSWORD }),
+            _ if path.ends_with("/policies/{name}") => {
+                json!({ "apps": ["ann"], "algorithm": "fixed-window", "limit": 5, "window_ms": 1000 })
+            }
+            _ if path.ends_with("/admin/apps") => json!({ "name": "new" }),
+            _ if path.ends_with("/admin/grants") => json!({ "app": "ann", "account": "bob", "role": "viewer" }),
             PURCHASES => json!({ "key": sale.key, "quantity": 1 }),
             _ => json!({ "user": "ann", "level": 3 }),
         };
         let body = body.to_string();
+        let for_people = path.starts_with("/api/v1/admin/");
+        let mut people = BTreeMap::new();
+        if for_people {
+            // Afresh: one of the calls signs out.
+            for name in ["ann", "bob"] {
+                people.insert(name, Person::sign_in(&system, name).await);
+            }
+        }
         let mut well = false;
         for (id, user, body) in [
             (known.as_str(), Some("ann"), body.as_str()),
@@ -165,14 +195,25 @@ async fn every_answer_is_one_that_the_document_lists() {
             // Once more: what was cancelled is not cancelled again.
             (&known, Some("ann"), &body),
         ] {
-            let mut request = http.request(method.parse().unwrap(), system.url(&path.replace("{id}", id)));
+            let mut address = path.replace("{id}", id).replace("{name}", id);
+            if (method.as_str(), for_people) == ("DELETE", true) && path.ends_with("{name}") {
+                let name = Name::parse(&known, "name").unwrap();
+                let policy = NewPolicy { name, ..flow::policy("ann", "p", flow::a_day(5)) };
+                flow::set(&system, policy).await;
+                address += "?app=ann";
+            }
+            let mut request = http.request(method.parse().unwrap(), system.url(&address));
+            if for_people {
+                request = request.header(CONTENT_TYPE, "application/json");
+            }
             if let Some(user) = user {
-                request = match for_apps {
-                    true => request.bearer_auth(&apps[user]),
-                    false => request.bearer_auth(system.token(user, 0)),
+                request = match (for_apps, people.get(user)) {
+                    (true, _) => request.bearer_auth(&apps[user]),
+                    (false, Some(person)) => person.shown(request),
+                    (false, None) => request.bearer_auth(system.token(user, 0)),
                 };
             }
-            if method == "POST" {
+            if ["POST", "PUT"].contains(&method.as_str()) {
                 request = request.body(body.to_owned());
             }
             let answer = read(request.send().await.unwrap()).await;
@@ -180,9 +221,14 @@ async fn every_answer_is_one_that_the_document_lists() {
             well |= answer.status < 300;
         }
         assert!(well, "{method} {path} was never asked well");
-        let undone = read(http.delete(system.url(&path.replace("{id}", &known))).send().await.unwrap()).await;
+        // Asked of a method that nothing takes; the header says what is taken.
+        let undone = http.patch(system.url(&path.replace("{id}", &known).replace("{name}", &known)));
+        let undone = read(undone.send().await.unwrap()).await;
         assert_eq!(undone.code(), "405 method-not-allowed", "{path}");
-        assert_eq!(undone.headers["allow"], method, "{path}");
+        let allowed: BTreeSet<&str> = undone.headers["allow"].to_str().unwrap().split(", ").collect();
+        let listed = document.operations().filter(|(_, other, _)| *other == path);
+        let listed: BTreeSet<String> = listed.map(|(method, ..)| method).collect();
+        assert_eq!(allowed, listed.iter().map(String::as_str).collect(), "{path}");
     }
     system.finish().await;
 }

@@ -1,0 +1,158 @@
+//! Applications, and who may see and change their policies.
+
+use actix_web::http::header::CACHE_CONTROL;
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{app, as_caller};
+use crate::domain::account::{AccountName, Granted};
+use crate::domain::policy::{Name, Role};
+use crate::http::Reception;
+use crate::http::codes::problems;
+use crate::http::extract::Body;
+use crate::http::problem::Problem;
+
+/// An application that may ask for permits.
+#[derive(Serialize, ToSchema)]
+struct App {
+    name: Name,
+    created_by: String,
+    created_at_ms: i64,
+    /// Everybody's for an admin, for others their own.
+    grants: Vec<Granted>,
+}
+
+/// The applications that the account sees.
+#[derive(Serialize, ToSchema)]
+struct Apps {
+    apps: Vec<App>,
+}
+
+/// An application that there is to be.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewApp {
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    name: String,
+}
+
+/// An application, and its token.
+#[derive(Serialize, ToSchema)]
+struct Created {
+    name: Name,
+    /// What it asks for permits with. Told this once.
+    token: String,
+}
+
+/// What an account is to be allowed.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Grant {
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    app: String,
+    #[schema(pattern = "^[A-Za-z0-9_.@-]{1,64}$")]
+    account: String,
+    /// `viewer` sees its policies, `owner` changes and deletes them too; null takes it back.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required)]
+    role: Option<Role>,
+}
+
+/// That it is so now.
+#[derive(Serialize, ToSchema)]
+struct GrantSet {
+    app: Name,
+    account: AccountName,
+    role: Option<Role>,
+}
+
+problems!(NotListed: SignedOut, TemporarilyUnavailable);
+problems! {
+    NotCreated: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge,
+    TemporarilyUnavailable
+}
+problems! {
+    NotGranted: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
+    TemporarilyUnavailable
+}
+
+/// The applications that the account sees
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/apps",
+    operation_id = "list_apps",
+    tag = "admin",
+    security(("session" = [])),
+    responses((status = 200, description = "All of them, by name", body = Apps), NotListed),
+)]
+pub async fn list(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
+    let apps = as_caller(&request, &reception, async |caller| reception.console.apps(&caller.account).await).await?;
+    let apps = apps.into_iter().map(|app| App {
+        name: app.name,
+        created_by: app.created_by,
+        created_at_ms: app.created_at.timestamp_millis(),
+        grants: app.grants,
+    });
+    Ok(HttpResponse::Ok().json(Apps { apps: apps.collect() }))
+}
+
+/// Make an application
+///
+/// For admins.
+#[utoipa::path(
+    post,
+    path = "/api/v1/admin/apps",
+    operation_id = "create_app",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    request_body = NewApp,
+    responses(
+        (
+            status = 201, description = "Made", body = Created,
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NotCreated,
+    ),
+)]
+pub async fn create(
+    request: HttpRequest,
+    reception: Data<Reception>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let created = as_caller(&request, &reception, async |caller| {
+        let new: NewApp = serde_json::from_slice(&body)?;
+        let name = app(&new.name)?;
+        let token = reception.console.create_app(&caller.account, &name).await?;
+        Ok(Created { name, token })
+    });
+    Ok(HttpResponse::Created().insert_header((CACHE_CONTROL, "no-store")).json(created.await?))
+}
+
+/// Let an account see an application's policies, or change them
+///
+/// For admins.
+#[utoipa::path(
+    put,
+    path = "/api/v1/admin/grants",
+    operation_id = "set_grant",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    request_body = Grant,
+    responses((status = 200, description = "Done", body = GrantSet), NotGranted),
+)]
+pub async fn grant(
+    request: HttpRequest,
+    reception: Data<Reception>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let granted = as_caller(&request, &reception, async |caller| {
+        let grant: Grant = serde_json::from_slice(&body)?;
+        let (app, role) = (app(&grant.app)?, grant.role);
+        let account = AccountName::parse(&grant.account, "account")?;
+        reception.console.grant(&caller.account, &app, &account, role).await?;
+        Ok(GrantSet { app, account, role })
+    });
+    Ok(HttpResponse::Ok().json(granted.await?))
+}

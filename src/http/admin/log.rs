@@ -1,0 +1,122 @@
+//! What was done, and what is wrong.
+
+use actix_web::web::{Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::as_caller;
+use crate::domain::ids::Invalid;
+use crate::http::Reception;
+use crate::http::codes::problems;
+use crate::http::problem::Problem;
+
+/// A line of the audit log.
+#[derive(Serialize, ToSchema)]
+struct Line {
+    id: i64,
+    at_ms: i64,
+    /// An account, `command line`, or a part of the service.
+    actor: String,
+    action: String,
+    subject: String,
+    details: Value,
+}
+
+/// The audit log's newest lines.
+#[derive(Serialize, ToSchema)]
+struct AuditLog {
+    lines: Vec<Line>,
+}
+
+/// Something that is wrong, or was.
+#[derive(Serialize, ToSchema)]
+struct Alarm {
+    id: i64,
+    kind: String,
+    subject: String,
+    details: Value,
+    raised_at_ms: i64,
+    /// Null while it is open.
+    cleared_at_ms: Option<i64>,
+}
+
+/// The newest alarms.
+#[derive(Serialize, ToSchema)]
+struct Alarms {
+    alarms: Vec<Alarm>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Newest {
+    /// So many at most; 100 where it is missing.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+}
+
+problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
+
+/// What was done, by whom, the newest first
+///
+/// For admins.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/audit-log",
+    operation_id = "audit_log",
+    tag = "admin",
+    security(("session" = [])),
+    params(Newest),
+    responses((status = 200, description = "The newest lines", body = AuditLog), NotShown),
+)]
+pub async fn audit(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
+    let lines = as_caller(&request, &reception, async |caller| {
+        reception.console.audit_log(&caller.account, limit(&request)?).await
+    });
+    let lines = lines.await?.into_iter().map(|line| Line {
+        id: line.id,
+        at_ms: line.at.timestamp_millis(),
+        actor: line.actor,
+        action: line.action,
+        subject: line.subject,
+        details: line.details,
+    });
+    Ok(HttpResponse::Ok().json(AuditLog { lines: lines.collect() }))
+}
+
+/// What is wrong at the moment, and what was
+///
+/// For admins. Those that are open come first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/alarms",
+    operation_id = "alarms",
+    tag = "admin",
+    security(("session" = [])),
+    params(Newest),
+    responses((status = 200, description = "The newest alarms", body = Alarms), NotShown),
+)]
+pub async fn alarms(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
+    let alarms = as_caller(&request, &reception, async |caller| {
+        reception.console.alarms(&caller.account, limit(&request)?).await
+    });
+    let alarms = alarms.await?.into_iter().map(|alarm| Alarm {
+        id: alarm.id,
+        kind: alarm.kind,
+        subject: alarm.subject,
+        details: alarm.details,
+        raised_at_ms: alarm.raised_at.timestamp_millis(),
+        cleared_at_ms: alarm.cleared_at.map(|at| at.timestamp_millis()),
+    });
+    Ok(HttpResponse::Ok().json(Alarms { alarms: alarms.collect() }))
+}
+
+fn limit(request: &HttpRequest) -> Result<i64, Invalid> {
+    let wrong = Invalid::new("limit", "must be 1 to 1000");
+    let query = Query::<Newest>::from_query(request.query_string()).map_err(|_| wrong.clone())?;
+    match query.into_inner().limit.as_deref().unwrap_or("100").parse() {
+        Ok(limit @ 1..=1000) => Ok(limit),
+        _ => Err(wrong),
+    }
+}

@@ -1,0 +1,190 @@
+//! Policies: seen and changed by whom they were granted to.
+
+use actix_web::web::{Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{app, as_caller};
+use crate::admin::desk::Seen;
+use crate::domain::breaker::BreakerTerms;
+use crate::domain::ids::Invalid;
+use crate::domain::limiter::{Kind, Parameters};
+use crate::domain::policy::{Name, WhenDown, threshold};
+use crate::domain::policy_form::PolicyForm;
+use crate::flow::FlowError;
+use crate::http::Reception;
+use crate::http::codes::problems;
+use crate::http::extract::Body;
+use crate::http::problem::Problem;
+
+/// A policy as the account sees it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Policy)]
+struct View {
+    name: Name,
+    /// Those of its applications that the account sees.
+    apps: Vec<Name>,
+    /// Whether there are others that it does not see.
+    shared: bool,
+    /// Whether the account may change it.
+    may_change: bool,
+    /// Thresholds that do not fit each other.
+    warnings: Vec<String>,
+    key: String,
+    spread: bool,
+    algorithm: Kind,
+    limit: Option<i64>,
+    capacity: Option<i64>,
+    rate: Option<i64>,
+    window_ms: Option<i64>,
+    lease_ms: Option<i64>,
+    floor: Option<i64>,
+    ceiling: Option<i64>,
+    target_ms: Option<i64>,
+    /// Where the limit, or a bucket's rate, stands at the moment; nowhere without a limit.
+    threshold: Option<i64>,
+    /// `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
+    excess: String,
+    when_down: WhenDown,
+    breaker: Option<BreakerTerms>,
+    version: i64,
+    created_by: String,
+    updated_by: String,
+    updated_at_ms: i64,
+}
+
+impl From<Seen> for View {
+    fn from(seen: Seen) -> Self {
+        let Seen { policy, apps, may_change, warnings } = seen;
+        let terms = policy.terms;
+        let Parameters { limit, capacity, rate, window_ms, lease_ms } = terms.algorithm.parameters();
+        Self {
+            shared: apps.len() < terms.apps.len(),
+            apps,
+            may_change,
+            warnings,
+            algorithm: terms.algorithm.kind(),
+            limit,
+            capacity,
+            rate,
+            window_ms,
+            lease_ms,
+            floor: terms.range.map(|range| range.floor),
+            ceiling: terms.range.map(|range| range.ceiling),
+            target_ms: terms.range.and_then(|range| range.target_ms),
+            threshold: threshold(&policy.algorithm),
+            excess: terms.excess.to_string(),
+            when_down: terms.when_down,
+            breaker: terms.breaker,
+            name: terms.name,
+            key: terms.key,
+            spread: terms.spread,
+            version: policy.version,
+            created_by: policy.created_by,
+            updated_by: policy.updated_by,
+            updated_at_ms: policy.updated_at_ms,
+        }
+    }
+}
+
+/// The policies of the applications that the account sees.
+#[derive(Serialize, ToSchema)]
+struct Policies {
+    policies: Vec<View>,
+}
+
+/// That it was done.
+#[derive(Serialize, ToSchema)]
+struct Changed {
+    /// Every instance goes by it already; if not, each will within a second of being well again.
+    everywhere: bool,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    /// Only policies of this application.
+    #[param(value_type = Option<Name>, nullable = false)]
+    app: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct DeleteQuery {
+    /// The application that has it, or one of them.
+    #[param(value_type = Name)]
+    app: String,
+}
+
+problems!(NotListed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
+problems! {
+    NotChanged: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
+    TemporarilyUnavailable
+}
+
+/// The policies that the account sees
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/policies",
+    operation_id = "list_policies",
+    tag = "admin",
+    security(("session" = [])),
+    params(ListQuery),
+    responses((status = 200, description = "All of them, by name", body = Policies), NotListed),
+)]
+pub async fn list(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
+    let policies = as_caller(&request, &reception, async |caller| {
+        let query = Query::<ListQuery>::from_query(request.query_string());
+        let query = query.map_err(|_| Invalid::new("app", "is not readable"))?;
+        let wanted = query.into_inner().app.map(|text| app(&text)).transpose()?;
+        reception.console.policies(&caller.account, wanted.as_ref()).await
+    });
+    let policies = policies.await?.into_iter().map(View::from).collect();
+    Ok(HttpResponse::Ok().json(Policies { policies }))
+}
+
+/// Make a policy, or change it
+///
+/// The one that these applications have under this name; counters go on. All of its applications must be the account's to
+/// change, those that it has now and those that it is to have.
+#[utoipa::path(
+    put,
+    path = "/api/v1/admin/policies/{name}",
+    operation_id = "set_policy",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(("name" = Name, Path, description = "The policy")),
+    request_body = PolicyForm,
+    responses((status = 200, description = "Done", body = Changed), NotChanged),
+)]
+pub async fn set(request: HttpRequest, reception: Data<Reception>, Body(body): Body) -> Result<HttpResponse, Problem> {
+    let everywhere = as_caller(&request, &reception, async |caller| {
+        let form: PolicyForm = serde_json::from_slice(&body)?;
+        let policy = form.named(request.match_info().query("name")).map_err(FlowError::from)?;
+        reception.console.set_policy(&caller.account, policy).await
+    });
+    Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
+}
+
+/// Remove a policy
+///
+/// Whoever asks for it is told that nothing is configured.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/admin/policies/{name}",
+    operation_id = "delete_policy",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(("name" = Name, Path, description = "The policy"), DeleteQuery),
+    responses((status = 200, description = "Done", body = Changed), NotChanged),
+)]
+pub async fn delete(request: HttpRequest, reception: Data<Reception>, _: Body) -> Result<HttpResponse, Problem> {
+    let everywhere = as_caller(&request, &reception, async |caller| {
+        let query = Query::<DeleteQuery>::from_query(request.query_string());
+        let query = query.map_err(|_| Invalid::new("app", "must be given in the query"))?;
+        let name = Name::parse(request.match_info().query("name"), "name")?;
+        reception.console.delete_policy(&caller.account, &name, &app(&query.app)?).await
+    });
+    Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
+}
