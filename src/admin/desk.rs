@@ -4,7 +4,7 @@ use super::{AdminError, Console};
 use crate::domain::account::{Account, AccountName, Denied};
 use crate::domain::policy::{Name, NewPolicy, Policy, Role};
 use crate::domain::warning::warnings;
-use crate::flow::policies;
+use crate::flow::{FlowError, policies};
 use crate::ledger::accounts::LogLine;
 use crate::ledger::alarms::Alarm;
 use crate::ledger::apps::App;
@@ -40,6 +40,8 @@ impl Console {
 
     /// Makes or changes a policy. Returns whether every instance goes by it already.
     pub async fn set_policy(&self, account: &Account, policy: NewPolicy) -> Result<bool, AdminError> {
+        // First of all, so that no more applications are looked up than a policy may have.
+        let policy = policy.check().map_err(FlowError::from)?;
         for app in &policy.apps {
             self.visible(account, app).await?;
         }

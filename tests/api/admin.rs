@@ -446,6 +446,17 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn outside_development_the_cookie_needs_tls() {
+    let system = System::start_with(&[("SECKILL_DEV", "false")]).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
+    let answer = Person::nobody(&system).call("POST", "session", credentials).await;
+    let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
+    assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict; Secure"), "{cookie}");
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn accounts_are_made_on_the_command_line() {
     let system = System::start().await;
     let create = |name: &str, role: &str, typed: &str| {

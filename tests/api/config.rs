@@ -37,6 +37,8 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1,proxy", "proxy"),
         ("SECKILL_PURCHASE__BUYER_LIMIT", "0", "purchase.buyer_limit"),
         ("SECKILL_PURCHASE__BUYER_LIMIT", "many", "purchase.buyer_limit"),
+        ("SECKILL_ADMIN__IDLE_MS", "0", "admin.idle_ms"),
+        ("SECKILL_ADMIN__LOGIN_LIMIT", "-1", "admin.login_limit"),
         ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "501", "purchase.sold_out_memory_ms"),
         ("SECKILL_PURCHASE__BATCH_MAX", "5000", "purchase.batch_max"),
         ("SECKILL_FLOW__TIMEOUT_MS", "0", "flow.timeout_ms"),
