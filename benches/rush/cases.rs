@@ -6,7 +6,7 @@ use anyhow::ensure;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::processes::{Process, cpu_us, cpu_us_of_ended_children};
+use crate::processes::{Meter, Process};
 use crate::service::{Answers, Service};
 use crate::wrk::{self, Buyers, Seen};
 
@@ -56,13 +56,13 @@ impl Case {
 }
 
 /// Everything that cases are played with. All of it stays up; what is not measured is idle.
-pub struct Stage {
+pub struct Stage<'a> {
     pub hello: Process,
     /// As it comes.
-    pub service: Service,
+    pub service: &'a Service,
     /// The same without its memory of "sold out".
     pub forgetful: Service,
-    pub servers: Vec<(&'static str, u32)>,
+    pub servers: &'a [(&'static str, u32)],
     pub buyers: Buyers,
     /// A sale of which nothing is left.
     pub sold_out: Sale,
@@ -81,7 +81,7 @@ pub struct Round {
     pub cpu_us: Vec<(&'static str, f64)>,
 }
 
-impl Stage {
+impl Stage<'_> {
     pub async fn play(&self, case: Case, seconds: u64) -> anyhow::Result<Round> {
         // New buyers are new in every round: nobody has a ticket, or a count in a limit, of a sale that was just made.
         let (server, sale) = match case {
@@ -90,9 +90,9 @@ impl Stage {
                 ensure!(round.seen.refused == 0, "hello-world refused {} requests", round.seen.refused);
                 return Ok(round);
             }
-            Case::SoldOut => (&self.service, &self.sold_out),
+            Case::SoldOut => (self.service, &self.sold_out),
             Case::RefusedByRedis => (&self.forgetful, &self.forgetful.sale(0).await?),
-            Case::Winners => (&self.service, &self.service.sale(PLENTY).await?),
+            Case::Winners => (self.service, &self.service.sale(PLENTY).await?),
         };
         let before = server.answers().await?;
         let round = self.load(&server.process, sale, seconds).await?;
@@ -113,14 +113,9 @@ impl Stage {
     }
 
     async fn load(&self, server: &Process, sale: &Sale, seconds: u64) -> anyhow::Result<Round> {
-        let mut processes = vec![("server", server.pid)];
-        processes.extend(self.servers.iter().filter(|(name, _)| *name != "rabbitmq"));
-        // wrk is the only one of ours that ends meanwhile.
-        let before = (cpu_us(&processes)?, cpu_us_of_ended_children()?);
+        let meter = Meter::start(server.pid, self.servers)?;
         let seen = wrk::post(&self.buyers, server.address, &sale.path, &sale.body, seconds).await?;
-        let (after, wrk) = (cpu_us(&processes)?, cpu_us_of_ended_children()? - before.1);
-        let used = before.0.iter().zip(after).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
-        let cpu_us = used.chain([("wrk", wrk)]).map(|(name, us)| (name, us as f64 / seen.requests as f64)).collect();
+        let cpu_us = meter.read(seen.requests)?;
         Ok(Round { seen, cpu_us })
     }
 

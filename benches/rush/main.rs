@@ -1,21 +1,28 @@
-//! The performance table of the README: `./dev bench [--json FILE] [--rounds N] [--seconds S]`.
+//! The performance table of the README: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only sale|flow]`.
 //!
 //! Each round plays every case (`cases.rs`) once, so that a ratio compares what was measured within seconds. `hello.rs` is
 //! what all are compared with; `wrk.rs` and `buyers.lua` are the load, of one make for all. Every limit stays on: buyers and
 //! addresses are many instead. A case whose answers were not what it says fails the bench. Then the workers settle what was
 //! sold (`settle.rs`), the auditor looks at it, and redis-benchmark asks the script alone (`script.rs`).
 //!
+//! Flow control is a part of its own (`flow.rs`): permits over HTTP by callers in parallel (`callers.rs`), the limiters'
+//! scripts alone (`limiters.rs`), and a public limiter server asked in the same rounds (`throttlecrab.rs`).
+//!
 //! A new case is a line in `Case` and an arm in `Stage::play`.
 
+mod callers;
 mod cases;
 mod figures;
+mod flow;
 mod hello;
+mod limiters;
 mod machine;
 mod processes;
 mod script;
 mod service;
 mod settle;
 mod table;
+mod throttlecrab;
 mod wrk;
 
 use std::collections::BTreeMap;
@@ -28,11 +35,11 @@ use sqlx::PgPool;
 use tokio::process::Command;
 
 use cases::{Case, Stage};
-use figures::Series;
 use processes::{Process, seckill};
-use script::{Bare, RUNS};
+use script::Bare;
 use service::Service;
-use table::Found;
+use table::{Found, Sold};
+use throttlecrab::Throttlecrab;
 use wrk::Buyers;
 
 #[global_allocator]
@@ -45,6 +52,12 @@ const BUYERS_A_SECOND: u64 = 120_000;
 /// Buyers who have bought in the sale that is sold out, and are not heard of again.
 const FIRST_BUYERS: u64 = 100;
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Sale,
+    Flow,
+}
+
 #[derive(Parser)]
 struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
@@ -52,6 +65,9 @@ struct Args {
     /// How long each case is played in a round
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
+    /// One part instead of both
+    #[arg(long)]
+    only: Option<Part>,
     /// Where to write everything that was found
     #[arg(long)]
     json: Option<PathBuf>,
@@ -83,23 +99,59 @@ async fn measure(args: &Args) -> anyhow::Result<Found> {
     std::fs::create_dir_all(&logs)?;
     let sql = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
     seckill(&["migrate"]).await?;
-    let stage = set(&sql, &logs, args.seconds).await?;
+    let (redis, asked) = (std::env::var("REDIS_URL")?, |part| args.only.is_none_or(|only| only == part));
+    let mut service = Service::start(&logs.join("serve.log"), &[], sql.clone()).await?;
+    let servers = processes::servers().await?;
+    let mut sold = match asked(Part::Sale) {
+        true => Some(sell(&service, &servers, &sql, &logs, args).await?),
+        false => None,
+    };
+    let other = if asked(Part::Flow) { Throttlecrab::start(&logs).await? } else { None };
+    let mut flow = match asked(Part::Flow) {
+        true => Some(flow::over_http(&service, &servers, other.as_ref(), &redis, args.seconds).await?),
+        false => None,
+    };
+    let machine = machine::Machine::look(&sql).await?;
 
+    // Redis to itself, and to redis-benchmark.
+    service.process.kill().await?;
+    if let Some(sold) = &mut sold {
+        let prefix = std::env::var("SECKILL_REDIS__PREFIX").unwrap_or_else(|_| "sk:".into());
+        sold.script = Bare::take(&redis, &prefix, sold.sold_out)?.rounds(SCRIPT_ROUNDS).await?;
+    }
+    if let Some(flow) = &mut flow {
+        flow.ask_redis(&redis, other.as_ref()).await?;
+    }
+    Ok(Found { machine, sold, flow })
+}
+
+async fn sell(
+    service: &Service,
+    servers: &[(&'static str, u32)],
+    sql: &PgPool,
+    logs: &Path,
+    args: &Args,
+) -> anyhow::Result<Sold> {
+    let stage = set(service, servers, sql, logs, args.seconds).await?;
     play(&stage, 1, "warm-up").await?;
     let mut rounds = Vec::new();
     for n in 1..=args.rounds {
         rounds.push(play(&stage, args.seconds, &format!("round {n} of {}", args.rounds)).await?);
     }
     eprintln!("the workers settle what was sold");
-    let settled = settle::settle(&sql, &stage.servers, &logs.join("work.log")).await?;
+    let settled = settle::settle(sql, servers, &logs.join("work.log")).await?;
     settle::audit().await?;
-    let machine = machine::Machine::look(&sql).await?;
-    let script = ask_redis_alone(stage).await?;
-    Ok(Found { machine, seconds: args.seconds, rounds, settled, script })
+    Ok(Sold { seconds: args.seconds, rounds, settled, sold_out: stage.sold_out.id, script: Vec::new() })
 }
 
 /// Starts everything, and sells one sale out.
-async fn set(sql: &PgPool, logs: &Path, seconds: u64) -> anyhow::Result<Stage> {
+async fn set<'a>(
+    service: &'a Service,
+    servers: &'a [(&'static str, u32)],
+    sql: &PgPool,
+    logs: &Path,
+    seconds: u64,
+) -> anyhow::Result<Stage<'a>> {
     eprintln!("making buyers");
     let tokens = PathBuf::from(".dev/bench/tokens");
     let count = (seconds * BUYERS_A_SECOND + FIRST_BUYERS).to_string();
@@ -108,7 +160,6 @@ async fn set(sql: &PgPool, logs: &Path, seconds: u64) -> anyhow::Result<Stage> {
     let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     let (first, others) = tokens.split_at_checked(FIRST_BUYERS as usize).context("too few tokens")?;
 
-    let service = Service::start(&logs.join("serve.log"), &[], sql.clone()).await?;
     let memory_off = [("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0")];
     let forgetful = Service::start(&logs.join("forgetful.log"), &memory_off, sql.clone()).await?;
     let program = std::env::current_exe()?;
@@ -119,12 +170,12 @@ async fn set(sql: &PgPool, logs: &Path, seconds: u64) -> anyhow::Result<Stage> {
     };
     let hello = Process::start(&logs.join("hello.log"), hello)?.answers(&service.client, "/").await?;
     let sold_out = service.sale(FIRST_BUYERS.cast_signed()).await?;
-    sold_out.sell_out(&service, first).await?;
+    sold_out.sell_out(service, first).await?;
     let buyers = Buyers::write(others, PathBuf::from(".dev/bench/buyers"))?;
-    Ok(Stage { hello, service, forgetful, servers: processes::servers().await?, buyers, sold_out })
+    Ok(Stage { hello, service, forgetful, servers, buyers, sold_out })
 }
 
-async fn play(stage: &Stage, seconds: u64, what: &str) -> anyhow::Result<BTreeMap<&'static str, cases::Round>> {
+async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<BTreeMap<&'static str, cases::Round>> {
     let mut round = BTreeMap::new();
     for case in Case::ALL {
         let played = stage.play(case, seconds).await?;
@@ -134,19 +185,4 @@ async fn play(stage: &Stage, seconds: u64, what: &str) -> anyhow::Result<BTreeMa
         round.insert(case.name(), played);
     }
     Ok(round)
-}
-
-async fn ask_redis_alone(mut stage: Stage) -> anyhow::Result<Vec<(&'static script::Run, Series)>> {
-    stage.service.process.kill().await?;
-    stage.forgetful.process.kill().await?;
-    let prefix = std::env::var("SECKILL_REDIS__PREFIX").unwrap_or_else(|_| "sk:".into());
-    let mut redis = Bare::take(&std::env::var("REDIS_URL")?, &prefix, stage.sold_out.id)?;
-    let mut rates = vec![Vec::new(); RUNS.len()];
-    for n in 1..=SCRIPT_ROUNDS {
-        eprintln!("redis-benchmark: round {n} of {SCRIPT_ROUNDS}");
-        for (rates, run) in rates.iter_mut().zip(&RUNS) {
-            rates.push(redis.measure(run).await?);
-        }
-    }
-    Ok(RUNS.iter().zip(rates.into_iter().map(Series::of)).collect())
 }

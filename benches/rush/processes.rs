@@ -92,8 +92,32 @@ pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static
     Ok(processes.iter().map(|(name, pid)| (*name, used(*pid))).collect())
 }
 
+/// What a request costs in CPU time, by process; wrk is the one child of ours that ends meanwhile.
+pub struct Meter {
+    processes: Vec<(&'static str, u32)>,
+    before: Vec<(&'static str, u64)>,
+    children_before: u64,
+}
+
+impl Meter {
+    /// Of the server that answers, and of those behind it.
+    pub fn start(server: u32, behind: &[(&'static str, u32)]) -> anyhow::Result<Self> {
+        let mut processes = vec![("server", server)];
+        processes.extend(behind.iter().filter(|(name, _)| *name != "rabbitmq"));
+        let (before, children_before) = (cpu_us(&processes)?, cpu_us_of_ended_children()?);
+        Ok(Self { processes, before, children_before })
+    }
+
+    /// Microseconds a request.
+    pub fn read(&self, requests: u64) -> anyhow::Result<Vec<(&'static str, f64)>> {
+        let (after, wrk) = (cpu_us(&self.processes)?, cpu_us_of_ended_children()? - self.children_before);
+        let used = self.before.iter().zip(after).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
+        Ok(used.chain([("wrk", wrk)]).map(|(name, us)| (name, us as f64 / requests as f64)).collect())
+    }
+}
+
 /// CPU time of our children that have ended and were waited for.
-pub fn cpu_us_of_ended_children() -> anyhow::Result<u64> {
+fn cpu_us_of_ended_children() -> anyhow::Result<u64> {
     let own = Stat::read(std::process::id()).context("/proc tells nothing of us")?;
     Ok(own.ticks_of_the_dead * TICK_US)
 }

@@ -35,7 +35,7 @@ const fn run(
     Run { title, name, stock, buyers_a_call, pipeline, calls }
 }
 
-pub const RUNS: [Run; 8] = [
+const RUNS: [Run; 8] = [
     run(("incr", "INCR, to compare with"), None, 1, 1, 100_000),
     run(("incr_pipelined", "INCR, 16 in flight a connection"), None, 1, 16, 500_000),
     run(("reserve", "reserve, stock left"), Some(STOCK), 1, 1, 100_000),
@@ -62,8 +62,20 @@ impl Bare {
         Ok(Self { redis, url: url.to_owned(), terms })
     }
 
+    /// All runs, round by round.
+    pub async fn rounds(&mut self, rounds: usize) -> anyhow::Result<Vec<(&'static Run, Series)>> {
+        let mut rates = vec![Vec::new(); RUNS.len()];
+        for n in 1..=rounds {
+            eprintln!("redis-benchmark: round {n} of {rounds}");
+            for (rates, run) in rates.iter_mut().zip(&RUNS) {
+                rates.push(self.measure(run).await?);
+            }
+        }
+        Ok(RUNS.iter().zip(rates.into_iter().map(Series::of)).collect())
+    }
+
     /// Buyers a second, or INCRs.
-    pub async fn measure(&mut self, run: &Run) -> anyhow::Result<f64> {
+    async fn measure(&mut self, run: &Run) -> anyhow::Result<f64> {
         cmd("FLUSHALL").query::<()>(&mut self.redis)?;
         let sale_key = format!("{TAG}sale");
         if let Some(stock) = run.stock {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cases::{Case, Round};
 use crate::figures::{Series, thousands, two_places};
+use crate::flow;
 use crate::machine::Machine;
 use crate::script::{self, Run};
 use crate::settle::Settled;
@@ -14,16 +15,24 @@ use crate::wrk::CONNECTIONS;
 
 pub struct Found {
     pub machine: Machine,
+    pub sold: Option<Sold>,
+    pub flow: Option<flow::Found>,
+}
+
+/// The sale's part.
+pub struct Sold {
     pub seconds: u64,
     pub rounds: Vec<BTreeMap<&'static str, Round>>,
     pub settled: Settled,
+    /// The sale that is sold out.
+    pub sold_out: i64,
     pub script: Vec<(&'static Run, Series)>,
 }
 
 /// Whose CPU time the table has, beside the answering server's.
 const BEHIND: [&str; 3] = ["redis", "postgres", "wrk"];
 
-impl Found {
+impl Sold {
     fn series(&self, case: Case, figure: impl Fn(&Round) -> f64) -> Series {
         Series::of(self.rounds.iter().filter_map(|round| round.get(case.name())).map(figure))
     }
@@ -40,15 +49,15 @@ impl Found {
         self.series(case, |round| round.cpu_us(process))
     }
 
-    pub fn markdown(&self) -> String {
-        let mut text = String::new();
-        let rounds = self.rounds.len();
+    fn markdown(&self, machine: &Machine, text: &mut String) {
         let _ = writeln!(
             text,
-            "{}: medians of {rounds} interleaved rounds of {} s (least–most), wrk with {CONNECTIONS} connections on the \
-             same machine.\n\n| answer | requests/s | of hello-world | p50, p99 ms | server | Redis | PostgreSQL | wrk |\n\
+            "{}: medians of {} interleaved rounds of {} s (least–most), wrk with {CONNECTIONS} connections on the same \
+             machine.\n\n| answer | requests/s | of hello-world | p50, p99 ms | server | Redis | PostgreSQL | wrk |\n\
              |---|---|---|---|---|---|---|---|",
-            self.machine, self.seconds
+            machine,
+            self.rounds.len(),
+            self.seconds
         );
         for case in Case::ALL {
             let ms = |figure: fn(&Round) -> u64| self.series(case, |round| figure(round) as f64 / 1000.0).median();
@@ -68,10 +77,9 @@ impl Found {
         for (run, rate) in &self.script {
             let _ = writeln!(text, "| redis-benchmark: {} | {} |", run.title, rate.in_words(thousands));
         }
-        text
     }
 
-    pub fn json(&self) -> Value {
+    fn json(&self) -> Value {
         let cases = Case::ALL.map(|case| {
             let cpu = ["server"].iter().chain(&BEHIND).map(|p| ((*p).to_owned(), self.cpu_us(case, p).json()));
             let figures = json!({
@@ -87,7 +95,6 @@ impl Found {
         });
         let ratio = |case| self.of_hello(case).median();
         json!({
-            "machine": self.machine.json(),
             "rounds": self.rounds.len(),
             "seconds": self.seconds,
             "connections": CONNECTIONS,
@@ -100,5 +107,28 @@ impl Found {
             "settled": self.settled.json(),
             "redis_benchmark": script::json(&self.script),
         })
+    }
+}
+
+impl Found {
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        match &self.sold {
+            Some(sold) => sold.markdown(&self.machine, &mut text),
+            None => _ = writeln!(text, "{}.", self.machine),
+        }
+        if let Some(flow) = &self.flow {
+            flow.markdown(&mut text);
+        }
+        text
+    }
+
+    pub fn json(&self) -> Value {
+        let mut json = self.sold.as_ref().map_or_else(|| json!({}), Sold::json);
+        json["machine"] = self.machine.json();
+        if let Some(flow) = &self.flow {
+            json["flow"] = flow.json();
+        }
+        json
     }
 }

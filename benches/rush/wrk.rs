@@ -14,7 +14,7 @@ pub const CONNECTIONS: u64 = 256;
 /// Buyers come from 22,500 addresses, 10.100.100.100 and on, all of one length: at 1200 a minute for each, none is ever
 /// refused for where it comes from.
 const OCTETS: usize = 150;
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/rush/buyers.lua");
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/rush");
 
 /// Buyers, each the part of a request that is his own, in records of one length.
 pub struct Buyers {
@@ -69,9 +69,21 @@ impl Seen {
 
 /// Posts the same body to one path, for buyer after buyer, for so many seconds.
 pub async fn post(buyers: &Buyers, to: SocketAddr, path: &str, body: &str, seconds: u64) -> anyhow::Result<Seen> {
+    let (file, record) = (buyers.file.to_string_lossy(), buyers.record.to_string());
+    run("buyers.lua", to, CONNECTIONS, &[&file, &record, path, body], seconds).await
+}
+
+/// Plays a script of this folder.
+pub async fn run(
+    script: &str,
+    to: SocketAddr,
+    connections: u64,
+    arguments: &[&str],
+    seconds: u64,
+) -> anyhow::Result<Seen> {
     let mut wrk = Command::new("wrk");
-    wrk.args(["-t", THREADS, "-c", &CONNECTIONS.to_string(), "-d", &format!("{seconds}s"), "-s", SCRIPT]);
-    wrk.arg(format!("http://{to}")).arg("--").arg(&buyers.file).arg(buyers.record.to_string()).args([path, body]);
+    wrk.args(["-t", THREADS, "-c", &connections.to_string(), "-d", &format!("{seconds}s"), "-s"]);
+    wrk.arg(format!("{SCRIPTS}/{script}")).arg(format!("http://{to}")).arg("--").args(arguments);
     let done = wrk.kill_on_drop(true).output().await.context("wrk")?;
     let said = String::from_utf8_lossy(&done.stdout);
     ensure!(done.status.success(), "wrk: {said}{}", String::from_utf8_lossy(&done.stderr));
