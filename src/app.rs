@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{Console, SessionTerms};
+use crate::channel::Channels;
 use crate::config::{self, Config};
 use crate::flow::FlowError;
 use crate::flow::book::Book;
@@ -31,6 +32,7 @@ use crate::ledger::Ledger;
 use crate::ledger::commit::Committer;
 use crate::ledger::notices::{Doorbell, Topic, Wakers};
 use crate::pages;
+use crate::pay::{Cashier, PayTerms};
 use crate::sale::barred::Barred;
 use crate::sale::catalog::Catalog;
 use crate::sale::refill;
@@ -148,6 +150,7 @@ impl Service {
         let book = Arc::new(Book::load(parts.shop.ledger.clone(), catalog.instance()).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?;
         let console = Console::new(parts.shop.ledger.clone(), limiter.clone(), session_terms(&config.admin))?;
+        let cashier = cashier(config, parts.shop.ledger.clone(), parts.bell.clone())?;
         let guard = Guard::new(Arc::clone(&book), limiter, config.flow.queue_max);
 
         let committer = Committer::start(
@@ -165,7 +168,7 @@ impl Service {
         follow_policies(&parts, &book);
         parts.guard(Some(Arc::clone(&health)));
         if with_workers {
-            workers::spawn_workers(&parts, None);
+            workers::spawn_workers(&parts, None, &cashier);
         }
 
         let reception = web::Data::new(Reception {
@@ -176,6 +179,7 @@ impl Service {
             api: Api::new(config.dev, pages::document())?,
             guard,
             console,
+            cashier,
             dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
@@ -233,6 +237,22 @@ impl Service {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Payments and refunds, for commands: what they leave to do is found without a bell.
+pub fn till_of_money(config: &Config) -> anyhow::Result<Cashier> {
+    cashier(config, shop(config)?.ledger, Doorbell::default())
+}
+
+/// Who takes payments and refunds.
+fn cashier(config: &Config, ledger: Ledger, bell: Doorbell) -> anyhow::Result<Cashier> {
+    let terms = PayTerms {
+        currency: config.payments.currency.clone(),
+        wait_ms: config.payments.wait_ms,
+        ask_after: Duration::from_millis(config.payments.ask_after_ms),
+    };
+    let channels = Channels::new(&config.channels)?;
+    Ok(Cashier::new(ledger, channels, bell, terms))
 }
 
 fn session_terms(admin: &config::Admin) -> SessionTerms {

@@ -15,6 +15,8 @@ pub const DEFAULTS: &str = include_str!("../config.default.toml");
 
 /// A secret for development mode alone, so that `SECKILL_DEV=1` is enough to start.
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
+/// ... and for the sandbox of payments.
+const DEV_CHANNEL_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
@@ -33,6 +35,8 @@ pub struct Config {
     pub admin: Admin,
     pub work: Work,
     pub outflow: Outflow,
+    pub payments: Payments,
+    pub channels: Channels,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -175,6 +179,33 @@ pub struct Outflow {
     pub backoff_max_ms: u64,
 }
 
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Payments {
+    pub currency: String,
+    pub wait_ms: u64,
+    pub ask_after_ms: u64,
+    pub batch_max: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channels {
+    pub sandbox: Channel,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channel {
+    pub url: String,
+    #[serde(deserialize_with = "comma_separated")]
+    pub secrets: Vec<String>,
+    pub rate: i64,
+    pub refund_rate: i64,
+    pub jitter_ms: i64,
+    pub timeout_ms: u64,
+}
+
 /// Why the configuration cannot be used; names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -194,7 +225,7 @@ macro_rules! sensitive {
         }
     )+};
 }
-sensitive!(Auth, Database, Redis, Amqp, Alarms);
+sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel);
 
 impl Config {
     /// The defaults under the process's environment.
@@ -319,17 +350,69 @@ impl Config {
             (usize::try_from(self.outbox.batch_max).unwrap_or(0), "outbox.batch_max", "SECKILL_OUTBOX__BATCH_MAX"),
             (self.outbox.max_attempts as usize, "outbox.max_attempts", "SECKILL_OUTBOX__MAX_ATTEMPTS"),
             (self.outflow.max_attempts as usize, "outflow.max_attempts", "SECKILL_OUTFLOW__MAX_ATTEMPTS"),
+            (self.payments.batch_max, "payments.batch_max", "SECKILL_PAYMENTS__BATCH_MAX"),
             (self.amqp.prefetch.into(), "amqp.prefetch", "SECKILL_AMQP__PREFETCH"),
         ] {
             if !(1..=1_000_000).contains(&value) {
                 return wrong(setting, "must be 1 to 1000000", variable);
             }
         }
+        self.check_payments()?;
         if !(100..=60_000).contains(&self.outflow.request_timeout_ms) {
             let variable = "SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS";
             return wrong("outflow.request_timeout_ms", "must be 100 to 60000", variable);
         }
         Ok(self)
+    }
+}
+
+impl Config {
+    fn check_payments(&mut self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        let terms = &self.payments;
+        if terms.currency.len() != 3 || !terms.currency.bytes().all(|b| b.is_ascii_uppercase()) {
+            return wrong(
+                "payments.currency",
+                "must be three capital letters (ISO 4217)",
+                "SECKILL_PAYMENTS__CURRENCY",
+            );
+        }
+        if terms.wait_ms > 86_400_000 {
+            return wrong("payments.wait_ms", "must be at most 86400000, which is a day", "SECKILL_PAYMENTS__WAIT_MS");
+        }
+        if !(100..=3_600_000).contains(&terms.ask_after_ms) {
+            return wrong("payments.ask_after_ms", "must be 100 to 3600000", "SECKILL_PAYMENTS__ASK_AFTER_MS");
+        }
+        let channel = &mut self.channels.sandbox;
+        if self.dev && channel.secrets.is_empty() {
+            channel.secrets.push(DEV_CHANNEL_SECRET.to_owned());
+        }
+        if !channel.url.is_empty() && !channel.url.starts_with("http://") {
+            let problem = "must be an http:// address (for https, a proxy of yours)";
+            return wrong("channels.sandbox.url", problem, "SECKILL_CHANNELS__SANDBOX__URL");
+        }
+        if channel.secrets.len() > 2 || channel.secrets.iter().any(|secret| Secret::parse(secret).is_err()) {
+            let problem = "must be one or two of whsec_ and base64 of 24 to 64 bytes";
+            return wrong("channels.sandbox.secrets", problem, "SECKILL_CHANNELS__SANDBOX__SECRETS");
+        }
+        if !(1..=10_000).contains(&channel.rate) {
+            return wrong("channels.sandbox.rate", "must be 1 to 10000", "SECKILL_CHANNELS__SANDBOX__RATE");
+        }
+        if !(1..=100).contains(&channel.refund_rate) {
+            let variable = "SECKILL_CHANNELS__SANDBOX__REFUND_RATE";
+            return wrong("channels.sandbox.refund_rate", "must be 1 to 100", variable);
+        }
+        if !(0..=10_000).contains(&channel.jitter_ms) {
+            return wrong("channels.sandbox.jitter_ms", "must be 0 to 10000", "SECKILL_CHANNELS__SANDBOX__JITTER_MS");
+        }
+        if !(100..=60_000).contains(&channel.timeout_ms) {
+            return wrong(
+                "channels.sandbox.timeout_ms",
+                "must be 100 to 60000",
+                "SECKILL_CHANNELS__SANDBOX__TIMEOUT_MS",
+            );
+        }
+        Ok(())
     }
 }
 

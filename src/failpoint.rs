@@ -4,8 +4,8 @@
 //! process when the place is passed for the 21st time; see the `fail` crate for the grammar. Without the feature the
 //! macro is nothing.
 
-/// Every place there is, in the order in which a purchase meets them; then an outflow's.
-pub const PLACES: [&str; 26] = [
+/// Every place there is, in the order in which a purchase meets them; then an outflow's, and money's.
+pub const PLACES: [&str; 38] = [
     "purchase.reserved",
     "purchase.committed",
     "commit.before",
@@ -32,6 +32,18 @@ pub const PLACES: [&str; 26] = [
     "outflow.claimed",
     "outflow.sent",
     "outflow.settled",
+    "pay.before_commit",
+    "pay.after_commit",
+    "pay.claimed",
+    "pay.sent",
+    "pay.settled",
+    "ask.answered",
+    "money.before_commit",
+    "money.after_commit",
+    "refund.before_commit",
+    "refund.after_commit",
+    "refunded.before_commit",
+    "refunded.after_commit",
 ];
 
 /// Aborts the process here, where FAILPOINTS says so.
@@ -66,6 +78,10 @@ mod tests {
             include_str!("ledger/commit.rs"),
             include_str!("ledger/fulfil.rs"),
             include_str!("ledger/end.rs"),
+            include_str!("ledger/payments.rs"),
+            include_str!("ledger/money.rs"),
+            include_str!("pay/send.rs"),
+            include_str!("pay/ask.rs"),
         ]
         .concat();
         for place in PLACES {

@@ -8,7 +8,7 @@
 //! 4. [`queue`] — RabbitMQ, the conveyor between them.
 //! 5. [`channel`] — the receivers outside.
 //! 6. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit. And [`flow`] — permits for
-//!    whoever may ask, and how fast things may go.
+//!    whoever may ask, and how fast things may go. And [`pay`] — money, there and back.
 //!    And [`admin`] — people who look after it.
 //! 7. [`http`] and [`pages`] — the way in. 8. [`worker`] — what goes on by itself.
 //! 9. [`load`] — the rush, which speaks HTTP only. 10. [`app`] — everything wired together.
@@ -29,6 +29,7 @@ pub mod http;
 pub mod ledger;
 pub mod load;
 pub mod pages;
+pub mod pay;
 pub mod queue;
 pub mod sale;
 pub mod telemetry;

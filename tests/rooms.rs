@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 17] = [
+const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("domain", &[]),
     ("config", &["domain"]),
     ("telemetry", &[]),
@@ -18,8 +18,9 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("channel", &["domain", "config"]),
     ("sale", &["domain", "gate", "ledger", "queue"]),
     ("flow", &["domain", "gate", "ledger", "queue", "channel"]),
+    ("pay", &["domain", "ledger", "queue", "channel"]),
     ("admin", &["domain", "gate", "ledger", "flow"]),
-    ("http", &["domain", "sale", "flow", "admin"]),
+    ("http", &["domain", "sale", "flow", "pay", "admin"]),
     ("pages", &["domain", "sale"]),
     ("worker", &["domain", "sale"]),
     (
@@ -30,8 +31,10 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
             "gate",
             "ledger",
             "queue",
+            "channel",
             "sale",
             "flow",
+            "pay",
             "admin",
             "http",
             "pages",
@@ -39,7 +42,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
             "telemetry",
         ],
     ),
-    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "admin", "http", "load", "app"]),
+    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "load", "app"]),
 ];
 
 /// Crates that only one room may name.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Parts, upkeep};
+use super::{Parts, cashier, upkeep};
 use crate::config::Config;
 use crate::domain::signature::Secret;
 use crate::flow::adapt::Controller;
@@ -20,7 +20,9 @@ use crate::flow::tell::Teller;
 use crate::http;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
-use crate::queue::{Broker, Publisher, Source};
+use crate::pay::Cashier;
+use crate::pay::send::Sender;
+use crate::queue::{Broker, Publisher, QueueError, Source};
 use crate::sale::deliver::Relay;
 use crate::sale::expire::Expiries;
 use crate::sale::fulfil::Fulfilment;
@@ -31,7 +33,7 @@ use crate::telemetry;
 use crate::worker::repeat;
 
 /// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 12] = [
+pub const WORKERS: [&str; 14] = [
     "relay",
     "fulfil",
     "expire",
@@ -44,12 +46,15 @@ pub const WORKERS: [&str; 12] = [
     "adapt",
     "alarms",
     "outflow",
+    "pay",
+    "ask",
 ];
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = telemetry::metrics();
     let parts = Parts::assemble(config)?;
+    let cashier = cashier(&parts.config, parts.shop.ledger.clone(), parts.bell.clone())?;
     if let Some(bind) = parts.config.work.metrics_bind {
         let metrics = metrics.clone();
         let show = move || App::new().configure(http::figures(metrics.clone()));
@@ -64,7 +69,7 @@ pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: Cancella
     }
     parts.tasks.spawn(upkeep(metrics, parts.stop.clone()));
     parts.guard(None);
-    spawn_workers(&parts, only.as_ref());
+    spawn_workers(&parts, only.as_ref(), &cashier);
     tracing::info!("working");
     stop.cancelled().await;
     parts.shut().await;
@@ -72,7 +77,7 @@ pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: Cancella
     Ok(())
 }
 
-pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
+pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cashier: &Cashier) {
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
     let Parts { config, shop, bell, wakers, stop, tasks } = parts;
     let ledger = &shop.ledger;
@@ -115,7 +120,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
     }
     if wanted("expire") {
         let expiries = expiries.clone();
-        let intake = Intake::new(broker, Source::OrderExpire, config.orders.batch_max);
+        let intake = Intake::new(broker.clone(), Source::OrderExpire, config.orders.batch_max);
         spawn_intake(parts, "expire", intake, move |bodies| {
             let expiries = expiries.clone();
             async move { expiries.settle(&bodies).await }
@@ -211,11 +216,31 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>) {
         }));
     }
     if wanted("outflow") {
-        spawn_outflow(parts);
+        spawn_outflow(parts, cashier);
+    }
+    if wanted("pay") {
+        let sender = Sender::new(cashier.clone(), tasks.clone());
+        let intake = Intake::new(broker, Source::PaymentRequested, config.payments.batch_max);
+        spawn_intake(parts, "pay", intake, move |bodies| {
+            let sender = sender.clone();
+            async move { sender.settle(&bodies).await }
+        });
+    }
+    if wanted("ask") {
+        let (asker, watch) = (cashier.clone(), cashier.clone());
+        let every = Duration::from_secs(1);
+        tasks.spawn(repeat("ask", every, None, stop.clone(), move || {
+            let asker = asker.clone();
+            async move { asker.ask().await }
+        }));
+        tasks.spawn(repeat("money", every, None, stop.clone(), move || {
+            let watch = watch.clone();
+            async move { watch.watch().await }
+        }));
     }
 }
 
-fn spawn_outflow(parts: &Parts) {
+fn spawn_outflow(parts: &Parts, cashier: &Cashier) {
     let terms = &parts.config.outflow;
     let terms = DrainTerms {
         request_timeout: Duration::from_millis(terms.request_timeout_ms),
@@ -225,7 +250,8 @@ fn spawn_outflow(parts: &Parts) {
             backoff_max_ms: terms.backoff_max_ms,
         },
     };
-    let drain = Drain::new(parts.shop.ledger.clone(), terms, parts.tasks.clone());
+    let secrets = cashier.channels.iter().map(|channel| (channel.outflow(), channel.secret.clone())).collect();
+    let drain = Drain::new(parts.shop.ledger.clone(), terms, secrets, parts.tasks.clone());
     let (every, wake) = (Duration::from_secs(1), parts.wakers.subscribe(Topic::Outflow));
     let watch = drain.clone();
     parts.tasks.spawn(repeat("outflow", every, Some(wake), parts.stop.clone(), move || {
@@ -238,13 +264,14 @@ fn spawn_outflow(parts: &Parts) {
     }));
 }
 
-fn spawn_intake<F>(
+fn spawn_intake<F, E>(
     parts: &Parts,
     name: &'static str,
     intake: Intake,
     settle: impl Fn(Vec<Vec<u8>>) -> F + Clone + Send + Sync + 'static,
 ) where
-    F: Future<Output = Result<Vec<usize>, SaleError>> + Send + 'static,
+    F: Future<Output = Result<Vec<usize>, E>> + Send + 'static,
+    E: From<QueueError> + std::fmt::Display + Send + 'static,
 {
     let (intake, stop) = (Arc::new(Mutex::new(intake)), parts.stop.clone());
     parts.tasks.spawn(repeat(name, Duration::ZERO, None, parts.stop.clone(), move || {

@@ -1,4 +1,5 @@
-//! Posting JSON to a receiver, at a moment: the connection is made beforehand, and the request leaves with the call.
+//! Posting JSON to a receiver, at a moment: the connection is made beforehand, and the request leaves with the call. And
+//! asking it something.
 //!
 //! Plain HTTP/1.1 only, one request at a time on a connection. Redirects are not followed.
 
@@ -20,8 +21,10 @@ use uuid::Uuid;
 
 /// Connections that are kept for the next request, for each receiver; a sender rarely has more under way.
 const IDLE_MAX: usize = 16;
-/// Of an answer only its beginning is looked at, by people.
-const ANSWER_MAX_BYTES: usize = 16 * 1024;
+/// A longer answer is read no further.
+const ANSWER_MAX_BYTES: usize = 512 * 1024;
+/// Of a text, people are shown the beginning.
+const SHOWN_CHARS: usize = 200;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -54,8 +57,15 @@ impl PostError {
 pub struct Answer {
     pub status: u16,
     pub retry_after: Option<Duration>,
-    /// The beginning of the body.
-    pub text: String,
+    /// Empty where it was too long, or broke off.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// The beginning of the body, for people.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).chars().take(SHOWN_CHARS).collect()
+    }
 }
 
 /// Posts to receivers, keeping connections.
@@ -86,23 +96,38 @@ impl Poster {
         headers: &[(&'static str, String)],
         body: Vec<u8>,
     ) -> Result<Ready, PostError> {
-        let uri: Uri = target.parse().map_err(|_| PostError::Target)?;
-        let authority = uri.authority().ok_or(PostError::Target)?.clone();
-        if uri.scheme_str() != Some("http") {
-            return Err(PostError::Target);
-        }
+        let key = HeaderValue::from_str(&key.to_string()).map_err(|_| PostError::Target)?;
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() =
-            uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| PostError::Target)?;
-        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| PostError::Target)?;
-        let key = HeaderValue::from_str(&key.to_string()).map_err(|_| PostError::Target)?;
-        let own = [(HOST, host), (CONTENT_TYPE, HeaderValue::from_static("application/json")), (IDEMPOTENCY_KEY, key)];
+        let own = [(CONTENT_TYPE, HeaderValue::from_static("application/json")), (IDEMPOTENCY_KEY, key)];
         request.headers_mut().extend(own);
         for (name, value) in headers {
             let value = HeaderValue::from_str(value).map_err(|_| PostError::Target)?;
             request.headers_mut().insert(*name, value);
         }
+        self.ready(target, request).await
+    }
+
+    /// Asks a receiver for something.
+    pub async fn get(&self, target: &str, patience: Duration) -> Result<Answer, PostError> {
+        let asking = async {
+            let ready = self.ready(target, Request::new(Full::default())).await?;
+            self.send(ready, patience).await
+        };
+        timeout(patience, asking).await.unwrap_or(Err(PostError::TimeOut))
+    }
+
+    /// Addresses a request, and sees to a connection for it.
+    async fn ready(&self, target: &str, mut request: Request<Full<Bytes>>) -> Result<Ready, PostError> {
+        let uri: Uri = target.parse().map_err(|_| PostError::Target)?;
+        let authority = uri.authority().ok_or(PostError::Target)?.clone();
+        if uri.scheme_str() != Some("http") {
+            return Err(PostError::Target);
+        }
+        *request.uri_mut() =
+            uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| PostError::Target)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| PostError::Target)?;
+        request.headers_mut().insert(HOST, host);
         let link = match self.kept(authority.as_str()).await {
             Some(link) => link,
             None => {
@@ -168,9 +193,9 @@ impl Link {
             // An answer that is too long, or breaks off, is an answer all the same: its status has been read.
             let body = Limited::new(response.into_body(), ANSWER_MAX_BYTES).collect().await;
             let whole = body.is_ok();
-            let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).chars().take(200).collect());
+            let body = body.map(|b| b.to_bytes()).unwrap_or_default();
             let retry_after = retry_after.map(Duration::from_secs);
-            Ok((Answer { status, retry_after, text: text.unwrap_or_default() }, whole))
+            Ok((Answer { status, retry_after, body }, whole))
         };
         tokio::pin!(answer);
         tokio::select! {

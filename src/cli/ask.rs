@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use super::{ACTOR, CouldNotRun, CreateArgs, Format, OrdersArgs, print};
-use crate::app::shop;
+use crate::app::{shop, till_of_money};
 use crate::config::Config;
 use crate::domain::ids::{SaleId, Units};
 use crate::domain::sale::{NewSale, SaleStatus, Stock};
@@ -48,6 +48,7 @@ pub async fn seed(config: &Config) -> anyhow::Result<()> {
         starts_in_ms: 0,
         ends_in_ms: 30 * 86_400_000,
         pay_within_ms: 900_000,
+        refund_returns_stock: true,
         min_level: 0,
         waves: Vec::new(),
     };
@@ -66,6 +67,7 @@ pub async fn create_sale(config: &Config, args: CreateArgs) -> anyhow::Result<()
         starts_in_ms: seconds(args.starts_in, "starts-in")?,
         ends_in_ms: seconds(args.ends_in, "ends-in")?,
         pay_within_ms: seconds(args.pay_within, "pay-within")?,
+        refund_returns_stock: !args.keep_refunded,
         min_level: args.min_level,
         waves: args.waves,
     };
@@ -146,7 +148,7 @@ pub async fn retry(config: &Config, ids: &[i64]) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn audit(config: &Config, sale: Option<i64>, json: bool) -> anyhow::Result<ExitCode> {
+pub async fn audit(config: &Config, sale: Option<i64>, channel: bool, json: bool) -> anyhow::Result<ExitCode> {
     let shop = shop(config)?;
     let could_not = |why: String| anyhow::Error::new(CouldNotRun(why));
     let sales = match sale {
@@ -161,13 +163,19 @@ pub async fn audit(config: &Config, sale: Option<i64>, json: bool) -> anyhow::Re
         let verdict = shop.audit(sale, config.reconcile.retire_after_ms).await.map_err(|e| could_not(e.to_string()))?;
         verdicts.push(verdict.ok_or_else(|| could_not(format!("there is no sale {sale}")))?);
     }
+    let channels = match channel {
+        true => till_of_money(config)?.compare().await.map_err(|e| could_not(e.to_string()))?,
+        false => Vec::new(),
+    };
+    let agreed = channels.iter().all(|channel| channel.held);
     if json {
-        let held = verdicts.iter().all(|verdict| verdict.held);
-        println!("{}", json!({ "held": held, "sales": verdicts }));
+        let held = agreed && verdicts.iter().all(|verdict| verdict.held);
+        println!("{}", json!({ "held": held, "sales": verdicts, "channels": channels }));
     } else {
         verdicts.iter().for_each(print::verdict);
+        channels.iter().for_each(print::channel_verdict);
     }
-    judge(&verdicts)
+    if agreed { judge(&verdicts) } else { Ok(ExitCode::from(1)) }
 }
 
 /// The exit code: 1 as soon as something is broken, 2 when nothing is, but not all could be looked at.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod ask;
+mod money;
 mod outflow;
 mod policies;
 mod print;
@@ -64,6 +65,9 @@ enum Command {
         /// Only this sale
         #[arg(long)]
         sale: Option<i64>,
+        /// Compare our books with the payment channels' too
+        #[arg(long)]
+        channel: bool,
         /// Print one JSON document
         #[arg(long)]
         json: bool,
@@ -87,6 +91,12 @@ enum Command {
     /// Accounts of the admin console
     #[command(subcommand)]
     Admin(admin::AdminCommand),
+    /// Payments, and what channels said that does not fit
+    #[command(subcommand)]
+    Payments(money::PaymentsCommand),
+    /// Money that goes back
+    #[command(subcommand)]
+    Refunds(money::RefundsCommand),
     /// Queues that leave at a constant rate
     #[command(subcommand)]
     Outflow(outflow::OutflowCommand),
@@ -147,6 +157,9 @@ struct CreateArgs {
     /// Seconds from now until it ends
     #[arg(long, default_value_t = 3600, allow_hyphen_values = true)]
     ends_in: i64,
+    /// Keep units whose money went back, instead of selling them again
+    #[arg(long)]
+    keep_refunded: bool,
     /// Seconds to pay in
     #[arg(long, default_value_t = 900)]
     pay_within: i64,
@@ -247,13 +260,15 @@ impl Command {
             Self::Token(args) => rush::tokens(&config, args).await?,
             Self::Orders(args) => ask::orders(&config, args).await?,
             Self::Load(args) => return rush::load(&config, args).await,
-            Self::Audit { sale, json } => return ask::audit(&config, sale, json).await,
+            Self::Audit { sale, channel, json } => return ask::audit(&config, sale, channel, json).await,
             Self::Outbox(OutboxCommand::List { format, limit }) => ask::parked(&config, format, limit).await?,
             Self::Outbox(OutboxCommand::Retry { ids }) => ask::retry(&config, &ids).await?,
             Self::App(policies::AppCommand::Create { name }) => policies::create_app(&config, &name).await?,
             Self::Alarms { format, limit } => ask::alarms(&config, format, limit).await?,
             Self::Policy(command) => policies::run(&config, command).await?,
             Self::Admin(command) => command.run(&config).await?,
+            Self::Payments(command) => command.run(&config).await?,
+            Self::Refunds(command) => command.run(&config).await?,
             Self::Outflow(command) => command.run(&config).await?,
         }
         Ok(ExitCode::SUCCESS)

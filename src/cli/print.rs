@@ -14,6 +14,7 @@ use crate::ledger::alarms::Alarm;
 use crate::ledger::orders::OwnedOrder;
 use crate::ledger::outbox::ParkedRow;
 use crate::ledger::sales::SaleFigures;
+use crate::pay::compare::ChannelVerdict;
 use crate::sale::audit::SaleVerdict;
 
 /// Prints rows of one kind; the fields of `T` are the columns.
@@ -170,6 +171,8 @@ pub fn verdict(verdict: &SaleVerdict) {
             flight.promised_units, flight.unconfirmed_units, flight.unreleased_units, flight.messages
         ),
     };
+    let state =
+        if flight.money > 0 { format!("{state}; {} payments and refunds under way", flight.money) } else { state };
     let redis = verdict.redis_available.map_or("-".to_owned(), |n| n.to_string());
     println!(
         "sale {}: {word} ({state}); total {}, left {}, in live orders {}, for sale in Redis {redis}",
@@ -181,6 +184,16 @@ pub fn verdict(verdict: &SaleVerdict) {
             println!("    {evidence}");
         }
     }
+}
+
+/// What comparing with a channel's books came to.
+pub fn channel_verdict(verdict: &ChannelVerdict) {
+    let word = if verdict.held { "held" } else { "BROKEN" };
+    println!(
+        "channel {}: {word}; {} movements of money, {} of them not heard of yet",
+        verdict.channel, verdict.movements, verdict.under_way
+    );
+    verdict.differences.iter().for_each(|difference| println!("  {difference}"));
 }
 
 /// A policy in one line.

@@ -17,6 +17,10 @@ pub enum Kind {
     Refusals,
     /// The limiter's Redis does not answer.
     LimiterDown,
+    /// Callbacks that do not fit what is known, set aside.
+    SetAside,
+    /// Refunds that their channel has refused.
+    RefundFailed,
 }
 
 impl Kind {
@@ -28,6 +32,8 @@ impl Kind {
             Self::DeadChannel => "dead-channel",
             Self::Refusals => "refusals",
             Self::LimiterDown => "limiter-down",
+            Self::SetAside => "set-aside",
+            Self::RefundFailed => "refund-failed",
         }
     }
 }

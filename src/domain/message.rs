@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::ids::{OrderId, SaleId, uuid_from};
+use super::payment::PaymentId;
 
 /// What an outbox row asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,10 +13,12 @@ pub enum Kind {
     OrderExpire,
     HoldRelease,
     WaveRelease,
+    PaymentRequested,
 }
 
 impl Kind {
-    pub const ALL: [Self; 4] = [Self::OrderPlaced, Self::OrderExpire, Self::HoldRelease, Self::WaveRelease];
+    pub const ALL: [Self; 5] =
+        [Self::OrderPlaced, Self::OrderExpire, Self::HoldRelease, Self::WaveRelease, Self::PaymentRequested];
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.as_str() == text)
@@ -27,6 +30,7 @@ impl Kind {
             Self::OrderExpire => "order_expire",
             Self::HoldRelease => "hold_release",
             Self::WaveRelease => "wave_release",
+            Self::PaymentRequested => "payment_requested",
         }
     }
 
@@ -54,6 +58,14 @@ pub struct OrderExpireV1 {
     pub version: Version<1>,
     pub order_id: OrderId,
     pub due_at_ms: i64,
+}
+
+/// A payment waits for a slot of its channel. Everything else is in its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PaymentRequestedV1 {
+    pub version: Version<1>,
+    pub payment_id: PaymentId,
 }
 
 /// A payload's version: written as its number, and read as no other.

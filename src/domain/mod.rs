@@ -11,6 +11,7 @@ pub mod limiter;
 pub mod message;
 pub mod order;
 pub mod outflow;
+pub mod payment;
 pub mod policy;
 pub mod policy_form;
 pub mod sale;

@@ -139,6 +139,8 @@ pub struct NewSale {
     pub starts_in_ms: i64,
     pub ends_in_ms: i64,
     pub pay_within_ms: i64,
+    /// Whether units are for sale again when their money went back.
+    pub refund_returns_stock: bool,
     pub min_level: i64,
     /// Parts of the stock that are held back at first.
     pub waves: Vec<Wave>,

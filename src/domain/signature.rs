@@ -53,6 +53,15 @@ impl Secret {
     }
 }
 
+/// The headers that a signed message carries.
+pub fn signed_headers(secret: &Secret, id: &str, now_s: i64, body: &[u8]) -> Vec<(&'static str, String)> {
+    vec![
+        ("webhook-id", id.to_owned()),
+        ("webhook-timestamp", now_s.to_string()),
+        ("webhook-signature", secret.sign(id, now_s, body)),
+    ]
+}
+
 /// Whether one of a message's signatures is by one of the keys that live: the new one, and for a while the old one.
 pub fn verify(
     keys: &[Secret],

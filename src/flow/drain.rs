@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::channel::post::{Answer, PostError, Poster, Ready};
 use crate::die_at;
 use crate::domain::outflow::{LATENESS, LEAD, PROMPT, Verdict};
+use crate::domain::signature::{Secret, signed_headers};
 use crate::domain::step::Step;
 use crate::ledger::outbox::RetryTerms;
 use crate::ledger::slots::{Settled, Slot};
@@ -46,15 +47,17 @@ pub struct Drain {
     poster: Arc<Poster>,
     terms: DrainTerms,
     tasks: TaskTracker,
+    /// Whose requests are signed, and with what.
+    secrets: Arc<HashMap<String, Secret>>,
     under_way: Arc<Mutex<HashMap<String, usize>>>,
     misses: Arc<AtomicU32>,
 }
 
 impl Drain {
     /// Requests go on in `tasks` after the step that claimed them.
-    pub fn new(ledger: Ledger, terms: DrainTerms, tasks: TaskTracker) -> Self {
+    pub fn new(ledger: Ledger, terms: DrainTerms, secrets: HashMap<String, Secret>, tasks: TaskTracker) -> Self {
         let (poster, under_way, misses) = (Arc::default(), Arc::default(), Arc::default());
-        Self { ledger, poster, terms, tasks, under_way, misses }
+        Self { ledger, poster, terms, tasks, secrets: Arc::new(secrets), under_way, misses }
     }
 
     fn lease(&self) -> Duration {
@@ -100,7 +103,9 @@ impl Drain {
     async fn deliver(&self, slot: Slot) {
         let body = slot.payload.to_string().into_bytes();
         // A connection that comes too late for this slot is there for the next.
-        let preparing = timeout(CONNECT_MAX, self.poster.prepare(&slot.target, slot.item, &[], body));
+        let sign = |secret| signed_headers(secret, &slot.item.to_string(), slot.at_s(), &body);
+        let headers = self.secrets.get(&slot.channel).map(sign).unwrap_or_default();
+        let preparing = timeout(CONNECT_MAX, self.poster.prepare(&slot.target, slot.item, &headers, body));
         let prepared = preparing.await.unwrap_or_else(|_| Err(PostError::Connect("not in time".to_owned())));
         let verdict = match prepared {
             Ok(ready) => {
@@ -192,7 +197,7 @@ impl Drain {
 /// What an answer, or the lack of one, means for the item.
 fn verdict(answer: &Result<Answer, PostError>) -> Verdict {
     match answer {
-        Ok(answer) => Verdict::of(answer.status, answer.retry_after, &answer.text),
+        Ok(answer) => Verdict::of(answer.status, answer.retry_after, &answer.text()),
         Err(PostError::Target) => Verdict::Refused(PostError::Target.to_string()),
         // A receiver that is not there is no fault of the item's: it waits, and counts nothing.
         Err(error) if error.nothing_sent() => Verdict::NotNow(UNREACHABLE_REST),

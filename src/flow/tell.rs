@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::FlowError;
 use crate::channel::post::{Answer, PostError, Poster};
-use crate::domain::signature::Secret;
+use crate::domain::signature::{Secret, signed_headers};
 use crate::domain::step::Step;
 use crate::ledger::Ledger;
 use crate::ledger::alarms::Untold;
@@ -52,11 +52,7 @@ impl Teller {
             "data": { "id": alarm.id, "kind": alarm.kind, "subject": alarm.subject, "details": alarm.details },
         });
         let (id, body) = (format!("alarm-{}-{what}", alarm.id), body.to_string().into_bytes());
-        let headers = [
-            ("webhook-id", id.clone()),
-            ("webhook-timestamp", now_s.to_string()),
-            ("webhook-signature", self.secret.sign(&id, now_s, &body)),
-        ];
+        let headers = signed_headers(&self.secret, &id, now_s, &body);
         let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, id.as_bytes());
         let sending = async {
             self.poster.send(self.poster.prepare(&self.url, key, &headers, body).await?, Self::PATIENCE).await

@@ -10,7 +10,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::{Modify, OpenApi, openapi};
 
 use super::problem;
-use super::{Reception, admin, flow, orders, purchases, sales, state, system};
+use super::{Reception, admin, flow, orders, payments, purchases, sales, state, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -30,6 +30,9 @@ use super::{Reception, admin, flow, orders, purchases, sales, state, system};
         orders::list,
         orders::show,
         orders::cancel,
+        payments::pay,
+        payments::refund,
+        payments::callback,
         flow::acquire,
         flow::release,
         admin::session::create,
@@ -53,6 +56,7 @@ use super::{Reception, admin, flow, orders, purchases, sales, state, system};
         (name = "sales", description = "What is for sale, and when"),
         (name = "buying", description = "From the key to the ticket"),
         (name = "orders", description = "A buyer's own orders"),
+        (name = "payment channels", description = "What they say, signed"),
         (name = "flow control", description = "Permits for other applications"),
         (name = "admin", description = "Policies, and who may change them: for people who are signed in"),
         (name = "service", description = "For those who run it"),

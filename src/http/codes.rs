@@ -19,6 +19,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 pub enum Code {
     InvalidRequest,
     Unauthenticated,
+    NotBelieved,
     WrongCredentials,
     SignedOut,
     Forbidden,
@@ -39,15 +40,17 @@ pub enum Code {
     Conflict,
     BodyTooLarge,
     IdempotencyMismatch,
+    Misfit,
     QuotaExceeded,
     TemporarilyUnavailable,
 }
 
 impl Code {
     /// In the order of their declaration.
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 26] = [
         Self::InvalidRequest,
         Self::Unauthenticated,
+        Self::NotBelieved,
         Self::WrongCredentials,
         Self::SignedOut,
         Self::Forbidden,
@@ -68,6 +71,7 @@ impl Code {
         Self::Conflict,
         Self::BodyTooLarge,
         Self::IdempotencyMismatch,
+        Self::Misfit,
         Self::QuotaExceeded,
         Self::TemporarilyUnavailable,
     ];
@@ -98,6 +102,9 @@ impl Code {
         match self {
             Self::InvalidRequest => (StatusCode::BAD_REQUEST, "invalid-request", "The request is not valid"),
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid bearer token is needed"),
+            Self::NotBelieved => {
+                (StatusCode::UNAUTHORIZED, "not-believed", "The message is not signed by whom it should be")
+            }
             Self::WrongCredentials => (StatusCode::UNAUTHORIZED, "wrong-credentials", "Name or password is wrong"),
             Self::SignedOut => (StatusCode::UNAUTHORIZED, "signed-out", "Sign in first"),
             Self::ForgedRequest => (StatusCode::FORBIDDEN, "forged-request", "This may be another site's doing"),
@@ -128,6 +135,7 @@ impl Code {
                 "idempotency-mismatch",
                 "This Idempotency-Key was used for another request",
             ),
+            Self::Misfit => (StatusCode::UNPROCESSABLE_ENTITY, "misfit", "It does not fit what is known"),
             Self::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", "Too many requests"),
             Self::TemporarilyUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "temporarily-unavailable", "Please try again shortly")
@@ -138,6 +146,7 @@ impl Code {
     /// Headers that always come with this code.
     fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
+            Self::NotBelieved => &[("WWW-Authenticate", "`Signature`")],
             Self::Unauthenticated => &[("WWW-Authenticate", "`Bearer`")],
             Self::WrongCredentials | Self::SignedOut => &[("WWW-Authenticate", "`Cookie`")],
             Self::TemporarilyUnavailable => &[("Retry-After", "Seconds")],

@@ -6,6 +6,7 @@ mod codes;
 mod extract;
 mod flow;
 mod orders;
+mod payments;
 mod problem;
 mod purchases;
 mod sales;
@@ -26,6 +27,7 @@ use actix_web::{Resource, Route};
 
 use crate::admin::Console;
 use crate::flow::guard::Guard;
+use crate::pay::Cashier;
 
 /// What the handlers of all threads share.
 pub struct Reception {
@@ -36,6 +38,7 @@ pub struct Reception {
     pub api: Api,
     pub guard: Guard,
     pub console: Console,
+    pub cashier: Cashier,
     /// Development mode, in which cookies are sent without TLS too.
     pub dev: bool,
     pub body_max_bytes: usize,
@@ -68,6 +71,10 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
         at("/api/v1/orders", get().to(orders::list));
         at("/api/v1/orders/{id}", get().to(orders::show));
         at("/api/v1/orders/{id}/cancel", post().to(orders::cancel));
+
+        at("/api/v1/orders/{id}/payments", post().to(payments::pay));
+        at("/api/v1/orders/{id}/refunds", post().to(payments::refund));
+        at("/api/v1/payments/callbacks/{channel}", post().to(payments::callback));
 
         at("/api/v1/flow/acquire", post().to(flow::acquire));
         at("/api/v1/flow/release", post().to(flow::release));

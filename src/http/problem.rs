@@ -16,6 +16,7 @@ use crate::admin::AdminError;
 use crate::domain::account::Denied;
 use crate::domain::ids::{Invalid, OrderId};
 use crate::flow::FlowError;
+use crate::pay::PayError;
 use crate::sale::SaleError;
 use crate::sale::purchase::Refusal;
 
@@ -110,6 +111,15 @@ impl Problem {
         Self::new(Code::IllegalState)
     }
 
+    /// A message that is not by the one it should be by.
+    pub fn not_believed(why: &impl fmt::Display) -> Self {
+        Self::new(Code::NotBelieved).detail(why).header(WWW_AUTHENTICATE, "Signature")
+    }
+
+    pub fn misfit(why: &'static str) -> Self {
+        Self::new(Code::Misfit).detail(why)
+    }
+
     pub fn unavailable() -> Self {
         Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
@@ -189,6 +199,13 @@ impl From<Invalid> for Problem {
 
 impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {
+        tracing::warn!(%error, "request failed");
+        Self::unavailable()
+    }
+}
+
+impl From<PayError> for Problem {
+    fn from(error: PayError) -> Self {
         tracing::warn!(%error, "request failed");
         Self::unavailable()
     }

@@ -119,7 +119,7 @@ impl Ledger {
                       coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
                           AS "oldest_s!"
                FROM (SELECT kind, status, created_at FROM outbox
-                     WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire')
+                     WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested')
                      UNION ALL SELECT kind, status, created_at FROM outbox
                      WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
                      UNION ALL SELECT kind, status, created_at FROM outbox WHERE status = 'parked') AS to_do
@@ -150,12 +150,29 @@ impl Ledger {
         .fetch_all(&self.pool)
         .await?;
         let dead = channels.iter().map(|row| Trouble::new(&row.channel, json!({ "parked": row.items })));
+        let aside = sqlx::query!(
+            r#"SELECT channel, count(*) AS "messages!", max(problem) AS "problem!" FROM callbacks_set_aside
+               WHERE settled_at IS NULL GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let refused = sqlx::query!(
+            r#"SELECT channel, count(*) AS "refunds!" FROM refunds WHERE status = 'failed' GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let aside = aside
+            .iter()
+            .map(|row| Trouble::new(&row.channel, json!({ "messages": row.messages, "problem": row.problem })));
+        let refused = refused.iter().map(|row| Trouble::new(&row.channel, json!({ "refunds": row.refunds })));
         let drift = drift.iter().map(|sale| Trouble::new(sale, json!({})));
         Ok(vec![
             (Kind::Parked, parked.collect()),
             (Kind::OutboxOld, old.collect()),
             (Kind::Drift, drift.collect()),
             (Kind::DeadChannel, dead.collect()),
+            (Kind::SetAside, aside.collect()),
+            (Kind::RefundFailed, refused.collect()),
         ])
     }
 }

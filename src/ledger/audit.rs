@@ -22,6 +22,8 @@ pub struct Books {
     pub unreleased: Vec<(OrderId, i64)>,
     /// Units that wait for their waves.
     pub held_back: i64,
+    /// Payments and refunds whose outcome is not known yet.
+    pub money_under_way: i64,
     /// Waves that are released here and that Redis has not been told of (for all that is known), with their units.
     pub waves_on_their_way: Vec<(OrderId, i64)>,
     /// Orders and purchases that hold units.
@@ -65,8 +67,14 @@ impl Ledger {
                   WHERE sale_id = s.id AND kind = 'order_placed' AND status <> 'processed') AS "promised_units!",
                  (SELECT coalesce(sum(units), 0)::bigint FROM sale_waves
                   WHERE sale_id = s.id AND released_at IS NULL) AS "held_back!",
+                 (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
+                  WHERE sale_id = s.id AND units_kept) AS "kept!",
+                 (SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
+                  WHERE o.sale_id = s.id AND p.status IN ('created', 'sending', 'waiting'))
+                 + (SELECT count(*) FROM refunds r JOIN orders o ON o.id = r.order_id
+                    WHERE o.sale_id = s.id AND r.status = 'requested') AS "money!",
                  (SELECT count(*) FROM outbox WHERE sale_id = s.id AND status IN ('pending', 'sent')
-                    AND NOT (kind = 'order_expire' AND status = 'sent')) AS "moving!"
+                    AND kind <> 'payment_requested' AND NOT (kind = 'order_expire' AND status = 'sent')) AS "moving!"
                FROM sales s JOIN sale_epochs e ON e.sale_id = s.id WHERE s.id = $1"#,
             sale.get(),
             retire_after_ms.cast_signed()
@@ -97,7 +105,7 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let mut findings = Vec::new();
-        stock_adds_up(row.total_stock, row.stock, row.live_units, row.held_back, &mut findings);
+        stock_adds_up(row.total_stock, row.stock, row.live_units, row.kept, row.held_back, &mut findings);
         for check in CHECKS {
             let rows: Vec<String> = sqlx::query_scalar(check.rows)
                 .bind(sale.get())
@@ -117,6 +125,7 @@ impl Ledger {
             live_units: row.live_units,
             promised_units: row.promised_units,
             held_back: row.held_back,
+            money_under_way: row.money,
             waves_on_their_way: waves.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
             unreleased: unreleased.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
             live: live.into_iter().map(|r| (OrderId(r.id), r.quantity.into(), r.user_id)).collect(),
@@ -167,12 +176,16 @@ async fn append(
     Ok(())
 }
 
-fn stock_adds_up(total: i64, stock: i64, live: i64, held_back: i64, findings: &mut Vec<Finding>) {
-    if total != -1 && stock + live + held_back != total {
+fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, findings: &mut Vec<Finding>) {
+    if total != -1 && stock + live + kept + held_back != total {
         findings.push(Finding {
             invariant: "I1",
-            problem: "stock left, units in live orders and waves to come do not add up to the total".into(),
-            evidence: vec![format!("total {total}, left {stock}, in live orders {live}, in waves to come {held_back}")],
+            problem:
+                "stock left, units in live orders, refunded and kept units and waves to come do not add up to the total"
+                    .into(),
+            evidence: vec![format!(
+                "total {total}, left {stock}, in live orders {live}, kept {kept}, in waves to come {held_back}"
+            )],
         });
     }
 }
@@ -184,7 +197,7 @@ struct Check {
     rows: &'static str,
 }
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 13] = [
     Check {
         invariant: "I2",
         problem: "a buyer holds more live units than the sale allows",
@@ -206,7 +219,8 @@ const CHECKS: [Check; 8] = [
         invariant: "I3",
         problem: "an unpaid order is past its deadline",
         rows: "SELECT format('order %s, due %s', id, expires_at) FROM orders
-               WHERE sale_id = $1 AND status = 'pending_payment' AND expires_at < now() - $2::bigint * interval '1 ms' LIMIT $3",
+               WHERE sale_id = $1 AND status = 'pending_payment'
+                 AND coalesce(wait_until, expires_at) < now() - $2::bigint * interval '1 ms' LIMIT $3",
     },
     Check {
         invariant: "I3",
@@ -233,9 +247,63 @@ const CHECKS: [Check; 8] = [
         invariant: "I6",
         problem: "an order has ended without releasing its hold, or released it without ending",
         rows: "SELECT format('order %s, %s', coalesce(o.id, r.order_id), coalesce(o.status, 'unknown'))
-               FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected')) o
+               FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected', 'refunded')) o
                FULL JOIN (SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'hold_release') r ON r.order_id = o.id
                WHERE (o.id IS NULL OR r.order_id IS NULL) AND $2::bigint IS NOT NULL LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "an order that is paid, being refunded or refunded has not exactly one payment that paid it",
+        rows: "SELECT format('order %s, %s, %s payments', o.id, o.status, count(p.id)) FROM orders o
+               LEFT JOIN payments p ON p.order_id = o.id AND p.pays
+               WHERE o.sale_id = $1 AND o.status IN ('paid', 'refunding', 'refunded') AND $2::bigint IS NOT NULL
+               GROUP BY o.id HAVING count(p.id) <> 1 LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "money was taken for an order that it did not pay, and does not go back; or pays one that is not paid",
+        rows: "SELECT format('payment %s of order %s, %s', p.id, o.id, o.status) FROM payments p
+               JOIN orders o ON o.id = p.order_id LEFT JOIN refunds r ON r.payment_id = p.id
+               WHERE o.sale_id = $1 AND p.status = 'succeeded' AND $2::bigint IS NOT NULL
+                 AND (NOT p.pays AND r.id IS NULL OR p.pays AND o.status NOT IN ('paid', 'refunding', 'refunded')
+                      OR p.pays AND r.cause <> 'asked') LIMIT $3",
+    },
+    Check {
+        invariant: "I5",
+        problem: "a refund does not fit its order",
+        rows: "SELECT format('refund %s, %s, of order %s, %s', r.id, r.status, o.id, o.status) FROM refunds r
+               JOIN orders o ON o.id = r.order_id
+               WHERE o.sale_id = $1 AND r.cause = 'asked' AND $2::bigint IS NOT NULL
+                 AND o.status <> CASE r.status WHEN 'succeeded' THEN 'refunded' ELSE 'refunding' END
+               UNION ALL
+               SELECT format('order %s, %s, without a refund', o.id, o.status) FROM orders o
+               WHERE o.sale_id = $1 AND o.status IN ('refunding', 'refunded')
+                 AND NOT EXISTS (SELECT FROM refunds r WHERE r.order_id = o.id AND r.cause = 'asked') LIMIT $3",
+    },
+    Check {
+        invariant: "I5",
+        problem: "the channel has refused a refund",
+        rows: "SELECT format('refund %s of order %s', r.id, o.id) FROM refunds r JOIN orders o ON o.id = r.order_id
+               WHERE o.sale_id = $1 AND r.status = 'failed' AND $2::bigint IS NOT NULL LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "the books do not say what became of money",
+        rows: "WITH moved AS (
+                 SELECT 'payment' AS entry, p.id, p.order_id, p.amount_cents, p.currency,
+                        'channel:' || p.channel AS debit, CASE WHEN p.pays THEN 'sales' ELSE 'refunds-due' END AS credit
+                 FROM payments p WHERE p.status = 'succeeded'
+                 UNION ALL SELECT 'refund_due', id, order_id, amount_cents, currency, 'sales', 'refunds-due'
+                 FROM refunds WHERE cause = 'asked'
+                 UNION ALL SELECT 'refund', id, order_id, amount_cents, currency, 'refunds-due', 'channel:' || channel
+                 FROM refunds WHERE status = 'succeeded'),
+               ours AS (SELECT m.* FROM moved m JOIN orders o ON o.id = m.order_id WHERE o.sale_id = $1),
+               books AS (SELECT j.* FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1)
+               SELECT format('%s of %s', coalesce(m.entry, j.entry), coalesce(m.id, j.subject))
+               FROM ours m FULL JOIN books j ON j.entry = m.entry AND j.subject = m.id
+               WHERE $2::bigint IS NOT NULL
+                 AND (m.order_id, m.amount_cents, m.currency, m.debit, m.credit)
+                     IS DISTINCT FROM (j.order_id, j.amount_cents, j.currency, j.debit, j.credit) LIMIT $3",
     },
     Check {
         invariant: "I9",

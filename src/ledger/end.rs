@@ -26,8 +26,9 @@ impl Ledger {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let mut tx = self.pool.begin().await?;
         let early = sqlx::query!(
-            r#"SELECT id, ceil(extract(epoch FROM expires_at - now()) * 1000)::bigint AS "remaining_ms!"
-               FROM orders WHERE id = ANY($1) AND status = 'pending_payment' AND expires_at > now()"#,
+            r#"SELECT id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
+               FROM orders
+               WHERE id = ANY($1) AND status = 'pending_payment' AND coalesce(wait_until, expires_at) > now()"#,
             &ids
         )
         .fetch_all(&mut *tx)
@@ -64,7 +65,9 @@ impl Ledger {
     /// wait for people.
     pub async fn overdue(&self, grace_ms: u64, limit: i64) -> Result<Vec<OrderId>, LedgerError> {
         let ids = sqlx::query_scalar!(
-            "SELECT id FROM orders o WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
+            "SELECT id FROM orders o
+             WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
+               AND coalesce(wait_until, expires_at) < now() - $1::bigint * interval '1 ms'
                AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_expire' AND p.order_id = o.id
                                AND (p.status = 'parked' OR p.attempts > 0 AND p.next_attempt_at > now()))
              ORDER BY expires_at LIMIT $2",
@@ -86,7 +89,8 @@ async fn cancel(
 ) -> Result<usize, LedgerError> {
     let orders = sqlx::query!(
         "SELECT id, sale_id, user_id, quantity FROM orders
-         WHERE id = ANY($1) AND status = 'pending_payment' AND ($2::text = user_id OR ($2 IS NULL AND expires_at <= now()))
+         WHERE id = ANY($1) AND status = 'pending_payment' 
+           AND ($2::text = user_id OR ($2 IS NULL AND coalesce(wait_until, expires_at) <= now()))
          ORDER BY id FOR UPDATE",
         ids,
         by
@@ -109,10 +113,32 @@ async fn cancel(
     .execute(&mut *tx)
     .await?;
 
+    // Nothing of these has been sent: no money comes of them. The others go on, and what comes of them goes back.
+    sqlx::query!(
+        "UPDATE payments SET status = 'abandoned', ended_at = now()
+         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status = 'created' ORDER BY id FOR UPDATE)",
+        &ids
+    )
+    .execute(&mut *tx)
+    .await?;
+    let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
+    give_back(tx, &held, true).await?;
+    Ok(held.len())
+}
+
+/// Takes units of ended orders (by sale, buyer, quantity) off their buyers' counters, and puts them back into stock unless
+/// they are kept.
+pub(super) async fn give_back(
+    tx: &mut PgConnection,
+    orders: &[(i64, String, i32)],
+    returns_units: bool,
+) -> Result<(), LedgerError> {
     let (mut buyers, mut sales) = (BTreeMap::<(i64, String), i32>::new(), BTreeMap::<i64, i64>::new());
-    for order in &orders {
-        *buyers.entry((order.sale_id, order.user_id.clone())).or_default() += order.quantity;
-        *sales.entry(order.sale_id).or_default() += i64::from(order.quantity);
+    for (sale, user, quantity) in orders {
+        *buyers.entry((*sale, user.clone())).or_default() += quantity;
+        if returns_units {
+            *sales.entry(*sale).or_default() += i64::from(*quantity);
+        }
     }
     let of_sales: Vec<i64> = buyers.keys().map(|(sale, _)| *sale).collect();
     let users: Vec<String> = buyers.keys().map(|(_, user)| user.clone()).collect();
@@ -141,5 +167,5 @@ async fn cancel(
             .execute(&mut *tx)
             .await?;
     }
-    Ok(orders.len())
+    Ok(())
 }

@@ -69,7 +69,8 @@ impl Ledger {
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!"
-               FROM outbox WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire')
+               FROM outbox WHERE status = 'pending'
+                 AND kind IN ('order_placed', 'order_expire', 'payment_requested')
                  AND next_attempt_at <= now()
                ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
             limit
@@ -120,8 +121,8 @@ impl Ledger {
         Ok(parked)
     }
 
-    /// Purchases that were sent and not processed for too long, and expiries that are overdue, are to be sent again.
-    /// At most `limit` of each.
+    /// Purchases and payments that were sent and not processed for too long, and expiries that are overdue, are to be sent
+    /// again. At most `limit` of each.
     pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
         let after_ms = after_ms.cast_signed();
         let purchases = sqlx::query!(
@@ -145,7 +146,18 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        Ok(purchases.rows_affected().max(expiries.rows_affected()))
+        // Payments wait in their queue for slots, which may take a while: a message of each is enough.
+        let payments = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'payment_requested'
+                            AND sent_at < now() - 10 * $1::bigint * interval '1 ms'
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(purchases.rows_affected().max(expiries.rows_affected()).max(payments.rows_affected()))
     }
 
     /// Releases for sales that are no longer kept in Redis have nothing left to do.

@@ -152,6 +152,22 @@ impl Ledger {
         Ok(true)
     }
 
+    /// Sees to it that there is a channel of this name, which leads there. Its pace is whoever's who set it last.
+    pub async fn ensure_outflow(&self, name: &str, pace: Pace, target: &str) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO outflow_channels AS c (name, rate, jitter_ms, gap_us, target) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (name) DO UPDATE SET target = $5 WHERE c.target <> $5",
+            name,
+            pace.rate().cast_signed(),
+            pace.jitter_ms().cast_signed(),
+            pace.gap_us(),
+            target
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
     /// Stops a channel, or lets it go on; slots that were claimed already (100 ms of them) are still used. `false` when
     /// there is no such channel.
     pub async fn pause_outflow(&self, name: &str, paused: bool, actor: &str) -> Result<bool, LedgerError> {

@@ -75,9 +75,9 @@ impl Ledger {
         .await?;
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
-                                pay_within_ms, purchase_key, waiting_key)
+                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock)
              VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
-                     $8, $9, $10)
+                     $8, $9, $10, $12)
              RETURNING id",
             product,
             new.price_cents,
@@ -89,7 +89,8 @@ impl Ledger {
             new.pay_within_ms,
             keys[0],
             keys[1],
-            new.held_back().cast_signed()
+            new.held_back().cast_signed(),
+            new.refund_returns_stock
         )
         .fetch_one(&mut *tx)
         .await?;

@@ -49,6 +49,13 @@ pub enum Settled {
     Overtaken,
 }
 
+impl Slot {
+    /// The slot by PostgreSQL's clock, in seconds since the epoch.
+    pub fn at_s(&self) -> i64 {
+        self.at_us / 1_000_000
+    }
+}
+
 impl Ledger {
     /// Claims the next slot of some channel that has something due, together with the item: first in first out within a
     /// key, and the key whose turn it has been for longest. `None`, and no slot is used up, when there is nothing to

@@ -14,6 +14,8 @@ pub enum Destination {
     OrderPlaced,
     /// To the expiry of orders, after about this long.
     OrderExpire { remaining_ms: i64 },
+    /// To whoever sends payments to their channels.
+    PaymentRequested,
 }
 
 /// Where messages come from.
@@ -21,16 +23,18 @@ pub enum Destination {
 pub enum Source {
     OrderPlaced,
     OrderExpire,
+    PaymentRequested,
 }
 
 impl Source {
-    const ALL: [Self; 2] = [Self::OrderPlaced, Self::OrderExpire];
+    const ALL: [Self; 3] = [Self::OrderPlaced, Self::OrderExpire, Self::PaymentRequested];
 
     /// The queue's name, without the prefix.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OrderPlaced => "order-placed",
             Self::OrderExpire => "order-expire",
+            Self::PaymentRequested => "payment-requested",
         }
     }
 }
@@ -62,6 +66,7 @@ impl Topology {
     pub fn route_to(&self, destination: Destination) -> ShortString {
         match destination {
             Destination::OrderPlaced => self.name(Source::OrderPlaced.as_str()),
+            Destination::PaymentRequested => self.name(Source::PaymentRequested.as_str()),
             Destination::OrderExpire { remaining_ms } => self.delay_queue(rung_for(remaining_ms)),
         }
     }

@@ -52,6 +52,8 @@ pub struct InFlight {
     pub wave_units: i64,
     /// Outbox rows that are not settled.
     pub messages: i64,
+    /// Payments and refunds whose outcome is not known yet.
+    pub money: i64,
 }
 
 impl Shop {
@@ -92,7 +94,12 @@ impl Shop {
             stock: books.stock,
             redis_available: redis.and_then(|redis| redis.view.available),
             live_units: books.live_units,
-            in_flight: InFlight { promised_units: books.promised_units, messages: books.moving, ..InFlight::default() },
+            in_flight: InFlight {
+                promised_units: books.promised_units,
+                messages: books.moving,
+                money: books.money_under_way,
+                ..InFlight::default()
+            },
             findings: books.findings.clone(),
         };
         if let Some(redis) = redis {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{SaleError, Step};
 use crate::die_at;
-use crate::domain::message::{Kind, OrderExpireV1, OrderPlacedV1, Version};
+use crate::domain::message::{Kind, OrderExpireV1, OrderPlacedV1, PaymentRequestedV1, Version};
+use crate::domain::payment::PaymentId;
 use crate::ledger::Ledger;
 use crate::ledger::outbox::{OutboxRow, RetryTerms, Sent};
 use crate::queue::{Destination, Outgoing, Publisher, Receipt};
@@ -97,6 +98,10 @@ fn message(row: &OutboxRow) -> Outgoing {
         Kind::OrderExpire => (
             Destination::OrderExpire { remaining_ms: row.remaining_ms },
             serde_json::to_vec(&OrderExpireV1 { version: Version, order_id: row.order, due_at_ms: row.due_at_ms }),
+        ),
+        Kind::PaymentRequested => (
+            Destination::PaymentRequested,
+            serde_json::to_vec(&PaymentRequestedV1 { version: Version, payment_id: PaymentId(row.order.0) }),
         ),
         Kind::OrderPlaced | Kind::HoldRelease | Kind::WaveRelease => (
             Destination::OrderPlaced,

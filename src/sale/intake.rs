@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{SaleError, Step};
-use crate::queue::{Batch, Broker, Source};
+use super::Step;
+use crate::queue::{Batch, Broker, QueueError, Source};
 
 /// How long one step waits for a message.
 const WAIT: Duration = Duration::from_secs(10);
@@ -27,13 +27,10 @@ impl Intake {
 
     /// Takes one batch, lets `settle` have its effect, and acknowledges it; messages at the places that `settle`
     /// returns go to the dead-letter queue. What was delivered and not settled when `stop` comes is delivered again.
-    pub async fn step<F>(
-        &mut self,
-        stop: &CancellationToken,
-        settle: impl Fn(Vec<Vec<u8>>) -> F,
-    ) -> Result<Step, SaleError>
+    pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Vec<Vec<u8>>) -> F) -> Result<Step, E>
     where
-        F: Future<Output = Result<Vec<usize>, SaleError>>,
+        F: Future<Output = Result<Vec<usize>, E>>,
+        E: From<QueueError>,
     {
         let mut open = match self.open.take() {
             Some(open) => open,

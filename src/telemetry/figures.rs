@@ -25,7 +25,7 @@ const fn figure(name: &'static str, sort: Sort, labels: &'static str, means: &'s
 }
 
 /// In the order of a purchase's way.
-pub const FIGURES: [Figure; 31] = [
+pub const FIGURES: [Figure; 41] = [
     figure(
         "seckill_answers_total",
         Sort::Counter,
@@ -80,6 +80,46 @@ pub const FIGURES: [Figure; 31] = [
         "outcome, channel",
         "Slots, by what came of them: `done`, `retry`, `parked`, `forfeited`, `late`, `overtaken`",
     ),
+    figure("seckill_payments_waiting", Sort::Gauge, "", "Payments that wait for a slot of their channel"),
+    figure(
+        "seckill_payments_oldest_seconds",
+        Sort::Gauge,
+        "",
+        "Age of the oldest of them: how long payments are delayed",
+    ),
+    figure("seckill_payment_wait_seconds", Sort::Histogram, "", "From the wish to pay to the payment's slot"),
+    figure(
+        "seckill_payments_sent_total",
+        Sort::Counter,
+        "outcome",
+        "Payments given to their channel: `taken`, `refused`, `limited`, `unknown`, `unreachable`, `forfeited`",
+    ),
+    figure(
+        "seckill_payments_under_way",
+        Sort::Gauge,
+        "",
+        "Payments that a channel may have, and whose outcome is not known yet",
+    ),
+    figure(
+        "seckill_callbacks_total",
+        Sort::Counter,
+        "result",
+        "Callbacks: `applied`, `known`, `set-aside`, `not-believed`",
+    ),
+    figure(
+        "seckill_callbacks_set_aside",
+        Sort::Gauge,
+        "",
+        "Callbacks that do not fit, and that nobody has looked into yet",
+    ),
+    figure(
+        "seckill_money_total",
+        Sort::Counter,
+        "about, outcome",
+        "Payments and refunds that ended: `succeeded`, `failed`, `unwanted` (goes back by itself)",
+    ),
+    figure("seckill_refunds_waiting", Sort::Gauge, "", "Refunds that are not known to have arrived"),
+    figure("seckill_refunds_failed", Sort::Gauge, "", "Refunds that their channel has refused"),
     figure("seckill_alarms", Sort::Gauge, "kind", "Things that are wrong at the moment"),
     figure(
         "seckill_step_failures_total",

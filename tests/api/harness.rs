@@ -55,6 +55,8 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_AMQP__PREFIX", format!("{name}.")),
         ("SECKILL_DATABASE__MAX_CONNECTIONS", "8".into()),
         ("SECKILL_ALARMS__INTERVAL_MS", "200".into()),
+        // Nobody is there: a test that wants a bank starts one.
+        ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
         // Many tests on few cores: what is slow here is not down.
         ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
     ];
@@ -75,6 +77,7 @@ pub fn terms(stock: i64) -> NewSale {
         starts_in_ms: 0,
         ends_in_ms: 3_600_000,
         pay_within_ms: 900_000,
+        refund_returns_stock: true,
         min_level: 0,
         waves: Vec::new(),
     }

@@ -19,6 +19,7 @@ mod locks;
 mod memory;
 mod openapi;
 mod outage;
+mod payments;
 mod reads;
 mod settle;
 mod steering;

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::admin::{self, Person};
 use crate::flow;
 use crate::harness::{Answer, Sale, System, terms};
+use crate::payments::{self, Callback};
 use seckill::domain::account::AccountRole;
 use seckill::domain::ids::Units;
 use seckill::domain::policy::{Name, NewPolicy};
@@ -17,7 +18,7 @@ use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policies;
 
 /// The contract's addresses that there are today. Who adds a route adds it here too.
-const CONTRACT: [&str; 31] = [
+const CONTRACT: [&str; 34] = [
     "GET /",
     "GET /sales/{id}",
     "GET /sales/{id}/state.js",
@@ -44,6 +45,9 @@ const CONTRACT: [&str; 31] = [
     "GET /api/v1/orders",
     "GET /api/v1/orders/{id}",
     "POST /api/v1/orders/{id}/cancel",
+    "POST /api/v1/orders/{id}/payments",
+    "POST /api/v1/orders/{id}/refunds",
+    "POST /api/v1/payments/callbacks/{channel}",
     "GET /healthz",
     "GET /readyz",
     "GET /metrics",
@@ -140,6 +144,14 @@ async fn the_document_the_contract_and_the_route_table_name_the_same_addresses()
     system.finish().await;
 }
 
+const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";
+const NOBODYS: &str = "00000000-0000-0000-0000-000000000000";
+
+/// The address with something in its gap.
+fn at(path: &str, what: &str) -> String {
+    path.replace("{id}", what).replace("{name}", what).replace("{channel}", what)
+}
+
 /// Every operation, asked well and badly.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_one_that_the_document_lists() {
@@ -155,12 +167,23 @@ async fn every_answer_is_one_that_the_document_lists() {
         let name = Name::parse(app, "name").unwrap();
         apps.insert(app, policies::create_app(&system.shop.ledger, &name, "test").await.unwrap());
     }
+    // One that is to be paid, and one whose money is to go back.
+    let (mut to_pay, mut to_refund) = (Vec::new(), Vec::new());
+    for kept in [&mut to_pay, &mut to_refund] {
+        let sale = system.create_sale(terms(1)).await;
+        kept.push(payments::order(&system, &sale, "ann").await);
+    }
+    let payment = payments::paid(&system, to_refund[0], "ann").await;
+    let callback = Callback::of("payment.succeeded", payment, ("order_id", to_refund[0]), 100);
     admin::account(&system, "ann", AccountRole::Admin).await;
     admin::account(&system, "bob", AccountRole::Viewer).await;
     for (method, path, _) in document.operations() {
-        let (known, unknown) = match path.starts_with("/api/v1/orders") {
-            true => (order.clone(), "00000000-0000-0000-0000-000000000000"),
-            false => (sale.id.to_string(), "999999"),
+        let (known, unknown) = match path {
+            _ if path.ends_with("/payments") => (to_pay[0].to_string(), NOBODYS),
+            _ if path.ends_with("/refunds") => (to_refund[0].to_string(), NOBODYS),
+            _ if path.starts_with("/api/v1/orders") => (order.clone(), NOBODYS),
+            CALLBACKS => ("sandbox".into(), "elsewhere"),
+            _ => (sale.id.to_string(), "999999"),
         };
         let for_apps = path.starts_with("/api/v1/flow/");
         let body = match path {
@@ -172,6 +195,9 @@ async fn every_answer_is_one_that_the_document_lists() {
             }
             _ if path.ends_with("/admin/apps") => json!({ "name": "new" }),
             _ if path.ends_with("/admin/grants") => json!({ "app": "ann", "account": "bob", "role": "viewer" }),
+            CALLBACKS => serde_json::from_str(&callback.body()).unwrap(),
+            _ if path.ends_with("/payments") => json!({ "channel": "sandbox" }),
+            _ if path.ends_with("/refunds") => json!({ "reason": "" }),
             PURCHASES => json!({ "key": sale.key, "quantity": 1 }),
             _ => json!({ "user": "ann", "level": 3 }),
         };
@@ -195,7 +221,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             // Once more: what was cancelled is not cancelled again.
             (&known, Some("ann"), &body),
         ] {
-            let mut address = path.replace("{id}", id).replace("{name}", id);
+            let mut address = at(path, id);
             if (method.as_str(), for_people) == ("DELETE", true) && path.ends_with("{name}") {
                 let name = Name::parse(&known, "name").unwrap();
                 let policy = NewPolicy { name, ..flow::policy("ann", "p", flow::a_day(5)) };
@@ -206,7 +232,11 @@ async fn every_answer_is_one_that_the_document_lists() {
             if for_people {
                 request = request.header(CONTENT_TYPE, "application/json");
             }
-            if let Some(user) = user {
+            if path == CALLBACKS && user.is_some() {
+                for (name, value) in callback.headers() {
+                    request = request.header(name, value);
+                }
+            } else if let Some(user) = user {
                 request = match (for_apps, people.get(user)) {
                     (true, _) => request.bearer_auth(&apps[user]),
                     (false, Some(person)) => person.shown(request),
@@ -222,7 +252,7 @@ async fn every_answer_is_one_that_the_document_lists() {
         }
         assert!(well, "{method} {path} was never asked well");
         // Asked of a method that nothing takes; the header says what is taken.
-        let undone = http.patch(system.url(&path.replace("{id}", &known).replace("{name}", &known)));
+        let undone = http.patch(system.url(&at(path, &known)));
         let undone = read(undone.send().await.unwrap()).await;
         assert_eq!(undone.code(), "405 method-not-allowed", "{path}");
         let allowed: BTreeSet<&str> = undone.headers["allow"].to_str().unwrap().split(", ").collect();

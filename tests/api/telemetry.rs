@@ -11,9 +11,11 @@ use tokio::net::TcpListener;
 use crate::crash::{Process, free_address};
 use crate::flow::{Caller, a_day, policy, set};
 use crate::harness::{System, eventually, terms};
+use crate::payments;
 
 /// What only trouble shows, or an outflow: other tests cause it.
-const IN_TROUBLE: [&str; 10] = [
+const IN_TROUBLE: [&str; 11] = [
+    "seckill_payment_wait_seconds",
     "seckill_outflow_waiting",
     "seckill_outflow_oldest_seconds",
     "seckill_outflow_parked",
@@ -40,6 +42,8 @@ async fn every_stage_shows_its_figures_and_there_are_no_others() {
     system.settled(&sale).await;
     let order: String = system.get("/api/v1/orders", Some("ann")).await.1[0]["order_id"].as_str().unwrap().into();
     assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    let bens: String = system.get("/api/v1/orders", Some("ben")).await.1[0]["order_id"].as_str().unwrap().into();
+    payments::paid(&system, bens.parse().unwrap(), "ben").await;
     system.get("/api/v1/sales/424242", None).await;
     let shown = || async {
         let text = reqwest::get(system.url("/metrics")).await.unwrap().text().await.unwrap();

@@ -1,0 +1,170 @@
+//! Paying an order, having the money back, and what channels say.
+
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Reception;
+use super::codes::problems;
+use super::extract::{Body, order_id};
+use super::problem::Problem;
+use crate::domain::ids::OrderId;
+use crate::domain::order::OrderStatus;
+use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
+use crate::pay::{Begun, CallbackTaken, Paying, RefundAsked, Signed};
+use crate::sale::till::Till;
+
+/// How the order is to be paid.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Pay {
+    /// A payment channel by its name.
+    #[schema(max_length = 64, example = "sandbox")]
+    channel: String,
+}
+
+/// A payment that is under way.
+#[derive(Debug, Serialize, ToSchema)]
+struct PaymentBegun {
+    payment_id: PaymentId,
+    status: PaymentStatus,
+}
+
+/// Why the money is to go back.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Refund {
+    /// One line.
+    #[schema(max_length = 500)]
+    reason: String,
+}
+
+/// A refund that is under way.
+#[derive(Debug, Serialize, ToSchema)]
+struct RefundBegun {
+    refund_id: RefundId,
+    status: RefundStatus,
+}
+
+problems! {
+    NotPaying: InvalidRequest, Unauthenticated, UnknownOrder, TooSlow, OrderNotReady, IllegalState, BodyTooLarge,
+    TemporarilyUnavailable
+}
+problems!(NotTaken: NotBelieved, NotFound, TooSlow, BodyTooLarge, Misfit, TemporarilyUnavailable);
+
+/// Pay an order
+///
+/// The payment leaves for its channel as soon as that takes one more; the order's status says what came of it. While it is
+/// under way, asking again gives the same payment.
+#[utoipa::path(
+    post,
+    path = "/api/v1/orders/{id}/payments",
+    operation_id = "pay_order",
+    tag = "orders",
+    security(("buyer" = [])),
+    params(("id" = OrderId, Path, description = "The order")),
+    request_body = Pay,
+    responses((status = 202, description = "The payment is under way", body = PaymentBegun), NotPaying),
+)]
+pub async fn pay(
+    request: HttpRequest,
+    body: Result<Body, Problem>,
+    till: Data<Till>,
+    reception: Data<Reception>,
+) -> Result<HttpResponse, Problem> {
+    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let order = order_id(&request)?;
+    let Pay { channel } = serde_json::from_slice(&body?.0).map_err(Problem::invalid)?;
+    match reception.cashier.pay(&buyer.user, order, &channel).await? {
+        Paying::NoSuchChannel => Err(Problem::invalid("there is no such payment channel")),
+        Paying::Begun(Begun::Payment(payment_id, status)) => {
+            Ok(HttpResponse::Accepted().json(PaymentBegun { payment_id, status }))
+        }
+        Paying::Begun(Begun::IllegalState) => Err(Problem::illegal_state()),
+        Paying::Begun(Begun::Unknown) => Err(not_an_order(&till, &buyer.user, order).await?),
+    }
+}
+
+/// Ask for a paid order's money back
+///
+/// It leaves at the channel's pace; the order is `refunding` until the channel says that it has arrived, and then
+/// `refunded`. Asking again meanwhile gives the same refund.
+#[utoipa::path(
+    post,
+    path = "/api/v1/orders/{id}/refunds",
+    operation_id = "refund_order",
+    tag = "orders",
+    security(("buyer" = [])),
+    params(("id" = OrderId, Path, description = "The order")),
+    request_body = Refund,
+    responses((status = 202, description = "The refund is under way", body = RefundBegun), NotPaying),
+)]
+pub async fn refund(
+    request: HttpRequest,
+    body: Result<Body, Problem>,
+    till: Data<Till>,
+    reception: Data<Reception>,
+) -> Result<HttpResponse, Problem> {
+    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let order = order_id(&request)?;
+    let Refund { reason } = serde_json::from_slice(&body?.0).map_err(Problem::invalid)?;
+    let reason = RefundReason::parse(&reason)?;
+    let by = format!("buyer {}", buyer.user);
+    match reception.cashier.refund(Some(&buyer.user), &by, order, &reason).await? {
+        RefundAsked::Refund(refund_id, status) => Ok(HttpResponse::Accepted().json(RefundBegun { refund_id, status })),
+        RefundAsked::IllegalState => Err(Problem::illegal_state()),
+        RefundAsked::Unknown => Err(not_an_order(&till, &buyer.user, order).await?),
+    }
+}
+
+/// What a payment channel says
+///
+/// Signed as Standard Webhooks has it, by the channel's secret. 200: it is known, and was applied now or before. What does
+/// not fit what we know is set aside for people.
+#[utoipa::path(
+    post,
+    path = "/api/v1/payments/callbacks/{channel}",
+    operation_id = "payment_callback",
+    tag = "payment channels",
+    params(
+        ("channel" = String, Path, description = "The channel's name"),
+        ("webhook-id" = String, Header, description = "The message's id"),
+        ("webhook-timestamp" = i64, Header, description = "When it was sent, in seconds since the epoch"),
+        ("webhook-signature" = String, Header, description = "`v1,` and the base64 of the HMAC; several by spaces"),
+    ),
+    request_body(content = Object, description = "As the channel has it: docs/channel.md for the sandbox"),
+    responses((status = 200, description = "It is known", body = Object), NotTaken),
+)]
+pub async fn callback(
+    request: HttpRequest,
+    body: Result<Body, Problem>,
+    till: Data<Till>,
+    reception: Data<Reception>,
+) -> Result<HttpResponse, Problem> {
+    let body = body?.0;
+    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let signed = Signed {
+        id: header("webhook-id"),
+        timestamp: header("webhook-timestamp"),
+        signature: header("webhook-signature"),
+    };
+    let channel = request.match_info().query("channel");
+    let now_s = till.catalog.clock.now_ms() / 1000;
+    match reception.cashier.callback(channel, signed, &body, now_s).await? {
+        CallbackTaken::Known => Ok(HttpResponse::Ok().json(serde_json::json!({}))),
+        CallbackTaken::NoSuchChannel => Err(Problem::not_found()),
+        CallbackTaken::NotBelieved(why) => Err(Problem::not_believed(&why)),
+        CallbackTaken::Misfit(why) => Err(Problem::misfit(why)),
+    }
+}
+
+/// Nobody's order, or one that is still being made.
+async fn not_an_order(till: &Till, user: &crate::domain::ids::UserId, order: OrderId) -> Result<Problem, Problem> {
+    Ok(match till.order_of(user, order).await? {
+        Some(found) if found.status == OrderStatus::Accepted => Problem::order_not_ready(),
+        // It became an order while we looked.
+        Some(_) => Problem::unavailable(),
+        None => Problem::unknown_order(),
+    })
+}

@@ -1,0 +1,472 @@
+//! Money that moves (protocol, rule 16): what a channel says is taken in once, however often it is said, in one
+//! transaction with what follows from it and with the books.
+//!
+//! Locks in one order: the order, its payment, its refund, and whatever ends an order behind them.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::end::give_back;
+use super::outflow::{Enqueued, NewItem, enqueue};
+use super::payments::lock_order_of;
+use super::{Ledger, LedgerError};
+use crate::die_at;
+use crate::domain::ids::OrderId;
+use crate::domain::payment::{About, PaymentId, Progress, RefundCause, RefundId, RefundStatus, Told};
+
+/// What came of a channel's word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TakenIn {
+    /// An order is paid, or refunded, or a payment has failed.
+    Applied,
+    /// Money came for which no order waits: it goes back.
+    Refunding,
+    /// It was known.
+    Known,
+    /// Nothing follows from it yet.
+    Pending,
+    /// It does not fit what we know. Nothing was changed.
+    Misfit(&'static str),
+}
+
+/// How refunds leave through a channel.
+#[derive(Debug, Clone)]
+pub struct RefundRoute {
+    /// The outflow that paces them.
+    pub outflow: String,
+}
+
+/// What came of the wish to have money back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefundAsked {
+    Refund(RefundId, RefundStatus),
+    Unknown,
+    IllegalState,
+}
+
+struct PaymentRow {
+    order: Uuid,
+    amount_cents: i64,
+    currency: String,
+    status: String,
+}
+
+/// Money that is to go back.
+struct NewRefund<'a> {
+    payment: PaymentId,
+    order: Uuid,
+    channel: &'a str,
+    amount_cents: i64,
+    currency: &'a str,
+    cause: RefundCause,
+    asked_by: &'a str,
+    reason: &'a str,
+}
+
+impl Ledger {
+    /// Takes in what a channel says of a payment or a refund.
+    pub async fn take_in(&self, channel: &str, told: &Told, route: &RefundRoute) -> Result<TakenIn, LedgerError> {
+        match (told.about, told.progress) {
+            (_, Progress::Pending) => Ok(TakenIn::Pending),
+            (About::Payment { key, order }, progress) => {
+                self.payment_ended(channel, PaymentId(key), order, told, progress == Progress::Succeeded, route).await
+            }
+            (About::Refund { key, payment }, Progress::Succeeded) => self.refunded(channel, key, payment, told).await,
+            (About::Refund { key, payment }, Progress::Failed) => self.refund_failed(channel, key, payment).await,
+        }
+    }
+
+    async fn payment_ended(
+        &self,
+        channel: &str,
+        id: PaymentId,
+        order: OrderId,
+        told: &Told,
+        succeeded: bool,
+        route: &RefundRoute,
+    ) -> Result<TakenIn, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let waits = lock_order_of(&mut tx, id).await?;
+        let row = sqlx::query_as!(
+            PaymentRow,
+            r#"SELECT order_id AS "order", amount_cents, currency, status FROM payments
+               WHERE id = $1 AND channel = $2 FOR UPDATE"#,
+            id.0,
+            channel
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(TakenIn::Misfit("no such payment")) };
+        if row.order != order.0 {
+            return Ok(TakenIn::Misfit("another order than the payment's"));
+        }
+        if row.amount_cents != told.amount_cents || row.currency != told.currency {
+            return Ok(TakenIn::Misfit("another amount or currency than the payment's"));
+        }
+        let taken_in = match (row.status.as_str(), succeeded) {
+            ("succeeded", true) | ("failed", false) => return Ok(TakenIn::Known),
+            ("succeeded", false) => return Ok(TakenIn::Misfit("failed, and had succeeded")),
+            (_, false) => {
+                fail_payment(&mut tx, id, &row, "declined by the channel").await?;
+                TakenIn::Applied
+            }
+            (_, true) => {
+                sqlx::query!(
+                    "UPDATE payments SET status = 'succeeded', pays = $2, reason = NULL, ask_at = NULL, ended_at = now()
+                     WHERE id = $1",
+                    id.0,
+                    waits
+                )
+                .execute(&mut *tx)
+                .await?;
+                let credit = if waits { "sales" } else { "refunds-due" };
+                write(&mut tx, "payment", id.0, &row, &format!("channel:{channel}"), credit).await?;
+                if waits {
+                    pay_order(&mut tx, row.order).await?;
+                    TakenIn::Applied
+                } else {
+                    refund_unwanted(&mut tx, channel, id, &row, route).await?;
+                    TakenIn::Refunding
+                }
+            }
+        };
+        die_at!("money.before_commit");
+        tx.commit().await?;
+        die_at!("money.after_commit");
+        Ok(taken_in)
+    }
+
+    /// The channel has refused a payment for good, before anything moved.
+    pub async fn payment_refused(&self, id: PaymentId, why: &str) -> Result<(), LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        lock_order_of(&mut tx, id).await?;
+        let row = sqlx::query_as!(
+            PaymentRow,
+            r#"SELECT order_id AS "order", amount_cents, currency, status FROM payments
+               WHERE id = $1 AND status IN ('created', 'sending', 'waiting') FOR UPDATE"#,
+            id.0
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(()) };
+        fail_payment(&mut tx, id, &row, why).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// A paid order's money is to go back. Asked again, the refund that is under way is told.
+    pub async fn ask_refund(
+        &self,
+        order: OrderId,
+        user: Option<&str>,
+        asked_by: &str,
+        reason: &str,
+        outflow_of: impl Fn(&str) -> Option<RefundRoute>,
+    ) -> Result<RefundAsked, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            "SELECT status FROM orders WHERE id = $1 AND ($2::text IS NULL OR user_id = $2) FOR UPDATE",
+            order.0,
+            user
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(RefundAsked::Unknown) };
+        match row.status.as_str() {
+            "paid" => {}
+            "refunding" => {
+                let known = sqlx::query!(
+                    "SELECT id, status FROM refunds WHERE order_id = $1 AND cause = 'asked' ORDER BY id LIMIT 1",
+                    order.0
+                )
+                .fetch_one(&mut *tx)
+                .await?;
+                let status = RefundStatus::parse(&known.status).ok_or(LedgerError::Unreadable("refunds.status"))?;
+                return Ok(RefundAsked::Refund(RefundId(known.id), status));
+            }
+            _ => return Ok(RefundAsked::IllegalState),
+        }
+        let paid = sqlx::query!(
+            "SELECT id, channel, amount_cents, currency FROM payments WHERE order_id = $1 AND pays",
+            order.0
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        // An order that was paid by hand has no money at a channel.
+        let Some(paid) = paid else { return Ok(RefundAsked::IllegalState) };
+        let Some(route) = outflow_of(&paid.channel) else { return Ok(RefundAsked::IllegalState) };
+        sqlx::query!("UPDATE orders SET status = 'refunding' WHERE id = $1", order.0).execute(&mut *tx).await?;
+        let refund = NewRefund {
+            payment: PaymentId(paid.id),
+            order: order.0,
+            channel: &paid.channel,
+            amount_cents: paid.amount_cents,
+            currency: &paid.currency,
+            cause: RefundCause::Asked,
+            asked_by,
+            reason,
+        };
+        let (id, status) = create_refund(&mut tx, &refund, &route).await?;
+        die_at!("refund.before_commit");
+        tx.commit().await?;
+        die_at!("refund.after_commit");
+        Ok(RefundAsked::Refund(id, status))
+    }
+
+    async fn refunded(&self, channel: &str, key: Uuid, payment: Uuid, told: &Told) -> Result<TakenIn, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        lock_order_of(&mut tx, PaymentId(payment)).await?;
+        let row = sqlx::query!(
+            "SELECT id, payment_id, amount_cents, currency, status FROM refunds
+             WHERE key = $1 AND channel = $2 FOR UPDATE",
+            key,
+            channel
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(TakenIn::Misfit("no such refund")) };
+        if row.payment_id != payment {
+            return Ok(TakenIn::Misfit("another payment than the refund's"));
+        }
+        if row.amount_cents != told.amount_cents || row.currency != told.currency {
+            return Ok(TakenIn::Misfit("another amount or currency than the refund's"));
+        }
+        if row.status == "succeeded" {
+            return Ok(TakenIn::Known);
+        }
+        finish_refund(&mut tx, row.id).await?;
+        die_at!("refunded.before_commit");
+        tx.commit().await?;
+        die_at!("refunded.after_commit");
+        Ok(TakenIn::Applied)
+    }
+
+    async fn refund_failed(&self, channel: &str, key: Uuid, payment: Uuid) -> Result<TakenIn, LedgerError> {
+        let done = sqlx::query!(
+            "UPDATE refunds SET status = 'failed', ended_at = now()
+             WHERE key = $1 AND channel = $2 AND payment_id = $3 AND status = 'requested'",
+            key,
+            channel,
+            payment
+        )
+        .execute(&self.pool)
+        .await?;
+        if done.rows_affected() == 1 {
+            return Ok(TakenIn::Applied);
+        }
+        let status = sqlx::query_scalar!("SELECT status FROM refunds WHERE key = $1", key).fetch_optional(&self.pool);
+        Ok(match status.await?.as_deref() {
+            Some("failed") => TakenIn::Known,
+            Some(_) => TakenIn::Misfit("failed, and had succeeded"),
+            None => TakenIn::Misfit("no such refund"),
+        })
+    }
+
+    /// Sets a callback aside that does not fit, for people; once, however often it comes.
+    pub async fn set_aside(&self, channel: &str, message: &str, problem: &str, body: &str) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO callbacks_set_aside (channel, message_id, problem, body) VALUES ($1, $2, $3, left($4, 16384))
+             ON CONFLICT DO NOTHING",
+            channel,
+            message,
+            problem,
+            body
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
+
+/// The order goes on without this payment. If its time is up, it waits no longer.
+async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, why: &str) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "UPDATE payments SET status = 'failed', reason = left($2, 500), ask_at = NULL, ended_at = now() WHERE id = $1",
+        id.0,
+        why
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE orders o SET wait_until = NULL WHERE id = $1 AND status = 'pending_payment'
+           AND NOT EXISTS (SELECT FROM payments p WHERE p.order_id = o.id AND p.status IN ('created', 'sending', 'waiting'))",
+        row.order
+    )
+    .execute(&mut *tx)
+    .await?;
+    // Its expiry was sent round for as long as it was to wait.
+    sqlx::query!(
+        "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status = 'sent'
+                        AND due_at <= now() FOR UPDATE SKIP LOCKED)",
+        row.order
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}
+
+async fn pay_order(tx: &mut PgConnection, order: Uuid) -> Result<(), LedgerError> {
+    sqlx::query!("UPDATE orders SET status = 'paid' WHERE id = $1", order).execute(&mut *tx).await?;
+    // Nothing is left to expire. Where the relay holds the row, the message comes and finds the order paid.
+    sqlx::query!(
+        "UPDATE outbox SET status = 'processed', processed_at = now()
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status <> 'processed'
+                      FOR UPDATE SKIP LOCKED)",
+        order
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}
+
+async fn refund_unwanted(
+    tx: &mut PgConnection,
+    channel: &str,
+    payment: PaymentId,
+    row: &PaymentRow,
+    route: &RefundRoute,
+) -> Result<(), LedgerError> {
+    let ended = sqlx::query_scalar!(
+        r#"SELECT status IN ('cancelled', 'rejected') AS "ended!" FROM orders WHERE id = $1"#,
+        row.order
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let refund = NewRefund {
+        payment,
+        order: row.order,
+        channel,
+        amount_cents: row.amount_cents,
+        currency: &row.currency,
+        cause: if ended { RefundCause::OrderEnded } else { RefundCause::OrderAlreadyPaid },
+        asked_by: "seckill",
+        reason: "",
+    };
+    create_refund(tx, &refund, route).await?;
+    Ok(())
+}
+
+/// Writes a refund down and puts it into the outflow. One that finds no room there is brought again; nothing at all
+/// goes back without a channel.
+async fn create_refund(
+    tx: &mut PgConnection,
+    refund: &NewRefund<'_>,
+    route: &RefundRoute,
+) -> Result<(RefundId, RefundStatus), LedgerError> {
+    let (id, key) = (Uuid::now_v7(), Uuid::now_v7());
+    let queued = refund.amount_cents == 0
+        || queue(tx, key, refund.payment.0, refund.amount_cents, refund.currency, route).await?;
+    sqlx::query!(
+        "INSERT INTO refunds (id, payment_id, order_id, channel, amount_cents, currency, cause, asked_by, reason, key, queued)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        id,
+        refund.payment.0,
+        refund.order,
+        refund.channel,
+        refund.amount_cents,
+        refund.currency,
+        refund.cause.as_str(),
+        refund.asked_by,
+        refund.reason,
+        key,
+        queued
+    )
+    .execute(&mut *tx)
+    .await?;
+    if refund.cause == RefundCause::Asked {
+        let (amount_cents, currency) = (refund.amount_cents, refund.currency.to_owned());
+        let row = PaymentRow { order: refund.order, amount_cents, currency, status: String::new() };
+        write(tx, "refund_due", id, &row, "sales", "refunds-due").await?;
+    }
+    if refund.amount_cents > 0 {
+        return Ok((RefundId(id), RefundStatus::Requested));
+    }
+    finish_refund(tx, id).await?;
+    Ok((RefundId(id), RefundStatus::Succeeded))
+}
+
+/// Puts a refund into its channel's outflow; `false` where that is full.
+pub(super) async fn queue(
+    tx: &mut PgConnection,
+    key: Uuid,
+    payment: Uuid,
+    amount_cents: i64,
+    currency: &str,
+    route: &RefundRoute,
+) -> Result<bool, LedgerError> {
+    let item = NewItem {
+        id: key,
+        channel: route.outflow.clone(),
+        // Refunds know no order among themselves: each is a key of its own.
+        key: key.to_string(),
+        payload: serde_json::json!({ "payment_key": payment, "amount_cents": amount_cents, "currency": currency }),
+    };
+    Ok(enqueue(tx, &item).await? != Enqueued::Full)
+}
+
+/// The money is back: the books, and the order, where it was this refund that it waited for.
+async fn finish_refund(tx: &mut PgConnection, refund: Uuid) -> Result<(), LedgerError> {
+    let row = sqlx::query!(
+        "UPDATE refunds SET status = 'succeeded', ended_at = now() WHERE id = $1
+         RETURNING order_id, channel, amount_cents, currency, cause",
+        refund
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let of = PaymentRow {
+        order: row.order_id,
+        amount_cents: row.amount_cents,
+        currency: row.currency,
+        status: String::new(),
+    };
+    write(tx, "refund", refund, &of, "refunds-due", &format!("channel:{}", row.channel)).await?;
+    if row.cause != RefundCause::Asked.as_str() {
+        return Ok(());
+    }
+    let order = sqlx::query!(
+        "UPDATE orders o SET status = 'refunded', units_kept = NOT s.refund_returns_stock
+         FROM sales s WHERE o.id = $1 AND s.id = o.sale_id
+         RETURNING o.id, o.sale_id, o.user_id, o.quantity, o.shard, s.refund_returns_stock",
+        row.order_id
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units)
+         VALUES ('hold_release', $1, $2, $3, $4, 0, $5, $6)",
+        order.id,
+        order.sale_id,
+        order.user_id,
+        order.quantity,
+        order.shard,
+        order.refund_returns_stock
+    )
+    .execute(&mut *tx)
+    .await?;
+    give_back(tx, &[(order.sale_id, order.user_id, order.quantity)], order.refund_returns_stock).await
+}
+
+/// One line in the books. A second one of its kind for the same payment or refund breaks the transaction.
+async fn write(
+    tx: &mut PgConnection,
+    entry: &str,
+    subject: Uuid,
+    row: &PaymentRow,
+    debit: &str,
+    credit: &str,
+) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "INSERT INTO journal (entry, subject, order_id, debit, credit, amount_cents, currency)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        entry,
+        subject,
+        row.order,
+        debit,
+        credit,
+        row.amount_cents,
+        row.currency
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,331 @@
+//! Payments on their way to a channel: beginning one, claiming slots for some, and taking one back that was not sent.
+//! What comes of them is in money.rs.
+
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use super::slots::micros;
+use super::{Ledger, LedgerError};
+use crate::die_at;
+use crate::domain::ids::OrderId;
+use crate::domain::outflow::{LATENESS, LEAD, LOOKAHEAD, Pace};
+use crate::domain::payment::{PaymentId, PaymentStatus};
+
+/// What came of the wish to pay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    /// The payment that is under way for the order now: this one, or one that was before it.
+    Payment(PaymentId, PaymentStatus),
+    /// No order of this buyer's.
+    Unknown,
+    /// The order does not wait for payment, or not for one through this channel.
+    IllegalState,
+}
+
+/// A payment that has a slot of its channel.
+#[derive(Debug, Clone)]
+pub struct DuePayment {
+    pub id: PaymentId,
+    pub order: OrderId,
+    pub amount_cents: i64,
+    pub currency: String,
+    /// How long it has waited for its slot.
+    pub waited: Duration,
+    /// By this process's clock, it is sent no earlier and no later than
+    pub earliest: Instant,
+    pub latest: Instant,
+    pub claim: i32,
+}
+
+/// What came of the wish to send.
+#[derive(Debug)]
+pub enum Claimed {
+    /// These are to be sent; PostgreSQL's time in seconds, for their signatures.
+    Due { payments: Vec<DuePayment>, now_s: i64 },
+    /// None of them is to be sent (any more).
+    Nothing,
+    /// The next slot is too far away to be claimed.
+    Wait(Duration),
+}
+
+impl Ledger {
+    /// Begins to pay an order, or finds the payment that is under way for it. The order waits for its outcome, up to
+    /// `wait_ms` beyond its deadline.
+    pub async fn begin_payment(
+        &self,
+        order: OrderId,
+        user: &str,
+        channel: &str,
+        currency: &str,
+        wait_ms: u64,
+    ) -> Result<Begun, LedgerError> {
+        match self.try_begin(order, user, channel, currency, wait_ms).await {
+            // Another request for the same order was quicker: it is there now.
+            Err(LedgerError::Refused(constraint)) if constraint == "payments_one_live" => {
+                self.try_begin(order, user, channel, currency, wait_ms).await
+            }
+            begun => begun,
+        }
+    }
+
+    async fn try_begin(
+        &self,
+        order: OrderId,
+        user: &str,
+        channel: &str,
+        currency: &str,
+        wait_ms: u64,
+    ) -> Result<Begun, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            r#"SELECT o.status = 'pending_payment' AND o.expires_at > clock_timestamp() AS "payable!",
+                      p.id AS "payment?", p.status AS "payment_status?", p.channel AS "channel?"
+               FROM orders o
+               LEFT JOIN payments p ON p.order_id = o.id AND p.status IN ('created', 'sending', 'waiting')
+               WHERE o.id = $1 AND o.user_id = $2 FOR UPDATE OF o"#,
+            order.0,
+            user
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(Begun::Unknown) };
+        if let (Some(payment), Some(status), Some(by)) = (row.payment, row.payment_status, row.channel) {
+            let status = PaymentStatus::parse(&status).ok_or(LedgerError::Unreadable("payments.status"))?;
+            return Ok(if by == channel { Begun::Payment(PaymentId(payment), status) } else { Begun::IllegalState });
+        }
+        if !row.payable {
+            return Ok(Begun::IllegalState);
+        }
+        let id = Uuid::now_v7();
+        sqlx::query!(
+            "WITH o AS (
+               UPDATE orders SET wait_until = expires_at + $5::bigint * interval '1 ms' WHERE id = $2 RETURNING *
+             ), made AS (
+               INSERT INTO payments (id, order_id, channel, amount_cents, currency)
+               SELECT $1, o.id, $3, o.amount_cents, $4 FROM o
+             )
+             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard)
+             SELECT 'payment_requested', $1, o.sale_id, o.user_id, o.quantity, 0, o.shard FROM o",
+            id,
+            order.0,
+            channel,
+            currency,
+            wait_ms.cast_signed()
+        )
+        .execute(&mut *tx)
+        .await?;
+        die_at!("pay.before_commit");
+        tx.commit().await?;
+        die_at!("pay.after_commit");
+        Ok(Begun::Payment(PaymentId(id), PaymentStatus::Created))
+    }
+
+    /// Sees to a channel's pace. Where it changes, more than a second lies between the slots of the old and the new.
+    pub async fn set_payment_pace(&self, channel: &str, pace: Pace) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO payment_pace AS p (channel, rate, jitter_ms, gap_us) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (channel) DO UPDATE
+             SET rate = $2, jitter_ms = $3, gap_us = $4,
+                 next_at = greatest(p.next_at, clock_timestamp())
+                           + interval '1 s' + greatest(p.jitter_ms, $3) * interval '1 ms' + $5::bigint * interval '1 us'
+             WHERE p.gap_us <> $4",
+            channel,
+            pace.rate().cast_signed(),
+            pace.jitter_ms().cast_signed(),
+            pace.gap_us(),
+            micros(LATENESS)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Claims slots for as many of these payments as the channel's next tenth of a second has, and marks the messages
+    /// of all that need none as processed. A payment is claimed by one sender, however often its message comes.
+    pub async fn claim_payments(
+        &self,
+        channel: &str,
+        payments: &[PaymentId],
+        ask_after: Duration,
+    ) -> Result<Claimed, LedgerError> {
+        let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
+        let mut tx = self.pool.begin().await?;
+        let pace = sqlx::query!(
+            r#"SELECT rate, gap_us,
+                      greatest(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint AS "wait_us!"
+               FROM payment_pace WHERE channel = $1 FOR UPDATE"#,
+            channel
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        let wait = Duration::from_micros(pace.wait_us.unsigned_abs());
+        if wait > LOOKAHEAD {
+            return Ok(Claimed::Wait(wait - LOOKAHEAD));
+        }
+        let at_once = i64::from((pace.rate.unsigned_abs()).div_ceil(10).max(1));
+        // Who is locked is being abandoned, or claimed: its message stays unsettled, and is sent again if need be.
+        let due = sqlx::query_scalar!(
+            "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status = 'created'
+             ORDER BY created_at, id LIMIT $3 FOR UPDATE SKIP LOCKED",
+            &ids,
+            channel,
+            at_once
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let before = Instant::now();
+        let rows = sqlx::query!(
+            r#"WITH slots AS (
+                 UPDATE payment_pace
+                 SET next_at = greatest(next_at, clock_timestamp() + $3::bigint * interval '1 us')
+                               + cardinality($1::uuid[]) * gap_us * interval '1 us'
+                 WHERE channel = $2 AND cardinality($1::uuid[]) > 0
+                 RETURNING next_at - cardinality($1::uuid[]) * gap_us * interval '1 us' AS first, gap_us, clock_timestamp() AS seen
+               )
+               UPDATE payments p
+               SET status = 'sending', claim = p.claim + 1, sent_at = s.first + (n.nth - 1) * s.gap_us * interval '1 us',
+                   ask_at = s.first + (n.nth - 1) * s.gap_us * interval '1 us' + $4::bigint * interval '1 us'
+               FROM slots s, unnest($1::uuid[]) WITH ORDINALITY AS n (id, nth)
+               WHERE p.id = n.id
+               RETURNING p.id, p.order_id, p.amount_cents, p.currency, p.claim, n.nth AS "nth!",
+                         (extract(epoch FROM s.first - s.seen) * 1000000)::bigint AS "first_us!",
+                         extract(epoch FROM s.seen)::bigint AS "now_s!",
+                         (extract(epoch FROM p.sent_at - p.created_at) * 1000000)::bigint AS "waited_us!""#,
+            &due,
+            channel,
+            micros(LEAD),
+            micros(ask_after)
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let after = Instant::now();
+        // Rows that the relay holds at the moment are passed over: it sends them once more, and that settles them.
+        sqlx::query!(
+            "UPDATE outbox SET status = 'processed', processed_at = now()
+             WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
+                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND b.status <> 'processed'
+                            AND p.status <> 'created'
+                          FOR UPDATE OF b SKIP LOCKED)",
+            &ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        die_at!("pay.claimed");
+        let now_s = rows.first().map(|row| row.now_s);
+        let Some(now_s) = now_s else { return Ok(Claimed::Nothing) };
+        let mut payments: Vec<DuePayment> = rows
+            .into_iter()
+            .map(|row| {
+                let us = row.first_us.max(0).unsigned_abs() + (row.nth - 1).unsigned_abs() * pace.gap_us.unsigned_abs();
+                let slot = Duration::from_micros(us);
+                DuePayment {
+                    id: PaymentId(row.id),
+                    order: OrderId(row.order_id),
+                    amount_cents: row.amount_cents,
+                    currency: row.currency,
+                    waited: Duration::from_micros(row.waited_us.max(0).unsigned_abs()),
+                    earliest: after + slot,
+                    latest: before + slot + LATENESS,
+                    claim: row.claim,
+                }
+            })
+            .collect();
+        payments.sort_by_key(|payment| payment.earliest);
+        Ok(Claimed::Due { payments, now_s })
+    }
+
+    /// The channel has certainly not heard of this payment: its message is brought again after a while. Where its order
+    /// does not wait for it any more, it is abandoned.
+    pub async fn take_back(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let pending = lock_order_of(&mut tx, payment).await?;
+        let done = sqlx::query!(
+            "UPDATE payments SET status = CASE WHEN $3 THEN 'created' ELSE 'abandoned' END, ask_at = NULL,
+                    ended_at = CASE WHEN $3 THEN NULL ELSE now() END
+             WHERE id = $1 AND claim = $2 AND status = 'sending'",
+            payment.0,
+            claim,
+            pending
+        )
+        .execute(&mut *tx)
+        .await?;
+        if done.rows_affected() == 1 && pending {
+            sqlx::query!(
+                "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
+                        processed_at = NULL
+                 WHERE kind = 'payment_requested' AND order_id = $1",
+                payment.0,
+                micros(after)
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    /// The channel wants to be left alone for a while, or is not there.
+    pub async fn rest_channel(&self, channel: &str, rest: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payment_pace SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us')
+             WHERE channel = $1",
+            channel,
+            micros(rest)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Something was sent later than its slot: what has none yet goes as much later.
+    pub async fn delay_channel(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payment_pace SET next_at = next_at + $2::bigint * interval '1 us' WHERE channel = $1",
+            channel,
+            micros(late)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// The channel has taken the request; what comes of it, it will say, or be asked.
+    pub async fn payment_taken(&self, payment: PaymentId, claim: i32) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payments SET status = 'waiting' WHERE id = $1 AND claim = $2 AND status = 'sending'",
+            payment.0,
+            claim
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Whether it has reached the channel is unknown: it is asked after a while.
+    pub async fn ask_soon(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'
+             WHERE id = $1 AND claim = $2 AND status = 'sending'",
+            payment.0,
+            claim,
+            micros(after)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
+
+/// Locks a payment's order, as everybody does who changes a payment for its order's sake; says whether the order waits
+/// for payment.
+pub(super) async fn lock_order_of(tx: &mut sqlx::PgConnection, payment: PaymentId) -> Result<bool, LedgerError> {
+    let pending = sqlx::query_scalar!(
+        r#"SELECT status = 'pending_payment' AS "pending!" FROM orders
+           WHERE id = (SELECT order_id FROM payments WHERE id = $1) FOR UPDATE"#,
+        payment.0
+    )
+    .fetch_optional(tx)
+    .await?;
+    Ok(pending.unwrap_or(false))
+}

@@ -1,0 +1,76 @@
+//! The net under callbacks: whoever has not said what came of a payment or refund is asked, by the key that it was sent
+//! under.
+
+use super::{Cashier, PayError, route_of};
+use crate::channel::Asked;
+use crate::die_at;
+use crate::domain::payment::{About, PaymentId};
+use crate::domain::step::Step;
+use crate::ledger::inquiry::Question;
+use crate::ledger::money::TakenIn;
+
+/// Asked in one step, one after another: a channel that is slow is not overrun.
+const BATCH_MAX: i64 = 50;
+
+impl Cashier {
+    /// Asks about what is overdue, and brings refunds again that had found no room.
+    pub async fn ask(&self) -> Result<Step, PayError> {
+        self.open().await?;
+        let again = self.terms.ask_after;
+        let mut questions = self.ledger.payments_to_ask(BATCH_MAX, again).await?;
+        questions.extend(self.ledger.refunds_to_ask(BATCH_MAX, again * 4).await?);
+        let asked = questions.len();
+        futures_util::future::try_join_all(questions.iter().map(|question| self.inquire(question))).await?;
+        for channel in self.channels.iter() {
+            self.ledger.queue_refunds(channel.name, &route_of(channel), BATCH_MAX).await?;
+        }
+        Ok(Step::after(asked, BATCH_MAX as usize))
+    }
+
+    async fn inquire(&self, question: &Question) -> Result<(), PayError> {
+        let Some(channel) = self.channels.get(&question.channel) else {
+            tracing::error!(channel = question.channel, "money is under way by a channel that is not configured");
+            return Ok(());
+        };
+        let key = question.about.key();
+        let asked = channel.ask(question.about).await;
+        die_at!("ask.answered");
+        match asked {
+            Ok(Asked::Told(told)) => match self.take_in(channel, &told).await? {
+                TakenIn::Pending if !told.about.is_refund() => {
+                    self.ledger.payment_taken(PaymentId(key), question.claim).await?;
+                }
+                TakenIn::Misfit(problem) => {
+                    tracing::error!(%key, problem, "MONEY DOES NOT FIT: what the channel says was set aside");
+                    let (message, body) = (format!("asked-{key}"), format!("{told:?}"));
+                    self.ledger.set_aside(channel.name, &message, problem, &body).await?;
+                }
+                _ => {}
+            },
+            Ok(Asked::Unknown) => match question.about {
+                About::Payment { .. } => {
+                    self.ledger.take_back(PaymentId(key), question.claim, std::time::Duration::ZERO).await?;
+                    self.bell.ring();
+                }
+                // Its outflow has parked it, and says so; it is sent again by hand, under the same key.
+                About::Refund { .. } => tracing::warn!(%key, "the channel knows nothing of this refund"),
+            },
+            Ok(Asked::Unclear(answer)) => tracing::info!(%key, answer, "the channel does not say"),
+            Err(error) => tracing::info!(%key, %error, "the channel could not be asked"),
+        }
+        Ok(())
+    }
+
+    /// Shows how money stands.
+    pub async fn watch(&self) -> Result<Step, PayError> {
+        let figures = self.ledger.money_figures().await?;
+        let gauge = |name: &'static str, value: i64| metrics::gauge!(name).set(value as f64);
+        gauge("seckill_payments_waiting", figures.created);
+        gauge("seckill_payments_oldest_seconds", figures.oldest_s);
+        gauge("seckill_payments_under_way", figures.under_way);
+        gauge("seckill_refunds_waiting", figures.refunds);
+        gauge("seckill_refunds_failed", figures.refunds_failed);
+        gauge("seckill_callbacks_set_aside", figures.set_aside);
+        Ok(Step::Idle)
+    }
+}

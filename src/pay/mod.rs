@@ -1,0 +1,168 @@
+//! The story of money: an order is paid through a channel, and money for which no order waits goes back.
+
+pub mod ask;
+pub mod compare;
+pub mod send;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+
+pub use crate::channel::Signed;
+use crate::channel::post::PostError;
+use crate::channel::{BadCallback, Channel, Channels};
+use crate::domain::ids::{OrderId, UserId};
+use crate::domain::payment::{Progress, RefundReason, Told};
+pub use crate::ledger::money::RefundAsked;
+use crate::ledger::money::{RefundRoute, TakenIn};
+use crate::ledger::notices::Doorbell;
+pub use crate::ledger::payments::Begun;
+use crate::ledger::{Ledger, LedgerError};
+use crate::queue::QueueError;
+
+/// Why a step of it could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum PayError {
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    #[error("the channel's books cannot be had: {0}")]
+    Books(#[source] PostError),
+}
+
+/// Takes orders' payments and refunds, and what channels say of them.
+#[derive(Clone)]
+pub struct Cashier {
+    pub ledger: Ledger,
+    pub channels: Channels,
+    pub bell: Doorbell,
+    pub terms: PayTerms,
+    /// Whether the ledger knows how the channels want to be treated.
+    opened: Arc<OnceCell<()>>,
+}
+
+/// How payments are made.
+#[derive(Debug, Clone)]
+pub struct PayTerms {
+    pub currency: String,
+    /// How long beyond its deadline an order waits for a payment that began in time.
+    pub wait_ms: u64,
+    /// How long a channel has to say what came of a payment or refund, before it is asked.
+    pub ask_after: Duration,
+}
+
+/// What came of a callback.
+#[derive(Debug)]
+pub enum CallbackTaken {
+    /// Applied, now or before.
+    Known,
+    /// Set aside for people: it does not fit.
+    Misfit(&'static str),
+    NoSuchChannel,
+    /// Not signed by the channel, or not now.
+    NotBelieved(BadCallback),
+}
+
+/// What came of the wish to pay.
+#[derive(Debug)]
+pub enum Paying {
+    Begun(Begun),
+    NoSuchChannel,
+}
+
+impl Cashier {
+    pub fn new(ledger: Ledger, channels: Channels, bell: Doorbell, terms: PayTerms) -> Self {
+        Self { ledger, channels, bell, terms, opened: Arc::default() }
+    }
+
+    /// Sees, once, to the paces of all channels and to the outflows of their refunds.
+    async fn open(&self) -> Result<(), PayError> {
+        let open = async || {
+            for channel in self.channels.iter() {
+                self.ledger.set_payment_pace(channel.name, channel.pace).await?;
+                self.ledger.ensure_outflow(&channel.outflow(), channel.refund_pace, &channel.refunds_at()).await?;
+            }
+            Ok(())
+        };
+        self.opened.get_or_try_init(open).await.copied()
+    }
+
+    /// Begins to pay an order through a channel, or finds the payment that is under way.
+    pub async fn pay(&self, user: &UserId, order: OrderId, channel: &str) -> Result<Paying, PayError> {
+        let Some(channel) = self.channels.get(channel) else { return Ok(Paying::NoSuchChannel) };
+        let PayTerms { currency, wait_ms, .. } = &self.terms;
+        let begun = self.ledger.begin_payment(order, user.as_str(), channel.name, currency, *wait_ms).await?;
+        self.bell.ring();
+        Ok(Paying::Begun(begun))
+    }
+
+    /// Asks for a paid order's money back: its buyer, or somebody of the shop (`user` is nobody then).
+    pub async fn refund(
+        &self,
+        user: Option<&UserId>,
+        asked_by: &str,
+        order: OrderId,
+        reason: &RefundReason,
+    ) -> Result<RefundAsked, PayError> {
+        self.open().await?;
+        let route = |name: &str| self.channels.get(name).map(route_of);
+        let asked = self.ledger.ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), route).await?;
+        self.bell.ring();
+        Ok(asked)
+    }
+
+    /// Takes in a channel's callback. `now_s` is the database's time.
+    pub async fn callback(
+        &self,
+        channel: &str,
+        signed: Signed<'_>,
+        body: &[u8],
+        now_s: i64,
+    ) -> Result<CallbackTaken, PayError> {
+        let Some(channel) = self.channels.get(channel) else { return Ok(CallbackTaken::NoSuchChannel) };
+        let taken = match channel.read_callback(signed, body, now_s) {
+            Ok(told) => self.take_in(channel, &told).await?,
+            Err(BadCallback::Unreadable(_)) => TakenIn::Misfit("it cannot be read"),
+            Err(error) => {
+                count_callback("not-believed");
+                return Ok(CallbackTaken::NotBelieved(error));
+            }
+        };
+        let TakenIn::Misfit(problem) = taken else {
+            count_callback(if taken == TakenIn::Known { "known" } else { "applied" });
+            return Ok(CallbackTaken::Known);
+        };
+        count_callback("set-aside");
+        tracing::error!(channel = channel.name, message = signed.id, problem, "CALLBACK SET ASIDE: it does not fit");
+        let text = String::from_utf8_lossy(body);
+        self.ledger.set_aside(channel.name, signed.id, problem, &text.replace('\0', "")).await?;
+        Ok(CallbackTaken::Misfit(problem))
+    }
+
+    /// Takes in what a channel says, by a callback or because it was asked.
+    async fn take_in(&self, channel: &Channel, told: &Told) -> Result<TakenIn, PayError> {
+        self.open().await?;
+        let taken = self.ledger.take_in(channel.name, told, &route_of(channel)).await?;
+        let about = if told.about.is_refund() { "refund" } else { "payment" };
+        let outcome = match &taken {
+            TakenIn::Applied if told.progress == Progress::Failed => "failed",
+            TakenIn::Applied => "succeeded",
+            TakenIn::Refunding => "unwanted",
+            TakenIn::Known | TakenIn::Pending | TakenIn::Misfit(_) => return Ok(taken),
+        };
+        metrics::counter!("seckill_money_total", "about" => about, "outcome" => outcome).increment(1);
+        tracing::debug!(key = %told.about.key(), about, outcome, "money");
+        self.bell.ring();
+        Ok(taken)
+    }
+}
+
+fn route_of(channel: &Channel) -> RefundRoute {
+    RefundRoute { outflow: channel.outflow() }
+}
+
+fn count_callback(result: &'static str) {
+    metrics::counter!("seckill_callbacks_total", "result" => result).increment(1);
+}

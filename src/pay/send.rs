@@ -1,0 +1,237 @@
+//! Payments leave for their channel at its pace, however fast they come (docs/payments.md): slots are claimed for a few
+//! at a time, and each is sent in its slot or not at all.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::poll;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, sleep_until};
+use tokio_util::task::TaskTracker;
+
+use super::{Cashier, PayError};
+use crate::channel::post::{Answer, PostError};
+use crate::channel::{Channel, Charge};
+use crate::die_at;
+use crate::domain::breaker::{Breaker, BreakerTerms, Outcome};
+use crate::domain::message::PaymentRequestedV1;
+use crate::domain::outflow::{PROMPT, Verdict};
+use crate::domain::payment::{About, PaymentId};
+use crate::ledger::LedgerError;
+use crate::ledger::payments::{Claimed, DuePayment};
+
+/// Requests under way in one process, to a channel that may take seconds for each.
+const UNDER_WAY_MAX: usize = 2_000;
+/// How long a channel is left alone that cannot be connected to.
+const UNREACHABLE_REST: Duration = Duration::from_secs(1);
+/// How soon a channel is asked about a payment whose request had no proper answer.
+const ASK_SOON: Duration = Duration::from_secs(1);
+/// How soon one is brought again that was not sent in its slot.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Beyond a second there is nothing behind that could come too close.
+const DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// Sends payments, together with all other workers.
+#[derive(Clone)]
+pub struct Sender {
+    cashier: Cashier,
+    tasks: TaskTracker,
+    places: Arc<Semaphore>,
+    breaker: Arc<Mutex<Breaker>>,
+    started: Instant,
+}
+
+impl Sender {
+    /// Requests go on in `tasks` after the step that claimed them.
+    pub fn new(cashier: Cashier, tasks: TaskTracker) -> Self {
+        // What takes as long as the channel has for an answer is as good as failed.
+        let slow_ms = cashier.channels.iter().map(|channel| channel.patience.as_millis() as u64).min().unwrap_or(1000);
+        let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
+        let (places, breaker) = (Arc::new(Semaphore::new(UNDER_WAY_MAX)), Arc::new(Mutex::new(breaker)));
+        Self { cashier, tasks, places, breaker, started: Instant::now() }
+    }
+
+    /// Settles a batch of messages: their payments have slots, or need none. Returns the places of unreadable ones.
+    #[tracing::instrument(level = "debug", name = "pay", skip_all, fields(messages = bodies.len()))]
+    pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, PayError> {
+        let (mut payments, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new());
+        for (place, body) in bodies.iter().enumerate() {
+            match serde_json::from_slice::<PaymentRequestedV1>(body) {
+                Ok(message) => payments.push(message.payment_id),
+                Err(error) => {
+                    tracing::error!(%error, bytes = body.len(), "unreadable message goes to the dead-letter queue");
+                    poison.push(place);
+                }
+            }
+        }
+        self.cashier.open().await?;
+        for channel in self.cashier.channels.iter() {
+            self.send_all(channel, &payments).await?;
+        }
+        Ok(poison)
+    }
+
+    /// Until none of these payments waits for a slot of this channel.
+    async fn send_all(&self, channel: &Channel, payments: &[PaymentId]) -> Result<(), PayError> {
+        loop {
+            self.wait_for_breaker().await;
+            let ask_after = self.cashier.terms.ask_after;
+            let claimed = self.cashier.ledger.claim_payments(channel.name, payments, ask_after).await;
+            if !matches!(claimed, Ok(Claimed::Due { .. })) {
+                self.breaker().withdraw();
+            }
+            match claimed? {
+                Claimed::Nothing => return Ok(()),
+                Claimed::Wait(wait) => {
+                    // Not all workers at the same moment.
+                    sleep(wait.mul_f64(rand::random_range(1.0..1.1)).min(Duration::from_secs(1))).await;
+                }
+                Claimed::Due { payments, now_s } => {
+                    for payment in payments {
+                        let place = Arc::clone(&self.places).acquire_owned().await;
+                        let (sender, name) = (self.clone(), channel.name);
+                        self.tasks.spawn(async move {
+                            if let Some(channel) = sender.cashier.channels.get(name) {
+                                sender.deliver(channel, &payment, now_s).await;
+                            }
+                            drop(place);
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A channel that keeps failing is left alone; payments wait meanwhile.
+    async fn wait_for_breaker(&self) {
+        loop {
+            let admitted = self.breaker().admit(self.now_ms());
+            match admitted {
+                Ok(()) => return,
+                Err(wait_ms) => sleep(Duration::from_millis(wait_ms.clamp(50, 500))).await,
+            }
+        }
+    }
+
+    async fn deliver(&self, channel: &Channel, payment: &DuePayment, now_s: i64) {
+        let about = About::Payment { key: payment.id.0, order: payment.order };
+        let charge = Charge { about, amount_cents: payment.amount_cents, currency: &payment.currency };
+        let answer = match channel.prepare(&charge, now_s).await {
+            Ok(ready) => {
+                sleep_until(payment.earliest.into()).await;
+                if Instant::now() > payment.latest {
+                    channel.keep(ready);
+                    count("forfeited");
+                    return self.write(payment, self.cashier.ledger.take_back(payment.id, payment.claim, AGAIN)).await;
+                }
+                metrics::histogram!("seckill_payment_wait_seconds").record(payment.waited.as_secs_f64());
+                let sending = channel.send(ready);
+                tokio::pin!(sending);
+                let at_once = poll!(&mut sending);
+                self.leave_room(channel, payment).await;
+                die_at!("pay.sent");
+                match at_once {
+                    std::task::Poll::Ready(answer) => answer,
+                    std::task::Poll::Pending => sending.await,
+                }
+            }
+            Err(error) => Err(error),
+        };
+        self.judge(&answer, payment.earliest);
+        self.settle_one(channel, payment, answer).await;
+        die_at!("pay.settled");
+    }
+
+    /// Later than usual: what has no slot yet goes as much later, so that no second sees too many (docs/outflow.md).
+    async fn leave_room(&self, channel: &Channel, payment: &DuePayment) {
+        let late = Instant::now().saturating_duration_since(payment.earliest);
+        if late > PROMPT * 2 {
+            let delay = ((late - PROMPT) / channel.pace.rate().max(1)).min(DELAY_MAX);
+            let delay = if Instant::now() > payment.latest { late.min(DELAY_MAX) } else { delay };
+            self.write(payment, self.cashier.ledger.delay_channel(channel.name, delay)).await;
+        }
+    }
+
+    async fn settle_one(&self, channel: &Channel, payment: &DuePayment, answer: Result<Answer, PostError>) {
+        let (ledger, id, claim) = (&self.cashier.ledger, payment.id, payment.claim);
+        match answer {
+            Err(error) if error.nothing_sent() => {
+                count("unreachable");
+                tracing::warn!(channel = channel.name, %error, "channel not reached; its payments wait");
+                self.write(payment, ledger.rest_channel(channel.name, UNREACHABLE_REST)).await;
+                self.write(payment, ledger.take_back(id, claim, UNREACHABLE_REST)).await;
+            }
+            // Whether it has taken effect is unknown: it is asked, never guessed.
+            Err(error) => {
+                count("unknown");
+                tracing::info!(payment = %id, %error, "no answer; the channel is asked later");
+                self.write(payment, ledger.ask_soon(id, claim, ASK_SOON)).await;
+            }
+            Ok(answer) => match (Verdict::of(answer.status, answer.retry_after, &answer.text()), answer.status) {
+                (Verdict::Done, 202) => {
+                    count("taken");
+                    self.write(payment, ledger.payment_taken(id, claim)).await;
+                }
+                // It knew this key: whatever has become of it, it knows too.
+                (Verdict::Done, _) => {
+                    count("taken");
+                    self.write(payment, ledger.ask_soon(id, claim, Duration::ZERO)).await;
+                }
+                (Verdict::NotNow(rest), _) => {
+                    count("limited");
+                    tracing::warn!(channel = channel.name, rest_ms = rest.as_millis(), "channel asks for a rest");
+                    self.write(payment, ledger.rest_channel(channel.name, rest)).await;
+                    self.write(payment, ledger.take_back(id, claim, rest)).await;
+                }
+                (Verdict::TryAgain(why), _) => {
+                    count("unknown");
+                    tracing::info!(payment = %id, %why, "unclear answer; the channel is asked later");
+                    self.write(payment, ledger.ask_soon(id, claim, ASK_SOON)).await;
+                }
+                // Our credentials or address are wrong, which is nothing against the payment.
+                (Verdict::Refused(why), 401 | 403 | 404 | 405) => {
+                    count("unreachable");
+                    tracing::error!(channel = channel.name, %why, "CHANNEL DOES NOT TAKE US: see its url and secrets");
+                    self.write(payment, ledger.rest_channel(channel.name, UNREACHABLE_REST)).await;
+                    self.write(payment, ledger.take_back(id, claim, UNREACHABLE_REST * 5)).await;
+                }
+                (Verdict::Refused(why), _) => {
+                    count("refused");
+                    tracing::warn!(payment = %id, %why, "payment refused");
+                    self.write(payment, ledger.payment_refused(id, &why)).await;
+                }
+            },
+        }
+    }
+
+    fn judge(&self, answer: &Result<Answer, PostError>, since: Instant) {
+        let failed = match answer {
+            Ok(answer) => answer.status >= 500,
+            Err(_) => true,
+        };
+        let took_ms = since.elapsed().as_millis() as u64;
+        let now_ms = self.now_ms();
+        if self.breaker().report(now_ms, Outcome { failed, took_ms }) {
+            tracing::warn!("payment channel fails or is too slow; payments wait");
+        }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// What cannot be written down is found by asking the channel.
+    async fn write(&self, payment: &DuePayment, writing: impl Future<Output = Result<(), LedgerError>>) {
+        if let Err(error) = self.cashier.ledger.in_time(writing).await {
+            tracing::warn!(payment = %payment.id, %error, "not written down; the channel is asked later");
+        }
+    }
+}
+
+fn count(outcome: &'static str) {
+    metrics::counter!("seckill_payments_sent_total", "outcome" => outcome).increment(1);
+}
