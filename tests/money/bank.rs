@@ -1,0 +1,118 @@
+//! The bank: `seckill channel-sandbox`, and what it says of itself.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use reqwest::Client;
+use serde_json::Value;
+
+use crate::harness::eventually;
+
+/// Killed, and its file thrown away, when it is dropped.
+pub struct Bank {
+    pub address: SocketAddr,
+    file: PathBuf,
+    child: Option<Child>,
+    http: Client,
+}
+
+impl Bank {
+    /// A place for a bank, at which it is opened when it is known whom it calls back.
+    pub fn found() -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let file = std::env::temp_dir().join(format!("seckill-bank-{}", uuid::Uuid::new_v4().simple()));
+        Self { address, file, child: None, http: Client::new() }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub async fn open(&mut self, callbacks: &str, pay_rate: u32, refund_rate: u32) {
+        let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
+            .arg("channel-sandbox")
+            .env_clear()
+            .env("SECKILL_DEV", "1")
+            .env("SECKILL_SANDBOX__BIND", self.address.to_string())
+            .env("SECKILL_SANDBOX__DATA_FILE", &self.file)
+            .env("SECKILL_SANDBOX__CALLBACK_URL", callbacks)
+            .env("SECKILL_SANDBOX__PAY_RATE", pay_rate.to_string())
+            .env("SECKILL_SANDBOX__REFUND_RATE", refund_rate.to_string())
+            .env("SECKILL_SANDBOX__CONFIRM_MS", "20")
+            .env("RUST_LOG", "error")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+        let alive = format!("{}/healthz", self.url());
+        eventually(|| async {
+            let answer = self.http.get(&alive).send().await.map_err(|e| e.to_string())?;
+            answer.status().is_success().then_some(()).ok_or_else(|| answer.status().to_string())
+        })
+        .await;
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        self.http.get(format!("{}{path}", self.url())).send().await.unwrap().json().await.unwrap()
+    }
+
+    /// Throws some of its switches.
+    pub async fn switch(&self, switches: Value) {
+        let put = self.http.put(format!("{}/v1/admin/switches", self.url())).json(&switches);
+        let answer = put.send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    }
+
+    /// Most requests of a kind that came within any second, and the two that came closest, in microseconds.
+    pub async fn peak(&self, kind: &str) -> (u64, u64) {
+        let peak = self.get(&format!("/v1/arrivals/peak?kind={kind}")).await;
+        (peak["peak"].as_u64().unwrap(), peak["closest_us"].as_u64().unwrap_or(u64::MAX))
+    }
+
+    /// How many requests of a kind had this outcome.
+    pub async fn arrivals(&self, kind: &str, outcome: &str) -> usize {
+        let (mut after, mut count) = (0, 0);
+        loop {
+            let page = self.get(&format!("/v1/arrivals?kind={kind}&after={after}&limit=10000")).await;
+            let arrivals = page["arrivals"].as_array().unwrap();
+            count += arrivals.iter().filter(|arrival| arrival["outcome"] == outcome).count();
+            match page["next"].as_u64() {
+                Some(next) => after = next,
+                None => return count,
+            }
+        }
+    }
+
+    /// Payments, refunds, and what is left of the money in cents.
+    pub async fn books(&self) -> (usize, usize, i64) {
+        let (mut after, mut books) = (0, (0, 0, 0));
+        loop {
+            let page = self.get(&format!("/v1/ledger?after={after}&limit=1000")).await;
+            for entry in page["entries"].as_array().unwrap() {
+                let cents = entry["amount_cents"].as_i64().unwrap();
+                if entry["kind"] == "refund" {
+                    books.1 += 1;
+                    books.2 -= cents;
+                } else {
+                    books.0 += 1;
+                    books.2 += cents;
+                }
+            }
+            match page["next"].as_u64() {
+                Some(next) => after = next,
+                None => return books,
+            }
+        }
+    }
+}
+
+impl Drop for Bank {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_file(&self.file);
+    }
+}

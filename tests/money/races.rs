@@ -1,0 +1,55 @@
+//! F11: who pays and cancels at the same moment has done one of the two.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+use crate::world::{Rates, World, long};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_paid_or_cancelled_and_never_both() {
+    let orders = if long() { 1_000 } else { 200 };
+    let world = World::with_orders(orders, &Rates { pay: 1_000, refund: 100 }, true, &[]).await;
+    let mut dice = StdRng::seed_from_u64(11);
+    // Some at the very moment of the click, some about when the bank has decided.
+    let pauses: Vec<u64> = (0..orders).map(|n| if n % 2 == 0 { 0 } else { dice.random_range(0..400) }).collect();
+    let races = stream::iter(pauses.into_iter().enumerate()).map(|(buyer, pause_ms)| {
+        let world = &world;
+        async move {
+            let cancel = async {
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                world.ask(buyer, "cancel", json!({})).await
+            };
+            (buyer, tokio::join!(world.pay(buyer), cancel))
+        }
+    });
+    let answers: Vec<_> = races.buffer_unordered(16).collect().await;
+    world.money_rests().await;
+    let (mut paid, mut cancelled) = (0, 0);
+    for (buyer, (pay, cancel)) in answers {
+        let status: String = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1")
+            .bind(world.orders[buyer])
+            .fetch_one(&world.system.sql)
+            .await
+            .unwrap();
+        match status.as_str() {
+            "paid" => {
+                assert_eq!((pay, cancel), (202, 409));
+                paid += 1;
+            }
+            "cancelled" => {
+                assert!(cancel == 200 && (pay == 202 || pay == 409), "{pay} {cancel}");
+                cancelled += 1;
+            }
+            other => panic!("order of u{buyer} is {other}"),
+        }
+    }
+    let (payments, refunds, cents) = world.bank.books().await;
+    eprintln!("{paid} paid, {cancelled} cancelled; at the bank {payments} payments, {refunds} refunds");
+    assert!(paid > 0 && cancelled > 0 && refunds > 0, "a race that one side always wins is none");
+    assert_eq!((payments - refunds, cents), (paid, paid as i64 * 100));
+    world.audited().await;
+}

@@ -1,0 +1,41 @@
+//! I5, F19: refunds leave at one a second, whoever dies, and take effect once each.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::world::{Rates, World, long};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
+    let (refunds, pause) = if long() { (300, 60) } else { (10, 2) };
+    let world = World::with_orders(refunds, &Rates { pay: 1_000, refund: 1 }, false, &[]).await;
+    let workers = world.workers(4).await;
+    world.all_pay().await;
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", refunds as i64).await;
+    let begun = Instant::now();
+    for buyer in 0..refunds {
+        assert_eq!(world.ask(buyer, "refunds", json!({ "reason": "" })).await, 202);
+    }
+    world.refunds_at_the_bank(refunds / 2).await;
+    drop(workers);
+    let killed = world.bank.books().await.1;
+    tokio::time::sleep(Duration::from_secs(pause)).await;
+    let _workers = world.workers(4).await;
+    let resumed = Instant::now();
+    world.refunds_at_the_bank(refunds).await;
+    let (took, rest) = (resumed.elapsed().as_secs_f64(), (refunds - killed) as f64);
+    world.money_rests().await;
+    let (peak, closest_us) = world.bank.peak("refund").await;
+    eprintln!(
+        "{refunds} refunds in {:.1?} with a pause of {pause} s; after it {rest} in {took:.1} s; at the bank at most {peak} \
+         in any second, the closest {closest_us} us apart",
+        begun.elapsed()
+    );
+    assert_eq!(peak, 1, "in some second");
+    assert!(closest_us >= 1_000_000, "{closest_us} us apart");
+    assert_eq!(world.bank.books().await.1, refunds, "each took effect once");
+    assert_eq!(world.bank.arrivals("refund", "refused-rate").await, 0);
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'refunded'", refunds as i64).await;
+    world.audited().await;
+}

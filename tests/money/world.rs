@@ -1,0 +1,184 @@
+//! A shop, its bank, and workers that can be killed.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use reqwest::Client;
+use seckill::app::till_of_money;
+use seckill::domain::sale::NewSale;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+use uuid::Uuid;
+
+use crate::bank::Bank;
+use crate::harness::{Sale, System, eventually, terms};
+
+/// One test at a time: a bank's seconds are counted.
+static ALONE: Mutex<()> = Mutex::const_new(());
+/// Connections of the crowd.
+const CROWD: usize = 32;
+
+/// Whether tests are played at full length.
+pub fn long() -> bool {
+    std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
+}
+
+/// `seckill work`, killed when it is dropped.
+pub struct Worker(Child);
+
+impl Worker {
+    pub fn start(system: &System) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        command.arg("work").env_clear().envs(&system.environment);
+        command.env("SECKILL_DATABASE__MAX_CONNECTIONS", "6").env("RUST_LOG", "error");
+        Self(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The system, the bank, and a sale in which everything was sold.
+pub struct World {
+    pub system: System,
+    pub bank: Bank,
+    pub sale: Sale,
+    pub orders: Vec<Uuid>,
+    http: Client,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// How the bank and the shop treat each other.
+pub struct Rates {
+    pub pay: u32,
+    pub refund: u32,
+}
+
+impl World {
+    /// So many orders that wait for payment. The service runs here, with its workers if it is told so.
+    pub async fn with_orders(orders: usize, rates: &Rates, workers: bool, settings: &[(&str, &str)]) -> Self {
+        let alone = ALONE.lock().await;
+        let mut bank = Bank::found();
+        let (url, rate, refund_rate) = (bank.url(), rates.pay.to_string(), rates.refund.to_string());
+        let own = [
+            ("SECKILL_CHANNELS__SANDBOX__URL", url.as_str()),
+            ("SECKILL_CHANNELS__SANDBOX__RATE", &rate),
+            ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", &refund_rate),
+            ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
+            ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
+        ];
+        let mut system = System::prepare(&[&own, settings].concat()).await;
+        system.serve(workers).await;
+        bank.open(&system.url("/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
+        let sale = system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(orders as i64) }).await;
+        let _maker = (!workers).then(|| Worker::start(&system));
+        let made = stream::iter(0..orders).map(|n| {
+            let (system, sale) = (&system, &sale);
+            async move {
+                let user = format!("u{n}");
+                let answer = system.buy(sale, &user).send().await;
+                assert_eq!(answer.code(), "202");
+                answer.order_id().parse().unwrap()
+            }
+        });
+        let made: Vec<Uuid> = made.buffered(CROWD).collect().await;
+        let world = Self { system, bank, sale, orders: made, http: Client::new(), _alone: alone };
+        world.wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", orders as i64).await;
+        world
+    }
+
+    /// Asks something of an order, as its buyer; the status of the answer.
+    pub async fn ask(&self, buyer: usize, what: &str, body: Value) -> u16 {
+        let address = format!("/api/v1/orders/{}/{what}", self.orders[buyer]);
+        let token = self.system.token(&format!("u{buyer}"), 0);
+        let request = self.http.post(self.system.url(&address)).bearer_auth(token).json(&body);
+        request.send().await.unwrap().status().as_u16()
+    }
+
+    pub async fn pay(&self, buyer: usize) -> u16 {
+        self.ask(buyer, "payments", json!({ "channel": "sandbox" })).await
+    }
+
+    /// All of them pay, as fast as a crowd of connections can.
+    pub async fn all_pay(&self) {
+        let paying = stream::iter(0..self.orders.len()).map(|buyer| self.pay(buyer));
+        let answers: Vec<u16> = paying.buffer_unordered(CROWD).collect().await;
+        assert!(answers.iter().all(|status| *status == 202), "none is refused");
+    }
+
+    pub async fn count(&self, sql: &str) -> i64 {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.system.sql).await.unwrap()
+    }
+
+    /// Waits until a query has this answer, for as long as it takes while it comes closer.
+    pub async fn wait_for(&self, sql: &str, wanted: i64) {
+        let mut last = (i64::MIN, tokio::time::Instant::now());
+        loop {
+            let is = self.count(sql).await;
+            if is == wanted {
+                return;
+            }
+            if is != last.0 {
+                last = (is, tokio::time::Instant::now());
+            }
+            assert!(last.1.elapsed() < Duration::from_secs(60), "{is} where {wanted} are wanted: {sql}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until nothing of money is under way any more.
+    pub async fn money_rests(&self) {
+        let moving = "SELECT (SELECT count(*) FROM payments WHERE status IN ('created', 'sending', 'waiting'))
+                           + (SELECT count(*) FROM refunds WHERE status = 'requested')";
+        self.wait_for(moving, 0).await;
+    }
+
+    /// The auditor is content, and the bank's books are ours.
+    pub async fn audited(self) {
+        self.system.settled(&self.sale).await;
+        let verdicts = till_of_money(&self.system.config).unwrap().compare().await.unwrap();
+        assert!(verdicts.iter().all(|verdict| verdict.held && verdict.under_way == 0), "{verdicts:#?}");
+        let journal = "SELECT coalesce(sum(CASE WHEN debit LIKE 'channel:%' THEN amount_cents
+                                                WHEN credit LIKE 'channel:%' THEN -amount_cents ELSE 0 END), 0)::bigint
+                       FROM journal";
+        assert_eq!(self.bank.books().await.2, self.count(journal).await, "what is left at the bank");
+        let sales = "SELECT coalesce(sum(amount_cents), 0)::bigint FROM orders WHERE status = 'paid'";
+        assert_eq!(self.bank.books().await.2, self.count(sales).await, "is what orders were paid with");
+        self.system.finish().await;
+    }
+
+    /// Waits for a number of refunds at the bank.
+    pub async fn refunds_at_the_bank(&self, wanted: usize) {
+        let mut last = (0, tokio::time::Instant::now());
+        loop {
+            let (_, refunds, _) = self.bank.books().await;
+            if refunds >= wanted {
+                return;
+            }
+            if refunds != last.0 {
+                last = (refunds, tokio::time::Instant::now());
+            }
+            assert!(last.1.elapsed() < Duration::from_secs(60), "{refunds} refunds at the bank, and no more");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// So many workers, all of them up.
+    pub async fn workers(&self, number: usize) -> Vec<Worker> {
+        let workers = (0..number).map(|_| Worker::start(&self.system)).collect();
+        eventually(|| async {
+            let listening = "SELECT count(*) FROM pg_stat_activity
+                             WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+            // One of them is the service's.
+            let up = self.count(listening).await - 1;
+            (up >= number as i64).then_some(()).ok_or_else(|| format!("{up} workers are up"))
+        })
+        .await;
+        workers
+    }
+}
