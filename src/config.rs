@@ -15,8 +15,8 @@ pub const DEFAULTS: &str = include_str!("../config.default.toml");
 
 /// A secret for development mode alone, so that `SECKILL_DEV=1` is enough to start.
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
-/// ... and for the sandbox of payments.
-const DEV_CHANNEL_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
+/// ... and for calls to the sandbox channel, and its callbacks.
+const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
@@ -37,6 +37,7 @@ pub struct Config {
     pub outflow: Outflow,
     pub payments: Payments,
     pub channels: Channels,
+    pub sandbox: Sandbox,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -206,6 +207,18 @@ pub struct Channel {
     pub timeout_ms: u64,
 }
 
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sandbox {
+    pub bind: SocketAddr,
+    pub data_file: String,
+    pub callback_url: String,
+    pub secret: String,
+    pub pay_rate: u32,
+    pub refund_rate: u32,
+    pub confirm_ms: u64,
+}
+
 /// Why the configuration cannot be used; names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -225,7 +238,7 @@ macro_rules! sensitive {
         }
     )+};
 }
-sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel);
+sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Sandbox);
 
 impl Config {
     /// The defaults under the process's environment.
@@ -235,22 +248,7 @@ impl Config {
 
     /// The defaults under a given environment.
     pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
-        let well_known = |name: &str| environment.get(name).cloned();
-        let ours = environment.iter().filter(|(name, _)| name.starts_with("SECKILL_"));
-        let ours = ours.map(|(name, value)| (name.clone(), value.clone())).collect();
-        Source::builder()
-            .add_source(File::from_str(DEFAULTS, FileFormat::Toml))
-            .add_source(
-                Source::builder()
-                    .set_override_option("redis.url", well_known("REDIS_URL"))?
-                    .set_override_option("database.url", well_known("DATABASE_URL"))?
-                    .set_override_option("amqp.url", well_known("AMQP_URL"))?
-                    .build()?,
-            )
-            .add_source(Environment::with_prefix("SECKILL").prefix_separator("_").separator("__").source(Some(ours)))
-            .build()?
-            .try_deserialize::<Self>()?
-            .checked()
+        layers(environment)?.try_deserialize::<Self>()?.checked()
     }
 
     fn checked(mut self) -> Result<Self, ConfigError> {
@@ -362,6 +360,7 @@ impl Config {
             let variable = "SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS";
             return wrong("outflow.request_timeout_ms", "must be 100 to 60000", variable);
         }
+        self.sandbox = self.sandbox.checked(self.dev)?;
         Ok(self)
     }
 }
@@ -385,7 +384,7 @@ impl Config {
         }
         let channel = &mut self.channels.sandbox;
         if self.dev && channel.secrets.is_empty() {
-            channel.secrets.push(DEV_CHANNEL_SECRET.to_owned());
+            channel.secrets.push(DEV_SANDBOX_SECRET.to_owned());
         }
         if !channel.url.is_empty() && !channel.url.starts_with("http://") {
             let problem = "must be an http:// address (for https, a proxy of yours)";
@@ -414,6 +413,77 @@ impl Config {
         }
         Ok(())
     }
+}
+
+impl Sandbox {
+    /// The sandbox channel's own settings under the process's environment: it needs none of the others.
+    pub fn load() -> Result<Self, ConfigError> {
+        Self::read(&std::env::vars().collect())
+    }
+
+    /// The same under a given environment.
+    pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
+        #[derive(Deserialize)]
+        struct Alone {
+            dev: bool,
+            sandbox: Sandbox,
+        }
+        let Alone { dev, sandbox } = layers(environment)?.try_deserialize()?;
+        let sandbox = sandbox.checked(dev)?;
+        if sandbox.secret.is_empty() {
+            let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
+            return Err(ConfigError::Wrong { setting, problem: "is missing", variable });
+        }
+        Ok(sandbox)
+    }
+
+    /// A service that has no such channel needs no secret for it.
+    fn checked(mut self, dev: bool) -> Result<Self, ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        if dev && self.secret.is_empty() {
+            DEV_SANDBOX_SECRET.clone_into(&mut self.secret);
+        }
+        if !self.secret.is_empty() && Secret::parse(&self.secret).is_err() {
+            let problem = "must be whsec_ and base64 of 24 to 64 bytes";
+            return wrong("sandbox.secret", problem, "SECKILL_SANDBOX__SECRET");
+        }
+        if self.data_file.is_empty() {
+            return wrong("sandbox.data_file", "is missing", "SECKILL_SANDBOX__DATA_FILE");
+        }
+        if !self.callback_url.starts_with("http://") {
+            return wrong("sandbox.callback_url", "must be an http:// address", "SECKILL_SANDBOX__CALLBACK_URL");
+        }
+        for (rate, setting, variable) in [
+            (self.pay_rate, "sandbox.pay_rate", "SECKILL_SANDBOX__PAY_RATE"),
+            (self.refund_rate, "sandbox.refund_rate", "SECKILL_SANDBOX__REFUND_RATE"),
+        ] {
+            if !(1..=100_000).contains(&rate) {
+                return wrong(setting, "must be 1 to 100000", variable);
+            }
+        }
+        if self.confirm_ms > 86_400_000 {
+            return wrong("sandbox.confirm_ms", "must be at most 86400000, a day", "SECKILL_SANDBOX__CONFIRM_MS");
+        }
+        Ok(self)
+    }
+}
+
+/// The defaults under an environment, not looked at yet.
+fn layers(environment: &HashMap<String, String>) -> Result<Source, config::ConfigError> {
+    let well_known = |name: &str| environment.get(name).cloned();
+    let ours = environment.iter().filter(|(name, _)| name.starts_with("SECKILL_"));
+    let ours = ours.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Source::builder()
+        .add_source(File::from_str(DEFAULTS, FileFormat::Toml))
+        .add_source(
+            Source::builder()
+                .set_override_option("redis.url", well_known("REDIS_URL"))?
+                .set_override_option("database.url", well_known("DATABASE_URL"))?
+                .set_override_option("amqp.url", well_known("AMQP_URL"))?
+                .build()?,
+        )
+        .add_source(Environment::with_prefix("SECKILL").prefix_separator("_").separator("__").source(Some(ours)))
+        .build()
 }
 
 fn address_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

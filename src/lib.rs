@@ -6,7 +6,7 @@
 //! 2. [`gate`] — Redis, fast and not trusted: admission, stock, holds, locks.
 //! 3. [`ledger`] — PostgreSQL, the truth: sales, orders, outbox.
 //! 4. [`queue`] — RabbitMQ, the conveyor between them.
-//! 5. [`channel`] — the receivers outside.
+//! 5. [`channel`] — the receivers outside. [`sandbox`] — one of them, that plays the bank.
 //! 6. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit. And [`flow`] — permits for
 //!    whoever may ask, and how fast things may go. And [`pay`] — money, there and back.
 //!    And [`admin`] — people who look after it.
@@ -32,5 +32,6 @@ pub mod pages;
 pub mod pay;
 pub mod queue;
 pub mod sale;
+pub mod sandbox;
 pub mod telemetry;
 pub mod worker;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 18] = [
+const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("domain", &[]),
     ("config", &["domain"]),
     ("telemetry", &[]),
@@ -16,6 +16,7 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("ledger", &["domain", "config"]),
     ("queue", &["domain", "config"]),
     ("channel", &["domain", "config"]),
+    ("sandbox", &["domain", "config", "channel"]),
     ("sale", &["domain", "gate", "ledger", "queue"]),
     ("flow", &["domain", "gate", "ledger", "queue", "channel"]),
     ("pay", &["domain", "ledger", "queue", "channel"]),
@@ -42,7 +43,10 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
             "telemetry",
         ],
     ),
-    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "load", "app"]),
+    (
+        "cli",
+        &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "load", "sandbox", "app"],
+    ),
 ];
 
 /// Crates that only one room may name.

@@ -17,9 +17,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{Service, WORKERS, work};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::{SaleStatus, Wave};
+use crate::sandbox::Sandbox;
 
 /// A check that could not be made at all, as against one that failed: exit code 2.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +31,16 @@ pub struct CouldNotRun(String);
 #[command(name = "seckill", version, about, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    program: Program,
+}
+
+/// The service with all that belongs to it, and the bank, which needs none of its settings.
+#[derive(Subcommand)]
+enum Program {
+    #[command(flatten)]
+    Seckill(Command),
+    /// Play a payment channel, for development and tests
+    ChannelSandbox,
 }
 
 #[derive(Subcommand)]
@@ -232,13 +242,21 @@ enum Format {
 impl Cli {
     /// The exit code of a failure: an audit that could not be made has not found anything broken.
     pub fn failure(&self) -> ExitCode {
-        ExitCode::from(if matches!(self.command, Command::Audit { .. }) { 2 } else { 1 })
+        ExitCode::from(if matches!(self.program, Program::Seckill(Command::Audit { .. })) { 2 } else { 1 })
     }
 
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let config = Config::load()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.command.run(config))
+        let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        match self.program {
+            Program::Seckill(command) => {
+                let config = Config::load()?;
+                runtime()?.block_on(command.run(config))
+            }
+            Program::ChannelSandbox => {
+                let config = config::Sandbox::load()?;
+                runtime()?.block_on(channel_sandbox(config))
+            }
+        }
     }
 }
 
@@ -287,6 +305,19 @@ async fn serve(config: Config, with_workers: bool) -> anyhow::Result<()> {
     service.run().await?;
     stopping.abort();
     Ok(())
+}
+
+async fn channel_sandbox(config: config::Sandbox) -> anyhow::Result<ExitCode> {
+    let stop = terminated()?;
+    let sandbox = Sandbox::bind(&config)?;
+    let stopper = sandbox.stopper();
+    let stopping = tokio::spawn(async move {
+        stop.cancelled().await;
+        stopper.stop().await;
+    });
+    sandbox.run().await?;
+    stopping.abort();
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Cancelled by SIGTERM or SIGINT.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use seckill::config::Config;
+use seckill::config::{self, Config};
 
 fn read(settings: &[(&str, &str)]) -> Result<Config, String> {
     let base = [
@@ -42,6 +42,9 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "501", "purchase.sold_out_memory_ms"),
         ("SECKILL_PURCHASE__BATCH_MAX", "5000", "purchase.batch_max"),
         ("SECKILL_FLOW__TIMEOUT_MS", "0", "flow.timeout_ms"),
+        ("SECKILL_SANDBOX__SECRET", "short", "sandbox.secret"),
+        ("SECKILL_SANDBOX__CALLBACK_URL", "https://bank", "sandbox.callback_url"),
+        ("SECKILL_SANDBOX__REFUND_RATE", "0", "sandbox.refund_rate"),
         ("SECKILL_HTTP__BLIND", "1", "blind"),
         ("SECKILL_AUTH__JWT_SECRET", "short", "auth.jwt_secret"),
         ("SECKILL_DEV", "0", "auth.jwt_secret"),
@@ -51,6 +54,18 @@ fn a_wrong_value_names_its_setting() {
         assert!(error.contains(named), "{name}={value}: {error}");
         assert!(!error.contains('\n'), "one line: {error}");
     }
+}
+
+#[test]
+fn the_sandbox_channel_needs_none_of_the_servers() {
+    let dev = HashMap::from([("SECKILL_DEV".to_owned(), "1".to_owned())]);
+    assert!(config::Sandbox::read(&dev).unwrap().secret.starts_with("whsec_"));
+    let error = config::Sandbox::read(&HashMap::new()).unwrap_err().to_string();
+    assert!(error.contains("sandbox.secret"), "{error}");
+    // And the service none of the channel's secret.
+    let secret = "a secret that is long enough, for a test";
+    let served = read(&[("SECKILL_DEV", "0"), ("SECKILL_AUTH__JWT_SECRET", secret)]).unwrap();
+    assert!(served.sandbox.secret.is_empty());
 }
 
 #[test]

@@ -1,0 +1,181 @@
+//! The bank over HTTP: its whole URL table on one screen. docs/channel.md describes it.
+
+use actix_web::web::{self, Bytes, Data, Json, Path, Query, ServiceConfig, get, post, put, resource};
+use actix_web::{HttpResponse, Resource};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::bank::{Bank, Call};
+use super::book::Entry;
+use super::event::Which;
+use super::limit::{Arrival, Peak};
+use super::problem::Problem;
+use super::request::{Body, Signed};
+use super::switches::Switches;
+use super::transfer::{Asked, Document, Kind};
+
+type Answer<T> = Result<Json<T>, Problem>;
+
+/// Every address of the bank.
+pub fn routes(app: &mut ServiceConfig) {
+    let table = [
+        ("/v1/payments", vec![post().to(pay)]),
+        ("/v1/payments/{key}", vec![get().to(payment)]),
+        ("/v1/refunds", vec![post().to(refund)]),
+        ("/v1/refunds/{key}", vec![get().to(refunded)]),
+        ("/v1/ledger", vec![get().to(ledger)]),
+        ("/v1/arrivals", vec![get().to(arrivals)]),
+        ("/v1/arrivals/peak", vec![get().to(peak)]),
+        ("/v1/admin/switches", vec![get().to(switches), put().to(switch)]),
+        ("/v1/admin/payments/{key}", vec![post().to(decide)]),
+        ("/v1/admin/callbacks/{key}", vec![get().to(callback)]),
+        ("/v1/admin/callbacks/{key}/again", vec![post().to(again)]),
+        ("/healthz", vec![get().to(alive)]),
+    ];
+    for (path, routes) in table {
+        let address = routes.into_iter().fold(resource(path), Resource::route);
+        app.service(address.default_service(web::to(async || Err::<HttpResponse, _>(Problem::Method))));
+    }
+    app.app_data(web::QueryConfig::default().error_handler(|error, _| Problem::malformed(&error).into()));
+    app.app_data(web::PathConfig::default().error_handler(|error, _| Problem::malformed(&error).into()));
+    app.default_service(web::to(async || Err::<HttpResponse, _>(Problem::NoSuchPage)));
+}
+
+async fn alive() -> &'static str {
+    "ok\n"
+}
+
+async fn pay(bank: Data<Bank>, call: Signed) -> Result<HttpResponse, Problem> {
+    ask(&bank, Kind::Payment, call).await
+}
+
+async fn refund(bank: Data<Bank>, call: Signed) -> Result<HttpResponse, Problem> {
+    ask(&bank, Kind::Refund, call).await
+}
+
+async fn ask(bank: &Bank, kind: Kind, signed: Signed) -> Result<HttpResponse, Problem> {
+    let Signed { at_us, key, body } = signed;
+    let key_or_not = key.ok_or("the header Idempotency-Key must be a UUID".to_owned());
+    let asked = key_or_not.and_then(|key| Ok((key, Asked::parse(kind, &body)?)));
+    let reply = bank.ask(Call { kind, at_us, key, asked }).await?;
+    tokio::time::sleep(reply.slow).await;
+    let document = reply.result?;
+    if reply.lost {
+        return Err(Problem::Lost);
+    }
+    let mut answer = if reply.new { HttpResponse::Accepted() } else { HttpResponse::Ok() };
+    Ok(answer.json(document))
+}
+
+async fn payment(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
+    show(&bank, Which { kind: Kind::Payment, key: *key }).await
+}
+
+async fn refunded(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
+    show(&bank, Which { kind: Kind::Refund, key: *key }).await
+}
+
+async fn show(bank: &Bank, which: Which) -> Answer<Document> {
+    bank.document(which).await?.map(Json).ok_or(Problem::UNKNOWN)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LedgerPage {
+    #[serde(default)]
+    after: u64,
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Ledger {
+    entries: Vec<Entry>,
+    next: Option<u64>,
+}
+
+async fn ledger(bank: Data<Bank>, page: Query<LedgerPage>) -> Answer<Ledger> {
+    let (entries, more) = bank.ledger(page.after, limit(page.limit, 1000)?).await?;
+    let next = entries.last().filter(|_| more).map(|entry| entry.seq);
+    Ok(Json(Ledger { entries, next }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArrivalsPage {
+    kind: Kind,
+    #[serde(default)]
+    after: u64,
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Arrived {
+    arrivals: Vec<Arrival>,
+    next: Option<u64>,
+}
+
+async fn arrivals(bank: Data<Bank>, page: Query<ArrivalsPage>) -> Answer<Arrived> {
+    let (arrivals, more) = bank.arrivals(page.kind, page.after, limit(page.limit, 10_000)?);
+    let next = arrivals.last().filter(|_| more).map(|arrival| arrival.n);
+    Ok(Json(Arrived { arrivals, next }))
+}
+
+fn limit(given: Option<usize>, most: usize) -> Result<usize, Problem> {
+    let limit = given.unwrap_or(most);
+    let within = (1..=most).contains(&limit);
+    within.then_some(limit).ok_or_else(|| Problem::malformed(&format_args!("limit must be 1 to {most}")))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PeakOf {
+    kind: Kind,
+}
+
+async fn peak(bank: Data<Bank>, of: Query<PeakOf>) -> Answer<Peak> {
+    // A million of them are sorted beside the threads that answer.
+    let peak = web::block(move || bank.peak(of.kind)).await;
+    peak.map(Json).map_err(|_| Problem::Unwritten)
+}
+
+async fn switches(bank: Data<Bank>) -> Json<Switches> {
+    Json(bank.switches())
+}
+
+async fn switch(bank: Data<Bank>, Body(body): Body) -> Answer<Switches> {
+    Ok(Json(bank.switch(read(&body)?)?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Decision {
+    status: Decided,
+}
+
+#[derive(Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Decided {
+    Succeeded,
+    Failed,
+}
+
+async fn decide(bank: Data<Bank>, key: Path<Uuid>, Body(body): Body) -> Answer<Document> {
+    let decision: Decision = read(&body)?;
+    let which = Which { kind: Kind::Payment, key: *key };
+    Ok(Json(bank.decide(which, decision.status == Decided::Succeeded).await??))
+}
+
+async fn callback(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Value> {
+    let (message, fate) = bank.callback(*key).await?.ok_or(Problem::UNKNOWN)?;
+    Ok(Json(json!({ "id": format!("msg_{message}"), "fate": fate })))
+}
+
+async fn again(bank: Data<Bank>, key: Path<Uuid>, _: Body) -> Result<HttpResponse, Problem> {
+    bank.send_again(*key).await??;
+    Ok(HttpResponse::Accepted().json(json!({ "key": *key })))
+}
+
+fn read<T: for<'de> Deserialize<'de>>(body: &Bytes) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| Problem::malformed(&error))
+}

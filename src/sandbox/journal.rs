@@ -1,0 +1,173 @@
+//! The bank's file: an event a line, only ever appended to. A thread of its own writes what has come meanwhile and syncs
+//! it, so that one sync serves all who wait.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::watch;
+
+use super::book::Book;
+use super::event::Event;
+
+/// Why there is no book to go by.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("cannot use {path} (sandbox.data_file)")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{0} (sandbox.data_file) is in use by another process")]
+    InUse(PathBuf),
+    #[error("{path} (sandbox.data_file), line {line}: {problem}")]
+    Damaged { path: PathBuf, line: u64, problem: String },
+}
+
+/// The file can no longer be written, or the bank is closed: whether the last changes are in it is unknown.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the file is not written any more")]
+pub struct Unwritten;
+
+pub struct Journal {
+    desk: Arc<Desk>,
+    /// The last line that is surely on the disk; closed when there will be no more.
+    durable: watch::Receiver<u64>,
+    writer: Mutex<Option<JoinHandle<io::Result<()>>>>,
+}
+
+/// Where lines wait for the writer. They are as many as there are requests under way, which the server bounds.
+#[derive(Default)]
+struct Desk {
+    waiting: Mutex<Waiting>,
+    rang: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    text: Vec<u8>,
+    last: u64,
+    closing: bool,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Journal {
+    /// Takes the file for this process alone, reads it into a book, and goes on at its end.
+    pub fn open(path: &Path) -> Result<(Self, Book), JournalError> {
+        let failed = |source| JournalError::Io { path: path.to_owned(), source };
+        let fresh = !path.exists();
+        let options = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let file = options.map_err(failed)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => JournalError::InUse(path.to_owned()),
+            TryLockError::Error(source) => failed(source),
+        })?;
+        if fresh {
+            sync_folder(path).map_err(failed)?;
+        }
+        let book = read_back(&file, path)?;
+        let (told, durable) = watch::channel(0);
+        let desk = Arc::new(Desk::default());
+        let for_writer = Arc::clone(&desk);
+        let writer = std::thread::Builder::new()
+            .name("journal".to_owned())
+            .spawn(move || write(&file, &for_writer, &told))
+            .map_err(failed)?;
+        Ok((Self { desk, durable, writer: Mutex::new(Some(writer)) }, book))
+    }
+
+    /// Puts a line down to be written. To be called in the order in which the book changes.
+    pub fn append(&self, event: &Event) {
+        let mut waiting = self.desk.lock();
+        // An event is made of numbers, names and keys: there is nothing in it that cannot be written.
+        let _ = serde_json::to_writer(&mut waiting.text, event);
+        waiting.text.push(b'\n');
+        waiting.last += 1;
+        self.desk.rang.notify_one();
+    }
+
+    /// The number of the last line that was put down.
+    pub fn last(&self) -> u64 {
+        self.desk.lock().last
+    }
+
+    /// Waits until everything up to this line is on the disk.
+    pub async fn durable(&self, line: u64) -> Result<(), Unwritten> {
+        let waited = self.durable.clone().wait_for(|durable| *durable >= line).await.map(|_| ());
+        waited.map_err(|_| Unwritten)
+    }
+
+    /// Waits until nothing will be written any more: the file failed, or this was closed.
+    pub async fn ended(&self) {
+        let mut durable = self.durable.clone();
+        while durable.changed().await.is_ok() {}
+    }
+
+    /// Writes what is left, and lets go of the file. Says what went wrong, now or before.
+    pub fn close(&self) -> io::Result<()> {
+        self.desk.lock().closing = true;
+        self.desk.rang.notify_one();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        writer.map_or(Ok(()), |writer| writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer died"))))
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "the sandbox's file was not written to its end");
+        }
+    }
+}
+
+/// After a sync that failed nothing is known of what was written since the last one: nothing more is written then.
+fn write(mut file: &File, desk: &Desk, told: &watch::Sender<u64>) -> io::Result<()> {
+    loop {
+        let mut waiting = desk.lock();
+        while waiting.text.is_empty() && !waiting.closing {
+            waiting = desk.rang.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        if waiting.text.is_empty() {
+            return Ok(());
+        }
+        let (text, last) = (std::mem::take(&mut waiting.text), waiting.last);
+        drop(waiting);
+        file.write_all(&text)?;
+        file.sync_data()?;
+        told.send_replace(last);
+    }
+}
+
+/// A new file's name is on the disk only when its folder is.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+fn read_back(file: &File, path: &Path) -> Result<Book, JournalError> {
+    let failed = |source| JournalError::Io { path: path.to_owned(), source };
+    let (mut reader, mut line, mut book) = (BufReader::new(file), Vec::new(), Book::default());
+    let (mut whole, mut number) = (0, 0);
+    loop {
+        line.clear();
+        let read = reader.read_until(b'\n', &mut line).map_err(failed)? as u64;
+        if line.last() != Some(&b'\n') {
+            if read > 0 {
+                // It was never answered: answers wait for their line.
+                tracing::warn!(path = %path.display(), bytes = read, "a torn last line is cut off");
+                file.set_len(whole).map_err(failed)?;
+            }
+            // What a killed process wrote may not have been synced; from now on it is told.
+            file.sync_all().map_err(failed)?;
+            return Ok(book);
+        }
+        (whole, number) = (whole + read, number + 1);
+        let damaged = |problem| JournalError::Damaged { path: path.to_owned(), line: number, problem };
+        let event: Event = serde_json::from_slice(&line).map_err(|error| damaged(error.to_string()))?;
+        book.apply(&event).map_err(|illegal| damaged(illegal.to_string()))?;
+    }
+}

@@ -1,0 +1,184 @@
+//! What is asked of the bank, and how the bank speaks of it: payments (money in) and refunds (money out).
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Money in or money out. Calls name the arrivals of payments `pay`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    #[serde(alias = "pay")]
+    Payment,
+    Refund,
+}
+
+impl Kind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Payment => "payment",
+            Self::Refund => "refund",
+        }
+    }
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Payment => "pay",
+            Self::Refund => "ref",
+        }
+    }
+}
+
+/// Three capital letters, such as CNY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Currency([u8; 3]);
+
+impl TryFrom<String> for Currency {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let letters: Option<[u8; 3]> = text.as_bytes().try_into().ok();
+        letters.filter(|l| l.iter().all(u8::is_ascii_uppercase)).map(Self).ok_or("a currency is three capital letters")
+    }
+}
+
+impl From<Currency> for String {
+    fn from(currency: Currency) -> Self {
+        currency.0.iter().map(|letter| char::from(*letter)).collect()
+    }
+}
+
+/// What money is moved for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Cause {
+    Payment { order_id: Uuid },
+    Refund { payment_key: Uuid },
+}
+
+/// A payment or refund as it was asked for. Under one key it is always the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    #[serde(flatten)]
+    pub cause: Cause,
+    pub amount_cents: i64,
+    pub currency: Currency,
+}
+
+impl Asked {
+    pub const fn kind(&self) -> Kind {
+        match self.cause {
+            Cause::Payment { .. } => Kind::Payment,
+            Cause::Refund { .. } => Kind::Refund,
+        }
+    }
+
+    /// Reads the body of a call.
+    pub fn parse(kind: Kind, body: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Payment {
+            order_id: Uuid,
+            amount_cents: i64,
+            currency: Currency,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Refund {
+            payment_key: Uuid,
+            amount_cents: i64,
+            currency: Currency,
+        }
+        let malformed = |error: serde_json::Error| error.to_string();
+        let (asked, least_cents) = match kind {
+            Kind::Payment => {
+                let Payment { order_id, amount_cents, currency } = serde_json::from_slice(body).map_err(malformed)?;
+                (Self { cause: Cause::Payment { order_id }, amount_cents, currency }, 0)
+            }
+            Kind::Refund => {
+                let Refund { payment_key, amount_cents, currency } = serde_json::from_slice(body).map_err(malformed)?;
+                (Self { cause: Cause::Refund { payment_key }, amount_cents, currency }, 1)
+            }
+        };
+        if asked.amount_cents < least_cents {
+            return Err(format!("amount_cents must be at least {least_cents}"));
+        }
+        Ok(asked)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Pending,
+    Succeeded,
+    Failed,
+}
+
+impl Status {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A payment or refund as callers and callbacks are told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Document {
+    pub key: Uuid,
+    pub id: String,
+    pub status: Status,
+    #[serde(flatten)]
+    pub asked: Asked,
+}
+
+impl Document {
+    pub fn new(key: Uuid, n: u64, status: Status, asked: Asked) -> Self {
+        Self { key, id: format!("{}_{n}", asked.kind().prefix()), status, asked }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_document_is_written_as_the_interface_says() {
+        let body = json!({ "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY" });
+        let asked = Asked::parse(Kind::Payment, body.to_string().as_bytes()).unwrap();
+        let written = serde_json::to_value(Document::new(Uuid::from_u128(1), 3, Status::Pending, asked)).unwrap();
+        let expected = json!({
+            "key": Uuid::from_u128(1), "id": "pay_3", "status": "pending",
+            "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY",
+        });
+        assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn a_body_is_exactly_what_it_should_be() {
+        let refund = |amount: &str, currency: &str, more: &str| {
+            let key = Uuid::from_u128(1);
+            let body = format!(r#"{{"payment_key":"{key}","amount_cents":{amount},"currency":"{currency}"{more}}}"#);
+            Asked::parse(Kind::Refund, body.as_bytes())
+        };
+        assert!(refund("1", "CNY", "").is_ok());
+        for (amount, currency, more) in [
+            ("0", "CNY", ""),
+            ("-1", "CNY", ""),
+            ("1.5", "CNY", ""),
+            ("1e3", "CNY", ""),
+            ("\"1\"", "CNY", ""),
+            ("9223372036854775808", "CNY", ""),
+            ("1", "cny", ""),
+            ("1", "CNYX", ""),
+            ("1", "CNY", r#","order_id":"00000000-0000-0000-0000-000000000001""#),
+        ] {
+            assert!(refund(amount, currency, more).is_err(), "{amount} {currency} {more}");
+        }
+    }
+}
