@@ -1,0 +1,234 @@
+//! A bank under test, and one who calls it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use reqwest::{Client, Method, RequestBuilder};
+use seckill::config;
+use seckill::domain::signature::Secret;
+use seckill::sandbox::{Sandbox, Stopper};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::harness::{Environment, eventually};
+use crate::receiver::Receiver;
+
+pub const SECRET: &str = "whsec_dGhlIHNlY3JldCBvZiB0aGUgc2FuZGJveCdzIHRlc3Rz";
+
+/// What is answered: the status, and the document.
+pub type Said = (u16, Value);
+
+/// A bank's file, removed with the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("sandbox-{}", Uuid::new_v4()));
+        std::fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.0.join("bank.jsonl")
+    }
+
+    pub fn settings(&self, receiver: &Receiver, more: &[(&str, &str)]) -> Environment {
+        let own = [
+            ("SECKILL_SANDBOX__BIND", "127.0.0.1:0"),
+            ("SECKILL_SANDBOX__SECRET", SECRET),
+            ("SECKILL_SANDBOX__CALLBACK_URL", &receiver.url),
+            ("SECKILL_SANDBOX__CONFIRM_MS", "20"),
+            ("SECKILL_SANDBOX__PAY_RATE", "1000"),
+            ("SECKILL_SANDBOX__REFUND_RATE", "1000"),
+            ("SECKILL_SANDBOX__DATA_FILE", self.file().to_str().unwrap()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        own.into_iter().chain(more).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Calls a bank, and signs what it says.
+pub struct Caller {
+    http: Client,
+    base: String,
+}
+
+impl Caller {
+    pub fn to(address: &str) -> Self {
+        Self { http: Client::new(), base: format!("http://{address}") }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base))
+    }
+
+    pub fn signed(&self, path: &str, key: Uuid, body: &str) -> RequestBuilder {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed();
+        let id = Uuid::new_v4().to_string();
+        let signature = Secret::parse(SECRET).unwrap().sign(&id, now_s, body.as_bytes());
+        self.request(Method::POST, path)
+            .header("webhook-id", id)
+            .header("webhook-timestamp", now_s.to_string())
+            .header("webhook-signature", signature)
+            .header("idempotency-key", key.to_string())
+            .body(body.to_owned())
+    }
+
+    pub async fn post(&self, path: &str, key: Uuid, body: &Value) -> Said {
+        said(self.signed(path, key, &body.to_string())).await
+    }
+
+    pub async fn pay(&self, key: Uuid, amount_cents: i64) -> Said {
+        self.post("/v1/payments", key, &payment(amount_cents)).await
+    }
+
+    pub async fn refund(&self, key: Uuid, payment: Uuid, amount_cents: i64) -> Said {
+        let body = json!({ "payment_key": payment, "amount_cents": amount_cents, "currency": "CNY" });
+        self.post("/v1/refunds", key, &body).await
+    }
+
+    pub async fn get(&self, path: &str) -> Said {
+        said(self.request(Method::GET, path)).await
+    }
+
+    pub async fn switch(&self, switches: Value) -> Said {
+        said(self.request(Method::PUT, "/v1/admin/switches").body(switches.to_string())).await
+    }
+
+    pub async fn admin(&self, path: &str, body: Value) -> Said {
+        said(self.request(Method::POST, &format!("/v1/admin/{path}")).body(body.to_string())).await
+    }
+
+    /// A payment that has succeeded.
+    pub async fn paid(&self, amount_cents: i64) -> Uuid {
+        let key = Uuid::new_v4();
+        assert_eq!(self.pay(key, amount_cents).await.0, 202);
+        self.decided("payments", key).await;
+        key
+    }
+
+    /// Waits for the decision.
+    pub async fn decided(&self, what: &str, key: Uuid) -> Value {
+        eventually(|| async {
+            let (status, document) = self.get(&format!("/v1/{what}/{key}")).await;
+            let decided = status == 200 && document["status"] != "pending";
+            if decided { Ok(document) } else { Err(document.to_string()) }
+        })
+        .await
+    }
+
+    pub async fn ledger(&self) -> Vec<Value> {
+        let (status, page) = self.get("/v1/ledger").await;
+        assert_eq!((status, &page["next"]), (200, &Value::Null));
+        page["entries"].as_array().unwrap().clone()
+    }
+
+    /// What became of the requests of a kind.
+    pub async fn outcomes(&self, kind: &str) -> Vec<String> {
+        let (status, page) = self.get(&format!("/v1/arrivals?kind={kind}")).await;
+        assert_eq!(status, 200);
+        let outcome = |arrival: &Value| arrival["outcome"].as_str().unwrap().to_owned();
+        page["arrivals"].as_array().unwrap().iter().map(outcome).collect()
+    }
+}
+
+/// A payment's body. Its order is always the same: a key's body must be.
+pub fn payment(amount_cents: i64) -> Value {
+    json!({ "order_id": Uuid::from_u128(7), "amount_cents": amount_cents, "currency": "CNY" })
+}
+
+pub async fn said(request: RequestBuilder) -> Said {
+    let answer = request.send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+/// A bank in this process.
+pub struct Bank {
+    pub calls: Caller,
+    pub receiver: Receiver,
+    pub folder: Folder,
+    stopper: Stopper,
+    running: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Bank {
+    pub async fn start(more: &[(&str, &str)]) -> Self {
+        let (folder, receiver) = (Folder::new(), Receiver::start());
+        let sandbox = Sandbox::bind(&config::Sandbox::read(&folder.settings(&receiver, more)).unwrap()).unwrap();
+        let (calls, stopper) = (Caller::to(&sandbox.address().to_string()), sandbox.stopper());
+        Self { calls, receiver, folder, stopper, running: tokio::spawn(sandbox.run()) }
+    }
+
+    /// Ends it in good order.
+    pub async fn stop(self) -> Folder {
+        self.stopper.stop().await;
+        self.running.await.unwrap().unwrap();
+        self.folder
+    }
+}
+
+/// `seckill channel-sandbox`, killed when it is dropped.
+pub struct Program {
+    child: Child,
+    pub calls: Caller,
+}
+
+impl Program {
+    pub fn command(settings: &Environment) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        command.arg("channel-sandbox").env_clear().envs(settings).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts it, and reads its address off its log.
+    pub fn start(settings: &Environment) -> (Self, Vec<String>) {
+        let mut child = Self::command(settings).spawn().unwrap();
+        let (mut lines, mut log) = (BufReader::new(child.stderr.take().unwrap()).lines(), Vec::new());
+        let address = loop {
+            let line = lines.next().expect("it says where it is before it ends").unwrap();
+            log.push(line.clone());
+            if let Some((_, address)) = line.split_once("address=") {
+                break address.to_owned();
+            }
+        };
+        // Whoever writes to a pipe that nobody reads, stops.
+        std::thread::spawn(move || lines.for_each(drop));
+        (Self { child, calls: Caller::to(&address) }, log)
+    }
+
+    /// What ends it with SIGKILL while others are speaking to it.
+    pub fn killer(&self) -> impl FnOnce() + use<> {
+        let id = self.child.id().to_string();
+        move || assert!(Command::new("kill").args(["-KILL", &id]).status().unwrap().success())
+    }
+
+    /// SIGKILL, if it was not yet; and waits for its end.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM; whether it ended well.
+    pub fn end(mut self) -> bool {
+        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
