@@ -190,9 +190,21 @@ impl Program {
         command
     }
 
-    /// Starts it, and reads its address off its log.
+    /// One that may write files of some 8 KiB, and no more.
+    pub fn confined(settings: &Environment) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 16; trap '' XFSZ; exec \"$0\" channel-sandbox", env!("CARGO_BIN_EXE_seckill")]);
+        command.env_clear().envs(settings).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
     pub fn start(settings: &Environment) -> (Self, Vec<String>) {
-        let mut child = Self::command(settings).spawn().unwrap();
+        Self::run(&mut Self::command(settings))
+    }
+
+    /// Starts it, and reads its address off its log.
+    pub fn run(command: &mut Command) -> (Self, Vec<String>) {
+        let mut child = command.spawn().unwrap();
         let (mut lines, mut log) = (BufReader::new(child.stderr.take().unwrap()).lines(), Vec::new());
         let address = loop {
             let line = lines.next().expect("it says where it is before it ends").unwrap();
@@ -218,11 +230,16 @@ impl Program {
         self.child.wait().unwrap();
     }
 
+    /// Waits for its end; whether it ended well.
+    pub fn ended(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+
     /// SIGTERM; whether it ended well.
     pub fn end(mut self) -> bool {
         let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(told.success());
-        self.child.wait().unwrap().success()
+        self.ended()
     }
 }
 

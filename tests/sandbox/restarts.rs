@@ -147,6 +147,24 @@ async fn a_damaged_file_is_not_gone_by() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bank_that_cannot_write_answers_nobody_and_ends() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let settings = folder.settings(&receiver, &[]);
+    let (mut bank, _) = Program::run(&mut Program::confined(&settings));
+    let answered = Mutex::new(HashMap::new());
+    crowd(&bank, &answered).await;
+    assert!(!bank.ended());
+
+    let (bank, log) = Program::start(&settings);
+    let answered = answered.into_inner().unwrap();
+    let taken = answered.iter().filter(|(_, document)| document["status"] == "pending");
+    assert!(taken.clone().count() > 0);
+    for (key, _) in taken {
+        assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.0, 200, "{log:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_one_processs_alone() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let settings = folder.settings(&receiver, &[]);
