@@ -43,10 +43,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "telemetry",
         ],
     ),
-    (
-        "cli",
-        &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "load", "sandbox", "app"],
-    ),
+    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "load", "sandbox", "app"]),
 ];
 
 /// Crates that only one room may name.

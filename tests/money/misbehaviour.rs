@@ -70,7 +70,9 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
     );
     let aside = world.count("SELECT count(*) FROM callbacks_set_aside").await;
     let refused = world.count("SELECT count(*) FROM refunds WHERE status = 'failed'").await;
-    eprintln!("seed {seed}: {paid} succeeded, {declined} declined, {refunded} refunded, {refused} refunds declined; {aside} callbacks set aside; {deaths} deaths");
+    eprintln!(
+        "seed {seed}: {paid} succeeded, {declined} declined, {refunded} refunded, {refused} refunds declined; {aside} callbacks set aside; {deaths} deaths"
+    );
     assert!(paid > 0 && declined > 0 && refunded > 0);
     // What the bank declined to give back is tried again by hand, when it is well again.
     world.bank.switch(json!({ "decline_permille": 0, "fail_permille": 0, "lost_answer_permille": 0 })).await;

@@ -50,6 +50,6 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
     let (payments, refunds, cents) = world.bank.books().await;
     eprintln!("{paid} paid, {cancelled} cancelled; at the bank {payments} payments, {refunds} refunds");
     assert!(paid > 0 && cancelled > 0 && refunds > 0, "a race that one side always wins is none");
-    assert_eq!((payments - refunds, cents), (paid, paid as i64 * 100));
+    assert_eq!((payments - refunds, cents), (paid, i64::try_from(paid).unwrap() * 100));
     world.audited().await;
 }

@@ -12,7 +12,7 @@ async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
     let world = World::with_orders(refunds, &Rates { pay: 1_000, refund: 1 }, false, &[]).await;
     let workers = world.workers(4).await;
     world.all_pay().await;
-    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", refunds as i64).await;
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", i64::try_from(refunds).unwrap()).await;
     let begun = Instant::now();
     for buyer in 0..refunds {
         assert_eq!(world.ask(buyer, "refunds", json!({ "reason": "" })).await, 202);
@@ -36,6 +36,6 @@ async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
     assert!(closest_us >= 1_000_000, "{closest_us} us apart");
     assert_eq!(world.bank.books().await.1, refunds, "each took effect once");
     assert_eq!(world.bank.arrivals("refund", "refused-rate").await, 0);
-    world.wait_for("SELECT count(*) FROM orders WHERE status = 'refunded'", refunds as i64).await;
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'refunded'", i64::try_from(refunds).unwrap()).await;
     world.audited().await;
 }

@@ -75,7 +75,7 @@ impl World {
         let mut system = System::prepare(&[&own, settings].concat()).await;
         system.serve(workers).await;
         bank.open(&system.url("/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
-        let sale = system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(orders as i64) }).await;
+        let sale = system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(i64::try_from(orders).unwrap()) }).await;
         let _maker = (!workers).then(|| Worker::start(&system));
         let made = stream::iter(0..orders).map(|n| {
             let (system, sale) = (&system, &sale);
@@ -83,12 +83,12 @@ impl World {
                 let user = format!("u{n}");
                 let answer = system.buy(sale, &user).send().await;
                 assert_eq!(answer.code(), "202");
-                answer.order_id().parse().unwrap()
+                answer.order_id().parse::<Uuid>().unwrap()
             }
         });
         let made: Vec<Uuid> = made.buffered(CROWD).collect().await;
         let world = Self { system, bank, sale, orders: made, http: Client::new(), _alone: alone };
-        world.wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", orders as i64).await;
+        world.wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", i64::try_from(orders).unwrap()).await;
         world
     }
 
@@ -176,7 +176,7 @@ impl World {
                              WHERE datname = current_database() AND query LIKE 'LISTEN%'";
             // One of them is the service's.
             let up = self.count(listening).await - 1;
-            (up >= number as i64).then_some(()).ok_or_else(|| format!("{up} workers are up"))
+            (up >= i64::try_from(number).unwrap()).then_some(()).ok_or_else(|| format!("{up} workers are up"))
         })
         .await;
         workers
