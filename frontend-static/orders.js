@@ -1,10 +1,11 @@
-// A buyer's own orders of one sale: shown, followed until they rest, cancelled.
+// A buyer's own orders of one sale: shown, followed until they rest, paid, cancelled, refunded.
 
 import { $, addTexts, api, changes, clock, el, jitter, job, money, say, sayProblem, session, set, span, t } from "/static/front.js";
 
 addTexts({
   "order": ["Order {id}", "订单 {id}"], "units": ["{n} × ", "{n} 件 · "], "pay-by": ["{left} left to pay", "剩余付款时间 {left}"],
-  "late": ["The time to pay is over", "付款时间已过"], "cancel": ["Cancel", "取消订单"], "sure": ["Press again to cancel", "再按一次确认取消"],
+  "late": ["The time to pay is over", "付款时间已过"], "cancel": ["Cancel", "取消订单"], "sure-cancel": ["Press again to cancel", "再按一次确认取消"],
+  "pay": ["Pay", "付款"], "paying": ["Payment is under way", "正在付款"], "refund": ["Refund", "退款"], "sure-refund": ["Press again for a refund", "再按一次确认退款"],
   "accepted": ["Accepted: your order is being made", "已抢到，正在生成订单"], "pending_payment": ["Yours: waiting for payment", "下单成功，等待付款"],
   "paid": ["Paid", "已付款"], "refunding": ["Being refunded", "退款中"], "refunded": ["Refunded", "已退款"],
   "cancelled": ["Cancelled", "已取消"], "rejected": ["Not made: the stock had run out", "未成交：库存不足"],
@@ -13,6 +14,8 @@ addTexts({
 });
 
 const SURE_MS = 5000;
+/** The one channel that this page knows: the sandbox, which plays the bank. */
+const CHANNEL = "sandbox";
 const HELD = ["accepted", "pending_payment", "paid", "refunding"];
 const LOST = ["cancelled", "rejected", "refunded"];
 
@@ -40,15 +43,20 @@ export function track(data) {
   let order = orders.get(data.order_id);
   const news = order && order.data.status !== data.status;
   if (!order) {
-    order = { data, delay: 500, sureUntil: 0, item: el("li"), status: el("strong"), name: el("span", "name"), terms: el("span", "hint"), cancel: el("button", "quiet") };
+    order = { data, delay: 500, sure: null, item: el("li"), status: el("strong"), name: el("span", "name"), terms: el("span", "hint"), acts: el("span", "acts"), buttons: {} };
     order.item.tabIndex = -1;
-    order.cancel.type = "button";
-    order.item.append(order.status, order.name, order.terms, order.cancel);
-    order.cancel.addEventListener("click", () => cancel(order));
+    for (const act of ["pay", "cancel", "refund"]) {
+      const button = order.buttons[act] = el("button", act === "pay" ? "quiet pay" : "quiet");
+      button.type = "button";
+      button.addEventListener("click", () => ACTS[act](order));
+      order.acts.append(button);
+    }
+    order.item.append(order.status, order.name, order.terms, order.acts);
     order.poll = job((self) => poll(order, self));
     $("orders").prepend(order.item);
     orders.set(data.order_id, order);
   }
+  if (news) order.paying = false;
   if (news) say(told(data), {}, kind(data));
   order.data = { ...order.data, ...data };
   order.poll.soon(next(order));
@@ -58,6 +66,7 @@ export function track(data) {
 /** 0.5 s to 3 s while the order is being made, slowly while a payment or a refund is awaited. */
 function next(order) {
   const { status } = order.data;
+  if (order.paying) return jitter(700);
   if (status === "pending_payment" || status === "refunding") return jitter(5000);
   if (status !== "accepted") return Infinity;
   order.delay = Math.min(order.delay * 1.5, 3000);
@@ -75,19 +84,45 @@ async function poll(order, self) {
   return Infinity; // track has set the next turn
 }
 
-async function cancel(order) {
-  if (performance.now() > order.sureUntil) {
-    order.sureUntil = performance.now() + SURE_MS;
-    return changed(false);
-  }
-  order.sureUntil = 0;
-  const answer = await api(`/api/v1/orders/${order.data.order_id}/cancel`, { method: "POST", token: session.token() });
-  if (answer.ok) return track(answer.data);
-  sayProblem(answer);
-  order.poll.soon();
+const ask = (order, what, body) =>
+  api(`/api/v1/orders/${order.data.order_id}/${what}`, { method: "POST", token: session.token(), body });
+
+const ACTS = {
+  async pay(order) {
+    order.paying = true;
+    changed(false);
+    const answer = await ask(order, "payments", { channel: CHANNEL });
+    if (!answer.ok) {
+      order.paying = false;
+      sayProblem(answer);
+    }
+    order.poll.soon();
+    changed(false);
+  },
+  async cancel(order) {
+    if (!sure(order, "cancel")) return;
+    const answer = await ask(order, "cancel");
+    if (answer.ok) return track(answer.data);
+    sayProblem(answer);
+    order.poll.soon();
+  },
+  async refund(order) {
+    if (!sure(order, "refund")) return;
+    const answer = await ask(order, "refunds", { reason: "" });
+    if (!answer.ok) sayProblem(answer);
+    order.poll.soon();
+  },
+};
+
+/** What cannot be undone takes two presses. */
+function sure(order, act) {
+  const again = order.sure?.act === act && performance.now() < order.sure.until;
+  order.sure = again ? null : { act, until: performance.now() + SURE_MS };
+  changed(false);
+  return again;
 }
 
-function drawOrder({ data, item, name, status, terms, cancel, sureUntil }) {
+function drawOrder({ data, item, name, status, terms, buttons, paying, sure }) {
   const left = data.expires_at_ms - clock.now();
   const waits = data.status === "pending_payment";
   item.className = data.status;
@@ -95,9 +130,14 @@ function drawOrder({ data, item, name, status, terms, cancel, sureUntil }) {
   set(name, t("order", { id: data.order_id.slice(-8) }));
   set(terms, t("units", { n: data.quantity }) + money(data.amount_cents)
     + (waits && clock.ready ? ` · ${left > 0 ? t("pay-by", { left: span(left) }) : t("late")}` : ""));
-  set(cancel, t(performance.now() < sureUntil ? "sure" : "cancel"));
-  if (!waits && document.activeElement === cancel) item.focus();
-  cancel.hidden = !waits;
+  for (const [act, button] of Object.entries(buttons)) {
+    const shown = act === "refund" ? data.status === "paid" : waits;
+    const unsure = sure?.act === act && performance.now() < sure.until;
+    set(button, t(act === "pay" && paying ? "paying" : unsure ? `sure-${act}` : act));
+    button.disabled = paying && act === "pay";
+    if (!shown && document.activeElement === button) item.focus();
+    button.hidden = !shown;
+  }
 }
 
 
