@@ -11,6 +11,8 @@
 mod harness;
 
 mod bank;
+#[cfg(feature = "failpoints")]
+mod deaths;
 mod misbehaviour;
 mod peak;
 mod races;

@@ -1,5 +1,6 @@
 //! A shop, its bank, and workers that can be killed.
 
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -62,6 +63,17 @@ pub struct Rates {
 impl World {
     /// So many orders that wait for payment. The service runs here, with its workers if it is told so.
     pub async fn with_orders(orders: usize, rates: &Rates, workers: bool, settings: &[(&str, &str)]) -> Self {
+        Self::called_back_at(None, orders, rates, workers, settings).await
+    }
+
+    /// The same, where the bank calls back another process than this one.
+    pub async fn called_back_at(
+        at: Option<SocketAddr>,
+        orders: usize,
+        rates: &Rates,
+        workers: bool,
+        settings: &[(&str, &str)],
+    ) -> Self {
         let alone = ALONE.lock().await;
         let mut bank = Bank::found();
         let (url, rate, refund_rate) = (bank.url(), rates.pay.to_string(), rates.refund.to_string());
@@ -74,8 +86,10 @@ impl World {
         ];
         let mut system = System::prepare(&[&own, settings].concat()).await;
         system.serve(workers).await;
-        bank.open(&system.url("/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
-        let sale = system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(i64::try_from(orders).unwrap()) }).await;
+        let at = at.unwrap_or(system.instances[0].address);
+        bank.open(&format!("http://{at}/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
+        let sale =
+            system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(i64::try_from(orders).unwrap()) }).await;
         let _maker = (!workers).then(|| Worker::start(&system));
         let made = stream::iter(0..orders).map(|n| {
             let (system, sale) = (&system, &sale);
@@ -88,7 +102,9 @@ impl World {
         });
         let made: Vec<Uuid> = made.buffered(CROWD).collect().await;
         let world = Self { system, bank, sale, orders: made, http: Client::new(), _alone: alone };
-        world.wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", i64::try_from(orders).unwrap()).await;
+        world
+            .wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", i64::try_from(orders).unwrap())
+            .await;
         world
     }
 
