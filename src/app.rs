@@ -32,6 +32,7 @@ use crate::ledger::Ledger;
 use crate::ledger::commit::Committer;
 use crate::ledger::notices::{Doorbell, Topic, Wakers};
 use crate::pages;
+use crate::pay::desk::PayDesk;
 use crate::pay::{Cashier, PayTerms};
 use crate::sale::barred::Barred;
 use crate::sale::catalog::Catalog;
@@ -179,6 +180,7 @@ impl Service {
             api: Api::new(config.dev, pages::document())?,
             guard,
             console,
+            pay_desk: PayDesk::open(cashier.clone(), &parts.tasks),
             cashier,
             dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,

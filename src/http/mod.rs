@@ -28,6 +28,7 @@ use actix_web::{Resource, Route};
 use crate::admin::Console;
 use crate::flow::guard::Guard;
 use crate::pay::Cashier;
+use crate::pay::desk::PayDesk;
 
 /// What the handlers of all threads share.
 pub struct Reception {
@@ -39,6 +40,7 @@ pub struct Reception {
     pub guard: Guard,
     pub console: Console,
     pub cashier: Cashier,
+    pub pay_desk: PayDesk,
     /// Development mode, in which cookies are sent without TLS too.
     pub dev: bool,
     pub body_max_bytes: usize,

@@ -12,7 +12,8 @@ use super::problem::Problem;
 use crate::domain::ids::OrderId;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
-use crate::pay::{Begun, CallbackTaken, Paying, RefundAsked, Signed};
+use crate::pay::desk::Paying;
+use crate::pay::{Begun, CallbackTaken, RefundAsked, Signed};
 use crate::sale::till::Till;
 
 /// How the order is to be paid.
@@ -76,7 +77,7 @@ pub async fn pay(
     let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Pay { channel } = serde_json::from_slice(&body?.0).map_err(Problem::invalid)?;
-    match reception.cashier.pay(&buyer.user, order, &channel).await? {
+    match reception.pay_desk.pay(&buyer.user, order, &channel).await? {
         Paying::NoSuchChannel => Err(Problem::invalid("there is no such payment channel")),
         Paying::Begun(Begun::Payment(payment_id, status)) => {
             Ok(HttpResponse::Accepted().json(PaymentBegun { payment_id, status }))

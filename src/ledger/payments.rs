@@ -1,6 +1,7 @@
 //! Payments on their way to a channel: beginning one, claiming slots for some, and taking one back that was not sent.
 //! What comes of them is in money.rs.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
@@ -11,6 +12,14 @@ use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::outflow::{LATENESS, LEAD, LOOKAHEAD, Pace};
 use crate::domain::payment::{PaymentId, PaymentStatus};
+
+/// A wish to pay an order.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    pub order: OrderId,
+    pub user: String,
+    pub channel: String,
+}
 
 /// What came of the wish to pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,66 +59,92 @@ pub enum Claimed {
 }
 
 impl Ledger {
-    /// Begins to pay an order, or finds the payment that is under way for it. The order waits for its outcome, up to
-    /// `wait_ms` beyond its deadline.
-    pub async fn begin_payment(
+    /// Begins to pay orders, or finds the payments that are under way for them. An order waits for the outcome, up to
+    /// `wait_ms` beyond its deadline. One that cannot be paid never fails the group that it is in.
+    pub async fn begin_payments(
         &self,
-        order: OrderId,
-        user: &str,
-        channel: &str,
+        wishes: &[Wish],
         currency: &str,
         wait_ms: u64,
-    ) -> Result<Begun, LedgerError> {
-        match self.try_begin(order, user, channel, currency, wait_ms).await {
-            // Another request for the same order was quicker: it is there now.
-            Err(LedgerError::Refused(constraint)) if constraint == "payments_one_live" => {
-                self.try_begin(order, user, channel, currency, wait_ms).await
-            }
-            begun => begun,
+    ) -> Result<Vec<Begun>, LedgerError> {
+        match self.try_begin(wishes, currency, wait_ms).await {
+            Err(error) if !error.is_outage() => tracing::info!(%error, wishes = wishes.len(), "trying one by one"),
+            begun => return begun,
         }
+        let mut all = Vec::with_capacity(wishes.len());
+        for wish in wishes {
+            let one = std::slice::from_ref(wish);
+            all.extend(match self.try_begin(one, currency, wait_ms).await {
+                // Another request for the same order was quicker: its payment is there now.
+                Err(LedgerError::Refused(constraint)) if constraint == "payments_one_live" => {
+                    self.try_begin(one, currency, wait_ms).await?
+                }
+                begun => begun?,
+            });
+        }
+        Ok(all)
     }
 
-    async fn try_begin(
-        &self,
-        order: OrderId,
-        user: &str,
-        channel: &str,
-        currency: &str,
-        wait_ms: u64,
-    ) -> Result<Begun, LedgerError> {
+    async fn try_begin(&self, wishes: &[Wish], currency: &str, wait_ms: u64) -> Result<Vec<Begun>, LedgerError> {
+        let orders: Vec<Uuid> = wishes.iter().map(|wish| wish.order.0).collect();
         let mut tx = self.pool.begin().await?;
-        let row = sqlx::query!(
-            r#"SELECT o.status = 'pending_payment' AND o.expires_at > clock_timestamp() AS "payable!",
+        let rows = sqlx::query!(
+            r#"SELECT o.id, o.user_id, o.status = 'pending_payment' AND o.expires_at > clock_timestamp() AS "payable!",
                       p.id AS "payment?", p.status AS "payment_status?", p.channel AS "channel?"
                FROM orders o
                LEFT JOIN payments p ON p.order_id = o.id AND p.status IN ('created', 'sending', 'waiting')
-               WHERE o.id = $1 AND o.user_id = $2 FOR UPDATE OF o"#,
-            order.0,
-            user
+               WHERE o.id = ANY($1) ORDER BY o.id FOR UPDATE OF o"#,
+            &orders
         )
-        .fetch_optional(&mut *tx)
+        .fetch_all(&mut *tx)
         .await?;
-        let Some(row) = row else { return Ok(Begun::Unknown) };
-        if let (Some(payment), Some(status), Some(by)) = (row.payment, row.payment_status, row.channel) {
-            let status = PaymentStatus::parse(&status).ok_or(LedgerError::Unreadable("payments.status"))?;
-            return Ok(if by == channel { Begun::Payment(PaymentId(payment), status) } else { Begun::IllegalState });
+        let mut known = HashMap::with_capacity(rows.len());
+        for row in rows {
+            let payment = match (row.payment, row.payment_status, row.channel) {
+                (Some(id), Some(status), Some(channel)) => {
+                    let status = PaymentStatus::parse(&status).ok_or(LedgerError::Unreadable("payments.status"))?;
+                    Some((PaymentId(id), status, channel))
+                }
+                _ => None,
+            };
+            known.insert(row.id, (row.user_id, row.payable, payment));
         }
-        if !row.payable {
-            return Ok(Begun::IllegalState);
+        let (mut ids, mut paid, mut channels) = (Vec::new(), Vec::new(), Vec::new());
+        let mut begin = |wish: &Wish| {
+            let Some((user, payable, payment)) = known.get_mut(&wish.order.0) else { return Begun::Unknown };
+            if *user != wish.user {
+                return Begun::Unknown;
+            }
+            if payment.is_none() && *payable {
+                let id = Uuid::now_v7();
+                ids.push(id);
+                paid.push(wish.order.0);
+                channels.push(wish.channel.clone());
+                *payment = Some((PaymentId(id), PaymentStatus::Created, wish.channel.clone()));
+            }
+            match payment {
+                Some((id, status, channel)) if *channel == wish.channel => Begun::Payment(*id, *status),
+                _ => Begun::IllegalState,
+            }
+        };
+        let begun = wishes.iter().map(&mut begin).collect();
+        if ids.is_empty() {
+            return Ok(begun);
         }
-        let id = Uuid::now_v7();
         sqlx::query!(
             "WITH o AS (
-               UPDATE orders SET wait_until = expires_at + $5::bigint * interval '1 ms' WHERE id = $2 RETURNING *
+               UPDATE orders SET wait_until = expires_at + $5::bigint * interval '1 ms'
+               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS n (payment, order_id, channel)
+               WHERE id = n.order_id RETURNING orders.*, n.payment, n.channel
              ), made AS (
                INSERT INTO payments (id, order_id, channel, amount_cents, currency)
-               SELECT $1, o.id, $3, o.amount_cents, $4 FROM o
+               SELECT o.payment, o.id, o.channel, o.amount_cents, $4 FROM o
              )
              INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard)
-             SELECT 'payment_requested', $1, o.sale_id, o.user_id, o.quantity, 0, o.shard FROM o",
-            id,
-            order.0,
-            channel,
+             SELECT 'payment_requested', o.payment, o.sale_id, o.user_id, o.quantity, 0, o.shard FROM o",
+            &ids,
+            &paid,
+            &channels,
             currency,
             wait_ms.cast_signed()
         )
@@ -118,7 +153,7 @@ impl Ledger {
         die_at!("pay.before_commit");
         tx.commit().await?;
         die_at!("pay.after_commit");
-        Ok(Begun::Payment(PaymentId(id), PaymentStatus::Created))
+        Ok(begun)
     }
 
     /// Sees to a channel's pace. Where it changes, more than a second lies between the slots of the old and the new.

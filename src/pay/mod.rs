@@ -2,6 +2,7 @@
 
 pub mod ask;
 pub mod compare;
+pub mod desk;
 pub mod send;
 
 use std::sync::Arc;
@@ -26,6 +27,10 @@ use crate::queue::QueueError;
 pub enum PayError {
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    #[error("too many wishes to pay at once")]
+    TooMany,
+    #[error("whether the payment began is unknown")]
+    Unknown,
     #[error(transparent)]
     Queue(#[from] QueueError),
     #[error("the channel's books cannot be had: {0}")]
@@ -65,13 +70,6 @@ pub enum CallbackTaken {
     NotBelieved(BadCallback),
 }
 
-/// What came of the wish to pay.
-#[derive(Debug)]
-pub enum Paying {
-    Begun(Begun),
-    NoSuchChannel,
-}
-
 impl Cashier {
     pub fn new(ledger: Ledger, channels: Channels, bell: Doorbell, terms: PayTerms) -> Self {
         Self { ledger, channels, bell, terms, opened: Arc::default() }
@@ -87,15 +85,6 @@ impl Cashier {
             Ok(())
         };
         self.opened.get_or_try_init(open).await.copied()
-    }
-
-    /// Begins to pay an order through a channel, or finds the payment that is under way.
-    pub async fn pay(&self, user: &UserId, order: OrderId, channel: &str) -> Result<Paying, PayError> {
-        let Some(channel) = self.channels.get(channel) else { return Ok(Paying::NoSuchChannel) };
-        let PayTerms { currency, wait_ms, .. } = &self.terms;
-        let begun = self.ledger.begin_payment(order, user.as_str(), channel.name, currency, *wait_ms).await?;
-        self.bell.ring();
-        Ok(Paying::Begun(begun))
     }
 
     /// Asks for a paid order's money back: its buyer, or somebody of the shop (`user` is nobody then).
