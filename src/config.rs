@@ -45,6 +45,7 @@ pub struct Http {
     pub client_timeout_ms: u64,
     pub keep_alive_ms: u64,
     pub max_connections: usize,
+    pub streams_max: usize,
     pub body_max_bytes: usize,
     pub shutdown_timeout_ms: u64,
 }
@@ -312,6 +313,7 @@ impl Config {
             return wrong("purchase.batch_max", "must be 1 to 1000", "SECKILL_PURCHASE__BATCH_MAX");
         }
         for (value, setting, variable) in [
+            (self.http.streams_max, "http.streams_max", "SECKILL_HTTP__STREAMS_MAX"),
             (self.purchase.queue_max, "purchase.queue_max", "SECKILL_PURCHASE__QUEUE_MAX"),
             (self.purchase.commit_batch_max, "purchase.commit_batch_max", "SECKILL_PURCHASE__COMMIT_BATCH_MAX"),
             (self.purchase.committers, "purchase.committers", "SECKILL_PURCHASE__COMMITTERS"),

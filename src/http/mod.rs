@@ -3,6 +3,7 @@
 mod admin;
 mod api;
 mod codes;
+mod events;
 mod extract;
 mod flow;
 mod orders;
@@ -26,6 +27,7 @@ use actix_web::{Resource, Route};
 
 use crate::admin::Console;
 use crate::flow::guard::Guard;
+use crate::sale::follow::Followers;
 
 /// What the handlers of all threads share.
 pub struct Reception {
@@ -36,6 +38,7 @@ pub struct Reception {
     pub api: Api,
     pub guard: Guard,
     pub console: Console,
+    pub followers: Followers,
     /// Development mode, in which cookies are sent without TLS too.
     pub dev: bool,
     pub body_max_bytes: usize,
@@ -67,6 +70,7 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
 
         at("/api/v1/orders", get().to(orders::list));
         at("/api/v1/orders/{id}", get().to(orders::show));
+        at("/api/v1/orders/{id}/events", get().to(events::follow));
         at("/api/v1/orders/{id}/cancel", post().to(orders::cancel));
 
         at("/api/v1/flow/acquire", post().to(flow::acquire));

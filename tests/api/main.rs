@@ -12,6 +12,7 @@ mod clock;
 mod config;
 mod crash;
 mod delivery;
+mod events;
 mod flow;
 mod harness;
 mod limits;

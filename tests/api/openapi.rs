@@ -17,7 +17,7 @@ use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policies;
 
 /// The contract's addresses that there are today. Who adds a route adds it here too.
-const CONTRACT: [&str; 31] = [
+const CONTRACT: [&str; 32] = [
     "GET /",
     "GET /sales/{id}",
     "GET /sales/{id}/state.js",
@@ -43,6 +43,7 @@ const CONTRACT: [&str; 31] = [
     "POST /api/v1/sales/{id}/purchases",
     "GET /api/v1/orders",
     "GET /api/v1/orders/{id}",
+    "GET /api/v1/orders/{id}/events",
     "POST /api/v1/orders/{id}/cancel",
     "GET /healthz",
     "GET /readyz",

@@ -1,0 +1,192 @@
+//! Following an order: a buyer hears of every change of its status, in order, none left out and none twice.
+//!
+//! All streams of an instance are fed by one look: it asks once for what is new of the orders that somebody follows.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{SaleError, Step};
+use crate::domain::ids::{OrderId, UserId};
+use crate::domain::order::{Order, OrderStatus};
+use crate::ledger::Ledger;
+use crate::ledger::orders::OrderStep;
+
+/// Streams of one order: a phone, a computer, and what is left of their last connections.
+pub const STREAMS_OF_ORDER_MAX: usize = 4;
+/// Steps that wait for a slow reader: more than an order can have.
+const FEED_MAX: usize = 8;
+/// Orders that are asked for in one statement.
+const BATCH_MAX: usize = 2_000;
+
+/// Everybody at this instance who follows an order.
+#[derive(Clone)]
+pub struct Followers {
+    ledger: Ledger,
+    streams_max: usize,
+    places: Arc<Mutex<Places>>,
+    closing: CancellationToken,
+}
+
+#[derive(Default)]
+struct Places {
+    taken: usize,
+    last: u64,
+    of: HashMap<OrderId, Vec<Place>>,
+}
+
+/// Where steps are handed in for one stream.
+struct Place {
+    number: u64,
+    seen: i64,
+    /// Gone when the reader was too slow: he comes again, and says what he has seen.
+    feed: Option<mpsc::Sender<OrderStep>>,
+}
+
+/// What came of the wish to follow an order.
+pub enum Followed {
+    Stream(Stream),
+    /// No such order, or another's.
+    Unknown,
+    /// He has seen the last there is to see.
+    Over,
+    /// This order is followed often enough.
+    TooMany,
+    /// This instance has all the streams that it may have.
+    Full,
+}
+
+impl Followers {
+    pub fn new(ledger: Ledger, streams_max: usize) -> Self {
+        Self { ledger, streams_max, places: Arc::default(), closing: CancellationToken::new() }
+    }
+
+    /// Ends every stream, and those that are still to come.
+    pub fn close(&self) {
+        self.closing.cancel();
+    }
+
+    /// Follows an order of this buyer's: from how it stands now, or from behind the step that he has seen.
+    pub async fn follow(&self, user: &UserId, order: OrderId, seen: Option<i64>) -> Result<Followed, SaleError> {
+        let Some(mut steps) = self.history(order).await? else { return Ok(Followed::Unknown) };
+        let Some(newest) = steps.pop().filter(|step| step.of.user_id == user.as_str()) else {
+            return Ok(Followed::Unknown);
+        };
+        let newest_id = newest.id;
+        let first = match seen {
+            Some(seen) if seen == newest.id && newest.of.order.status.is_final() => return Ok(Followed::Over),
+            Some(seen) if (0..=newest.id).contains(&seen) => {
+                steps.into_iter().chain([newest]).filter(|step| step.id > seen).collect()
+            }
+            // What he has seen is not of this order.
+            _ => VecDeque::from([newest]),
+        };
+        let mut places = self.places();
+        if places.taken >= self.streams_max {
+            return Ok(Followed::Full);
+        }
+        if places.of.get(&order).is_some_and(|of| of.len() >= STREAMS_OF_ORDER_MAX) {
+            return Ok(Followed::TooMany);
+        }
+        let (feed, steps) = mpsc::channel(FEED_MAX);
+        places.taken += 1;
+        places.last += 1;
+        let number = places.last;
+        places.of.entry(order).or_default().push(Place { number, seen: newest_id, feed: Some(feed) });
+        drop(places);
+        Ok(Followed::Stream(Stream { followers: self.clone(), order, number, first, steps, over: false }))
+    }
+
+    /// An order's steps so far. A purchase that is not an order yet has one: that it was accepted.
+    async fn history(&self, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
+        let steps = self.ledger.steps_since(&[(order, 0)]).await?;
+        if !steps.is_empty() {
+            return Ok(Some(steps));
+        }
+        match self.ledger.order(order).await? {
+            None => Ok(None),
+            Some(of) if of.order.status == OrderStatus::Accepted => Ok(Some(vec![OrderStep { id: 0, of }])),
+            // It has become an order meanwhile.
+            Some(_) => Ok(Some(self.ledger.steps_since(&[(order, 0)]).await?)),
+        }
+    }
+
+    /// Looks once for what is new of all orders that are followed here, and hands it in.
+    pub async fn look(&self) -> Result<Step, SaleError> {
+        let seen: Vec<(OrderId, i64)> = {
+            let places = self.places();
+            metrics::gauge!("seckill_order_streams").set(places.taken as f64);
+            let least = |of: &Vec<Place>| of.iter().filter(|place| place.feed.is_some()).map(|place| place.seen).min();
+            places.of.iter().filter_map(|(order, of)| Some((*order, least(of)?))).collect()
+        };
+        for some in seen.chunks(BATCH_MAX) {
+            let steps = self.ledger.steps_since(some).await?;
+            let mut places = self.places();
+            steps.iter().for_each(|step| places.hand_in(step));
+        }
+        Ok(Step::Idle)
+    }
+
+    fn leave(&self, order: OrderId, number: u64) {
+        let mut places = self.places();
+        places.taken -= 1;
+        if let Some(of) = places.of.get_mut(&order) {
+            of.retain(|place| place.number != number);
+            if of.is_empty() {
+                places.of.remove(&order);
+            }
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Places {
+    fn hand_in(&mut self, step: &OrderStep) {
+        for place in self.of.get_mut(&step.of.order.order_id).into_iter().flatten() {
+            if place.seen >= step.id {
+                continue;
+            }
+            place.seen = step.id;
+            if place.feed.as_ref().is_some_and(|feed| feed.try_send(step.clone()).is_err()) {
+                place.feed = None;
+            }
+        }
+    }
+}
+
+/// One reader's steps of one order.
+pub struct Stream {
+    followers: Followers,
+    order: OrderId,
+    number: u64,
+    first: VecDeque<OrderStep>,
+    steps: mpsc::Receiver<OrderStep>,
+    over: bool,
+}
+
+impl Stream {
+    /// The next step's number, and the order as it is then; none after a final one, when the reader lagged, or when the service is being stopped. What was not
+    /// waited for to the end is not lost.
+    pub async fn next(&mut self) -> Option<(i64, Order)> {
+        if self.over {
+            return None;
+        }
+        let next = match self.first.pop_front() {
+            Some(step) => Some(step),
+            None => self.followers.closing.run_until_cancelled(self.steps.recv()).await.flatten(),
+        };
+        self.over = next.as_ref().is_none_or(|step| step.of.order.status.is_final());
+        next.map(|step| (step.id, step.of.order))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.followers.leave(self.order, self.number);
+    }
+}
