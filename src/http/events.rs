@@ -25,9 +25,7 @@ const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
 /// When a client is to come again, between these, so that a crowd whose instance went does not come at once.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
 
-problems! {
-    NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable
-}
+problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, TemporarilyUnavailable);
 
 /// Every change of an order's status, as it happens
 ///
@@ -35,7 +33,7 @@ problems! {
 /// is one for each change, in order: `event: status`, `data` is the order as `GET /orders/{id}` has it, `id` is the step's.
 /// The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the instance is stopped, and after 15
 /// minutes. Come again then with `Last-Event-ID`, after the milliseconds that `retry` says: what came in between is told
-/// first. A comment is sent every 15 seconds. At most 4 streams of one order are open at an instance.
+/// first. A comment is sent every 15 seconds. Of one order 4 streams are open at an instance: a fifth ends the oldest.
 #[utoipa::path(
     get,
     path = "/api/v1/orders/{id}/events",
@@ -69,7 +67,6 @@ pub async fn follow(
         Followed::Stream(stream) => Ok(answer(stream)),
         Followed::Over => Ok(HttpResponse::NoContent().finish()),
         Followed::Unknown => Err(Problem::unknown_order()),
-        Followed::TooMany => Err(Problem::too_many_streams(STREAM_MAX)),
         Followed::Full => Err(Problem::unavailable()),
     }
 }

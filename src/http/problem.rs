@@ -1,7 +1,6 @@
 //! The one mapping of errors to HTTP: problem details (RFC 9457), with a code from the README's catalogue.
 
 use std::fmt;
-use std::time::Duration;
 
 use actix_web::body::BoxBody;
 use actix_web::http::StatusCode;
@@ -18,7 +17,6 @@ use crate::domain::account::Denied;
 use crate::domain::ids::{Invalid, OrderId};
 use crate::flow::FlowError;
 use crate::sale::SaleError;
-use crate::sale::follow::STREAMS_OF_ORDER_MAX;
 use crate::sale::purchase::Refusal;
 
 /// An answer that says what is wrong, to the caller; what it says to the log is the log's business.
@@ -127,12 +125,6 @@ impl Problem {
                 format!("\"{name}\";q={max};w={}", window_ms.div_ceil(1000)),
             )
             .header(HeaderName::from_static("ratelimit"), format!("\"{name}\";r=0;t={seconds}"))
-    }
-
-    /// An order is followed as often as it may be; places come free when streams end.
-    pub fn too_many_streams(longest: Duration) -> Self {
-        let window_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        Self::limited("order", STREAMS_OF_ORDER_MAX.cast_signed() as i64, window_ms, 10_000)
     }
 
     fn detail(mut self, detail: impl fmt::Display) -> Self {

@@ -14,8 +14,9 @@ use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::Ledger;
 use crate::ledger::orders::OrderStep;
 
-/// Streams of one order: a phone, a computer, and what is left of their last connections.
-pub const STREAMS_OF_ORDER_MAX: usize = 4;
+/// Streams of one order: a phone, a computer. Beyond, the oldest ends: a page that was loaded again is heard of as gone
+/// only when the next heartbeat fails, and must not keep the new one out.
+const STREAMS_OF_ORDER_MAX: usize = 4;
 /// Steps that wait for a slow reader: more than an order can have.
 const FEED_MAX: usize = 8;
 /// Orders that are asked for in one statement.
@@ -41,7 +42,7 @@ struct Places {
 struct Place {
     number: u64,
     seen: i64,
-    /// Gone when the reader was too slow: he comes again, and says what he has seen.
+    /// Gone when the reader was too slow, or made room: he comes again, and says what he has seen.
     feed: Option<mpsc::Sender<OrderStep>>,
 }
 
@@ -52,8 +53,6 @@ pub enum Followed {
     Unknown,
     /// He has seen the last there is to see.
     Over,
-    /// This order is followed often enough.
-    TooMany,
     /// This instance has all the streams that it may have.
     Full,
 }
@@ -87,14 +86,8 @@ impl Followers {
         if places.taken >= self.streams_max {
             return Ok(Followed::Full);
         }
-        if places.of.get(&order).is_some_and(|of| of.len() >= STREAMS_OF_ORDER_MAX) {
-            return Ok(Followed::TooMany);
-        }
         let (feed, steps) = mpsc::channel(FEED_MAX);
-        places.taken += 1;
-        places.last += 1;
-        let number = places.last;
-        places.of.entry(order).or_default().push(Place { number, seen: newest_id, feed: Some(feed) });
+        let number = places.take(order, newest_id, feed);
         drop(places);
         Ok(Followed::Stream(Stream { followers: self.clone(), order, number, first, steps, over: false }))
     }
@@ -146,6 +139,20 @@ impl Followers {
 }
 
 impl Places {
+    fn take(&mut self, order: OrderId, seen: i64, feed: mpsc::Sender<OrderStep>) -> u64 {
+        self.taken += 1;
+        self.last += 1;
+        let of = self.of.entry(order).or_default();
+        let mut fed: Vec<&mut Place> = of.iter_mut().filter(|place| place.feed.is_some()).collect();
+        if fed.len() >= STREAMS_OF_ORDER_MAX
+            && let Some(oldest) = fed.first_mut()
+        {
+            oldest.feed = None;
+        }
+        of.push(Place { number: self.last, seen, feed: Some(feed) });
+        self.last
+    }
+
     fn hand_in(&mut self, step: &OrderStep) {
         for place in self.of.get_mut(&step.of.order.order_id).into_iter().flatten() {
             if place.seen >= step.id {
@@ -170,7 +177,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The next step's number, and the order as it is then; none after a final one, when the reader lagged, or when the service is being stopped. What was not
+    /// The next step's number, and the order as it is then; none after a final one, when the reader lagged or made room, or when the service is being stopped. What was not
     /// waited for to the end is not lost.
     pub async fn next(&mut self) -> Option<(i64, Order)> {
         if self.over {

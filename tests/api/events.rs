@@ -160,22 +160,27 @@ async fn an_order_is_followed_by_its_buyer_and_within_bounds() {
     for (order, user, status) in [(&order, "bob", 404), (&missing, "ann", 404), (&"x".to_owned(), "ann", 400)] {
         assert_eq!(ask(&system, at, order, user, None).await.status(), status, "{user}, {order}");
     }
+    system.settled(&sale).await;
+    // The fifth of one order ends the oldest, and no other.
     let mut open = Vec::new();
     for _ in 0..4 {
         open.push(Reader::open(&system, at, &order, None).await);
     }
-    let fifth = ask(&system, at, &order, "ann", None).await;
-    assert_eq!((fifth.status().as_u16(), fifth.headers().contains_key("retry-after")), (429, true));
-    let _last = Reader::of(ask(&system, at, &other, "bob", None).await);
+    let fifth = Reader::open(&system, at, &order, None).await;
+    assert_eq!(statuses(&open.remove(0).rest().await), ["pending_payment"]);
+    let open_other = || async {
+        let stream = ask(&system, at, &other, "bob", None).await;
+        if stream.status() == 200 { Ok(stream) } else { Err(stream.status().to_string()) }
+    };
+    let _last = eventually(open_other).await;
     let beyond = ask(&system, at, &other, "bob", None).await;
     assert_eq!((beyond.status().as_u16(), beyond.headers().contains_key("retry-after")), (503, true));
-    // Who goes makes room.
-    open.pop();
-    eventually(|| async {
-        let again = ask(&system, at, &order, "ann", None).await;
-        (again.status() == 200).then_some(()).ok_or_else(|| again.status().to_string())
-    })
-    .await;
+    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    for reader in open.into_iter().chain([fifth]) {
+        assert_eq!(statuses(&reader.rest().await), ["pending_payment", "cancelled"]);
+    }
+    // Who has gone makes room.
+    eventually(open_other).await;
     system.finish().await;
 }
 
