@@ -33,6 +33,7 @@ pub struct Config {
     pub admin: Admin,
     pub work: Work,
     pub outflow: Outflow,
+    pub shop: Shop,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -176,6 +177,14 @@ pub struct Outflow {
     pub backoff_max_ms: u64,
 }
 
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shop {
+    pub webhook_url: String,
+    #[serde(deserialize_with = "comma_separated")]
+    pub webhook_secrets: Vec<String>,
+}
+
 /// Why the configuration cannot be used; names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -195,7 +204,7 @@ macro_rules! sensitive {
         }
     )+};
 }
-sensitive!(Auth, Database, Redis, Amqp, Alarms);
+sensitive!(Auth, Database, Redis, Amqp, Alarms, Shop);
 
 impl Config {
     /// The defaults under the process's environment.
@@ -294,6 +303,16 @@ impl Config {
             if Secret::parse(&self.alarms.webhook_secret).is_err() {
                 let problem = "must be whsec_ and base64 of 24 to 64 bytes";
                 return wrong("alarms.webhook_secret", problem, "SECKILL_ALARMS__WEBHOOK_SECRET");
+            }
+        }
+        if !self.shop.webhook_url.is_empty() {
+            if !self.shop.webhook_url.starts_with("http://") {
+                return wrong("shop.webhook_url", "must be an http:// address", "SECKILL_SHOP__WEBHOOK_URL");
+            }
+            let good = self.shop.webhook_secrets.iter().all(|secret| Secret::parse(secret).is_ok());
+            if !good || !(1..=2).contains(&self.shop.webhook_secrets.len()) {
+                let problem = "must be one or two of whsec_ and base64 of 24 to 64 bytes, comma-separated";
+                return wrong("shop.webhook_secrets", problem, "SECKILL_SHOP__WEBHOOK_SECRETS");
             }
         }
         for (time, setting, variable) in [

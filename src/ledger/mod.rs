@@ -12,6 +12,7 @@ pub mod fences;
 pub mod figures;
 pub mod fulfil;
 pub mod notices;
+pub mod order_events;
 pub mod orders;
 pub mod outbox;
 pub mod outflow;

@@ -25,7 +25,7 @@ const fn figure(name: &'static str, sort: Sort, labels: &'static str, means: &'s
 }
 
 /// In the order of a purchase's way.
-pub const FIGURES: [Figure; 32] = [
+pub const FIGURES: [Figure; 33] = [
     figure(
         "seckill_answers_total",
         Sort::Counter,
@@ -80,6 +80,12 @@ pub const FIGURES: [Figure; 32] = [
         Sort::Counter,
         "outcome, channel",
         "Slots, by what came of them: `done`, `retry`, `parked`, `forfeited`, `late`, `overtaken`",
+    ),
+    figure(
+        "seckill_order_events_total",
+        Sort::Counter,
+        "outcome",
+        "Steps of orders sent to the shop, by what came of them: `delivered`, `failed`, `parked`, `postponed`, `overtaken`",
     ),
     figure("seckill_alarms", Sort::Gauge, "kind", "Things that are wrong at the moment"),
     figure(

@@ -21,8 +21,12 @@ mod memory;
 mod openapi;
 mod outage;
 mod reads;
+#[path = "../outflow/receiver.rs"]
+#[allow(dead_code)] // what only outflows need
+mod receiver;
 mod settle;
 mod steering;
 mod stock;
 mod telemetry;
 mod waves;
+mod webhooks;
