@@ -4,8 +4,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{SaleError, Step};
@@ -19,6 +21,8 @@ use crate::ledger::orders::OrderStep;
 const STREAMS_OF_ORDER_MAX: usize = 4;
 /// Steps that wait for a slow reader: more than an order can have.
 const FEED_MAX: usize = 8;
+/// A rush's orders are made in many small groups: one look is for several of them, and half of the time there is none.
+const LOOK_REST: Duration = Duration::from_millis(20);
 /// Orders that are asked for in one statement.
 const BATCH_MAX: usize = 2_000;
 
@@ -114,10 +118,14 @@ impl Followers {
             let least = |of: &Vec<Place>| of.iter().filter(|place| place.feed.is_some()).map(|place| place.seen).min();
             places.of.iter().filter_map(|(order, of)| Some((*order, least(of)?))).collect()
         };
+        let began = Instant::now();
         for some in seen.chunks(BATCH_MAX) {
             let steps = self.ledger.steps_since(some).await?;
             let mut places = self.places();
             steps.iter().for_each(|step| places.hand_in(step));
+        }
+        if !seen.is_empty() {
+            sleep(began.elapsed().max(LOOK_REST)).await;
         }
         Ok(Step::Idle)
     }
