@@ -37,6 +37,11 @@ impl Reader {
 
     /// The next event; none when the stream ends. Comments and the hint when to come again are passed over.
     async fn next(&mut self) -> Option<Event> {
+        // For the event: a stream that says only that it lives would be read for ever.
+        tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("nothing came")
+    }
+
+    async fn read(&mut self) -> Option<Event> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
                 let (block, rest) = (block.to_owned(), rest.to_owned());
@@ -48,8 +53,7 @@ impl Reader {
                 }
                 continue;
             }
-            let chunk = tokio::time::timeout(Duration::from_secs(20), self.response.chunk());
-            let chunk = chunk.await.expect("nothing came").unwrap()?;
+            let chunk = self.response.chunk().await.unwrap()?;
             self.text += std::str::from_utf8(&chunk).unwrap();
         }
     }
