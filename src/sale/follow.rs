@@ -205,3 +205,51 @@ impl Drop for Stream {
         self.followers.leave(self.order, self.number);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::SaleId;
+    use crate::ledger::orders::OwnedOrder;
+
+    fn step(id: i64) -> OrderStep {
+        let order = Order {
+            order_id: OrderId(uuid::Uuid::nil()),
+            sale_id: SaleId::from_db(1),
+            quantity: 1,
+            amount_cents: 100,
+            status: OrderStatus::PendingPayment,
+            reason: None,
+            expires_at_ms: 0,
+            created_at_ms: 0,
+        };
+        OrderStep { id, of: OwnedOrder { order, user_id: "ann".to_owned() } }
+    }
+
+    fn heard(steps: &mut mpsc::Receiver<OrderStep>) -> Vec<i64> {
+        std::iter::from_fn(|| steps.try_recv().ok()).map(|step| step.id).collect()
+    }
+
+    #[test]
+    fn who_came_later_is_not_told_what_he_has_seen() {
+        let mut places = Places::default();
+        let order = step(0).of.order.order_id;
+        let [(early, mut by_early), (late, mut by_late)] = [mpsc::channel(FEED_MAX), mpsc::channel(FEED_MAX)];
+        places.take(order, 0, early);
+        places.take(order, 5, late);
+        for id in [5, 5, 7] {
+            places.hand_in(&step(id));
+        }
+        assert_eq!((heard(&mut by_early), heard(&mut by_late)), (vec![5, 7], vec![7]));
+    }
+
+    #[test]
+    fn who_does_not_read_is_let_go_with_what_he_has() {
+        let mut places = Places::default();
+        let (feed, mut steps) = mpsc::channel(FEED_MAX);
+        places.take(step(0).of.order.order_id, 0, feed);
+        (1..100).for_each(|id| places.hand_in(&step(id)));
+        assert_eq!(heard(&mut steps), (1..=FEED_MAX as i64).collect::<Vec<_>>());
+        assert!(steps.is_closed(), "the stream ends behind it");
+    }
+}
