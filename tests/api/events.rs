@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use reqwest::{Client, Response, StatusCode};
+use seckill::domain::sale::NewSale;
 use serde_json::{Value, json};
+use sqlx::postgres::PgListener;
 
 use crate::harness::{Sale, System, eventually, terms};
 
@@ -202,5 +204,28 @@ async fn a_service_that_is_stopped_does_not_wait_for_those_who_follow() {
     assert!(rest.is_empty(), "{rest:?}");
     // Well below http.shutdown_timeout_ms.
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    system.finish().await;
+}
+
+/// Whatever changes an order says so at once: the poll of each second is only the net.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_rings() {
+    let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
+    let [patient, hasty] =
+        [system.create_sale(terms(1)).await, system.create_sale(NewSale { pay_within_ms: 2_000, ..terms(1) }).await];
+    let mut notices = PgListener::connect_with(&system.sql).await.unwrap();
+    notices.listen("seckill_orders").await.unwrap();
+    let mut rung = async |what: &str| {
+        let notice = tokio::time::timeout(Duration::from_secs(20), notices.recv()).await;
+        notice.unwrap_or_else(|_| panic!("nobody rang: {what}")).unwrap();
+    };
+    let order = bought(&system, &patient, "ann").await;
+    rung("made").await;
+    system.settled(&patient).await;
+    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    rung("cancelled").await;
+    bought(&system, &hasty, "ann").await;
+    rung("made").await;
+    rung("expired").await;
     system.finish().await;
 }
