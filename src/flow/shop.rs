@@ -93,6 +93,15 @@ impl Herald {
         until.is_some_and(|until| Instant::now() < until)
     }
 
+    /// Leaves the shop alone for a while; says so once for all who came back without having been heard.
+    fn rest(&self, rest: Duration, answer: &Result<Answer, PostError>) {
+        if !self.rests() {
+            let why = answer.as_ref().map_or_else(ToString::to_string, |answer| answer.status.to_string());
+            tracing::warn!(rest_ms = rest.as_millis(), why, "the shop is not to be had");
+        }
+        self.rests_until.lock().unwrap_or_else(PoisonError::into_inner).replace(Instant::now() + rest);
+    }
+
     async fn deliver(&self, line: &Line, event: &OrderEvent, now_s: i64) {
         let taken = Instant::now();
         die_at!("shop.taken");
@@ -100,8 +109,7 @@ impl Herald {
         die_at!("shop.answered");
         let verdict = verdict(&answer);
         if let Verdict::NotNow(rest) = verdict {
-            let until = Instant::now() + rest;
-            self.rests_until.lock().unwrap_or_else(PoisonError::into_inner).replace(until);
+            self.rest(rest, &answer);
         }
         // Again and again while the lease lasts: beyond it the event is told once more.
         loop {
@@ -163,10 +171,7 @@ impl Herald {
                 "delivered"
             }
             (Noted::Overtaken, _) => "overtaken",
-            (_, Verdict::NotNow(rest)) => {
-                tracing::warn!(rest_ms = rest.as_millis(), "the shop is not to be had");
-                "postponed"
-            }
+            (_, Verdict::NotNow(_)) => "postponed",
             (Noted::Parked, Verdict::TryAgain(why) | Verdict::Refused(why)) => {
                 tracing::error!(%order, status, %why, "PARKED: the shop is not told of this order by itself any more");
                 "parked"

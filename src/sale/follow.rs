@@ -249,7 +249,7 @@ mod tests {
         let (feed, mut steps) = mpsc::channel(FEED_MAX);
         places.take(step(0).of.order.order_id, 0, feed);
         (1..100).for_each(|id| places.hand_in(&step(id)));
-        assert_eq!(heard(&mut steps), (1..=FEED_MAX as i64).collect::<Vec<_>>());
+        assert_eq!(heard(&mut steps), (1..).take(FEED_MAX).collect::<Vec<_>>());
         assert!(steps.is_closed(), "the stream ends behind it");
     }
 }
