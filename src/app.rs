@@ -36,6 +36,7 @@ use crate::pay::desk::PayDesk;
 use crate::pay::{Cashier, PayTerms};
 use crate::sale::barred::Barred;
 use crate::sale::catalog::Catalog;
+use crate::sale::follow::Followers;
 use crate::sale::refill;
 use crate::sale::till::{Confirmer, SoldOutView, Till};
 use crate::sale::{Shop, Step};
@@ -114,6 +115,7 @@ pub struct Service {
     address: SocketAddr,
     catalog: Arc<Catalog>,
     health: Arc<Health>,
+    followers: Followers,
 }
 
 /// Ends a service from outside.
@@ -121,12 +123,15 @@ pub struct Service {
 pub struct Stopper {
     handle: ServerHandle,
     health: Arc<Health>,
+    followers: Followers,
 }
 
 impl Stopper {
-    /// Takes no more connections, lets answers under way finish, and ends.
+    /// Takes no more connections, ends streams, lets other answers under way finish, and ends.
     pub async fn stop(self) {
         self.health.leaving.store(true, Ordering::Relaxed);
+        // Answers that have no end of their own.
+        self.followers.close();
         self.handle.stop(true).await;
     }
 }
@@ -167,6 +172,8 @@ impl Service {
         parts.tasks.spawn(confirming);
         keep_up(&parts, &catalog, &health, &committer);
         follow_policies(&parts, &book);
+        let followers = Followers::new(parts.shop.ledger.clone(), config.http.streams_max);
+        feed(&parts, &followers);
         parts.guard(Some(Arc::clone(&health)));
         if with_workers {
             workers::spawn_workers(&parts, None, &cashier);
@@ -182,6 +189,7 @@ impl Service {
             console,
             pay_desk: PayDesk::open(cashier.clone(), &parts.tasks),
             cashier,
+            followers: followers.clone(),
             dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
@@ -217,7 +225,7 @@ impl Service {
             .shutdown_timeout(http.shutdown_timeout_ms.div_ceil(1000))
             .listen(listener)?
             .run();
-        Ok(Self { parts, server, address, catalog, health })
+        Ok(Self { parts, server, address, catalog, health, followers })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -225,7 +233,8 @@ impl Service {
     }
 
     pub fn stopper(&self) -> Stopper {
-        Stopper { handle: self.server.handle(), health: Arc::clone(&self.health) }
+        let (health, followers) = (Arc::clone(&self.health), self.followers.clone());
+        Stopper { handle: self.server.handle(), health, followers }
     }
 
     /// Serves until stopped; then winners under way are committed, and the rest is let go in good order.
@@ -313,6 +322,15 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
             health.ledger.store(kept.is_ok(), Ordering::Relaxed);
             kept
         }
+    }));
+}
+
+/// Tells those who follow their orders what is new: when somebody says that there is something, and every second.
+fn feed(parts: &Parts, followers: &Followers) {
+    let (followers, wake) = (followers.clone(), parts.wakers.subscribe(Topic::Orders));
+    parts.tasks.spawn(repeat("events", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
+        let followers = followers.clone();
+        async move { followers.look().await }
     }));
 }
 

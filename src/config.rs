@@ -38,6 +38,7 @@ pub struct Config {
     pub payments: Payments,
     pub channels: Channels,
     pub sandbox: Sandbox,
+    pub shop: Shop,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -50,6 +51,7 @@ pub struct Http {
     pub client_timeout_ms: u64,
     pub keep_alive_ms: u64,
     pub max_connections: usize,
+    pub streams_max: usize,
     pub body_max_bytes: usize,
     pub shutdown_timeout_ms: u64,
 }
@@ -219,6 +221,14 @@ pub struct Sandbox {
     pub confirm_ms: u64,
 }
 
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shop {
+    pub webhook_url: String,
+    #[serde(deserialize_with = "comma_separated")]
+    pub webhook_secrets: Vec<String>,
+}
+
 /// Why the configuration cannot be used; names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -238,7 +248,7 @@ macro_rules! sensitive {
         }
     )+};
 }
-sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Sandbox);
+sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Sandbox, Shop);
 
 impl Config {
     /// The defaults under the process's environment.
@@ -324,6 +334,16 @@ impl Config {
                 return wrong("alarms.webhook_secret", problem, "SECKILL_ALARMS__WEBHOOK_SECRET");
             }
         }
+        if !self.shop.webhook_url.is_empty() {
+            if !self.shop.webhook_url.starts_with("http://") {
+                return wrong("shop.webhook_url", "must be an http:// address", "SECKILL_SHOP__WEBHOOK_URL");
+            }
+            let good = self.shop.webhook_secrets.iter().all(|secret| Secret::parse(secret).is_ok());
+            if !good || !(1..=2).contains(&self.shop.webhook_secrets.len()) {
+                let problem = "must be one or two of whsec_ and base64 of 24 to 64 bytes, comma-separated";
+                return wrong("shop.webhook_secrets", problem, "SECKILL_SHOP__WEBHOOK_SECRETS");
+            }
+        }
         for (time, setting, variable) in [
             (self.admin.session_ms, "admin.session_ms", "SECKILL_ADMIN__SESSION_MS"),
             (self.admin.idle_ms, "admin.idle_ms", "SECKILL_ADMIN__IDLE_MS"),
@@ -341,6 +361,7 @@ impl Config {
             return wrong("purchase.batch_max", "must be 1 to 1000", "SECKILL_PURCHASE__BATCH_MAX");
         }
         for (value, setting, variable) in [
+            (self.http.streams_max, "http.streams_max", "SECKILL_HTTP__STREAMS_MAX"),
             (self.purchase.queue_max, "purchase.queue_max", "SECKILL_PURCHASE__QUEUE_MAX"),
             (self.purchase.commit_batch_max, "purchase.commit_batch_max", "SECKILL_PURCHASE__COMMIT_BATCH_MAX"),
             (self.purchase.committers, "purchase.committers", "SECKILL_PURCHASE__COMMITTERS"),

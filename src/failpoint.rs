@@ -4,8 +4,8 @@
 //! process when the place is passed for the 21st time; see the `fail` crate for the grammar. Without the feature the
 //! macro is nothing.
 
-/// Every place there is, in the order in which a purchase meets them; then an outflow's, and money's.
-pub const PLACES: [&str; 38] = [
+/// Every place there is, in the order in which a purchase meets them; then an outflow's, money's, and the shop's webhook's.
+pub const PLACES: [&str; 40] = [
     "purchase.reserved",
     "purchase.committed",
     "commit.before",
@@ -44,6 +44,8 @@ pub const PLACES: [&str; 38] = [
     "refund.after_commit",
     "refunded.before_commit",
     "refunded.after_commit",
+    "shop.taken",
+    "shop.answered",
 ];
 
 /// Aborts the process here, where FAILPOINTS says so.
@@ -75,6 +77,7 @@ mod tests {
             include_str!("sale/reconcile.rs"),
             include_str!("sale/refill.rs"),
             include_str!("flow/drain.rs"),
+            include_str!("flow/shop.rs"),
             include_str!("ledger/commit.rs"),
             include_str!("ledger/fulfil.rs"),
             include_str!("ledger/end.rs"),

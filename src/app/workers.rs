@@ -16,6 +16,7 @@ use crate::flow::adapt::Controller;
 use crate::flow::alarm::{AlarmTerms, Watch};
 use crate::flow::drain::{Drain, DrainTerms};
 use crate::flow::figures;
+use crate::flow::shop::{Herald, Line};
 use crate::flow::tell::Teller;
 use crate::http;
 use crate::ledger::notices::Topic;
@@ -33,7 +34,7 @@ use crate::telemetry;
 use crate::worker::repeat;
 
 /// The workers there are, by the names that `work --only` takes.
-pub const WORKERS: [&str; 14] = [
+pub const WORKERS: [&str; 15] = [
     "relay",
     "fulfil",
     "expire",
@@ -48,6 +49,7 @@ pub const WORKERS: [&str; 14] = [
     "outflow",
     "pay",
     "ask",
+    "shop",
 ];
 
 /// Runs the background workers, all or those named, until `stop` is cancelled.
@@ -238,6 +240,21 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
             async move { watch.watch().await }
         }));
     }
+    if wanted("shop") {
+        spawn_shop(parts, retry);
+    }
+}
+
+fn spawn_shop(parts: &Parts, retry: RetryTerms) {
+    let (ledger, shop) = (parts.shop.ledger.clone(), &parts.config.shop);
+    let secrets = shop.webhook_secrets.iter().filter_map(|secret| Secret::parse(secret).ok()).collect();
+    let line = (!shop.webhook_url.is_empty()).then(|| Line { url: shop.webhook_url.clone(), secrets });
+    let herald = Herald::new(ledger, parts.wakers.clone(), line, retry, parts.tasks.clone());
+    let (every, wake) = (Duration::from_millis(parts.config.outbox.poll_ms), parts.wakers.subscribe(Topic::Orders));
+    parts.tasks.spawn(repeat("shop", every, Some(wake), parts.stop.clone(), move || {
+        let herald = herald.clone();
+        async move { herald.step().await }
+    }));
 }
 
 fn spawn_outflow(parts: &Parts, cashier: &Cashier) {

@@ -52,6 +52,11 @@ impl OrderStatus {
         matches!(self, Self::Accepted | Self::PendingPayment | Self::Paid | Self::Refunding)
     }
 
+    /// Whether nothing comes after this status.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Cancelled | Self::Rejected | Self::Refunded)
+    }
+
     /// Whether an order may go from this status to that one in a single step.
     pub const fn may_become(self, next: Self) -> bool {
         matches!(
@@ -132,6 +137,8 @@ mod tests {
                 let row = format!("('{from}', '{to}')");
                 assert_eq!(migration.contains(&row), from.may_become(to), "{row}");
             }
+            let ends = OrderStatus::ALL.into_iter().all(|to| !from.may_become(to));
+            assert_eq!(from.is_final(), ends, "{from}");
         }
     }
 }

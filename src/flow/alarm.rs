@@ -32,10 +32,9 @@ impl Watch {
     /// One look. What cannot be seen at the moment is left as it was.
     pub async fn look(&self) -> Result<(), FlowError> {
         let backlog = self.ledger.backlog().await?;
-        for message in Message::ALL {
-            let of = backlog.iter().find(|of| of.kind == message.as_str());
-            let gauge =
-                |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message.as_str()).set(value as f64);
+        for message in Message::ALL.map(Message::as_str).into_iter().chain(["order_event"]) {
+            let of = backlog.iter().find(|of| of.kind == message);
+            let gauge = |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message).set(value as f64);
             gauge("seckill_outbox_pending", of.map_or(0, |of| of.pending));
             gauge("seckill_outbox_parked", of.map_or(0, |of| of.parked));
             gauge("seckill_outbox_oldest_seconds", of.map_or(0, |of| of.oldest_s));

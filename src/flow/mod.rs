@@ -10,6 +10,7 @@ mod live;
 mod local;
 mod memory;
 pub mod policies;
+pub mod shop;
 pub mod tell;
 
 use crate::domain::ids::Invalid;

@@ -10,7 +10,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::{Modify, OpenApi, openapi};
 
 use super::problem;
-use super::{Reception, admin, flow, orders, payments, purchases, sales, state, system};
+use super::{Reception, admin, events, flow, orders, payments, purchases, sales, state, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -29,6 +29,7 @@ use super::{Reception, admin, flow, orders, payments, purchases, sales, state, s
         purchases::create,
         orders::list,
         orders::show,
+        events::follow,
         orders::cancel,
         payments::pay,
         payments::refund,

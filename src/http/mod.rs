@@ -3,6 +3,7 @@
 mod admin;
 mod api;
 mod codes;
+mod events;
 mod extract;
 mod flow;
 mod orders;
@@ -29,6 +30,7 @@ use crate::admin::Console;
 use crate::flow::guard::Guard;
 use crate::pay::Cashier;
 use crate::pay::desk::PayDesk;
+use crate::sale::follow::Followers;
 
 /// What the handlers of all threads share.
 pub struct Reception {
@@ -41,6 +43,7 @@ pub struct Reception {
     pub console: Console,
     pub cashier: Cashier,
     pub pay_desk: PayDesk,
+    pub followers: Followers,
     /// Development mode, in which cookies are sent without TLS too.
     pub dev: bool,
     pub body_max_bytes: usize,
@@ -72,6 +75,7 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
 
         at("/api/v1/orders", get().to(orders::list));
         at("/api/v1/orders/{id}", get().to(orders::show));
+        at("/api/v1/orders/{id}/events", get().to(events::follow));
         at("/api/v1/orders/{id}/cancel", post().to(orders::cancel));
 
         at("/api/v1/orders/{id}/payments", post().to(payments::pay));

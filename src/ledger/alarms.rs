@@ -110,7 +110,8 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// What is still to be done, by kind. Three partial indexes have it; rows that are done are not looked at.
+    /// What is still to be done, by kind, and what the shop is still to hear. Three partial indexes have it, and a table of
+    /// nothing else; rows that are done are not looked at.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
         let rows = sqlx::query_as!(
             Backlog,
@@ -122,7 +123,8 @@ impl Ledger {
                      WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested')
                      UNION ALL SELECT kind, status, created_at FROM outbox
                      WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
-                     UNION ALL SELECT kind, status, created_at FROM outbox WHERE status = 'parked') AS to_do
+                     UNION ALL SELECT kind, status, created_at FROM outbox WHERE status = 'parked'
+                     UNION ALL SELECT 'order_event', status, created_at FROM order_events) AS to_do
                GROUP BY kind"#
         );
         Ok(rows.fetch_all(&self.pool).await?)

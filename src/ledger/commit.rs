@@ -156,6 +156,11 @@ impl Committer {
         self.bell.ring();
     }
 
+    /// Says that something else has changed an order's status.
+    pub fn orders_changed(&self) {
+        self.bell.orders_changed();
+    }
+
     /// Returns once the purchase's row is committed, or it is clear that this cannot be said.
     pub async fn commit(&self, purchase: Purchase) -> Committed {
         let (reply, verdict) = oneshot::channel();

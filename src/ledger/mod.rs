@@ -14,6 +14,7 @@ pub mod fulfil;
 pub mod inquiry;
 pub mod money;
 pub mod notices;
+pub mod order_events;
 pub mod orders;
 pub mod outbox;
 pub mod outflow;

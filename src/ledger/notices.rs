@@ -21,10 +21,12 @@ pub enum Topic {
     Policies,
     /// Something was put into an outflow, or one was made, resumed or changed. PostgreSQL says it by itself (0008).
     Outflow,
+    /// Orders have changed their status.
+    Orders,
 }
 
 impl Topic {
-    const ALL: [Self; 4] = [Self::Outbox, Self::Catalog, Self::Policies, Self::Outflow];
+    const ALL: [Self; 5] = [Self::Outbox, Self::Catalog, Self::Policies, Self::Outflow, Self::Orders];
 
     const fn channel(self) -> &'static str {
         match self {
@@ -32,6 +34,7 @@ impl Topic {
             Self::Catalog => "seckill_catalog",
             Self::Policies => "seckill_policies",
             Self::Outflow => "seckill_outflow",
+            Self::Orders => "seckill_orders",
         }
     }
 }
@@ -44,22 +47,36 @@ impl Ledger {
     }
 }
 
-/// Rings the outbox bell from its own task, so that no purchase waits for it; many rings while one is under way are
-/// one ring.
+/// Rings the bells of the outbox and of orders from its own task, so that nobody waits for it; many rings while one is
+/// under way are one ring.
 #[derive(Clone, Default)]
 pub struct Doorbell {
-    pressed: Arc<Notify>,
+    outbox: Arc<Notify>,
+    orders: Arc<Notify>,
 }
 
 impl Doorbell {
+    /// Rows were put in the outbox.
     pub fn ring(&self) {
-        self.pressed.notify_one();
+        self.outbox.notify_one();
+    }
+
+    /// Orders have changed their status. To be called after the commit: buyers who follow them, and the shop, hear of
+    /// it at once, and not by the next poll.
+    pub fn orders_changed(&self) {
+        self.orders.notify_one();
     }
 
     /// Carries rings to PostgreSQL until cancelled.
     pub async fn carry(self, ledger: Ledger, stop: CancellationToken) {
-        while stop.run_until_cancelled(self.pressed.notified()).await.is_some() {
-            if let Err(error) = ledger.notify(Topic::Outbox).await {
+        let pressed = || async {
+            tokio::select! {
+                () = self.outbox.notified() => Topic::Outbox,
+                () = self.orders.notified() => Topic::Orders,
+            }
+        };
+        while let Some(topic) = stop.run_until_cancelled(pressed()).await {
+            if let Err(error) = ledger.notify(topic).await {
                 tracing::debug!(%error, "doorbell not heard; the poll will do");
             }
         }
@@ -73,6 +90,7 @@ pub struct Wakers {
     catalog: watch::Sender<()>,
     policies: watch::Sender<()>,
     outflow: watch::Sender<()>,
+    orders: watch::Sender<()>,
 }
 
 impl Wakers {
@@ -82,6 +100,7 @@ impl Wakers {
             Topic::Catalog => &self.catalog,
             Topic::Policies => &self.policies,
             Topic::Outflow => &self.outflow,
+            Topic::Orders => &self.orders,
         }
     }
 

@@ -46,6 +46,14 @@ impl TryFrom<OrderRow> for OwnedOrder {
     }
 }
 
+/// A change of an order's status, with the order as it was then.
+#[derive(Debug, Clone)]
+pub struct OrderStep {
+    /// Rises from step to step of an order. 0 is the purchase, before there is an order.
+    pub id: i64,
+    pub of: OwnedOrder,
+}
+
 /// Which orders to list.
 #[derive(Debug, Clone, Default)]
 pub struct OrderFilter {
@@ -102,6 +110,37 @@ impl Ledger {
         .fetch_all(&self.pool)
         .await?;
         rows.into_iter().map(OwnedOrder::try_from).collect()
+    }
+
+    /// The steps of each order behind the one that is named with it, in order. An order's steps commit in the order of
+    /// their ids, because its row is locked; those of different orders do not.
+    pub async fn steps_since(&self, seen: &[(OrderId, i64)]) -> Result<Vec<OrderStep>, LedgerError> {
+        let (orders, steps): (Vec<Uuid>, Vec<i64>) = seen.iter().map(|(order, step)| (order.0, *step)).unzip();
+        let rows = sqlx::query!(
+            "SELECT s.id AS step, s.to_status AS status, o.id, o.sale_id, o.user_id, o.quantity, o.amount_cents,
+                    o.expires_at, o.created_at, CASE WHEN s.to_status = o.status THEN o.reason END AS reason
+             FROM unnest($1::uuid[], $2::bigint[]) AS seen (order_id, step)
+             JOIN order_steps s ON s.order_id = seen.order_id AND s.id > seen.step
+             JOIN orders o ON o.id = s.order_id
+             ORDER BY s.id",
+            &orders,
+            &steps
+        )
+        .map(|row| {
+            let order = OrderRow {
+                id: row.id,
+                sale_id: row.sale_id,
+                user_id: row.user_id,
+                quantity: row.quantity,
+                amount_cents: row.amount_cents,
+                status: row.status,
+                reason: row.reason,
+                expires_at: row.expires_at,
+                created_at: row.created_at,
+            };
+            Ok(OrderStep { id: row.step, of: order.try_into()? })
+        });
+        rows.fetch_all(&self.pool).await?.into_iter().collect()
     }
 
     /// The secret behind order ids.

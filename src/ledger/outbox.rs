@@ -173,12 +173,18 @@ impl Ledger {
         Ok(done.rows_affected())
     }
 
-    /// Parked rows, oldest first.
+    /// Parked rows, oldest first; what the shop has not heard of orders among them.
     pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
         Ok(sqlx::query_as!(
             ParkedRow,
-            "SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at FROM outbox
-             WHERE status = 'parked' ORDER BY id LIMIT $1",
+            r#"SELECT id AS "id!", kind AS "kind!", order_id AS "order_id!", sale_id AS "sale_id!", user_id AS "user_id!",
+                      attempts AS "attempts!", last_error, created_at AS "created_at!"
+               FROM (SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at FROM outbox
+                     WHERE status = 'parked'
+                     UNION ALL
+                     SELECT e.id, 'order_event', order_id, sale_id, user_id, attempts, last_error, e.created_at
+                     FROM order_events e JOIN orders o ON o.id = e.order_id WHERE e.status = 'parked') AS parked
+               ORDER BY id LIMIT $1"#,
             limit
         )
         .fetch_all(&self.pool)
@@ -195,15 +201,23 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
+        let events = sqlx::query!(
+            "UPDATE order_events SET status = 'pending', attempts = 0, next_attempt_at = now()
+             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
+            ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        let rows = done.rows_affected() + events.rows_affected();
         sqlx::query!(
             "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, 'outbox retry', 'outbox', jsonb_build_object('rows', $2::bigint))",
             actor,
-            done.rows_affected().cast_signed()
+            rows.cast_signed()
         )
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
-        Ok(done.rows_affected())
+        Ok(rows)
     }
 }
 
@@ -296,18 +310,21 @@ async fn fail(
     let attempts = attempts + 1;
     let parked = attempts >= terms.max_attempts;
     let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
-    // Error texts end up before people's eyes and in logs: one line, bounded.
-    let error: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
     sqlx::query!(
         "UPDATE outbox SET attempts = $2, status = $3, last_error = $4, next_attempt_at = now() + $5::bigint * interval '1 ms'
          WHERE id = $1",
         id,
         attempts.cast_signed(),
         if parked { "parked" } else { "pending" },
-        error,
+        one_line(error),
         wait.cast_signed()
     )
     .execute(&mut **tx)
     .await?;
     Ok(parked)
+}
+
+/// Error texts end up before people's eyes and in logs: one line, bounded.
+pub(super) fn one_line(error: &str) -> String {
+    error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use super::outbox::RetryTerms;
+use super::outbox::{RetryTerms, one_line};
 use super::outflow::drop_key_if_empty;
 use super::{Ledger, LedgerError};
 use crate::domain::delay::backoff_ms;
@@ -254,15 +254,13 @@ async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerErr
 /// Counts a failure of an item that is still ours: it waits, or is parked.
 async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option<u64>) -> Result<Settled, LedgerError> {
     lock_key(tx, slot).await?;
-    // Error texts end up before people's eyes and in logs: one line, bounded.
-    let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
     let failed = sqlx::query!(
         "UPDATE outflow_items SET status = $3, attempts = attempts + 1, claimed_until = NULL, last_error = $4
          WHERE id = $1 AND status = 'sending' AND claims = $2",
         slot.item,
         slot.claim,
         if retry_in_ms.is_some() { "pending" } else { "parked" },
-        why
+        one_line(why)
     )
     .execute(&mut *tx)
     .await?;

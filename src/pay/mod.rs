@@ -99,6 +99,7 @@ impl Cashier {
         let route = |name: &str| self.channels.get(name).map(route_of);
         let asked = self.ledger.ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), route).await?;
         self.bell.ring();
+        self.bell.orders_changed();
         Ok(asked)
     }
 
@@ -144,6 +145,7 @@ impl Cashier {
         metrics::counter!("seckill_money_total", "about" => about, "outcome" => outcome).increment(1);
         tracing::debug!(key = %told.about.key(), about, outcome, "money");
         self.bell.ring();
+        self.bell.orders_changed();
         Ok(taken)
     }
 }

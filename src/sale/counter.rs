@@ -57,6 +57,7 @@ impl Till {
             return Ok(Cancellation::TooLate);
         }
         self.committer.ring();
+        self.committer.orders_changed();
         Ok(self.order_of(user, order).await?.map_or(Cancellation::Unknown, Cancellation::Cancelled))
     }
 }

@@ -50,6 +50,7 @@ impl Expiries {
             })
             .collect();
         self.bell.ring();
+        self.bell.orders_changed();
         let receipts = self.publisher.publish(&again).await?;
         // The old message is acknowledged only after the new one is safe.
         if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
@@ -91,6 +92,7 @@ impl Expiries {
             tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
             self.expire(&overdue).await?;
             self.bell.ring();
+            self.bell.orders_changed();
         }
         Ok(Step::after(overdue.len(), batch_max))
     }

@@ -51,6 +51,7 @@ impl Fulfilment {
                 }
             }
             self.bell.ring();
+            self.bell.orders_changed();
         }
         Ok(poison)
     }

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod counter;
 pub mod deliver;
 pub mod expire;
+pub mod follow;
 pub mod fulfil;
 pub mod intake;
 pub mod plan;

@@ -25,7 +25,7 @@ const fn figure(name: &'static str, sort: Sort, labels: &'static str, means: &'s
 }
 
 /// In the order of a purchase's way.
-pub const FIGURES: [Figure; 41] = [
+pub const FIGURES: [Figure; 43] = [
     figure(
         "seckill_answers_total",
         Sort::Counter,
@@ -64,6 +64,7 @@ pub const FIGURES: [Figure; 41] = [
     figure("seckill_redelivered_total", Sort::Counter, "queue", "Messages that were delivered before"),
     figure("seckill_dead_letters", Sort::Gauge, "", "Messages in the dead-letter queue; NaN when it is gone"),
     figure("seckill_orders_total", Sort::Counter, "outcome", "Purchases that became orders: `accepted`, `rejected`"),
+    figure("seckill_order_streams", Sort::Gauge, "", "Orders that buyers follow by server-sent events"),
     figure("seckill_holds_looked_into_total", Sort::Counter, "", "Holds that were unconfirmed for too long"),
     figure("seckill_holds_finished_total", Sort::Counter, "", "Of these, those that had no purchase row yet"),
     figure("seckill_drift_total", Sort::Counter, "", "Times that Redis sold other than what was left"),
@@ -120,6 +121,12 @@ pub const FIGURES: [Figure; 41] = [
     ),
     figure("seckill_refunds_waiting", Sort::Gauge, "", "Refunds that are not known to have arrived"),
     figure("seckill_refunds_failed", Sort::Gauge, "", "Refunds that their channel has refused"),
+    figure(
+        "seckill_order_events_total",
+        Sort::Counter,
+        "outcome",
+        "Steps of orders sent to the shop, by what came of them: `delivered`, `failed`, `parked`, `postponed`, `overtaken`",
+    ),
     figure("seckill_alarms", Sort::Gauge, "kind", "Things that are wrong at the moment"),
     figure(
         "seckill_step_failures_total",

@@ -46,6 +46,9 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_SANDBOX__CALLBACK_URL", "https://bank", "sandbox.callback_url"),
         ("SECKILL_SANDBOX__REFUND_RATE", "0", "sandbox.refund_rate"),
         ("SECKILL_HTTP__BLIND", "1", "blind"),
+        ("SECKILL_HTTP__STREAMS_MAX", "0", "http.streams_max"),
+        ("SECKILL_SHOP__WEBHOOK_URL", "https://shop.example/orders", "shop.webhook_url"),
+        ("SECKILL_SHOP__WEBHOOK_URL", "http://shop.example/orders", "shop.webhook_secrets"),
         ("SECKILL_AUTH__JWT_SECRET", "short", "auth.jwt_secret"),
         ("SECKILL_DEV", "0", "auth.jwt_secret"),
         ("REDIS_URL", "", "redis.url"),
@@ -70,6 +73,11 @@ fn the_sandbox_channel_needs_none_of_the_servers() {
 
 #[test]
 fn secrets_do_not_print() {
-    let config = read(&[("SECKILL_AUTH__JWT_SECRET", "0123456789abcdef0123456789abcdef")]).unwrap();
-    assert!(!format!("{config:?}").contains("0123456789abcdef"));
+    let config = read(&[
+        ("SECKILL_AUTH__JWT_SECRET", "0123456789abcdef0123456789abcdef"),
+        ("SECKILL_SHOP__WEBHOOK_SECRETS", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+    ])
+    .unwrap();
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("0123456789abcdef") && !shown.contains("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
 }

@@ -63,6 +63,11 @@ impl Process {
         assert!(self.child.wait().unwrap().success());
     }
 
+    #[cfg(feature = "failpoints")]
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// SIGKILL: nothing is said, nothing is finished.
     fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -12,6 +12,7 @@ mod clock;
 mod config;
 mod crash;
 mod delivery;
+mod events;
 mod flow;
 mod harness;
 mod limits;
@@ -21,8 +22,12 @@ mod openapi;
 mod outage;
 mod payments;
 mod reads;
+#[path = "../outflow/receiver.rs"]
+#[allow(dead_code)] // what only outflows need
+mod receiver;
 mod settle;
 mod steering;
 mod stock;
 mod telemetry;
 mod waves;
+mod webhooks;

@@ -18,7 +18,7 @@ use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policies;
 
 /// The contract's addresses that there are today. Who adds a route adds it here too.
-const CONTRACT: [&str; 34] = [
+const CONTRACT: [&str; 35] = [
     "GET /",
     "GET /sales/{id}",
     "GET /sales/{id}/state.js",
@@ -44,6 +44,7 @@ const CONTRACT: [&str; 34] = [
     "POST /api/v1/sales/{id}/purchases",
     "GET /api/v1/orders",
     "GET /api/v1/orders/{id}",
+    "GET /api/v1/orders/{id}/events",
     "POST /api/v1/orders/{id}/cancel",
     "POST /api/v1/orders/{id}/payments",
     "POST /api/v1/orders/{id}/refunds",

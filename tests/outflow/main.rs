@@ -13,5 +13,6 @@ mod harness;
 mod commands;
 mod outcomes;
 mod pace;
+#[allow(dead_code)] // what only webhooks need
 mod receiver;
 mod workers;

@@ -12,6 +12,15 @@ pub struct Arrival {
     pub at: Instant,
     pub idempotency_key: String,
     pub body: serde_json::Value,
+    /// As it came, for who looks at signatures.
+    pub head: String,
+    pub bytes: Vec<u8>,
+}
+
+impl Arrival {
+    pub fn header(&self, name: &str) -> String {
+        header(&self.head, name)
+    }
 }
 
 /// What to answer: status, further headers, and how long to think first.
@@ -98,9 +107,10 @@ fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Arrival>>) {
                 return;
             }
         }
-        let body = serde_json::from_slice(&buffer[head.len()..head.len() + length]).unwrap();
+        let bytes = buffer[head.len()..head.len() + length].to_vec();
         buffer.drain(..head.len() + length);
-        let arrival = Arrival { at, idempotency_key: header(&head, "idempotency-key"), body };
+        let body = serde_json::from_slice(&bytes).unwrap();
+        let arrival = Arrival { at, idempotency_key: header(&head, "idempotency-key"), body, head, bytes };
         let before = {
             let mut seen = seen.lock().unwrap();
             let before = seen.iter().filter(|a| a.idempotency_key == arrival.idempotency_key).count();

@@ -1,0 +1,103 @@
+//! `GET /api/v1/orders/{id}/events`: server-sent events.
+
+use std::time::Duration;
+
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::StreamExt;
+use futures_util::stream::{once, unfold};
+use tokio::time::{Instant, timeout_at};
+
+use super::Reception;
+use super::codes::problems;
+use super::extract::order_id;
+use super::problem::Problem;
+use crate::domain::ids::OrderId;
+use crate::domain::order::Order;
+use crate::sale::follow::{Followed, Stream};
+use crate::sale::till::Till;
+
+/// A stream that is silent says this often that it lives: proxies cut off what is quiet for half a minute or so.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// The longest that a stream lasts: then it is made anew, with a token that is still good, at an instance that is there.
+const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
+/// When a client is to come again, between these, so that a crowd whose instance went does not come at once.
+const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
+
+problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, TemporarilyUnavailable);
+
+/// Every change of an order's status, as it happens
+///
+/// Server-sent events, to be read by `fetch`, because they need the token. The first says how the order stands; then there
+/// is one for each change, in order: `event: status`, `data` is the order as `GET /orders/{id}` has it, `id` is the step's.
+/// The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the instance is stopped, and after 15
+/// minutes. Come again then with `Last-Event-ID`, after the milliseconds that `retry` says: what came in between is told
+/// first. A comment is sent every 15 seconds. Of one order 4 streams are open at an instance: a fifth ends the oldest.
+#[utoipa::path(
+    get,
+    path = "/api/v1/orders/{id}/events",
+    operation_id = "follow_order",
+    tag = "orders",
+    security(("buyer" = [])),
+    params(
+        ("id" = OrderId, Path, description = "The order"),
+        (
+            "Last-Event-ID" = Option<String>, Header, nullable = false,
+            description = "The `id` of the last event that was seen; anything else counts as none",
+        ),
+    ),
+    responses(
+        (
+            status = 200, description = "Events", body = String, content_type = "text/event-stream",
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        (status = 204, description = "The event that was seen is the last there is: do not come again"),
+        NotFollowed,
+    ),
+)]
+pub async fn follow(
+    request: HttpRequest,
+    till: Data<Till>,
+    reception: Data<Reception>,
+) -> Result<HttpResponse, Problem> {
+    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let seen = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    match reception.followers.follow(&buyer.user, order_id(&request)?, seen).await? {
+        Followed::Stream(stream) => Ok(answer(stream)),
+        Followed::Over => Ok(HttpResponse::NoContent().finish()),
+        Followed::Unknown => Err(Problem::unknown_order()),
+        Followed::Full => Err(Problem::unavailable()),
+    }
+}
+
+fn answer(stream: Stream) -> HttpResponse {
+    let retry = Bytes::from(format!("retry: {}\n\n", rand::random_range(RETRY_MS)));
+    let until = Instant::now() + STREAM_MAX;
+    let events = unfold(stream, move |mut stream| async move {
+        let pause = (Instant::now() + HEARTBEAT).min(until);
+        let text = match timeout_at(pause, stream.next()).await {
+            Ok(next) => {
+                let (step, order) = next?;
+                event(step, &order)
+            }
+            Err(_) if pause == until => return None,
+            Err(_) => Bytes::from_static(b":\n\n"),
+        };
+        Some((text, stream))
+    });
+    let body = once(std::future::ready(retry)).chain(events).map(Ok::<_, actix_web::Error>);
+    HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/event-stream"))
+        .insert_header((CACHE_CONTROL, "no-store"))
+        // A proxy that collects what it passes on would keep the news to itself.
+        .insert_header(("X-Accel-Buffering", "no"))
+        .streaming(body)
+}
+
+/// An event, in one line of JSON.
+fn event(step: i64, order: &Order) -> Bytes {
+    // Strings and numbers: there is nothing in it that cannot be written.
+    let order = serde_json::to_string(order).unwrap_or_default();
+    format!("event: status\nid: {step}\ndata: {order}\n\n").into()
+}
