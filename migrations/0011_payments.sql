@@ -2,7 +2,7 @@
 --
 -- payments:  created -> sending -> waiting -> succeeded | failed
 --            created -> abandoned      its order ended before anything was sent
---            sending -> created        the channel has certainly not heard of it
+--            sending -> created        the channel says that it has not heard of it, or nothing was sent
 -- Money is money whatever was thought before: a payment of any status becomes succeeded when the channel says that it
 -- has taken it, and is refunded where no order waits for it.
 
@@ -21,6 +21,8 @@ CREATE TABLE payments (
     reason       text,
     -- Which claim of it holds: a sender that comes back from the dead finds a higher one.
     claim        integer     NOT NULL DEFAULT 0,
+    -- Whether a request of it may still be on its way, although the channel did not know it when it was asked.
+    unsure       boolean     NOT NULL DEFAULT false,
     -- When the channel is asked, should it not have said by then; and how often it was.
     ask_at       timestamptz,
     asked        integer     NOT NULL DEFAULT 0,
@@ -66,6 +68,7 @@ CREATE TABLE refunds (
 ) WITH (fillfactor = 70);
 CREATE INDEX refunds_of_order ON refunds (order_id);
 CREATE INDEX refunds_under_way ON refunds (created_at) WHERE status = 'requested';
+CREATE INDEX refunds_to_queue ON refunds (channel, created_at) WHERE status = 'requested' AND NOT queued;
 CREATE INDEX refunds_failed ON refunds (created_at) WHERE status = 'failed';
 
 -- The legal steps of both, held as an order's are.
@@ -85,6 +88,8 @@ INSERT INTO money_status_steps (what, from_status, to_status) VALUES
     ('payments', 'sending', 'succeeded'),
     ('payments', 'sending', 'failed'),
     ('payments', 'sending', 'abandoned'),
+    ('payments', 'waiting', 'created'),
+    ('payments', 'waiting', 'abandoned'),
     ('payments', 'waiting', 'succeeded'),
     ('payments', 'waiting', 'failed'),
     ('payments', 'failed', 'succeeded'),

@@ -261,6 +261,7 @@ fn cashier(config: &Config, ledger: Ledger, bell: Doorbell) -> anyhow::Result<Ca
         currency: config.payments.currency.clone(),
         wait_ms: config.payments.wait_ms,
         ask_after: Duration::from_millis(config.payments.ask_after_ms),
+        on_its_way: Duration::from_millis(config.payments.on_its_way_ms),
     };
     let channels = Channels::new(&config.channels)?;
     Ok(Cashier::new(ledger, channels, bell, terms))

@@ -188,6 +188,7 @@ pub struct Payments {
     pub currency: String,
     pub wait_ms: u64,
     pub ask_after_ms: u64,
+    pub on_its_way_ms: u64,
     pub batch_max: usize,
 }
 
@@ -402,6 +403,10 @@ impl Config {
         }
         if !(100..=3_600_000).contains(&terms.ask_after_ms) {
             return wrong("payments.ask_after_ms", "must be 100 to 3600000", "SECKILL_PAYMENTS__ASK_AFTER_MS");
+        }
+        if terms.on_its_way_ms > 86_400_000 {
+            let variable = "SECKILL_PAYMENTS__ON_ITS_WAY_MS";
+            return wrong("payments.on_its_way_ms", "must be at most 86400000, which is a day", variable);
         }
         let channel = &mut self.channels.sandbox;
         if self.dev && channel.secrets.is_empty() {

@@ -221,7 +221,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
         spawn_outflow(parts, cashier);
     }
     if wanted("pay") {
-        let sender = Sender::new(cashier.clone(), tasks.clone());
+        let sender = Sender::new(cashier.clone(), tasks.clone(), stop.clone());
         let intake = Intake::new(broker, Source::PaymentRequested, config.payments.batch_max);
         spawn_intake(parts, "pay", intake, move |bodies| {
             let sender = sender.clone();

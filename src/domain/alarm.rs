@@ -21,6 +21,8 @@ pub enum Kind {
     SetAside,
     /// Refunds that their channel has refused.
     RefundFailed,
+    /// Money of which nothing has been heard for long.
+    MoneyStuck,
 }
 
 impl Kind {
@@ -34,6 +36,7 @@ impl Kind {
             Self::LimiterDown => "limiter-down",
             Self::SetAside => "set-aside",
             Self::RefundFailed => "refund-failed",
+            Self::MoneyStuck => "money-stuck",
         }
     }
 }

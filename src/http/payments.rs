@@ -83,6 +83,7 @@ pub async fn pay(
             Ok(HttpResponse::Accepted().json(PaymentBegun { payment_id, status }))
         }
         Paying::Begun(Begun::IllegalState) => Err(Problem::illegal_state()),
+        Paying::Begun(Begun::Failed) => Err(Problem::unavailable()),
         Paying::Begun(Begun::Unknown) => Err(not_an_order(&till, &buyer.user, order).await?),
     }
 }

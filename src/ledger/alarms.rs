@@ -119,7 +119,11 @@ impl Ledger {
                       count(*) FILTER (WHERE status = 'parked') AS "parked!",
                       coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
                           AS "oldest_s!"
-               FROM (SELECT kind, status, created_at FROM outbox
+               FROM (SELECT kind, status,
+                            -- A payment that is brought again is as old as the wish to bring it.
+                            CASE kind WHEN 'payment_requested' THEN greatest(created_at, next_attempt_at)
+                                      ELSE created_at END AS created_at
+                     FROM outbox
                      WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested')
                      UNION ALL SELECT kind, status, created_at FROM outbox
                      WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
@@ -163,6 +167,18 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
+        let stuck = sqlx::query!(
+            r#"SELECT channel AS "channel!", count(*) AS "rows!" FROM (
+                 SELECT channel FROM payments
+                 WHERE status IN ('created', 'sending', 'waiting') AND created_at < now() - interval '15 minutes'
+                 UNION ALL
+                 SELECT r.channel FROM refunds r JOIN outflow_items i ON i.id = r.key
+                 WHERE r.status = 'requested' AND i.done_at < now() - interval '15 minutes') AS stuck
+               GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let stuck = stuck.iter().map(|row| Trouble::new(&row.channel, json!({ "rows": row.rows })));
         let aside = aside
             .iter()
             .map(|row| Trouble::new(&row.channel, json!({ "messages": row.messages, "problem": row.problem })));
@@ -175,6 +191,7 @@ impl Ledger {
             (Kind::DeadChannel, dead.collect()),
             (Kind::SetAside, aside.collect()),
             (Kind::RefundFailed, refused.collect()),
+            (Kind::MoneyStuck, stuck.collect()),
         ])
     }
 }

@@ -197,7 +197,7 @@ struct Check {
     rows: &'static str,
 }
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 14] = [
     Check {
         invariant: "I2",
         problem: "a buyer holds more live units than the sale allows",
@@ -285,6 +285,14 @@ const CHECKS: [Check; 13] = [
         problem: "the channel has refused a refund",
         rows: "SELECT format('refund %s of order %s', r.id, o.id) FROM refunds r JOIN orders o ON o.id = r.order_id
                WHERE o.sale_id = $1 AND r.status = 'failed' AND $2::bigint IS NOT NULL LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "nothing has been heard of money for an hour",
+        rows: "SELECT format('payment %s of order %s, %s', p.id, p.order_id, p.status) FROM payments p
+               JOIN orders o ON o.id = p.order_id
+               WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting') AND $2::bigint IS NOT NULL
+                 AND p.sent_at < now() - interval '1 hour' LIMIT $3",
     },
     Check {
         invariant: "I4",

@@ -114,16 +114,23 @@ async fn cancel(
     .await?;
 
     // Nothing of these has been sent: no money comes of them. The others go on, and what comes of them goes back.
-    sqlx::query!(
-        "UPDATE payments SET status = 'abandoned', ended_at = now()
-         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status = 'created' ORDER BY id FOR UPDATE)",
-        &ids
-    )
-    .execute(&mut *tx)
-    .await?;
+    abandon(tx, &ids).await?;
     let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
     give_back(tx, &held, true).await?;
     Ok(held.len())
+}
+
+/// Payments of these orders that have certainly not left are not to leave.
+pub(super) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "UPDATE payments SET status = 'abandoned', ended_at = now()
+         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status = 'created' AND NOT unsure
+                      ORDER BY id FOR UPDATE)",
+        orders
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
 /// Takes units of ended orders (by sale, buyer, quantity) off their buyers' counters, and puts them back into stock unless

@@ -130,6 +130,34 @@ impl Ledger {
         Ok(brought)
     }
 
+    /// A refund that has left, and that the channel knows nothing of, leaves once more, under the same key. `false` where it
+    /// was not taken at all: then it is parked, and waits for people.
+    pub async fn refund_again(&self, key: Uuid) -> Result<bool, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let item = sqlx::query!("SELECT channel, key FROM outflow_items WHERE id = $1 AND status = 'done'", key)
+            .fetch_optional(&mut *tx)
+            .await?;
+        let Some(item) = item else { return Ok(false) };
+        // Its key first, as everybody locks them.
+        sqlx::query!(
+            "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
+             ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
+            item.channel,
+            item.key
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "UPDATE outflow_items SET status = 'pending', done_at = NULL WHERE id = $1 AND status = 'done'",
+            key
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!("SELECT pg_notify('seckill_outflow', '')").execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
     /// Tries a refund again that the channel has refused, under a new key; `false` when there is no such refund.
     pub async fn retry_refund(&self, refund: Uuid, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;

@@ -6,7 +6,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::end::give_back;
+use super::end::{abandon, give_back};
 use super::outflow::{Enqueued, NewItem, enqueue};
 use super::payments::lock_order_of;
 use super::{Ledger, LedgerError};
@@ -72,7 +72,7 @@ impl Ledger {
                 self.payment_ended(channel, PaymentId(key), order, told, progress == Progress::Succeeded, route).await
             }
             (About::Refund { key, payment }, Progress::Succeeded) => self.refunded(channel, key, payment, told).await,
-            (About::Refund { key, payment }, Progress::Failed) => self.refund_failed(channel, key, payment).await,
+            (About::Refund { key, payment }, Progress::Failed) => self.refund_failed(channel, key, payment, told).await,
         }
     }
 
@@ -104,7 +104,7 @@ impl Ledger {
             return Ok(TakenIn::Misfit("another amount or currency than the payment's"));
         }
         let taken_in = match (row.status.as_str(), succeeded) {
-            ("succeeded", true) | ("failed", false) => return Ok(TakenIn::Known),
+            ("succeeded", true) | ("failed" | "abandoned", false) => return Ok(TakenIn::Known),
             ("succeeded", false) => return Ok(TakenIn::Misfit("failed, and had succeeded")),
             (_, false) => {
                 fail_payment(&mut tx, id, &row, "declined by the channel").await?;
@@ -137,14 +137,15 @@ impl Ledger {
     }
 
     /// The channel has refused a payment for good, before anything moved.
-    pub async fn payment_refused(&self, id: PaymentId, why: &str) -> Result<(), LedgerError> {
+    pub async fn payment_refused(&self, id: PaymentId, claim: i32, why: &str) -> Result<(), LedgerError> {
         let mut tx = self.pool.begin().await?;
         lock_order_of(&mut tx, id).await?;
         let row = sqlx::query_as!(
             PaymentRow,
             r#"SELECT order_id AS "order", amount_cents, currency, status FROM payments
-               WHERE id = $1 AND status IN ('created', 'sending', 'waiting') FOR UPDATE"#,
-            id.0
+               WHERE id = $1 AND claim = $2 AND status = 'sending' FOR UPDATE"#,
+            id.0,
+            claim
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -240,25 +241,47 @@ impl Ledger {
         Ok(TakenIn::Applied)
     }
 
-    async fn refund_failed(&self, channel: &str, key: Uuid, payment: Uuid) -> Result<TakenIn, LedgerError> {
-        let done = sqlx::query!(
-            "UPDATE refunds SET status = 'failed', ended_at = now()
-             WHERE key = $1 AND channel = $2 AND payment_id = $3 AND status = 'requested'",
+    async fn refund_failed(
+        &self,
+        channel: &str,
+        key: Uuid,
+        payment: Uuid,
+        told: &Told,
+    ) -> Result<TakenIn, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            "SELECT id, amount_cents, currency, status FROM refunds
+             WHERE key = $1 AND channel = $2 AND payment_id = $3 FOR UPDATE",
             key,
             channel,
             payment
         )
-        .execute(&self.pool)
+        .fetch_optional(&mut *tx)
         .await?;
-        if done.rows_affected() == 1 {
-            return Ok(TakenIn::Applied);
+        let Some(row) = row else {
+            // Of a key that it was tried under before?
+            let before = sqlx::query_scalar!(
+                r#"SELECT EXISTS (SELECT FROM outflow_items
+                                  WHERE id = $1 AND payload ->> 'payment_key' = $2::text) AS "before!""#,
+                key,
+                payment.to_string()
+            );
+            let before = before.fetch_one(&mut *tx).await?;
+            return Ok(if before { TakenIn::Known } else { TakenIn::Misfit("no such refund") });
+        };
+        if row.amount_cents != told.amount_cents || row.currency != told.currency {
+            return Ok(TakenIn::Misfit("another amount or currency than the refund's"));
         }
-        let status = sqlx::query_scalar!("SELECT status FROM refunds WHERE key = $1", key).fetch_optional(&self.pool);
-        Ok(match status.await?.as_deref() {
-            Some("failed") => TakenIn::Known,
-            Some(_) => TakenIn::Misfit("failed, and had succeeded"),
-            None => TakenIn::Misfit("no such refund"),
-        })
+        match row.status.as_str() {
+            "failed" => return Ok(TakenIn::Known),
+            "succeeded" => return Ok(TakenIn::Misfit("failed, and had succeeded")),
+            _ => {}
+        }
+        sqlx::query!("UPDATE refunds SET status = 'failed', ended_at = now() WHERE id = $1", row.id)
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(TakenIn::Applied)
     }
 
     /// Sets a callback aside that does not fit, for people; once, however often it comes.
@@ -307,6 +330,8 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
 
 async fn pay_order(tx: &mut PgConnection, order: Uuid) -> Result<(), LedgerError> {
     sqlx::query!("UPDATE orders SET status = 'paid' WHERE id = $1", order).execute(&mut *tx).await?;
+    // A second payment that has not left yet is not needed any more.
+    abandon(tx, &[order]).await?;
     // Nothing is left to expire. Where the relay holds the row, the message comes and finds the order paid.
     sqlx::query!(
         "UPDATE outbox SET status = 'processed', processed_at = now()

@@ -157,7 +157,20 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        Ok(purchases.rows_affected().max(expiries.rows_affected()).max(payments.rows_affected()))
+        // And one that was taken back, by somebody who died before he could bring it again, has none.
+        let forgotten = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now(), processed_at = NULL
+             WHERE id IN (SELECT b.id FROM payments p JOIN outbox b ON b.order_id = p.id AND b.kind = 'payment_requested'
+                          WHERE p.status = 'created' AND p.claim > 0 AND b.status IN ('processed', 'sent')
+                            AND coalesce(b.processed_at, b.sent_at) < now() - $1::bigint * interval '1 ms'
+                          LIMIT $2 FOR UPDATE OF b SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let all = [purchases, expiries, payments, forgotten].map(|done| done.rows_affected());
+        Ok(all.into_iter().max().unwrap_or(0))
     }
 
     /// Releases for sales that are no longer kept in Redis have nothing left to do.

@@ -152,20 +152,19 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Sees to it that there is a channel of this name, which leads there. Its pace is whoever's who set it last.
-    pub async fn ensure_outflow(&self, name: &str, pace: Pace, target: &str) -> Result<(), LedgerError> {
-        sqlx::query!(
-            "INSERT INTO outflow_channels AS c (name, rate, jitter_ms, gap_us, target) VALUES ($1, $2, $3, $4, $5)
-             ON CONFLICT (name) DO UPDATE SET target = $5 WHERE c.target <> $5",
+    /// Sees to it that there is a channel of this name, which leads there. Its pace is whoever's who set it last: returns
+    /// the gap that holds, in microseconds.
+    pub async fn ensure_outflow(&self, name: &str, pace: Pace, target: &str) -> Result<i64, LedgerError> {
+        let gap_us = sqlx::query_scalar!(
+            "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (name) DO UPDATE SET target = $5 RETURNING gap_us",
             name,
             pace.rate().cast_signed(),
             pace.jitter_ms().cast_signed(),
             pace.gap_us(),
             target
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        );
+        Ok(gap_us.fetch_one(&self.pool).await?)
     }
 
     /// Stops a channel, or lets it go on; slots that were claimed already (100 ms of them) are still used. `false` when

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::slots::micros;
@@ -30,6 +31,8 @@ pub enum Begun {
     Unknown,
     /// The order does not wait for payment, or not for one through this channel.
     IllegalState,
+    /// It could not be written down, whatever the reason: nothing began.
+    Failed,
 }
 
 /// A payment that has a slot of its channel.
@@ -45,6 +48,16 @@ pub struct DuePayment {
     pub earliest: Instant,
     pub latest: Instant,
     pub claim: i32,
+}
+
+/// Whether the channel may still hear of a payment that it does not have now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    Nothing,
+    /// A request may be on its way, for so long at the most.
+    Perhaps {
+        on_its_way: Duration,
+    },
 }
 
 /// What came of the wish to send.
@@ -73,14 +86,14 @@ impl Ledger {
         }
         let mut all = Vec::with_capacity(wishes.len());
         for wish in wishes {
-            let one = std::slice::from_ref(wish);
-            all.extend(match self.try_begin(one, currency, wait_ms).await {
-                // Another request for the same order was quicker: its payment is there now.
-                Err(LedgerError::Refused(constraint)) if constraint == "payments_one_live" => {
-                    self.try_begin(one, currency, wait_ms).await?
+            match self.try_begin(std::slice::from_ref(wish), currency, wait_ms).await {
+                Ok(begun) => all.extend(begun),
+                Err(error) if error.is_outage() => return Err(error),
+                Err(error) => {
+                    tracing::error!(order = %wish.order, %error, "payment not begun");
+                    all.push(Begun::Failed);
                 }
-                begun => begun?,
-            });
+            }
         }
         Ok(all)
     }
@@ -89,26 +102,27 @@ impl Ledger {
         let orders: Vec<Uuid> = wishes.iter().map(|wish| wish.order.0).collect();
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query!(
-            r#"SELECT o.id, o.user_id, o.status = 'pending_payment' AND o.expires_at > clock_timestamp() AS "payable!",
-                      p.id AS "payment?", p.status AS "payment_status?", p.channel AS "channel?"
-               FROM orders o
-               LEFT JOIN payments p ON p.order_id = o.id AND p.status IN ('created', 'sending', 'waiting')
-               WHERE o.id = ANY($1) ORDER BY o.id FOR UPDATE OF o"#,
+            r#"SELECT id, user_id, status = 'pending_payment' AND expires_at > clock_timestamp() AS "payable!"
+               FROM orders WHERE id = ANY($1) ORDER BY id FOR UPDATE"#,
             &orders
         )
         .fetch_all(&mut *tx)
         .await?;
-        let mut known = HashMap::with_capacity(rows.len());
-        for row in rows {
-            let payment = match (row.payment, row.payment_status, row.channel) {
-                (Some(id), Some(status), Some(channel)) => {
-                    let status = PaymentStatus::parse(&status).ok_or(LedgerError::Unreadable("payments.status"))?;
-                    Some((PaymentId(id), status, channel))
-                }
-                _ => None,
-            };
-            known.insert(row.id, (row.user_id, row.payable, payment));
+        // Behind the locks, so that what others did meanwhile is seen.
+        let live = sqlx::query!(
+            "SELECT id, order_id, status, channel FROM payments
+             WHERE order_id = ANY($1) AND status IN ('created', 'sending', 'waiting')",
+            &orders
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut payments = HashMap::with_capacity(live.len());
+        for row in live {
+            let status = PaymentStatus::parse(&row.status).ok_or(LedgerError::Unreadable("payments.status"))?;
+            payments.insert(row.order_id, (PaymentId(row.id), status, row.channel));
         }
+        let mut known: HashMap<_, _> =
+            rows.into_iter().map(|row| (row.id, (row.user_id, row.payable, payments.remove(&row.id)))).collect();
         let (mut ids, mut paid, mut channels) = (Vec::new(), Vec::new(), Vec::new());
         let mut begin = |wish: &Wish| {
             let Some((user, payable, payment)) = known.get_mut(&wish.order.0) else { return Begun::Unknown };
@@ -176,12 +190,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Claims slots for as many of these payments as the channel's next tenth of a second has, and marks the messages
+    /// Claims slots for as many of these payments as the channel's next tenth of a second has, at most `most`, and marks the messages
     /// of all that need none as processed. A payment is claimed by one sender, however often its message comes.
     pub async fn claim_payments(
         &self,
         channel: &str,
         payments: &[PaymentId],
+        most: u32,
         ask_after: Duration,
     ) -> Result<Claimed, LedgerError> {
         let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
@@ -198,7 +213,7 @@ impl Ledger {
         if wait > LOOKAHEAD {
             return Ok(Claimed::Wait(wait - LOOKAHEAD));
         }
-        let at_once = i64::from((pace.rate.unsigned_abs()).div_ceil(10).max(1));
+        let at_once = i64::from(pace.rate.unsigned_abs().div_ceil(10).clamp(1, most.max(1)));
         // Who is locked is being abandoned, or claimed: its message stays unsettled, and is sent again if need be.
         let due = sqlx::query_scalar!(
             "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status = 'created'
@@ -235,13 +250,14 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let after = Instant::now();
-        // Rows that the relay holds at the moment are passed over: it sends them once more, and that settles them.
+        // Rows that the relay holds at the moment are passed over: it sends them once more, and that settles them. So are
+        // those whose payment is being taken back.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
                           WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND b.status <> 'processed'
                             AND p.status <> 'created'
-                          FOR UPDATE OF b SKIP LOCKED)",
+                          FOR UPDATE OF b, p SKIP LOCKED)",
             &ids
         )
         .execute(&mut *tx)
@@ -271,33 +287,63 @@ impl Ledger {
         Ok(Claimed::Due { payments, now_s })
     }
 
-    /// The channel has certainly not heard of this payment: its message is brought again after a while. Where its order
-    /// does not wait for it any more, it is abandoned.
-    pub async fn take_back(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
+    /// A payment that the channel does not have is brought again after a while, under the same key; or abandoned, where its
+    /// order does not wait for it any more. Only if nothing was sent that is certain. Otherwise a request of it may still
+    /// be on its way: it is asked for on and on, for as long as that may take.
+    pub async fn take_back(
+        &self,
+        payment: PaymentId,
+        claim: i32,
+        sent: Sent,
+        after: Duration,
+    ) -> Result<(), LedgerError> {
+        let on_its_way = match sent {
+            Sent::Nothing => Duration::ZERO,
+            Sent::Perhaps { on_its_way } => on_its_way,
+        };
         let mut tx = self.pool.begin().await?;
         let pending = lock_order_of(&mut tx, payment).await?;
-        let done = sqlx::query!(
-            "UPDATE payments SET status = CASE WHEN $3 THEN 'created' ELSE 'abandoned' END, ask_at = NULL,
-                    ended_at = CASE WHEN $3 THEN NULL ELSE now() END
-             WHERE id = $1 AND claim = $2 AND status = 'sending'",
+        let status = sqlx::query_scalar!(
+            "UPDATE payments p SET status = t.status, unsure = unsure OR NOT $4,
+                    ask_at = CASE WHEN t.status = p.status THEN ask_at END,
+                    ended_at = CASE WHEN t.status = 'abandoned' THEN now() END
+             FROM (SELECT CASE WHEN $3 THEN 'created'
+                               WHEN $4 AND NOT unsure OR sent_at < now() - $5::bigint * interval '1 us' THEN 'abandoned'
+                               ELSE status END AS status
+                   FROM payments WHERE id = $1) t
+             WHERE id = $1 AND claim = $2 AND p.status IN ('sending', 'waiting') RETURNING p.status",
             payment.0,
             claim,
-            pending
+            pending,
+            sent == Sent::Nothing,
+            micros(on_its_way)
         )
-        .execute(&mut *tx)
+        .fetch_optional(&mut *tx)
         .await?;
-        if done.rows_affected() == 1 && pending {
-            sqlx::query!(
-                "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
-                        processed_at = NULL
-                 WHERE kind = 'payment_requested' AND order_id = $1",
-                payment.0,
-                micros(after)
-            )
-            .execute(&mut *tx)
-            .await?;
+        tx.commit().await?;
+        // The relay may hold the row while it waits for the broker: nobody else is to wait for that. Whoever dies here
+        // leaves it to the net (`resend_unsettled`).
+        if status.as_deref() == Some("created") {
+            self.postpone_payments(&[payment], after).await?;
         }
-        Ok(tx.commit().await?)
+        Ok(())
+    }
+
+    /// Brings payments again after a while that were not sent now.
+    pub async fn postpone_payments(&self, payments: &[PaymentId], after: Duration) -> Result<(), LedgerError> {
+        let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
+        sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
+                    processed_at = NULL
+             WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
+                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND p.status = 'created'
+                          ORDER BY b.id FOR UPDATE OF b)",
+            &ids,
+            micros(after)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// The channel wants to be left alone for a while, or is not there.
@@ -326,11 +372,13 @@ impl Ledger {
     }
 
     /// The channel has taken the request; what comes of it, it will say, or be asked.
-    pub async fn payment_taken(&self, payment: PaymentId, claim: i32) -> Result<(), LedgerError> {
+    pub async fn payment_taken(&self, payment: PaymentId, claim: i32, ask_after: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
-            "UPDATE payments SET status = 'waiting' WHERE id = $1 AND claim = $2 AND status = 'sending'",
+            "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
+             WHERE id = $1 AND claim = $2 AND status = 'sending'",
             payment.0,
-            claim
+            claim,
+            micros(ask_after)
         )
         .execute(&self.pool)
         .await?;
@@ -354,7 +402,7 @@ impl Ledger {
 
 /// Locks a payment's order, as everybody does who changes a payment for its order's sake; says whether the order waits
 /// for payment.
-pub(super) async fn lock_order_of(tx: &mut sqlx::PgConnection, payment: PaymentId) -> Result<bool, LedgerError> {
+pub(super) async fn lock_order_of(tx: &mut PgConnection, payment: PaymentId) -> Result<bool, LedgerError> {
     let pending = sqlx::query_scalar!(
         r#"SELECT status = 'pending_payment' AS "pending!" FROM orders
            WHERE id = (SELECT order_id FROM payments WHERE id = $1) FOR UPDATE"#,

@@ -1,6 +1,10 @@
 //! The net under callbacks: whoever has not said what came of a payment or refund is asked, by the key that it was sent
 //! under.
 
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+
 use super::{Cashier, PayError, route_of};
 use crate::channel::Asked;
 use crate::die_at;
@@ -8,22 +12,30 @@ use crate::domain::payment::{About, PaymentId};
 use crate::domain::step::Step;
 use crate::ledger::inquiry::Question;
 use crate::ledger::money::TakenIn;
+use crate::ledger::payments::Sent;
 
-/// Asked in one step, one after another: a channel that is slow is not overrun.
+/// Questions of one step, and how many of them at once: a channel that is slow is not overrun, nor is the ledger.
 const BATCH_MAX: i64 = 50;
+const AT_ONCE: usize = 8;
 
 impl Cashier {
-    /// Asks about what is overdue, and brings refunds again that had found no room.
+    /// Asks about what is overdue, and brings refunds again that had found no room. A question that fails is asked again
+    /// when it is due again, and fails no other.
     pub async fn ask(&self) -> Result<Step, PayError> {
         self.open().await?;
+        for channel in self.channels.iter() {
+            self.ledger.queue_refunds(channel.name, &route_of(channel), BATCH_MAX).await?;
+        }
         let again = self.terms.ask_after;
         let mut questions = self.ledger.payments_to_ask(BATCH_MAX, again).await?;
         questions.extend(self.ledger.refunds_to_ask(BATCH_MAX, again * 4).await?);
         let asked = questions.len();
-        futures_util::future::try_join_all(questions.iter().map(|question| self.inquire(question))).await?;
-        for channel in self.channels.iter() {
-            self.ledger.queue_refunds(channel.name, &route_of(channel), BATCH_MAX).await?;
-        }
+        let asking = stream::iter(questions).map(|question| async move {
+            if let Err(error) = self.inquire(&question).await {
+                tracing::warn!(key = %question.about.key(), %error, "asked in vain; once more later");
+            }
+        });
+        asking.buffer_unordered(AT_ONCE).collect::<()>().await;
         Ok(Step::after(asked, BATCH_MAX as usize))
     }
 
@@ -38,7 +50,7 @@ impl Cashier {
         match asked {
             Ok(Asked::Told(told)) => match self.take_in(channel, &told).await? {
                 TakenIn::Pending if !told.about.is_refund() => {
-                    self.ledger.payment_taken(PaymentId(key), question.claim).await?;
+                    self.ledger.payment_taken(PaymentId(key), question.claim, self.terms.ask_after).await?;
                 }
                 TakenIn::Misfit(problem) => {
                     tracing::error!(%key, problem, "MONEY DOES NOT FIT: what the channel says was set aside");
@@ -49,11 +61,14 @@ impl Cashier {
             },
             Ok(Asked::Unknown) => match question.about {
                 About::Payment { .. } => {
-                    self.ledger.take_back(PaymentId(key), question.claim, std::time::Duration::ZERO).await?;
+                    let sent = Sent::Perhaps { on_its_way: self.terms.on_its_way };
+                    self.ledger.take_back(PaymentId(key), question.claim, sent, Duration::ZERO).await?;
                     self.bell.ring();
                 }
-                // Its outflow has parked it, and says so; it is sent again by hand, under the same key.
-                About::Refund { .. } => tracing::warn!(%key, "the channel knows nothing of this refund"),
+                About::Refund { .. } => {
+                    let again = self.ledger.refund_again(key).await?;
+                    tracing::warn!(%key, again, "the channel knows nothing of this refund");
+                }
             },
             Ok(Asked::Unclear(answer)) => tracing::info!(%key, answer, "the channel does not say"),
             Err(error) => tracing::info!(%key, %error, "the channel could not be asked"),

@@ -68,8 +68,11 @@ impl Cashier {
                             told.amount_cents, told.currency
                         ));
                     }
-                    Some((status, ..)) if status != "succeeded" => under_way += 1,
-                    Some(_) => {}
+                    Some((status, ..)) => match status.as_str() {
+                        "succeeded" => {}
+                        "created" | "sending" | "waiting" | "requested" => under_way += 1,
+                        other => differences.push(format!("{key}: {other} here, and the channel has moved the money")),
+                    },
                 }
             }
             match next {

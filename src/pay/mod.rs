@@ -56,6 +56,8 @@ pub struct PayTerms {
     pub wait_ms: u64,
     /// How long a channel has to say what came of a payment or refund, before it is asked.
     pub ask_after: Duration,
+    /// How long a request may be on its way that nobody waits for any more.
+    pub on_its_way: Duration,
 }
 
 /// What came of a callback.
@@ -75,12 +77,15 @@ impl Cashier {
         Self { ledger, channels, bell, terms, opened: Arc::default() }
     }
 
-    /// Sees, once, to the paces of all channels and to the outflows of their refunds.
+    /// Sees, once, to the outflows of all channels' refunds.
     async fn open(&self) -> Result<(), PayError> {
         let open = async || {
             for channel in self.channels.iter() {
-                self.ledger.set_payment_pace(channel.name, channel.pace).await?;
-                self.ledger.ensure_outflow(&channel.outflow(), channel.refund_pace, &channel.refunds_at()).await?;
+                let (outflow, pace) = (channel.outflow(), channel.refund_pace);
+                let stands = self.ledger.ensure_outflow(&outflow, pace, &channel.refunds_at()).await?;
+                if stands != pace.gap_us() {
+                    tracing::warn!(outflow, "its rate is not the configured one; `seckill outflow rate` changes it");
+                }
             }
             Ok(())
         };
@@ -134,7 +139,8 @@ impl Cashier {
     /// Takes in what a channel says, by a callback or because it was asked.
     async fn take_in(&self, channel: &Channel, told: &Told) -> Result<TakenIn, PayError> {
         self.open().await?;
-        let taken = self.ledger.take_in(channel.name, told, &route_of(channel)).await?;
+        let route = route_of(channel);
+        let taken = self.ledger.in_time(self.ledger.take_in(channel.name, told, &route)).await?;
         let about = if told.about.is_refund() { "refund" } else { "payment" };
         let outcome = match &taken {
             TakenIn::Applied if told.progress == Progress::Failed => "failed",

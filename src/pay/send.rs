@@ -5,20 +5,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::poll;
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, sleep_until};
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::{sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Cashier, PayError};
 use crate::channel::post::{Answer, PostError};
 use crate::channel::{Channel, Charge};
 use crate::die_at;
-use crate::domain::breaker::{Breaker, BreakerTerms, Outcome};
+use crate::domain::breaker::{Breaker, BreakerState, BreakerTerms, Outcome};
 use crate::domain::message::PaymentRequestedV1;
 use crate::domain::outflow::{PROMPT, Verdict};
 use crate::domain::payment::{About, PaymentId};
 use crate::ledger::LedgerError;
-use crate::ledger::payments::{Claimed, DuePayment};
+use crate::ledger::payments::{Claimed, DuePayment, Sent};
 
 /// Requests under way in one process, to a channel that may take seconds for each.
 const UNDER_WAY_MAX: usize = 2_000;
@@ -28,6 +29,13 @@ const UNREACHABLE_REST: Duration = Duration::from_secs(1);
 const ASK_SOON: Duration = Duration::from_secs(1);
 /// How soon one is brought again that was not sent in its slot.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long a connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long a batch of messages is kept in hand, well within what a step may take and the broker waits for.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+/// After that, or at the end of the process, the others come again so soon, or when the channel has rested, a minute at most.
+const BROUGHT_AGAIN: Duration = Duration::from_secs(1);
+const BROUGHT_AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Beyond a second there is nothing behind that could come too close.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -38,17 +46,19 @@ pub struct Sender {
     tasks: TaskTracker,
     places: Arc<Semaphore>,
     breaker: Arc<Mutex<Breaker>>,
+    paced: Arc<OnceCell<()>>,
     started: Instant,
+    stop: CancellationToken,
 }
 
 impl Sender {
     /// Requests go on in `tasks` after the step that claimed them.
-    pub fn new(cashier: Cashier, tasks: TaskTracker) -> Self {
+    pub fn new(cashier: Cashier, tasks: TaskTracker, stop: CancellationToken) -> Self {
         // What takes as long as the channel has for an answer is as good as failed.
         let slow_ms = cashier.channels.iter().map(|channel| channel.patience.as_millis() as u64).min().unwrap_or(1000);
         let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
         let (places, breaker) = (Arc::new(Semaphore::new(UNDER_WAY_MAX)), Arc::new(Mutex::new(breaker)));
-        Self { cashier, tasks, places, breaker, started: Instant::now() }
+        Self { cashier, tasks, places, breaker, paced: Arc::default(), started: Instant::now(), stop }
     }
 
     /// Settles a batch of messages: their payments have slots, or need none. Returns the places of unreadable ones.
@@ -65,30 +75,53 @@ impl Sender {
             }
         }
         self.cashier.open().await?;
+        let until = Instant::now() + SETTLE_MAX;
         for channel in self.cashier.channels.iter() {
-            self.send_all(channel, &payments).await?;
+            self.pace(channel).await?;
+            self.send_all(channel, &payments, until).await?;
         }
         Ok(poison)
     }
 
-    /// Until none of these payments waits for a slot of this channel.
-    async fn send_all(&self, channel: &Channel, payments: &[PaymentId]) -> Result<(), PayError> {
-        loop {
-            self.wait_for_breaker().await;
-            let ask_after = self.cashier.terms.ask_after;
-            let claimed = self.cashier.ledger.claim_payments(channel.name, payments, ask_after).await;
+    /// Sees, once, to the channel's pace in the ledger: it is for those to say who send.
+    async fn pace(&self, channel: &Channel) -> Result<(), PayError> {
+        let pace = async || self.cashier.ledger.set_payment_pace(channel.name, channel.pace).await;
+        Ok(self.paced.get_or_try_init(pace).await.copied()?)
+    }
+
+    /// Until all of these payments that go by this channel have slots. When that takes too long, because it rests or others
+    /// have its slots, or when this process is to end, the others are brought again.
+    async fn send_all(&self, channel: &Channel, payments: &[PaymentId], until: Instant) -> Result<(), PayError> {
+        let ledger = &self.cashier.ledger;
+        let mut left = payments.to_vec();
+        while !left.is_empty() {
+            if self.stop.is_cancelled() || Instant::now() > until {
+                return Ok(ledger.postpone_payments(&left, BROUGHT_AGAIN).await?);
+            }
+            let most = match self.admitted() {
+                Ok(most) => most,
+                Err(wait) => {
+                    self.rest(wait).await;
+                    continue;
+                }
+            };
+            // By then the request has been answered, or has timed out.
+            let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
+            let claimed = ledger.claim_payments(channel.name, &left, most, ask_after).await;
             if !matches!(claimed, Ok(Claimed::Due { .. })) {
                 self.breaker().withdraw();
             }
             match claimed? {
                 Claimed::Nothing => return Ok(()),
-                Claimed::Wait(wait) => {
-                    // Not all workers at the same moment.
-                    sleep(wait.mul_f64(rand::random_range(1.0..1.1)).min(Duration::from_secs(1))).await;
+                Claimed::Wait(wait) if Instant::now() + wait > until => {
+                    return Ok(ledger.postpone_payments(&left, wait.min(BROUGHT_AGAIN_MAX)).await?);
                 }
+                // Not all workers at the same moment.
+                Claimed::Wait(wait) => self.rest(wait.mul_f64(rand::random_range(1.0..1.1))).await,
                 Claimed::Due { payments, now_s } => {
+                    left.retain(|id| payments.iter().all(|due| due.id != *id));
                     for payment in payments {
-                        let place = Arc::clone(&self.places).acquire_owned().await;
+                        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { return Ok(()) };
                         let (sender, name) = (self.clone(), channel.name);
                         self.tasks.spawn(async move {
                             if let Some(channel) = sender.cashier.channels.get(name) {
@@ -100,40 +133,49 @@ impl Sender {
                 }
             }
         }
+        Ok(())
     }
 
-    /// A channel that keeps failing is left alone; payments wait meanwhile.
-    async fn wait_for_breaker(&self) {
-        loop {
-            let admitted = self.breaker().admit(self.now_ms());
-            match admitted {
-                Ok(()) => return,
-                Err(wait_ms) => sleep(Duration::from_millis(wait_ms.clamp(50, 500))).await,
-            }
-        }
+    async fn rest(&self, wait: Duration) {
+        self.stop.run_until_cancelled(sleep(wait.min(Duration::from_secs(1)))).await;
+    }
+
+    /// How many payments may be claimed at once: a channel that keeps failing is left alone, and then tried one by one.
+    fn admitted(&self) -> Result<u32, Duration> {
+        let mut breaker = self.breaker();
+        let admitted = breaker.admit(self.now_ms());
+        let most = if breaker.state() == BreakerState::Closed { u32::MAX } else { 1 };
+        admitted.map(|()| most).map_err(|wait_ms| Duration::from_millis(wait_ms.max(50)))
     }
 
     async fn deliver(&self, channel: &Channel, payment: &DuePayment, now_s: i64) {
         let about = About::Payment { key: payment.id.0, order: payment.order };
         let charge = Charge { about, amount_cents: payment.amount_cents, currency: &payment.currency };
-        let answer = match channel.prepare(&charge, now_s).await {
+        let preparing = timeout(CONNECT_MAX, channel.prepare(&charge, now_s));
+        let prepared = preparing.await.unwrap_or_else(|_| Err(PostError::Connect("not in time".to_owned())));
+        let answer = match prepared {
             Ok(ready) => {
                 sleep_until(payment.earliest.into()).await;
                 if Instant::now() > payment.latest {
                     channel.keep(ready);
                     count("forfeited");
-                    return self.write(payment, self.cashier.ledger.take_back(payment.id, payment.claim, AGAIN)).await;
+                    return self
+                        .write(payment, self.cashier.ledger.take_back(payment.id, payment.claim, Sent::Nothing, AGAIN))
+                        .await;
                 }
                 metrics::histogram!("seckill_payment_wait_seconds").record(payment.waited.as_secs_f64());
                 let sending = channel.send(ready);
                 tokio::pin!(sending);
                 let at_once = poll!(&mut sending);
-                self.leave_room(channel, payment).await;
                 die_at!("pay.sent");
-                match at_once {
-                    std::task::Poll::Ready(answer) => answer,
-                    std::task::Poll::Pending => sending.await,
-                }
+                let answer = async {
+                    match at_once {
+                        std::task::Poll::Ready(answer) => answer,
+                        std::task::Poll::Pending => sending.await,
+                    }
+                };
+                // Side by side: what the ledger takes is no slowness of the channel's.
+                tokio::join!(answer, self.leave_room(channel, payment)).0
             }
             Err(error) => Err(error),
         };
@@ -159,7 +201,7 @@ impl Sender {
                 count("unreachable");
                 tracing::warn!(channel = channel.name, %error, "channel not reached; its payments wait");
                 self.write(payment, ledger.rest_channel(channel.name, UNREACHABLE_REST)).await;
-                self.write(payment, ledger.take_back(id, claim, UNREACHABLE_REST)).await;
+                self.write(payment, ledger.take_back(id, claim, Sent::Nothing, UNREACHABLE_REST)).await;
             }
             // Whether it has taken effect is unknown: it is asked, never guessed.
             Err(error) => {
@@ -170,7 +212,7 @@ impl Sender {
             Ok(answer) => match (Verdict::of(answer.status, answer.retry_after, &answer.text()), answer.status) {
                 (Verdict::Done, 202) => {
                     count("taken");
-                    self.write(payment, ledger.payment_taken(id, claim)).await;
+                    self.write(payment, ledger.payment_taken(id, claim, self.cashier.terms.ask_after)).await;
                 }
                 // It knew this key: whatever has become of it, it knows too.
                 (Verdict::Done, _) => {
@@ -181,9 +223,10 @@ impl Sender {
                     count("limited");
                     tracing::warn!(channel = channel.name, rest_ms = rest.as_millis(), "channel asks for a rest");
                     self.write(payment, ledger.rest_channel(channel.name, rest)).await;
-                    self.write(payment, ledger.take_back(id, claim, rest)).await;
+                    self.write(payment, ledger.take_back(id, claim, Sent::Nothing, rest)).await;
                 }
-                (Verdict::TryAgain(why), _) => {
+                // 409: it is at work on this key, or so.
+                (Verdict::TryAgain(why) | Verdict::Refused(why), 409) | (Verdict::TryAgain(why), _) => {
                     count("unknown");
                     tracing::info!(payment = %id, %why, "unclear answer; the channel is asked later");
                     self.write(payment, ledger.ask_soon(id, claim, ASK_SOON)).await;
@@ -193,12 +236,12 @@ impl Sender {
                     count("unreachable");
                     tracing::error!(channel = channel.name, %why, "CHANNEL DOES NOT TAKE US: see its url and secrets");
                     self.write(payment, ledger.rest_channel(channel.name, UNREACHABLE_REST)).await;
-                    self.write(payment, ledger.take_back(id, claim, UNREACHABLE_REST * 5)).await;
+                    self.write(payment, ledger.take_back(id, claim, Sent::Nothing, UNREACHABLE_REST * 5)).await;
                 }
                 (Verdict::Refused(why), _) => {
                     count("refused");
                     tracing::warn!(payment = %id, %why, "payment refused");
-                    self.write(payment, ledger.payment_refused(id, &why)).await;
+                    self.write(payment, ledger.payment_refused(id, claim, &why)).await;
                 }
             },
         }

@@ -18,6 +18,13 @@ impl Process {
         Self::start_with(system, address, &[("RUST_LOG", "error")], Stdio::inherit())
     }
 
+    /// Some of the workers alone.
+    pub fn work(system: &System, only: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        command.args(["work", "--only", only]).env_clear().envs(&system.environment).env("RUST_LOG", "error");
+        Self { child: command.stdout(Stdio::null()).spawn().unwrap() }
+    }
+
     pub fn start_with(system: &System, address: SocketAddr, more: &[(&str, &str)], log: Stdio) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
             .args(["serve", "--with-workers"])

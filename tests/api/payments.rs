@@ -7,6 +7,7 @@ use seckill::domain::signature::{Secret, signed_headers};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::crash::Process;
 use crate::harness::{Answer, Sale, System, eventually, terms};
 
 /// What the development mode's channel signs with.
@@ -217,6 +218,29 @@ async fn a_declined_order_can_be_paid_again_and_money_that_comes_twice_goes_back
     assert_eq!(refunded, declined);
     assert_eq!(status(&system, order, "ann").await, "paid");
     system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// A payment that was given up before it was sent, of which the bank has heard all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(2)).await;
+    let maker = Process::work(&system, "relay,fulfil,release");
+    let orders = [order(&system, &sale, "ann").await, order(&system, &sale, "bob").await];
+    for ((order, user), kind) in orders.into_iter().zip(["ann", "bob"]).zip(["payment.failed", "payment.succeeded"]) {
+        let payment = pay(&system, order, user).await;
+        assert_eq!(post(&system, order, "cancel", user, json!({})).await.code(), "200");
+        let given_up = "SELECT count(*) FROM payments WHERE status = 'abandoned'";
+        assert!(number(&system, given_up).await > 0, "nothing was sent");
+        let callback = Callback::of(kind, payment, ("order_id", order), 100);
+        assert_eq!([callback.send(&system).await, callback.send(&system).await], [200, 200], "{kind}");
+        let refunds = i64::from(kind == "payment.succeeded");
+        assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, refunds, "{kind}");
+    }
+    system.settled(&sale).await;
+    drop(maker);
     system.finish().await;
 }
 

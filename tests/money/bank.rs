@@ -53,6 +53,14 @@ impl Bank {
         .await;
     }
 
+    /// kill -9.
+    pub fn close(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
     pub async fn get(&self, path: &str) -> Value {
         self.http.get(format!("{}{path}", self.url())).send().await.unwrap().json().await.unwrap()
     }
@@ -109,10 +117,7 @@ impl Bank {
 
 impl Drop for Bank {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.close();
         let _ = std::fs::remove_file(&self.file);
     }
 }

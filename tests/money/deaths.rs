@@ -27,8 +27,8 @@ struct Place {
 fn places() -> Vec<Place> {
     let place = |name, role, passes| Place { name, role, passes, switches: json!({}) };
     vec![
-        place("pay.before_commit", "serve", 3),
-        place("pay.after_commit", "serve", 3),
+        place("pay.before_commit", "serve", 1),
+        place("pay.after_commit", "serve", 1),
         place("pay.claimed", "work", 1),
         place("pay.sent", "work", 3),
         place("pay.settled", "work", 3),

@@ -14,6 +14,7 @@ mod bank;
 #[cfg(feature = "failpoints")]
 mod deaths;
 mod misbehaviour;
+mod outage;
 mod peak;
 mod races;
 mod refunds;

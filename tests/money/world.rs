@@ -37,6 +37,15 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// SIGTERM; waits until it has ended.
+    pub fn end(mut self) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -83,6 +92,7 @@ impl World {
             ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", &refund_rate),
             ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
             ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
+            ("SECKILL_PAYMENTS__ON_ITS_WAY_MS", "3000"),
         ];
         let mut system = System::prepare(&[&own, settings].concat()).await;
         system.serve(workers).await;
@@ -145,6 +155,22 @@ impl World {
             assert!(last.1.elapsed() < Duration::from_secs(60), "{is} where {wanted} are wanted: {sql}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Waits until a query's answer is as it should be.
+    pub async fn wait_until(&self, sql: &str, wanted: impl Fn(i64) -> bool) {
+        eventually(|| async {
+            let is = self.count(sql).await;
+            wanted(is).then_some(()).ok_or_else(|| format!("{is}: {sql}"))
+        })
+        .await;
+    }
+
+    /// The bank is opened anew, perhaps with other rates than were agreed.
+    pub async fn reopen(&mut self, rates: &Rates) {
+        self.bank.close();
+        let callbacks = self.system.url("/api/v1/payments/callbacks/sandbox");
+        self.bank.open(&callbacks, rates.pay, rates.refund).await;
     }
 
     /// Waits until nothing of money is under way any more.
