@@ -1,6 +1,7 @@
 //! What is measured over HTTP: one kind of answer a case, and proof that every answer was of that kind.
 
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
 
 use anyhow::ensure;
 use serde_json::json;
@@ -62,7 +63,8 @@ pub struct Stage<'a> {
     pub service: &'a Service,
     /// The same without its memory of "sold out".
     pub forgetful: Service,
-    pub servers: &'a [(&'static str, u32)],
+    /// Whose CPU time is looked at, beside that of the server that answers.
+    pub behind: Vec<(&'static str, u32)>,
     pub buyers: Buyers,
     /// A sale of which nothing is left.
     pub sold_out: Sale,
@@ -79,6 +81,7 @@ pub struct Round {
     pub seen: Seen,
     /// Microseconds a request, by process.
     pub cpu_us: Vec<(&'static str, f64)>,
+    pub during: Range<SystemTime>,
 }
 
 impl Stage<'_> {
@@ -112,11 +115,14 @@ impl Stage<'_> {
         Ok(round)
     }
 
-    async fn load(&self, server: &Process, sale: &Sale, seconds: u64) -> anyhow::Result<Round> {
-        let meter = Meter::start(server.pid, self.servers)?;
+    /// All buyers, one after another, on one sale.
+    pub async fn load(&self, server: &Process, sale: &Sale, seconds: u64) -> anyhow::Result<Round> {
+        let meter = Meter::start(server.pid, &self.behind)?;
+        let begun = SystemTime::now();
         let seen = wrk::post(&self.buyers, server.address, &sale.path, &sale.body, seconds).await?;
+        let during = begun..SystemTime::now();
         let cpu_us = meter.read(seen.requests)?;
-        Ok(Round { seen, cpu_us })
+        Ok(Round { seen, cpu_us, during })
     }
 
     /// Every answer had the one code, by the service's own count. Says for how many buyers it asked Redis.

@@ -1,4 +1,5 @@
-//! The performance table of the README: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only sale|flow]`.
+//! The performance table of the README: `./dev bench [--json FILE] [--rounds N] [--seconds S]
+//! [--only sale|flow|money]`.
 //!
 //! Each round plays every case (`cases.rs`) once, so that a ratio compares what was measured within seconds. `hello.rs` is
 //! what all are compared with; `wrk.rs` and `buyers.lua` are the load, of one make for all. Every limit stays on: buyers and
@@ -8,8 +9,13 @@
 //! Flow control is a part of its own (`flow.rs`): permits over HTTP by callers in parallel (`callers.rs`), the limiters'
 //! scripts alone (`limiters.rs`), and a public limiter server asked in the same rounds (`throttlecrab.rs`).
 //!
+//! Payments are the third part (`money.rs`): purchases without and with them, in turns. `bank.rs` is where they go,
+//! `payers.rs` who makes them, `beside.rs` what was found.
+//!
 //! A new case is a line in `Case` and an arm in `Stage::play`.
 
+mod bank;
+mod beside;
 mod callers;
 mod cases;
 mod figures;
@@ -17,6 +23,8 @@ mod flow;
 mod hello;
 mod limiters;
 mod machine;
+mod money;
+mod payers;
 mod processes;
 mod script;
 mod service;
@@ -49,6 +57,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const SCRIPT_ROUNDS: usize = 3;
 /// Buyers for a second of load, so that no round meets one twice.
 const BUYERS_A_SECOND: u64 = 120_000;
+/// Lines of a user, a blank, and a token.
+pub const TOKENS: &str = ".dev/bench/tokens";
 /// Buyers who have bought in the sale that is sold out, and are not heard of again.
 const FIRST_BUYERS: u64 = 100;
 
@@ -56,6 +66,7 @@ const FIRST_BUYERS: u64 = 100;
 enum Part {
     Sale,
     Flow,
+    Money,
 }
 
 #[derive(Parser)]
@@ -65,7 +76,7 @@ struct Args {
     /// How long each case is played in a round
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
-    /// One part instead of both
+    /// One part instead of all
     #[arg(long)]
     only: Option<Part>,
     /// Where to write everything that was found
@@ -102,13 +113,21 @@ async fn measure(args: &Args) -> anyhow::Result<Found> {
     let (redis, asked) = (std::env::var("REDIS_URL")?, |part| args.only.is_none_or(|only| only == part));
     let mut service = Service::start(&logs.join("serve.log"), &[], sql.clone()).await?;
     let servers = processes::servers().await?;
-    let mut sold = match asked(Part::Sale) {
-        true => Some(sell(&service, &servers, &sql, &logs, args).await?),
-        false => None,
-    };
+    // The broker has no part in answers.
+    let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
+    let (mut sold, mut money) = (None, None);
+    if asked(Part::Sale) || asked(Part::Money) {
+        let stage = set(&service, &behind, &sql, &logs, args.seconds).await?;
+        if asked(Part::Sale) {
+            sold = Some(sell(&stage, &servers, &sql, &logs, args).await?);
+        }
+        if asked(Part::Money) {
+            money = Some(money::measure(stage, &servers, &sql, &logs, args.rounds, args.seconds).await?);
+        }
+    }
     let other = if asked(Part::Flow) { Throttlecrab::start(&logs).await? } else { None };
     let mut flow = match asked(Part::Flow) {
-        true => Some(flow::over_http(&service, &servers, other.as_ref(), &redis, args.seconds).await?),
+        true => Some(flow::over_http(&service, &behind, other.as_ref(), &redis, args.seconds).await?),
         false => None,
     };
     let machine = machine::Machine::look(&sql).await?;
@@ -122,41 +141,39 @@ async fn measure(args: &Args) -> anyhow::Result<Found> {
     if let Some(flow) = &mut flow {
         flow.ask_redis(&redis, other.as_ref()).await?;
     }
-    Ok(Found { machine, sold, flow })
+    Ok(Found { machine, sold, flow, money })
 }
 
 async fn sell(
-    service: &Service,
+    stage: &Stage<'_>,
     servers: &[(&'static str, u32)],
     sql: &PgPool,
     logs: &Path,
     args: &Args,
 ) -> anyhow::Result<Sold> {
-    let stage = set(service, servers, sql, logs, args.seconds).await?;
-    play(&stage, 1, "warm-up").await?;
+    play(stage, 1, "warm-up").await?;
     let mut rounds = Vec::new();
     for n in 1..=args.rounds {
-        rounds.push(play(&stage, args.seconds, &format!("round {n} of {}", args.rounds)).await?);
+        rounds.push(play(stage, args.seconds, &format!("round {n} of {}", args.rounds)).await?);
     }
     eprintln!("the workers settle what was sold");
     let settled = settle::settle(sql, servers, &logs.join("work.log")).await?;
-    settle::audit().await?;
+    settle::audit(&[]).await?;
     Ok(Sold { seconds: args.seconds, rounds, settled, sold_out: stage.sold_out.id, script: Vec::new() })
 }
 
 /// Starts everything, and sells one sale out.
 async fn set<'a>(
     service: &'a Service,
-    servers: &'a [(&'static str, u32)],
+    behind: &[(&'static str, u32)],
     sql: &PgPool,
     logs: &Path,
     seconds: u64,
 ) -> anyhow::Result<Stage<'a>> {
     eprintln!("making buyers");
-    let tokens = PathBuf::from(".dev/bench/tokens");
     let count = (seconds * BUYERS_A_SECOND + FIRST_BUYERS).to_string();
-    seckill(&["token", "--count", &count, "--prefix", "b", "--out", &tokens.to_string_lossy()]).await?;
-    let tokens = std::fs::read_to_string(tokens)?;
+    seckill(&["token", "--count", &count, "--prefix", "b", "--out", TOKENS]).await?;
+    let tokens = std::fs::read_to_string(TOKENS)?;
     let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     let (first, others) = tokens.split_at_checked(FIRST_BUYERS as usize).context("too few tokens")?;
 
@@ -172,7 +189,7 @@ async fn set<'a>(
     let sold_out = service.sale(FIRST_BUYERS.cast_signed()).await?;
     sold_out.sell_out(service, first).await?;
     let buyers = Buyers::write(others, PathBuf::from(".dev/bench/buyers"))?;
-    Ok(Stage { hello, service, forgetful, servers, buyers, sold_out })
+    Ok(Stage { hello, service, forgetful, behind: behind.to_vec(), buyers, sold_out })
 }
 
 async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<BTreeMap<&'static str, cases::Round>> {

@@ -28,10 +28,12 @@ impl Process {
     /// Starts a program that will answer at the address it is told, by argument or setting.
     pub fn start(log: &Path, command: impl FnOnce(SocketAddr) -> Command) -> anyhow::Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let file = File::options().create(true).append(true).open(log)?;
-        let mut command = command(address);
-        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).kill_on_drop(true);
-        let child = command.spawn()?;
+        Self::start_at(address, log, &mut command(address))
+    }
+
+    /// Starts a program that will answer at an address of its own.
+    pub fn start_at(address: SocketAddr, log: &Path, command: &mut Command) -> anyhow::Result<Self> {
+        let child = spawn(log, command)?;
         Ok(Self { address, pid: child.id().context("it has ended")?, child })
     }
 
@@ -54,6 +56,19 @@ impl Process {
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
+}
+
+/// Killed when it is dropped.
+fn spawn(log: &Path, command: &mut Command) -> anyhow::Result<Child> {
+    let file = File::options().create(true).append(true).open(log)?;
+    Ok(command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).kill_on_drop(true).spawn()?)
+}
+
+/// Starts background workers, all or those named; they are killed when they are dropped.
+pub fn work(log: &Path, only: Option<&str>) -> anyhow::Result<Child> {
+    let mut work = Command::new(PROGRAM);
+    work.arg("work").args(only.map(|only| ["--only", only]).into_iter().flatten());
+    spawn(log, &mut work)
 }
 
 /// Runs `seckill` to its end; the JSON that it printed, if any.
@@ -96,30 +111,38 @@ pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static
 pub struct Meter {
     processes: Vec<(&'static str, u32)>,
     before: Vec<(&'static str, u64)>,
-    children_before: u64,
+    own_before: Own,
 }
 
 impl Meter {
     /// Of the server that answers, and of those behind it.
     pub fn start(server: u32, behind: &[(&'static str, u32)]) -> anyhow::Result<Self> {
         let mut processes = vec![("server", server)];
-        processes.extend(behind.iter().filter(|(name, _)| *name != "rabbitmq"));
-        let (before, children_before) = (cpu_us(&processes)?, cpu_us_of_ended_children()?);
-        Ok(Self { processes, before, children_before })
+        processes.extend(behind);
+        let (before, own_before) = (cpu_us(&processes)?, Own::look()?);
+        Ok(Self { processes, before, own_before })
     }
 
     /// Microseconds a request.
     pub fn read(&self, requests: u64) -> anyhow::Result<Vec<(&'static str, f64)>> {
-        let (after, wrk) = (cpu_us(&self.processes)?, cpu_us_of_ended_children()? - self.children_before);
+        let (after, own) = (cpu_us(&self.processes)?, Own::look()?);
+        let own = [("wrk", own.children_us - self.own_before.children_us), ("bench", own.us - self.own_before.us)];
         let used = self.before.iter().zip(after).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
-        Ok(used.chain([("wrk", wrk)]).map(|(name, us)| (name, us as f64 / requests as f64)).collect())
+        Ok(used.chain(own).map(|(name, us)| (name, us as f64 / requests as f64)).collect())
     }
 }
 
-/// CPU time of our children that have ended and were waited for.
-fn cpu_us_of_ended_children() -> anyhow::Result<u64> {
-    let own = Stat::read(std::process::id()).context("/proc tells nothing of us")?;
-    Ok(own.ticks_of_the_dead * TICK_US)
+/// CPU time of this process, and of its children that have ended and were waited for.
+struct Own {
+    us: u64,
+    children_us: u64,
+}
+
+impl Own {
+    fn look() -> anyhow::Result<Self> {
+        let own = Stat::read(std::process::id()).context("/proc tells nothing of us")?;
+        Ok(Self { us: own.ticks * TICK_US, children_us: own.ticks_of_the_dead * TICK_US })
+    }
 }
 
 struct Stat {

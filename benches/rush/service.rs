@@ -64,11 +64,13 @@ impl Service {
         Ok(answers)
     }
 
-    /// A new sale of so many units; every instance knows it.
+    /// A new sale of so many units; every instance knows it. Who has bought may take a day to pay, so that no bench is
+    /// too long.
     pub async fn sale(&self, stock: i64) -> anyhow::Result<Sale> {
         let stock = stock.to_string();
-        let said =
-            seckill(&["sale", "create", "--product", "Bench", "--price-cents", "100", "--stock", &stock]).await?;
+        let create =
+            ["sale", "create", "--product", "Bench", "--price-cents", "100", "--pay-within", "86400", "--stock"];
+        let said = seckill(&[&create[..], &[&stock]].concat()).await?;
         let id = said["sale_id"].as_i64().context("sale create names no sale")?;
         let find = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1");
         let key: String = find.bind(id).fetch_one(&self.sql).await?;

@@ -1,17 +1,14 @@
 //! What comes after the 202: how many purchases a second the workers turn into orders.
 
-use std::fs::File;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use sqlx::PgPool;
-use tokio::process::Command;
 use tokio::time::sleep;
 
-use crate::processes::{PROGRAM, cpu_us, seckill};
+use crate::processes::{self, cpu_us, seckill};
 
 /// How long settling everything may take.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -29,10 +26,7 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
         sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed'")
             .fetch_one(sql)
             .await?;
-    let file = File::create(log)?;
-    let mut work = Command::new(PROGRAM);
-    work.arg("work").stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).kill_on_drop(true);
-    let mut work = work.spawn()?;
+    let mut work = processes::work(log, None)?;
     let mut processes = vec![("work", work.id().context("the workers have ended")?)];
     processes.extend(servers);
 
@@ -68,9 +62,9 @@ async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
     Ok(sold.fetch_one(sql).await?)
 }
 
-/// The auditor's word on everything that was sold here.
-pub async fn audit() -> anyhow::Result<()> {
-    let said = seckill(&["audit", "--json"]).await?;
+/// The auditor's word: on everything that was sold here, or on what is named.
+pub async fn audit(named: &[&str]) -> anyhow::Result<()> {
+    let said = seckill(&[&["audit", "--json"], named].concat()).await?;
     ensure!(said["held"] == true, "the audit failed: {said}");
     Ok(())
 }

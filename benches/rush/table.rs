@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::beside;
 use crate::cases::{Case, Round};
 use crate::figures::{Series, thousands, two_places};
 use crate::flow;
@@ -17,6 +18,7 @@ pub struct Found {
     pub machine: Machine,
     pub sold: Option<Sold>,
     pub flow: Option<flow::Found>,
+    pub money: Option<beside::Found>,
 }
 
 /// The sale's part.
@@ -120,6 +122,9 @@ impl Found {
         if let Some(flow) = &self.flow {
             flow.markdown(&mut text);
         }
+        if let Some(money) = &self.money {
+            money.markdown(&mut text);
+        }
         text
     }
 
@@ -128,6 +133,9 @@ impl Found {
         json["machine"] = self.machine.json();
         if let Some(flow) = &self.flow {
             json["flow"] = flow.json();
+        }
+        if let Some(money) = &self.money {
+            json["payments"] = money.json();
         }
         json
     }
