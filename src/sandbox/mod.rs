@@ -1,9 +1,9 @@
 //! A payment channel that plays the bank, in development and in tests: slow, limited and unreliable, as it is told to be. A
 //! server of its own, with one file; docs/channel.md describes what it promises.
 //!
-//! - [`transfer`] payments and refunds; [`event`] what happens to them; [`book`] what it knows, pure; [`journal`] the file;
-//! - [`limit`] how much it takes, and what came; [`switches`] how it misbehaves;
-//! - [`bank`] all of them under one lock; [`calls`] HTTP; [`callbacks`] what it does unasked.
+//! - `transfer` payments and refunds; `event` what happens to them; `book` what it knows, pure; `journal` the file;
+//! - `limit` how much it takes, and what came; `switches` how it misbehaves;
+//! - `bank` all of them under one lock; `calls` HTTP; `callbacks` what it does unasked.
 
 mod bank;
 mod book;
