@@ -9,6 +9,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
 
 FROM debian:bookworm-slim
 RUN useradd --system --no-create-home seckill && install -d -o seckill /data
+# Who is trusted over TLS.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /usr/local/bin/seckill /usr/local/bin/
 USER seckill
 EXPOSE 8080

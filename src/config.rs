@@ -1,5 +1,7 @@
 //! Configuration: config.default.toml, overridden by the environment, checked before anything starts.
 
+mod check;
+
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -8,15 +10,8 @@ use std::str::FromStr;
 use config::{Config as Source, Environment, File, FileFormat};
 use serde::{Deserialize, Deserializer};
 
-use crate::domain::signature::Secret;
-
 /// The defaults, which are the documentation of every setting.
 pub const DEFAULTS: &str = include_str!("../config.default.toml");
-
-/// A secret for development mode alone, so that `SECKILL_DEV=1` is enough to start.
-const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
-/// ... and for calls to the sandbox channel, and its callbacks.
-const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
@@ -261,184 +256,6 @@ impl Config {
     pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
         layers(environment)?.try_deserialize::<Self>()?.checked()
     }
-
-    fn checked(mut self) -> Result<Self, ConfigError> {
-        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
-        if self.redis.url.is_empty() {
-            return wrong("redis.url", "is missing", "REDIS_URL");
-        }
-        if self.database.url.is_empty() {
-            return wrong("database.url", "is missing", "DATABASE_URL");
-        }
-        if self.amqp.url.is_empty() {
-            return wrong("amqp.url", "is missing", "AMQP_URL");
-        }
-        if self.dev && self.auth.jwt_secret.is_empty() && self.auth.jwt_public_key.is_empty() {
-            DEV_SECRET.clone_into(&mut self.auth.jwt_secret);
-        }
-        match (self.auth.jwt_secret.len(), self.auth.jwt_public_key.len()) {
-            (0, 0) => {
-                return wrong("auth.jwt_secret", "is missing, and so is a public key", "SECKILL_AUTH__JWT_SECRET");
-            }
-            (1..32, _) => return wrong("auth.jwt_secret", "must be at least 32 bytes", "SECKILL_AUTH__JWT_SECRET"),
-            (32.., 1..) => {
-                return wrong("auth.jwt_public_key", "cannot stand beside a secret", "SECKILL_AUTH__JWT_PUBLIC_KEY");
-            }
-            _ => {}
-        }
-        for (limit, setting, variable) in [
-            (self.purchase.buyer_limit, "purchase.buyer_limit", "SECKILL_PURCHASE__BUYER_LIMIT"),
-            (self.purchase.address_limit, "purchase.address_limit", "SECKILL_PURCHASE__ADDRESS_LIMIT"),
-            (self.purchase.sale_limit, "purchase.sale_limit", "SECKILL_PURCHASE__SALE_LIMIT"),
-        ] {
-            if limit < 1 && limit != -1 {
-                return wrong(setting, "must be at least 1, or -1 for no limit", variable);
-            }
-        }
-        for (window, setting, variable) in [
-            (self.purchase.buyer_window_ms, "purchase.buyer_window_ms", "SECKILL_PURCHASE__BUYER_WINDOW_MS"),
-            (self.purchase.address_window_ms, "purchase.address_window_ms", "SECKILL_PURCHASE__ADDRESS_WINDOW_MS"),
-            (self.purchase.sale_window_ms, "purchase.sale_window_ms", "SECKILL_PURCHASE__SALE_WINDOW_MS"),
-        ] {
-            if !(100..=86_400_000).contains(&window) {
-                return wrong(setting, "must be 100 to 86400000 ms", variable);
-            }
-        }
-        if self.purchase.sold_out_memory_ms > 500 {
-            return wrong("purchase.sold_out_memory_ms", "must be at most 500", "SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS");
-        }
-        if !(1..=1000).contains(&self.flow.timeout_ms) {
-            return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
-        }
-        // Each call of those who wait looks at everybody in line.
-        if !(1..=1000).contains(&self.flow.queue_max) {
-            return wrong("flow.queue_max", "must be 1 to 1000", "SECKILL_FLOW__QUEUE_MAX");
-        }
-        if !(1000..=3_600_000).contains(&self.flow.adapt_interval_ms) {
-            return wrong("flow.adapt_interval_ms", "must be 1000 to 3600000", "SECKILL_FLOW__ADAPT_INTERVAL_MS");
-        }
-        if !(100..=3_600_000).contains(&self.alarms.interval_ms) {
-            return wrong("alarms.interval_ms", "must be 100 to 3600000", "SECKILL_ALARMS__INTERVAL_MS");
-        }
-        if !(1..=100).contains(&self.alarms.refused_percent) {
-            return wrong("alarms.refused_percent", "must be 1 to 100", "SECKILL_ALARMS__REFUSED_PERCENT");
-        }
-        if !(1..=86_400).contains(&self.alarms.outbox_age_s) {
-            return wrong("alarms.outbox_age_s", "must be 1 to 86400", "SECKILL_ALARMS__OUTBOX_AGE_S");
-        }
-        if !self.alarms.webhook_url.is_empty() {
-            if !self.alarms.webhook_url.starts_with("http://") {
-                return wrong("alarms.webhook_url", "must be an http:// address", "SECKILL_ALARMS__WEBHOOK_URL");
-            }
-            if Secret::parse(&self.alarms.webhook_secret).is_err() {
-                let problem = "must be whsec_ and base64 of 24 to 64 bytes";
-                return wrong("alarms.webhook_secret", problem, "SECKILL_ALARMS__WEBHOOK_SECRET");
-            }
-        }
-        if !self.shop.webhook_url.is_empty() {
-            if !self.shop.webhook_url.starts_with("http://") {
-                return wrong("shop.webhook_url", "must be an http:// address", "SECKILL_SHOP__WEBHOOK_URL");
-            }
-            let good = self.shop.webhook_secrets.iter().all(|secret| Secret::parse(secret).is_ok());
-            if !good || !(1..=2).contains(&self.shop.webhook_secrets.len()) {
-                let problem = "must be one or two of whsec_ and base64 of 24 to 64 bytes, comma-separated";
-                return wrong("shop.webhook_secrets", problem, "SECKILL_SHOP__WEBHOOK_SECRETS");
-            }
-        }
-        for (time, setting, variable) in [
-            (self.admin.session_ms, "admin.session_ms", "SECKILL_ADMIN__SESSION_MS"),
-            (self.admin.idle_ms, "admin.idle_ms", "SECKILL_ADMIN__IDLE_MS"),
-            (self.admin.login_window_ms, "admin.login_window_ms", "SECKILL_ADMIN__LOGIN_WINDOW_MS"),
-        ] {
-            if !(1000..=2_592_000_000).contains(&time) {
-                return wrong(setting, "must be 1000 to 2592000000 ms, which are 30 days", variable);
-            }
-        }
-        if !(1..=10_000).contains(&self.admin.login_limit) {
-            return wrong("admin.login_limit", "must be 1 to 10000", "SECKILL_ADMIN__LOGIN_LIMIT");
-        }
-        // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
-        if !(1..=1000).contains(&self.purchase.batch_max) {
-            return wrong("purchase.batch_max", "must be 1 to 1000", "SECKILL_PURCHASE__BATCH_MAX");
-        }
-        for (value, setting, variable) in [
-            (self.http.streams_max, "http.streams_max", "SECKILL_HTTP__STREAMS_MAX"),
-            (self.purchase.queue_max, "purchase.queue_max", "SECKILL_PURCHASE__QUEUE_MAX"),
-            (self.purchase.commit_batch_max, "purchase.commit_batch_max", "SECKILL_PURCHASE__COMMIT_BATCH_MAX"),
-            (self.purchase.committers, "purchase.committers", "SECKILL_PURCHASE__COMMITTERS"),
-            (self.orders.batch_max, "orders.batch_max", "SECKILL_ORDERS__BATCH_MAX"),
-            (usize::try_from(self.outbox.batch_max).unwrap_or(0), "outbox.batch_max", "SECKILL_OUTBOX__BATCH_MAX"),
-            (self.outbox.max_attempts as usize, "outbox.max_attempts", "SECKILL_OUTBOX__MAX_ATTEMPTS"),
-            (self.outflow.max_attempts as usize, "outflow.max_attempts", "SECKILL_OUTFLOW__MAX_ATTEMPTS"),
-            (self.payments.batch_max, "payments.batch_max", "SECKILL_PAYMENTS__BATCH_MAX"),
-            (self.amqp.prefetch.into(), "amqp.prefetch", "SECKILL_AMQP__PREFETCH"),
-        ] {
-            if !(1..=1_000_000).contains(&value) {
-                return wrong(setting, "must be 1 to 1000000", variable);
-            }
-        }
-        self.check_payments()?;
-        if !(100..=60_000).contains(&self.outflow.request_timeout_ms) {
-            let variable = "SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS";
-            return wrong("outflow.request_timeout_ms", "must be 100 to 60000", variable);
-        }
-        self.sandbox = self.sandbox.checked(self.dev)?;
-        Ok(self)
-    }
-}
-
-impl Config {
-    fn check_payments(&mut self) -> Result<(), ConfigError> {
-        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
-        let terms = &self.payments;
-        if terms.currency.len() != 3 || !terms.currency.bytes().all(|b| b.is_ascii_uppercase()) {
-            return wrong(
-                "payments.currency",
-                "must be three capital letters (ISO 4217)",
-                "SECKILL_PAYMENTS__CURRENCY",
-            );
-        }
-        if terms.wait_ms > 86_400_000 {
-            return wrong("payments.wait_ms", "must be at most 86400000, which is a day", "SECKILL_PAYMENTS__WAIT_MS");
-        }
-        if !(100..=3_600_000).contains(&terms.ask_after_ms) {
-            return wrong("payments.ask_after_ms", "must be 100 to 3600000", "SECKILL_PAYMENTS__ASK_AFTER_MS");
-        }
-        if terms.on_its_way_ms > 86_400_000 {
-            let variable = "SECKILL_PAYMENTS__ON_ITS_WAY_MS";
-            return wrong("payments.on_its_way_ms", "must be at most 86400000, which is a day", variable);
-        }
-        let channel = &mut self.channels.sandbox;
-        if self.dev && channel.secrets.is_empty() {
-            channel.secrets.push(DEV_SANDBOX_SECRET.to_owned());
-        }
-        if !channel.url.is_empty() && !channel.url.starts_with("http://") {
-            let problem = "must be an http:// address (for https, a proxy of yours)";
-            return wrong("channels.sandbox.url", problem, "SECKILL_CHANNELS__SANDBOX__URL");
-        }
-        if channel.secrets.len() > 2 || channel.secrets.iter().any(|secret| Secret::parse(secret).is_err()) {
-            let problem = "must be one or two of whsec_ and base64 of 24 to 64 bytes";
-            return wrong("channels.sandbox.secrets", problem, "SECKILL_CHANNELS__SANDBOX__SECRETS");
-        }
-        if !(1..=10_000).contains(&channel.rate) {
-            return wrong("channels.sandbox.rate", "must be 1 to 10000", "SECKILL_CHANNELS__SANDBOX__RATE");
-        }
-        if !(1..=100).contains(&channel.refund_rate) {
-            let variable = "SECKILL_CHANNELS__SANDBOX__REFUND_RATE";
-            return wrong("channels.sandbox.refund_rate", "must be 1 to 100", variable);
-        }
-        if !(0..=10_000).contains(&channel.jitter_ms) {
-            return wrong("channels.sandbox.jitter_ms", "must be 0 to 10000", "SECKILL_CHANNELS__SANDBOX__JITTER_MS");
-        }
-        if !(100..=60_000).contains(&channel.timeout_ms) {
-            return wrong(
-                "channels.sandbox.timeout_ms",
-                "must be 100 to 60000",
-                "SECKILL_CHANNELS__SANDBOX__TIMEOUT_MS",
-            );
-        }
-        Ok(())
-    }
 }
 
 impl Sandbox {
@@ -461,36 +278,6 @@ impl Sandbox {
             return Err(ConfigError::Wrong { setting, problem: "is missing", variable });
         }
         Ok(sandbox)
-    }
-
-    /// A service that has no such channel needs no secret for it.
-    fn checked(mut self, dev: bool) -> Result<Self, ConfigError> {
-        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
-        if dev && self.secret.is_empty() {
-            DEV_SANDBOX_SECRET.clone_into(&mut self.secret);
-        }
-        if !self.secret.is_empty() && Secret::parse(&self.secret).is_err() {
-            let problem = "must be whsec_ and base64 of 24 to 64 bytes";
-            return wrong("sandbox.secret", problem, "SECKILL_SANDBOX__SECRET");
-        }
-        if self.data_file.is_empty() {
-            return wrong("sandbox.data_file", "is missing", "SECKILL_SANDBOX__DATA_FILE");
-        }
-        if !self.callback_url.starts_with("http://") {
-            return wrong("sandbox.callback_url", "must be an http:// address", "SECKILL_SANDBOX__CALLBACK_URL");
-        }
-        for (rate, setting, variable) in [
-            (self.pay_rate, "sandbox.pay_rate", "SECKILL_SANDBOX__PAY_RATE"),
-            (self.refund_rate, "sandbox.refund_rate", "SECKILL_SANDBOX__REFUND_RATE"),
-        ] {
-            if !(1..=100_000).contains(&rate) {
-                return wrong(setting, "must be 1 to 100000", variable);
-            }
-        }
-        if self.confirm_ms > 86_400_000 {
-            return wrong("sandbox.confirm_ms", "must be at most 86400000, a day", "SECKILL_SANDBOX__CONFIRM_MS");
-        }
-        Ok(self)
     }
 }
 

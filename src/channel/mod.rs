@@ -2,6 +2,7 @@
 
 pub mod post;
 pub mod sandbox;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

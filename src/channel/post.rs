@@ -1,7 +1,7 @@
 //! Posting JSON to a receiver, at a moment: the connection is made beforehand, and the request leaves with the call. And
 //! asking it something.
 //!
-//! Plain HTTP/1.1 only, one request at a time on a connection. Redirects are not followed.
+//! HTTP/1.1, one request at a time on a connection. Redirects are not followed.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,9 +15,10 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use uuid::Uuid;
+
+use super::wire::{self, Wire};
 
 /// Connections that are kept for the next request, for each receiver; a sender rarely has more under way.
 const IDLE_MAX: usize = 16;
@@ -32,7 +33,7 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     /// Nothing was sent.
-    #[error("the target is no http:// address")]
+    #[error("the target is no http:// or https:// address")]
     Target,
     /// Nothing was sent.
     #[error("no connection: {0}")]
@@ -71,12 +72,13 @@ impl Answer {
 /// Posts to receivers, keeping connections.
 #[derive(Default)]
 pub struct Poster {
+    /// By the origin that they lead to.
     idle: Mutex<HashMap<String, Vec<Link>>>,
 }
 
 /// A connection that stands, and the request that is to go over it.
 pub struct Ready {
-    authority: String,
+    origin: String,
     link: Link,
     request: Request<Full<Bytes>>,
 }
@@ -84,7 +86,7 @@ pub struct Ready {
 /// Connection and sender in one place: polled by one task, the request reaches the socket without a change of threads.
 struct Link {
     sender: SendRequest<Full<Bytes>>,
-    connection: Pin<Box<Connection<TokioIo<TcpStream>, Full<Bytes>>>>,
+    connection: Pin<Box<Connection<TokioIo<Wire>, Full<Bytes>>>>,
 }
 
 impl Poster {
@@ -120,30 +122,33 @@ impl Poster {
     /// Addresses a request, and sees to a connection for it.
     async fn ready(&self, target: &str, mut request: Request<Full<Bytes>>) -> Result<Ready, PostError> {
         let uri: Uri = target.parse().map_err(|_| PostError::Target)?;
-        let authority = uri.authority().ok_or(PostError::Target)?.clone();
-        if uri.scheme_str() != Some("http") {
-            return Err(PostError::Target);
-        }
+        let authority = uri.authority().ok_or(PostError::Target)?;
+        let (tls, port) = match uri.scheme_str() {
+            Some("http") => (false, 80),
+            Some("https") => (true, 443),
+            _ => return Err(PostError::Target),
+        };
         *request.uri_mut() =
             uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| PostError::Target)?;
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| PostError::Target)?;
         request.headers_mut().insert(HOST, host);
-        let link = match self.kept(authority.as_str()).await {
+        let origin = format!("{}://{authority}", if tls { "https" } else { "http" });
+        let link = match self.kept(&origin).await {
             Some(link) => link,
             None => {
                 // The resolver takes an IPv6 address without the brackets that a URL has around it.
                 let host = authority.host().trim_matches(['[', ']']);
-                let address = (host, authority.port_u16().unwrap_or(80));
-                connect(address).await.map_err(|error| PostError::Connect(error.to_string()))?
+                let address = (host, authority.port_u16().unwrap_or(port));
+                connect(address, tls).await.map_err(|error| PostError::Connect(error.to_string()))?
             }
         };
-        Ok(Ready { authority: authority.to_string(), link, request })
+        Ok(Ready { origin, link, request })
     }
 
     /// A kept connection that the other end has not closed meanwhile.
-    async fn kept(&self, authority: &str) -> Option<Link> {
+    async fn kept(&self, origin: &str) -> Option<Link> {
         loop {
-            let mut link = self.lock().get_mut(authority)?.pop()?;
+            let mut link = self.lock().get_mut(origin)?.pop()?;
             if poll!(&mut link.connection).is_pending() && link.sender.is_ready() {
                 return Some(link);
             }
@@ -152,12 +157,12 @@ impl Poster {
 
     /// Puts back what was prepared and not sent.
     pub fn keep(&self, ready: Ready) {
-        self.put_back(ready.authority, ready.link);
+        self.put_back(ready.origin, ready.link);
     }
 
-    fn put_back(&self, authority: String, link: Link) {
+    fn put_back(&self, origin: String, link: Link) {
         let mut idle = self.lock();
-        let links = idle.entry(authority).or_default();
+        let links = idle.entry(origin).or_default();
         if links.len() < IDLE_MAX {
             links.push(link);
         }
@@ -170,11 +175,11 @@ impl Poster {
     /// Sends, and reads the answer. The first poll of this writes the whole request to the socket, as long as it fits in
     /// the socket's buffer.
     pub async fn send(&self, ready: Ready, patience: Duration) -> Result<Answer, PostError> {
-        let Ready { authority, mut link, request } = ready;
+        let Ready { origin, mut link, request } = ready;
         let ended = timeout(patience, link.exchange(request)).await.unwrap_or(Err(PostError::TimeOut))?;
         // A connection on which anything failed, or that was closed behind the answer, is not used again.
         if let (answer, true) = ended {
-            self.put_back(authority, link);
+            self.put_back(origin, link);
             return Ok(answer);
         }
         Ok(ended.0)
@@ -207,10 +212,9 @@ impl Link {
     }
 }
 
-async fn connect(address: (&str, u16)) -> Result<Link, Box<dyn std::error::Error + Send + Sync>> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+async fn connect(address: (&str, u16), tls: bool) -> Result<Link, Box<dyn std::error::Error + Send + Sync>> {
+    let wire = wire::connect(address, tls).await?;
+    let (sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
     let mut link = Link { sender, connection: Box::pin(connection) };
     // The first poll makes the sender ready.
     if poll!(&mut link.connection).is_ready() {

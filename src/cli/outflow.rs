@@ -133,7 +133,7 @@ fn said(constraint: &str) -> String {
         "outflow_items_key_length" => "the key must have 1 to 200 characters",
         "outflow_items_payload_size" => "the payload must be below 64 KiB",
         "outflow_channels_name_fits" => "the name must be a-z, 0-9, _ and -, at most 64 of them",
-        "outflow_channels_target_http" => "the target must be an http:// address",
+        "outflow_channels_target_http" => "the target must be an http:// or https:// address",
         other => return format!("{other} refused it"),
     }
     .to_owned()

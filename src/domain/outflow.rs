@@ -19,8 +19,8 @@ pub const PROMPT: Duration = Duration::from_millis(8);
 /// Why a channel cannot be like that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PaceError {
-    #[error("the rate must be at least 1 per second, and at most 100, or 10000 where slots are claimed in groups")]
-    Rate,
+    #[error("the rate must be 1 to {max} per second")]
+    Rate { max: u32 },
     #[error("the jitter must be 0 to 10000 ms")]
     Jitter,
 }
@@ -42,8 +42,8 @@ impl Pace {
         Self::of(rate, jitter_ms, 10_000)
     }
 
-    fn of(rate: i64, jitter_ms: i64, rate_max: u32) -> Result<Self, PaceError> {
-        let rate = u32::try_from(rate).ok().filter(|rate| (1..=rate_max).contains(rate)).ok_or(PaceError::Rate)?;
+    fn of(rate: i64, jitter_ms: i64, max: u32) -> Result<Self, PaceError> {
+        let rate = u32::try_from(rate).ok().filter(|rate| (1..=max).contains(rate)).ok_or(PaceError::Rate { max })?;
         let jitter_ms = u32::try_from(jitter_ms).ok().filter(|ms| *ms <= 10_000).ok_or(PaceError::Jitter)?;
         Ok(Self { rate, jitter_ms })
     }

@@ -28,7 +28,7 @@ async fn a_channel_is_made_filled_paused_and_looked_after_by_hand() {
     for (words, why) in [
         (["create", "refunds", "--rate", "1", "--target", "http://x"], "already"),
         (["create", "b", "--rate", "0", "--target", "http://x"], "1 to 100"),
-        (["create", "b", "--rate", "1", "--target", "https://x"], "http://"),
+        (["create", "b", "--rate", "1", "--target", "ftp://x"], "https://"),
         (["create", "B", "--rate", "1", "--target", "http://x"], "name"),
         (["add", "nope", "--key", "k", "--payload", "{}"], "no outflow"),
         (["add", "refunds", "--key", "", "--payload", "{}"], "key"),

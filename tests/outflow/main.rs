@@ -15,4 +15,5 @@ mod outcomes;
 mod pace;
 #[allow(dead_code)] // what only webhooks need
 mod receiver;
+mod tls;
 mod workers;

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// One request, as it was seen.
 #[derive(Debug, Clone)]
@@ -43,7 +46,9 @@ type Script = Box<dyn Fn(&Arrival, usize) -> Reply + Send + Sync>;
 
 pub struct Receiver {
     pub address: SocketAddr,
+    tls: bool,
     seen: Arc<Mutex<Vec<Arrival>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Receiver {
@@ -58,20 +63,45 @@ impl Receiver {
     }
 
     pub fn at(address: SocketAddr, script: impl Fn(&Arrival, usize) -> Reply + Send + Sync + 'static) -> Self {
+        Self::listen(address, None, Box::new(script))
+    }
+
+    /// Answers 200 at once, over TLS.
+    pub fn over_tls(terms: ServerConfig) -> Self {
+        Self::listen("127.0.0.1:0".parse().unwrap(), Some(Arc::new(terms)), Box::new(|_, _| Reply::OK))
+    }
+
+    fn listen(address: SocketAddr, terms: Option<Arc<ServerConfig>>, script: Script) -> Self {
         let listener = TcpListener::bind(address).unwrap();
-        let (address, seen) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
-        let (script, all): (Arc<Script>, _) = (Arc::new(Box::new(script)), Arc::clone(&seen));
+        let address = listener.local_addr().unwrap();
+        let (script, tls) = (Arc::new(script), terms.is_some());
+        let (seen, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let (all, opened) = (Arc::clone(&seen), Arc::clone(&connections));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (script, seen) = (Arc::clone(&script), Arc::clone(&all));
-                std::thread::spawn(move || serve(stream, &script, &seen));
+                opened.fetch_add(1, Ordering::Relaxed);
+                let (script, seen, terms) = (Arc::clone(&script), Arc::clone(&all), terms.clone());
+                std::thread::spawn(move || {
+                    let _ = stream.set_nodelay(true);
+                    match terms {
+                        None => serve(stream, &script, &seen),
+                        Some(terms) => {
+                            serve(StreamOwned::new(ServerConnection::new(terms).unwrap(), stream), &script, &seen);
+                        }
+                    }
+                });
             }
         });
-        Self { address, seen }
+        Self { address, tls, seen, connections }
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}/take", self.address)
+        format!("{}://{}/take", if self.tls { "https" } else { "http" }, self.address)
+    }
+
+    /// How often somebody has connected.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     pub fn seen(&self) -> Vec<Arrival> {
@@ -87,8 +117,7 @@ impl Receiver {
 }
 
 /// Requests of one connection, until it is closed.
-fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Arrival>>) {
-    let _ = stream.set_nodelay(true);
+fn serve(mut stream: impl Read + Write, script: &Script, seen: &Mutex<Vec<Arrival>>) {
     let mut buffer = Vec::new();
     loop {
         let mut stamp = None;
@@ -120,13 +149,13 @@ fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Arrival>>) {
         let reply = script(&arrival, before);
         std::thread::sleep(reply.after);
         let text = format!("HTTP/1.1 {} X\r\n{}content-length: 2\r\n\r\nok", reply.status, reply.headers);
-        if stream.write_all(text.as_bytes()).is_err() {
+        if stream.write_all(text.as_bytes()).and_then(|()| stream.flush()).is_err() {
             return;
         }
     }
 }
 
-fn more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
+fn more(stream: &mut impl Read, buffer: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 4096];
     match stream.read(&mut chunk) {
         Ok(0) | Err(_) => false,
