@@ -9,6 +9,17 @@ use crate::world::{Rates, World, long};
 #[tokio::test(flavor = "multi_thread")]
 async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
     let (refunds, pause) = if long() { (300, 60) } else { (10, 2) };
+    leave_one_a_second(refunds, refunds / 2, pause).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes eleven minutes"]
+async fn a_backlog_of_ten_minutes_leaves_at_one_a_second() {
+    leave_one_a_second(610, 10, 10).await;
+}
+
+/// Kills all workers behind so many refunds, and starts others after a pause of so many seconds.
+async fn leave_one_a_second(refunds: usize, before: usize, pause: u64) {
     let world = World::with_orders(refunds, &Rates { pay: 1_000, refund: 1 }, false, &[]).await;
     let workers = world.workers(4).await;
     world.all_pay().await;
@@ -17,7 +28,7 @@ async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
     for buyer in 0..refunds {
         assert_eq!(world.ask(buyer, "refunds", json!({ "reason": "" })).await, 202);
     }
-    world.refunds_at_the_bank(refunds / 2).await;
+    world.refunds_at_the_bank(before).await;
     drop(workers);
     let killed = world.bank.books().await.1;
     tokio::time::sleep(Duration::from_secs(pause)).await;
