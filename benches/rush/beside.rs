@@ -110,9 +110,9 @@ impl Found {
             text,
             "\nIn turns, on the same servers; from \"server\" on: microseconds of CPU a purchase, by process. Payments running: \
              each second the bank (`seckill channel-sandbox`, {RATE} a second) takes {} of a backlog and tells the service of \
-             each, and {} more begin (`POST /payments`, by this bench). In both rows the bank and `seckill work --only \
-             pay,ask` are up, and idle in the first, as the channel rests. All other workers are stopped: the messages of the \
-             backlog were brought to the broker before. The last row is what payments take while nobody buys: where all share \
+             each, and {} more begin (`POST /payments`, by this bench). The bank is up in both rows, and so is \
+             `seckill work`: `--only ask` in the first, `--only pay,ask` in the second. All other workers are stopped: the \
+             messages of the backlog were brought to the broker before. The last row is what payments take while nobody buys: where all share \
              the processors, so much less is left to purchases.",
             self.of(|pair| pair.with.bank).in_words(whole),
             self.of(|pair| pair.with.begun).in_words(whole),

@@ -1,17 +1,18 @@
 //! Whether payments slow the purchase path: durable purchases without and with payments running, in turns.
 //!
-//! In both, the bank is open and `seckill work --only pay,ask` is up; in the one the channel rests, in the other it takes
-//! what it can (`bank.rs`), out of a backlog, while as many payments begin (`payers.rs`). A round in which payments did not
-//! go on at about the bank's rate, or went on where they should rest, fails the bench.
+//! In both, the bank is open and `seckill work` is up: in the one with `ask` alone, in the other with `pay` too, and the bank
+//! takes what it can (`bank.rs`), out of a backlog, while as many payments begin (`payers.rs`). A round in which payments did
+//! not go on at about the bank's rate, or went on where they should rest, fails the bench.
 //!
 //! Everything shares the machine's processors. So that one can tell what this costs from what the path itself loses, it is
 //! also measured what payments take while nobody buys.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use sqlx::PgPool;
+use tokio::process::Child;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -34,9 +35,17 @@ const WARM_UP_S: u64 = 1;
 
 struct Shop<'a> {
     stage: Stage<'a>,
+    /// The servers, and the bank.
+    behind: Vec<(&'static str, u32)>,
     payers: Payers,
     bank: Bank,
+    work: Child,
+    log: PathBuf,
 }
+
+/// Who asks what became of payments, and who sends them, too.
+const RESTING: &str = "ask";
+const PAYING: &str = "pay,ask";
 
 /// The last to use the stage: CPU time is that of more processes now.
 pub async fn measure(
@@ -51,21 +60,21 @@ pub async fn measure(
     let log = logs.join("pay.log");
     let orders = 2 * (payments_in(WARM_UP_S) + rounds * payments_in(seconds));
     let payers = Payers::prepare(&stage, sql, &log, orders).await?;
-    let mut work = processes::work(&log, Some("pay,ask"))?;
-    stage.behind = servers.to_vec();
-    stage.behind.extend([("work", work.id().context("the workers have ended")?), ("bank", bank.process.pid)]);
-    let mut shop = Shop { stage, payers, bank };
+    let work = processes::work(&log, Some(RESTING))?;
+    let mut behind = servers.to_vec();
+    behind.push(("bank", bank.process.pid));
+    stage.behind.clear();
+    let mut shop = Shop { stage, behind, payers, bank, work, log };
 
     shop.pair(true, WARM_UP_S, "warm-up").await?;
     let mut found = Found { seconds, rounds: Vec::new() };
     for n in 1..=rounds {
         // Not always the same one on tables that grow.
         found.rounds.push(shop.pair(n % 2 == 0, seconds, &format!("round {n} of {rounds}")).await?);
-        ensure!(work.try_wait()?.is_none(), "the workers ended by themselves; see {}", log.display());
     }
-    shop.payers.let_pay(false).await?;
+    shop.work_at(RESTING).await?;
+    shop.payers.settle(&shop.log).await?;
     settle::audit(&["--channel", "--sale", &shop.payers.sale.to_string()]).await?;
-    work.kill().await?;
     Ok(found)
 }
 
@@ -86,11 +95,22 @@ impl Shop<'_> {
         Ok(pair)
     }
 
-    async fn without(&self, seconds: u64) -> anyhow::Result<cases::Round> {
-        self.payers.let_pay(false).await?;
+    /// Ends the workers in good order, and starts these.
+    async fn work_at(&mut self, workers: &'static str) -> anyhow::Result<()> {
+        ensure!(self.work.try_wait()?.is_none(), "the workers ended by themselves; see {}", self.log.display());
+        processes::end(&mut self.work).await?;
+        self.work = processes::work(&self.log, Some(workers))?;
+        self.stage.behind.clone_from(&self.behind);
+        self.stage.behind.push(("work", self.work.id().context("the workers have ended")?));
+        Ok(())
+    }
+
+    async fn without(&mut self, seconds: u64) -> anyhow::Result<cases::Round> {
+        self.work_at(RESTING).await?;
+        self.payers.wait_for_outcomes().await?;
         let round = self.stage.play(Case::Winners, seconds).await?;
         let took = self.bank.took(&round.during).await?;
-        ensure!(took == 0, "the bank took {took} payments through a channel that rests");
+        ensure!(took == 0, "the bank took {took} payments, and nobody should send any");
         Ok(round)
     }
 
@@ -117,9 +137,9 @@ impl Shop<'_> {
     }
 
     /// Until some have gone.
-    async fn start_paying(&self) -> anyhow::Result<()> {
+    async fn start_paying(&mut self) -> anyhow::Result<()> {
         let gone = self.payers.gone().await?;
-        self.payers.let_pay(true).await?;
+        self.work_at(PAYING).await?;
         let begun = Instant::now();
         while self.payers.gone().await? < gone + RUN_UP {
             ensure!(begun.elapsed() < PATIENCE, "no payment leaves for the bank; see .dev/log/bench/pay.log");

@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const BOUGHT_A_SECOND: u64 = 4_000;
 /// Payments that begin at once where nobody is measuring.
 const CROWD: usize = 32;
+/// Messages that wait for the relay.
+const LEFT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'";
 
 /// An order, and its buyer's token.
 type Due = (Uuid, String);
@@ -60,8 +62,7 @@ impl Payers {
         let sent = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'payment_requested' AND status = 'sent'";
         payers.wait_for(sent, orders / 2, "payments are with the broker").await?;
         // The auditor wants them gone, too.
-        let left = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'";
-        payers.wait_for(left, 0, "messages are left").await?;
+        payers.wait_for(LEFT, 0, "messages are left").await?;
         work.kill().await?;
         Ok(payers)
     }
@@ -92,20 +93,21 @@ impl Payers {
         under_way.join_all().await.into_iter().collect()
     }
 
-    /// Lets the channel go on, or rest, as a channel does that has asked for it: the workers look every second whether
-    /// it is over. Waits until nothing is under way to the bank, if it is to rest.
-    pub async fn let_pay(&self, on: bool) -> anyhow::Result<()> {
-        let rest = if on { Duration::ZERO } else { Duration::from_secs(86_400) };
-        sqlx::query("UPDATE payment_pace SET next_at = clock_timestamp() + $1")
-            .bind(sqlx::postgres::types::PgInterval::try_from(rest).map_err(anyhow::Error::from_boxed)?)
-            .execute(&self.sql)
-            .await?;
-        if !on {
-            let under_way = "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
-                             WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting')";
-            self.wait_for(under_way, 0, "payments are under way to a channel that rests").await?;
-        }
-        Ok(())
+    /// Until nothing is under way to the bank.
+    pub async fn wait_for_outcomes(&self) -> anyhow::Result<()> {
+        let under_way = "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
+                         WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting')";
+        self.wait_for(under_way, 0, "payments are under way").await
+    }
+
+    /// Until the auditor can judge: messages that went back to the outbox, when workers ended, are with the broker again.
+    pub async fn settle(&self, log: &Path) -> anyhow::Result<()> {
+        self.wait_for_outcomes().await?;
+        // The relay would carry hundreds of thousands of purchases' messages first, which nobody looks at any more.
+        sqlx::query("DELETE FROM outbox WHERE sale_id <> $1").bind(self.sale).execute(&self.sql).await?;
+        let mut work = processes::work(log, Some("relay"))?;
+        self.wait_for(LEFT, 0, "messages are left").await?;
+        Ok(work.kill().await?)
     }
 
     /// Payments that only wait for their slot.

@@ -71,6 +71,15 @@ pub fn work(log: &Path, only: Option<&str>) -> anyhow::Result<Child> {
     spawn(log, &mut work)
 }
 
+/// Ends background workers in good order.
+pub async fn end(work: &mut Child) -> anyhow::Result<()> {
+    let pid = work.id().context("it has ended")?.to_string();
+    ensure!(Command::new("kill").args(["-TERM", &pid]).status().await?.success(), "there is no process {pid}");
+    let ended = work.wait().await?;
+    ensure!(ended.success(), "the workers ended badly: {ended}");
+    Ok(())
+}
+
 /// Runs `seckill` to its end; the JSON that it printed, if any.
 pub async fn seckill(words: &[&str]) -> anyhow::Result<Value> {
     let done = Command::new(PROGRAM).args(words).kill_on_drop(true).output().await?;
