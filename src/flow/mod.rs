@@ -9,6 +9,7 @@ pub mod guard;
 mod live;
 mod local;
 mod memory;
+pub mod permit;
 pub mod policies;
 pub mod shop;
 pub mod tell;

@@ -12,7 +12,7 @@ use super::codes::problems;
 use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::policy::Name;
-use crate::flow::guard::{Answer, Ask, Lease, Why};
+use crate::flow::permit::{Answer, Ask, Lease, Why};
 
 /// One policy to be asked, and for whom.
 #[derive(Debug, Deserialize, ToSchema)]

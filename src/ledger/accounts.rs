@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use super::audit_log::note;
 use super::{Ledger, LedgerError};
 use crate::domain::account::{Account, AccountName, AccountRole};
 use crate::domain::policy::{Name, Role};
@@ -81,14 +82,8 @@ impl Ledger {
         )
         .fetch_one(&mut *tx)
         .await?;
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, 'signed in', $2, $3)",
-            account.as_str(),
-            format!("account {account}"),
-            json!({ "address": address })
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, account.as_str(), "signed in", &format!("account {account}"), json!({ "address": address }))
+            .await?;
         tx.commit().await?;
         Ok((read_role(&role)?, expires_at.timestamp_millis()))
     }

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use sqlx::types::Json;
 
+use super::audit_log::note;
 use super::{Ledger, LedgerError};
 use crate::domain::account::{AccountName, Granted};
 use crate::domain::policy::{Name, Role};
@@ -31,13 +32,7 @@ impl Ledger {
         if made.rows_affected() == 0 {
             return Ok(false);
         }
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject) VALUES ($1, 'app created', $2)",
-            actor,
-            format!("app {app}")
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, actor, "app created", &format!("app {app}"), json!({})).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -101,14 +96,8 @@ impl Ledger {
                     .await?
             }
         };
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, 'policy granted', $2, $3)",
-            actor,
-            format!("app {app}"),
-            json!({ "account": account, "role": role })
-        )
-        .execute(&mut *tx)
-        .await?;
+        let details = json!({ "account": account, "role": role });
+        note(&mut tx, actor, "policy granted", &format!("app {app}"), details).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::money::{RefundRoute, queue};
+use super::audit_log::note;
+use super::refunds::{RefundRoute, queue};
 use super::slots::micros;
 use super::{Ledger, LedgerError};
 use crate::domain::ids::OrderId;
@@ -172,13 +174,7 @@ impl Ledger {
         if done.rows_affected() == 0 {
             return Ok(false);
         }
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject) VALUES ($1, 'retry refund', $2)",
-            actor,
-            format!("refund {refund}")
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, actor, "retry refund", &format!("refund {refund}"), json!({})).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -229,14 +225,7 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject, details)
-             VALUES ($1, 'settle callbacks', 'callbacks set aside', jsonb_build_object('ids', $2::bigint[]))",
-            actor,
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, actor, "settle callbacks", "callbacks set aside", json!({ "ids": ids })).await?;
         tx.commit().await?;
         Ok(done.rows_affected())
     }

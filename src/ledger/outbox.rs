@@ -1,9 +1,11 @@
 //! The outbox: taking rows to carry out, and saying what came of it.
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use super::audit_log::note;
 use super::{Ledger, LedgerError};
 use crate::domain::delay::backoff_ms;
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
@@ -222,13 +224,7 @@ impl Ledger {
         .execute(&mut *tx)
         .await?;
         let rows = done.rows_affected() + events.rows_affected();
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, 'outbox retry', 'outbox', jsonb_build_object('rows', $2::bigint))",
-            actor,
-            rows.cast_signed()
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, actor, "outbox retry", "outbox", json!({ "rows": rows })).await?;
         tx.commit().await?;
         Ok(rows)
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::audit_log::note;
 use super::slots::micros;
 use super::{Ledger, LedgerError};
 use crate::domain::outflow::{LATENESS, Pace};
@@ -176,7 +177,7 @@ impl Ledger {
             return Ok(false);
         }
         let action = if paused { "pause outflow" } else { "resume outflow" };
-        note(&mut tx, actor, action, name, serde_json::json!({})).await?;
+        note(&mut tx, actor, action, &format!("outflow {name}"), serde_json::json!({})).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -280,23 +281,4 @@ impl Ledger {
         tx.commit().await?;
         Ok(rows)
     }
-}
-
-async fn note(
-    connection: &mut PgConnection,
-    actor: &str,
-    action: &str,
-    channel: &str,
-    details: Value,
-) -> Result<(), LedgerError> {
-    sqlx::query!(
-        "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, $2, $3, $4)",
-        actor,
-        action,
-        format!("outflow {channel}"),
-        details
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
 }

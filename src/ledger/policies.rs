@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sqlx::{Executor, PgConnection};
 use uuid::Uuid;
 
+use super::audit_log::note;
 use super::catalog::ALIVE_FOR;
 use super::policy_rows::{insert, load, update};
 use super::{Ledger, LedgerError};
@@ -210,16 +211,7 @@ async fn record(
     details: Value,
 ) -> Result<(), LedgerError> {
     let apps: Vec<_> = apps.iter().map(Name::as_str).collect();
-    sqlx::query!(
-        "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, $2, $3, $4)",
-        actor,
-        action,
-        format!("policy {policy} of {}", apps.join(", ")),
-        details
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
+    note(tx, actor, action, &format!("policy {policy} of {}", apps.join(", ")), details).await
 }
 
 async fn commit(mut tx: sqlx::Transaction<'_, sqlx::Postgres>) -> Result<Changed, LedgerError> {

@@ -1,8 +1,10 @@
 //! Sales and products: creating, changing, reading.
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use sqlx::{Executor, PgConnection};
 
+use super::audit_log::note;
 use super::{Ledger, LedgerError};
 use crate::domain::ids::{DocId, SaleId, Units};
 use crate::domain::sale::{Document, NewSale, Product, Sale, SaleStatus};
@@ -129,14 +131,7 @@ impl Ledger {
         if changed.rows_affected() == 0 {
             return Ok(None);
         }
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject) VALUES ($1, $2, $3)",
-            actor,
-            format!("sale {status}"),
-            format!("sale {sale}")
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, actor, &format!("sale {status}"), &format!("sale {sale}"), json!({})).await?;
         let version = version(&mut tx).await?;
         tx.commit().await?;
         Ok(Some(version))
@@ -158,13 +153,7 @@ impl Ledger {
         }
         sqlx::query!("DELETE FROM sale_waves WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
         sqlx::query!("DELETE FROM sales WHERE id = $1", sale.get()).execute(&mut *tx).await?;
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject) VALUES ($1, 'sale removed', $2)",
-            actor,
-            format!("sale {sale}")
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, actor, "sale removed", &format!("sale {sale}"), json!({})).await?;
         let version = version(&mut tx).await?;
         tx.commit().await?;
         Ok(Some(version))

@@ -1,8 +1,10 @@
 //! Stock that is put up for sale later (protocol, rule 14): each wave is released once, in one transaction with the row
 //! that carries it to Redis.
 
+use serde_json::json;
 use uuid::Uuid;
 
+use super::audit_log::note;
 use super::{Ledger, LedgerError};
 use crate::domain::ids::SaleId;
 
@@ -24,15 +26,7 @@ impl Ledger {
         sqlx::query!("INSERT INTO sale_waves (sale_id, units, due_at) VALUES ($1, $2, now())", sale.get(), units)
             .execute(&mut *tx)
             .await?;
-        sqlx::query!(
-            "INSERT INTO audit_log (actor, action, subject, details)
-             VALUES ($1, 'add stock', $2, jsonb_build_object('units', $3::integer))",
-            actor,
-            format!("sale {sale}"),
-            units
-        )
-        .execute(&mut *tx)
-        .await?;
+        note(&mut tx, actor, "add stock", &format!("sale {sale}"), json!({ "units": units })).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -10,9 +10,9 @@ use crate::channel::Asked;
 use crate::die_at;
 use crate::domain::payment::{About, PaymentId};
 use crate::domain::step::Step;
+use crate::ledger::dispatch::Sent;
 use crate::ledger::inquiry::Question;
 use crate::ledger::money::TakenIn;
-use crate::ledger::payments::Sent;
 
 /// Questions of one step, and how many of them at once: a channel that is slow is not overrun, nor is the ledger.
 const BATCH_MAX: i64 = 50;

@@ -15,10 +15,11 @@ use crate::channel::post::PostError;
 use crate::channel::{BadCallback, Channel, Channels};
 use crate::domain::ids::{OrderId, UserId};
 use crate::domain::payment::{Progress, RefundReason, Told};
-pub use crate::ledger::money::RefundAsked;
-use crate::ledger::money::{RefundRoute, TakenIn};
+use crate::ledger::money::TakenIn;
 use crate::ledger::notices::Doorbell;
 pub use crate::ledger::payments::Begun;
+pub use crate::ledger::refunds::RefundAsked;
+use crate::ledger::refunds::RefundRoute;
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
 

@@ -19,7 +19,7 @@ use crate::domain::message::PaymentRequestedV1;
 use crate::domain::outflow::{PROMPT, Verdict};
 use crate::domain::payment::{About, PaymentId};
 use crate::ledger::LedgerError;
-use crate::ledger::payments::{Claimed, DuePayment, Sent};
+use crate::ledger::dispatch::{Claimed, DuePayment, Sent};
 
 /// Requests under way in one process, to a channel that may take seconds for each.
 const UNDER_WAY_MAX: usize = 2_000;
