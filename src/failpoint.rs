@@ -82,7 +82,9 @@ mod tests {
             include_str!("ledger/fulfil.rs"),
             include_str!("ledger/end.rs"),
             include_str!("ledger/payments.rs"),
+            include_str!("ledger/dispatch.rs"),
             include_str!("ledger/money.rs"),
+            include_str!("ledger/refunds.rs"),
             include_str!("pay/send.rs"),
             include_str!("pay/ask.rs"),
         ]
