@@ -21,76 +21,81 @@ use crate::admin::{Console, SessionTerms};
 use crate::channel::Channels;
 use crate::config::{self, Config};
 use crate::flow::FlowError;
-use crate::flow::book::Book;
-use crate::flow::figures;
-use crate::flow::guard::Guard;
-use crate::gate::desk::Desk;
+use crate::flow::permits::Permits;
+use crate::flow::policy_cache::PolicyCache;
+use crate::flow::policy_counts;
 use crate::gate::limiter::Limiter;
+use crate::gate::reserve_batcher::ReserveBatcher;
 use crate::gate::{Gate, GateError};
-use crate::http::{self, Api, Health, Reception, Tokens};
+use crate::http::{self, Api, AppState, Health, Tokens};
 use crate::ledger::Ledger;
-use crate::ledger::commit::Committer;
-use crate::ledger::notices::{Doorbell, Topic, Wakers};
+use crate::ledger::notices::{Listener, Notifier, Topic};
+use crate::ledger::orders::commit::Committer;
 use crate::pages;
-use crate::pay::desk::PayDesk;
-use crate::pay::{Cashier, PayTerms};
-use crate::sale::barred::Barred;
+use crate::pay::payment_batcher::PaymentBatcher;
+use crate::pay::{PayTerms, PaymentService};
 use crate::sale::catalog::Catalog;
-use crate::sale::follow::Followers;
+use crate::sale::confirmer::Confirmer;
+use crate::sale::order_streams::OrderStreams;
 use crate::sale::refill;
-use crate::sale::till::{Confirmer, SoldOutView, Till};
-use crate::sale::{Shop, Step};
+use crate::sale::refusal_cache::RefusalCache;
+use crate::sale::sold_out_view::SoldOutView;
+use crate::sale::thread_state::ThreadState;
+use crate::sale::{Step, Stores};
 use crate::telemetry;
 use crate::worker::repeat;
 
 /// Handles on the gate and the ledger; nothing is connected yet.
-pub fn shop(config: &Config) -> anyhow::Result<Shop> {
-    Ok(Shop { ledger: Ledger::new(&config.database)?, gate: Gate::new(&config.redis, &config.purchase)? })
+pub fn stores(config: &Config) -> anyhow::Result<Stores> {
+    Ok(Stores { ledger: Ledger::new(&config.database)?, gate: Gate::new(&config.redis, &config.purchase)? })
 }
 
 /// What all parts of a process share.
 struct Parts {
     config: Config,
-    shop: Shop,
-    bell: Doorbell,
-    wakers: Wakers,
+    stores: Stores,
+    notifier: Notifier,
+    listener: Listener,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Parts {
     fn assemble(config: Config) -> anyhow::Result<Self> {
-        let shop = shop(&config)?;
+        let stores = stores(&config)?;
         let parts = Self {
             config,
-            shop,
-            bell: Doorbell::default(),
-            wakers: Wakers::default(),
+            stores,
+            notifier: Notifier::default(),
+            listener: Listener::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        let (ledger, stop) = (&parts.shop.ledger, &parts.stop);
-        parts.tasks.spawn(parts.bell.clone().carry(ledger.clone(), stop.clone()));
-        parts.tasks.spawn(parts.wakers.clone().listen(ledger.clone(), stop.clone()));
+        let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
+        parts.tasks.spawn(parts.notifier.clone().carry(ledger.clone(), stop.clone()));
+        parts.tasks.spawn(parts.listener.clone().listen(ledger.clone(), stop.clone()));
         Ok(parts)
     }
 
     /// Keeps this Redis whole, and says in `health` whether it is.
-    fn guard(&self, health: Option<Arc<Health>>) {
-        let guard = Arc::new(Mutex::new(refill::Guard::new(self.shop.clone(), self.config.reconcile.retire_after_ms)));
+    fn supervise_refills(&self, health: Option<Arc<Health>>) {
+        let supervisor = Arc::new(Mutex::new(refill::RefillSupervisor::new(
+            self.stores.clone(),
+            self.config.reconcile.retire_after_ms,
+        )));
         // Doubt about the server is looked into at once, a new sale too, everything every second.
-        let wake = self.wakers.subscribe(Topic::Catalog);
-        let (gate, wakers, stop) = (self.shop.gate.clone(), self.wakers.clone(), self.stop.clone());
+        let wake = self.listener.subscribe(Topic::Catalog);
+        let (gate, listener, stop) = (self.stores.gate.clone(), self.listener.clone(), self.stop.clone());
         self.tasks.spawn(async move {
             while stop.run_until_cancelled(gate.doubted()).await.is_some() {
-                wakers.wake(Topic::Catalog);
+                listener.wake(Topic::Catalog);
                 tokio::time::sleep(Duration::from_millis(20)).await; // one look answers a crowd of doubts
             }
         });
         self.tasks.spawn(repeat("guard", Duration::from_secs(1), Some(wake), self.stop.clone(), move || {
-            let (guard, health) = (Arc::clone(&guard), health.clone());
+            let (supervisor, health) = (Arc::clone(&supervisor), health.clone());
             async move {
-                let seen = guard.lock().await.look().await;
+                let seen = supervisor.lock().await.look().await;
                 if let Some(health) = health {
                     health.gate.store(seen.is_ok(), Ordering::Relaxed);
                 }
@@ -104,7 +109,7 @@ impl Parts {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        self.shop.ledger.close().await;
+        self.stores.ledger.close().await;
     }
 }
 
@@ -115,7 +120,7 @@ pub struct Service {
     address: SocketAddr,
     catalog: Arc<Catalog>,
     health: Arc<Health>,
-    followers: Followers,
+    followers: OrderStreams,
 }
 
 /// Ends a service from outside.
@@ -123,7 +128,7 @@ pub struct Service {
 pub struct Stopper {
     handle: ServerHandle,
     health: Arc<Health>,
-    followers: Followers,
+    followers: OrderStreams,
 }
 
 impl Stopper {
@@ -146,68 +151,68 @@ impl Service {
         let address = listener.local_addr()?;
         let parts = Parts::assemble(config)?;
         let config = &parts.config;
-        let catalog = Catalog::load(&parts.shop, config.reconcile.retire_after_ms)
+        let catalog = Catalog::load(&parts.stores, config.reconcile.retire_after_ms)
             .await
             .context("cannot load the catalogue from PostgreSQL")?;
         let catalog = Arc::new(catalog);
         let health = Arc::new(Health::default());
         health.ledger.store(true, Ordering::Relaxed);
 
-        let book = Arc::new(Book::load(parts.shop.ledger.clone(), catalog.instance()).await?);
+        let policies = Arc::new(PolicyCache::load(parts.stores.ledger.clone(), catalog.instance()).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?;
-        let console = Console::new(parts.shop.ledger.clone(), limiter.clone(), session_terms(&config.admin))?;
-        let cashier = cashier(config, parts.shop.ledger.clone(), parts.bell.clone())?;
-        let guard = Guard::new(Arc::clone(&book), limiter, config.flow.queue_max);
+        let console = Console::new(parts.stores.ledger.clone(), limiter.clone(), session_terms(&config.admin))?;
+        let payment_service = payment_service_on(config, parts.stores.ledger.clone(), parts.notifier.clone())?;
+        let permits = Permits::new(Arc::clone(&policies), limiter, config.flow.queue_max);
 
         let committer = Committer::start(
-            &parts.shop.ledger,
+            &parts.stores.ledger,
             config.purchase.committers,
             config.purchase.commit_batch_max,
             config.purchase.queue_max,
-            &parts.bell,
+            &parts.notifier,
             &parts.tasks,
         );
         parts.tasks.spawn(upkeep(metrics.clone(), parts.stop.clone()));
-        let (confirmer, confirming) = Confirmer::new(parts.shop.gate.clone());
+        let (confirmer, confirming) = Confirmer::new(parts.stores.gate.clone());
         parts.tasks.spawn(confirming);
         keep_up(&parts, &catalog, &health, &committer);
-        follow_policies(&parts, &book);
-        let followers = Followers::new(parts.shop.ledger.clone(), config.http.streams_max);
+        follow_policies(&parts, &policies);
+        let followers = OrderStreams::new(parts.stores.ledger.clone(), config.http.streams_max);
         feed(&parts, &followers);
-        parts.guard(Some(Arc::clone(&health)));
+        parts.supervise_refills(Some(Arc::clone(&health)));
         if with_workers {
-            workers::spawn_workers(&parts, None, &cashier);
+            workers::spawn_workers(&parts, None, &payment_service);
         }
 
-        let reception = web::Data::new(Reception {
+        let app_state = web::Data::new(AppState {
             tokens,
             trusted_proxies: config.http.trusted_proxies.clone(),
             health: Arc::clone(&health),
             metrics,
             api: Api::new(config.dev, pages::document())?,
-            guard,
+            permits,
             console,
-            pay_desk: PayDesk::open(cashier.clone(), &parts.tasks),
-            cashier,
+            payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),
+            payment_service,
             followers: followers.clone(),
             dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         });
-        let seller = Seller {
-            shop: parts.shop.clone(),
+        let thread_parts = ThreadStateParts {
+            stores: parts.stores.clone(),
             catalog: Arc::clone(&catalog),
             committer,
             confirmer,
-            order_id_secret: parts.shop.ledger.order_id_secret().await?,
+            order_id_secret: parts.stores.ledger.order_id_secret().await?,
             retire_after_ms: config.reconcile.retire_after_ms.cast_signed(),
         };
         let dev = config.dev;
         let server = HttpServer::new(move || {
-            let seller = seller.clone();
+            let thread_parts = thread_parts.clone();
             App::new()
-                .app_data(reception.clone())
-                .data_factory(move || std::future::ready(seller.clone().till()))
+                .app_data(app_state.clone())
+                .data_factory(move || std::future::ready(thread_parts.clone().thread()))
                 .configure(http::routes(dev))
                 .configure(pages::routes(http::other_methods))
         });
@@ -251,12 +256,12 @@ impl Service {
 }
 
 /// Payments and refunds, for commands: what they leave to do is found without a bell.
-pub fn till_of_money(config: &Config) -> anyhow::Result<Cashier> {
-    cashier(config, shop(config)?.ledger, Doorbell::default())
+pub fn payment_service(config: &Config) -> anyhow::Result<PaymentService> {
+    payment_service_on(config, stores(config)?.ledger, Notifier::default())
 }
 
 /// Who takes payments and refunds.
-fn cashier(config: &Config, ledger: Ledger, bell: Doorbell) -> anyhow::Result<Cashier> {
+fn payment_service_on(config: &Config, ledger: Ledger, notifier: Notifier) -> anyhow::Result<PaymentService> {
     let terms = PayTerms {
         currency: config.payments.currency.clone(),
         wait_ms: config.payments.wait_ms,
@@ -264,7 +269,7 @@ fn cashier(config: &Config, ledger: Ledger, bell: Doorbell) -> anyhow::Result<Ca
         on_its_way: Duration::from_millis(config.payments.on_its_way_ms),
     };
     let channels = Channels::new(&config.channels)?;
-    Ok(Cashier::new(ledger, channels, bell, terms))
+    Ok(PaymentService::new(ledger, channels, notifier, terms))
 }
 
 fn session_terms(admin: &config::Admin) -> SessionTerms {
@@ -278,8 +283,8 @@ fn session_terms(admin: &config::Admin) -> SessionTerms {
 
 /// What a worker thread's till is made from.
 #[derive(Clone)]
-struct Seller {
-    shop: Shop,
+struct ThreadStateParts {
+    stores: Stores,
     catalog: Arc<Catalog>,
     committer: Committer,
     confirmer: Confirmer,
@@ -287,19 +292,19 @@ struct Seller {
     retire_after_ms: i64,
 }
 
-impl Seller {
-    fn till(self) -> Result<Till, GateError> {
-        Ok(Till {
-            desk: Desk::open(self.shop.gate.clone())?,
-            gate: self.shop.gate,
-            ledger: self.shop.ledger,
+impl ThreadStateParts {
+    fn thread(self) -> Result<ThreadState, GateError> {
+        Ok(ThreadState {
+            reserve_batcher: ReserveBatcher::start(self.stores.gate.clone())?,
+            gate: self.stores.gate,
+            ledger: self.stores.ledger,
             catalog: self.catalog,
             committer: self.committer,
             confirmer: self.confirmer,
             order_id_secret: self.order_id_secret,
             retire_after_ms: self.retire_after_ms,
             sold_out: SoldOutView::default(),
-            barred: Barred::default(),
+            refusals: RefusalCache::default(),
         })
     }
 }
@@ -314,7 +319,7 @@ async fn upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
 /// The heartbeat: the catalogue, the time, and whether PostgreSQL is there.
 fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
     let (catalog, health, committer) = (Arc::clone(catalog), Arc::clone(health), committer.clone());
-    let wake = parts.wakers.subscribe(Topic::Catalog);
+    let wake = parts.listener.subscribe(Topic::Catalog);
     parts.tasks.spawn(repeat("catalog", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
         let (catalog, health, committer) = (Arc::clone(&catalog), Arc::clone(&health), committer.clone());
         async move {
@@ -327,8 +332,8 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
 }
 
 /// Tells those who follow their orders what is new: when somebody says that there is something, and every second.
-fn feed(parts: &Parts, followers: &Followers) {
-    let (followers, wake) = (followers.clone(), parts.wakers.subscribe(Topic::Orders));
+fn feed(parts: &Parts, followers: &OrderStreams) {
+    let (followers, wake) = (followers.clone(), parts.listener.subscribe(Topic::Orders));
     parts.tasks.spawn(repeat("events", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
         let followers = followers.clone();
         async move { followers.look().await }
@@ -336,24 +341,24 @@ fn feed(parts: &Parts, followers: &Followers) {
 }
 
 /// Goes by the newest policies; those of purchases are the gate's to keep. And writes down what was asked of them.
-fn follow_policies(parts: &Parts, book: &Arc<Book>) {
-    let (book, gate) = (Arc::clone(book), parts.shop.gate.clone());
+fn follow_policies(parts: &Parts, policies: &Arc<PolicyCache>) {
+    let (policies, gate) = (Arc::clone(policies), parts.stores.gate.clone());
     let otherwise = gate.limits();
-    gate.set_limits(book.purchase_limits(otherwise));
-    let counting = (Arc::clone(&book), gate.clone());
-    let wake = parts.wakers.subscribe(Topic::Policies);
+    gate.set_limits(policies.purchase_limits(otherwise));
+    let counting = (Arc::clone(&policies), gate.clone());
+    let wake = parts.listener.subscribe(Topic::Policies);
     parts.tasks.spawn(repeat("policies", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
-        let (book, gate) = (Arc::clone(&book), gate.clone());
+        let (policies, gate) = (Arc::clone(&policies), gate.clone());
         async move {
-            if book.keep_up().await? {
-                gate.set_limits(book.purchase_limits(otherwise));
+            if policies.keep_up().await? {
+                gate.set_limits(policies.purchase_limits(otherwise));
             }
             Ok::<_, FlowError>(Step::Idle)
         }
     }));
-    let (book, gate) = counting;
+    let (policies, gate) = counting;
     parts.tasks.spawn(repeat("count", Duration::from_secs(1), None, parts.stop.clone(), move || {
-        let (book, gate) = (Arc::clone(&book), gate.clone());
-        async move { figures::flush(&book, &gate).await.map(|()| Step::Idle) }
+        let (policies, gate) = (Arc::clone(&policies), gate.clone());
+        async move { policy_counts::flush(&policies, &gate).await.map(|()| Step::Idle) }
     }));
 }

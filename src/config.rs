@@ -32,7 +32,7 @@ pub struct Config {
     pub outflow: Outflow,
     pub payments: Payments,
     pub channels: Channels,
-    pub sandbox: Sandbox,
+    pub sandbox: seckill_sandbox::Settings,
     pub shop: Shop,
 }
 
@@ -207,18 +207,6 @@ pub struct Channel {
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sandbox {
-    pub bind: SocketAddr,
-    pub data_file: String,
-    pub callback_url: String,
-    pub secret: String,
-    pub pay_rate: u32,
-    pub refund_rate: u32,
-    pub confirm_ms: u64,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Shop {
     pub webhook_url: String,
     #[serde(deserialize_with = "comma_separated")]
@@ -244,7 +232,7 @@ macro_rules! sensitive {
         }
     )+};
 }
-sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Sandbox, Shop);
+sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Shop);
 
 impl Config {
     /// The defaults under the process's environment.
@@ -258,27 +246,23 @@ impl Config {
     }
 }
 
-impl Sandbox {
-    /// The sandbox channel's own settings under the process's environment: it needs none of the others.
-    pub fn load() -> Result<Self, ConfigError> {
-        Self::read(&std::env::vars().collect())
+/// The sandbox bank's own settings under a given environment: it needs none of the others.
+///
+/// # Errors
+/// A setting that cannot be used, or a missing secret outside development mode.
+pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill_sandbox::Settings, ConfigError> {
+    #[derive(Deserialize)]
+    struct Alone {
+        dev: bool,
+        sandbox: seckill_sandbox::Settings,
     }
-
-    /// The same under a given environment.
-    pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
-        #[derive(Deserialize)]
-        struct Alone {
-            dev: bool,
-            sandbox: Sandbox,
-        }
-        let Alone { dev, sandbox } = layers(environment)?.try_deserialize()?;
-        let sandbox = sandbox.checked(dev)?;
-        if sandbox.secret.is_empty() {
-            let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
-            return Err(ConfigError::Wrong { setting, problem: "is missing", variable });
-        }
-        Ok(sandbox)
+    let Alone { dev, sandbox } = layers(environment)?.try_deserialize()?;
+    let sandbox = check::sandbox(sandbox, dev)?;
+    if sandbox.secret.is_empty() {
+        let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
+        return Err(ConfigError::Wrong { setting, problem: "is missing", variable });
     }
+    Ok(sandbox)
 }
 
 /// The defaults under an environment, not looked at yet.

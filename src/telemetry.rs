@@ -1,8 +1,8 @@
 //! Logs, traces and metrics.
 
-mod figures;
+mod metric_catalog;
 
-pub use figures::{FIGURES, Figure, Sort};
+pub use metric_catalog::{METRICS, Metric, Sort};
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -76,7 +76,7 @@ pub fn metrics() -> PrometheusHandle {
         let recorder = builder.unwrap_or_else(|_| PrometheusBuilder::new()).build_recorder();
         let handle = recorder.handle();
         let _ = metrics::set_global_recorder(recorder);
-        figures::describe();
+        metric_catalog::describe();
         handle
     };
     HANDLE.get_or_init(install).clone()

@@ -6,17 +6,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 19] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("domain", &[]),
     ("config", &["domain"]),
     ("telemetry", &[]),
-    ("load", &[]),
     ("failpoint", &[]),
     ("gate", &["domain", "config"]),
     ("ledger", &["domain", "config"]),
     ("queue", &["domain", "config"]),
     ("channel", &["domain", "config"]),
-    ("sandbox", &["domain", "config", "channel"]),
     ("sale", &["domain", "gate", "ledger", "queue"]),
     ("flow", &["domain", "gate", "ledger", "queue", "channel"]),
     ("pay", &["domain", "ledger", "queue", "channel"]),
@@ -43,7 +41,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "telemetry",
         ],
     ),
-    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "load", "sandbox", "app"]),
+    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "app"]),
 ];
 
 /// Crates that only one room may name.

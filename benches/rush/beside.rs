@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bank::RATE;
 use crate::cases::{Case, Round};
-use crate::figures::{Series, thousands, two_places};
+use crate::medians::{Series, thousands, two_places};
 
 /// Whose CPU time is told.
 const PROCESSES: [&str; 8] = ["server", "redis", "postgres", "wrk", "work", "bank", "rabbitmq", "bench"];
@@ -14,11 +14,11 @@ const PROCESSES: [&str; 8] = ["server", "redis", "postgres", "wrk", "work", "ban
 /// One round of both.
 pub struct Pair {
     pub without: Round,
-    pub with: Paying,
+    pub with: PayOutcome,
 }
 
 /// Purchases with payments running.
-pub struct Paying {
+pub struct PayOutcome {
     pub round: Round,
     /// Payments a second that the bank took, and that began.
     pub bank: f64,
@@ -46,7 +46,7 @@ impl Pair {
             let rate = thousands(round.seen.per_second());
             eprintln!("{what}: {}, {title}: {rate} a second; µs of CPU each: {cpu}", Case::Winners.title());
         }
-        let Paying { bank, begun, .. } = self.with;
+        let PayOutcome { bank, begun, .. } = self.with;
         eprintln!("{what}: the bank took {bank:.0} payments a second, {begun:.0} began");
     }
 

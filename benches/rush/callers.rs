@@ -6,8 +6,8 @@ use anyhow::{Context, ensure};
 use redis::Connection;
 use serde_json::{Value, json};
 
-use crate::figures::Series;
 use crate::limiters::calls_of;
+use crate::medians::Series;
 use crate::processes::{Meter, seckill};
 use crate::service::Service;
 use crate::throttlecrab::{PLENTY, Throttlecrab};

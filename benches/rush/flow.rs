@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::callers::{self, CALLERS, Counter, Way};
-use crate::figures::thousands;
 use crate::limiters;
+use crate::medians::thousands;
 use crate::service::Service;
 use crate::throttlecrab::Throttlecrab;
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use redis::{Connection, Value as Reply, cmd};
 use seckill::config::Config;
-use seckill::domain::limiter::{Algorithm, Kind, Parameters, SlotKey};
+use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey};
 use seckill::gate::limiter::{Limiter, Take};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use uuid::Uuid;
 
-use crate::figures::Series;
+use crate::medians::Series;
 use crate::throttlecrab::{PLENTY, Throttlecrab};
 
 const CONNECTIONS: u64 = 50;
@@ -42,22 +42,22 @@ impl Asked {
             ..Parameters::default()
         };
         let mut all = vec![Self::Incr];
-        for kind in Kind::ALL {
+        for kind in AlgorithmKind::ALL {
             let window = |limit, window_ms| (Some(limit), Some(window_ms), None);
             // Of what is listed one by one, ten thousand are the most: at 100 ms, a hundred thousand a second.
             let (limit, window_ms, lease_ms) = match kind {
-                Kind::FixedWindow | Kind::SlidingCounter => window(1_000_000_000, 1000),
-                Kind::SlidingLog => window(10_000, 100),
-                Kind::Concurrency => (Some(10_000), None, Some(100)),
-                Kind::TokenBucket | Kind::LeakyBucket => (None, None, None),
+                AlgorithmKind::FixedWindow | AlgorithmKind::SlidingCounter => window(1_000_000_000, 1000),
+                AlgorithmKind::SlidingLog => window(10_000, 100),
+                AlgorithmKind::Concurrency => (Some(10_000), None, Some(100)),
+                AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket => (None, None, None),
             };
             let given = match kind {
-                Kind::TokenBucket | Kind::LeakyBucket => bucket(1_000_000, 1_000_000, 1000),
+                AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket => bucket(1_000_000, 1_000_000, 1000),
                 _ => Parameters { limit, window_ms, lease_ms, ..Parameters::default() },
             };
             all.push(Self::Granted(Algorithm::new(kind, &given)?));
         }
-        all.push(Self::Refused(Algorithm::new(Kind::TokenBucket, &bucket(1, 1, 3_600_000))?));
+        all.push(Self::Refused(Algorithm::new(AlgorithmKind::TokenBucket, &bucket(1, 1, 3_600_000))?));
         all.push(Self::Throttlecrab);
         Ok(all)
     }
@@ -180,7 +180,7 @@ async fn overhear(url: &str, algorithm: &Algorithm, key: &str) -> anyhow::Result
     let mut config = Config::load()?;
     config.flow.timeout_ms = 5000;
     let slot = SlotKey::new("bench", "limiter", key, false)?;
-    let lease = (algorithm.kind() == Kind::Concurrency).then(Uuid::new_v4);
+    let lease = (algorithm.kind() == AlgorithmKind::Concurrency).then(Uuid::new_v4);
     let take = Take { slot: &slot, algorithm, permits: 1, lease };
     let answer = Limiter::new(&config.redis, &config.flow)?.acquire(&[take]).await?;
     ensure!(answer.granted, "a first permit was refused");

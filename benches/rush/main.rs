@@ -18,11 +18,11 @@ mod bank;
 mod beside;
 mod callers;
 mod cases;
-mod figures;
 mod flow;
 mod hello;
 mod limiters;
 mod machine;
+mod medians;
 mod money;
 mod payers;
 mod processes;
@@ -197,7 +197,7 @@ async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<BTr
     for case in Case::ALL {
         let played = stage.play(case, seconds).await?;
         let cpu: Vec<String> = played.cpu_us.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
-        let (rate, cpu) = (figures::thousands(played.seen.per_second()), cpu.join(", "));
+        let (rate, cpu) = (medians::thousands(played.seen.per_second()), cpu.join(", "));
         eprintln!("{what}: {}: {rate} a second; µs of CPU each: {cpu}", case.title());
         round.insert(case.name(), played);
     }

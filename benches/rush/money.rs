@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::bank::{Bank, RATE};
-use crate::beside::{Found, Pair, Paying};
+use crate::beside::{Found, Pair, PayOutcome};
 use crate::cases::{self, Case, Stage};
 use crate::payers::Payers;
 use crate::processes::{self, Meter};
@@ -33,7 +33,7 @@ const RUN_UP: u64 = 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 const WARM_UP_S: u64 = 1;
 
-struct Shop<'a> {
+struct Stores<'a> {
     stage: Stage<'a>,
     /// The servers, and the bank.
     behind: Vec<(&'static str, u32)>,
@@ -64,7 +64,7 @@ pub async fn measure(
     let mut behind = servers.to_vec();
     behind.push(("bank", bank.process.pid));
     stage.behind.clear();
-    let mut shop = Shop { stage, behind, payers, bank, work, log };
+    let mut shop = Stores { stage, behind, payers, bank, work, log };
 
     shop.pair(true, WARM_UP_S, "warm-up").await?;
     let mut found = Found { seconds, rounds: Vec::new() };
@@ -83,7 +83,7 @@ fn payments_in(seconds: u64) -> u64 {
     RATE * (2 * seconds + SPARE_S)
 }
 
-impl Shop<'_> {
+impl Stores<'_> {
     async fn pair(&mut self, with_first: bool, seconds: u64, what: &str) -> anyhow::Result<Pair> {
         let pair = if with_first {
             let with = self.with(seconds).await?;
@@ -114,7 +114,7 @@ impl Shop<'_> {
         Ok(round)
     }
 
-    async fn with(&mut self, seconds: u64) -> anyhow::Result<Paying> {
+    async fn with(&mut self, seconds: u64) -> anyhow::Result<PayOutcome> {
         let due = self.payers.take(payments_in(seconds));
         self.start_paying().await?;
         let stop = CancellationToken::new();
@@ -133,7 +133,7 @@ impl Shop<'_> {
         let least = RATE as f64 * LEAST_PERCENT / 100.0;
         ensure!(bank >= least, "the bank took {bank:.0} payments a second, of {RATE}: the round does not count");
         ensure!(begun >= least, "{begun:.0} payments a second began, of {RATE}: the round does not count");
-        Ok(Paying { round, bank, begun, alone })
+        Ok(PayOutcome { round, bank, begun, alone })
     }
 
     /// Until some have gone.

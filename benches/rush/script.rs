@@ -5,7 +5,7 @@ use redis::{Connection, cmd};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::figures::Series;
+use crate::medians::Series;
 
 const SCRIPT: &str = include_str!("../../lua/reserve.lua");
 /// Where the keys of a run stand; nothing else uses this tag.

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::beside;
 use crate::cases::{Case, Round};
-use crate::figures::{Series, thousands, two_places};
 use crate::flow;
 use crate::machine::Machine;
+use crate::medians::{Series, thousands, two_places};
 use crate::script::{self, Run};
 use crate::settle::Settled;
 use crate::wrk::CONNECTIONS;

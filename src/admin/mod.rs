@@ -1,13 +1,13 @@
 //! The admin API's use cases: who signs in, and what people see and change of flow control. What an account may do is
 //! decided in `domain::account`; every change, and every attempt that was refused, is in the audit log.
 
-pub mod desk;
 pub mod password;
+pub mod policies;
 pub mod session;
 
 use crate::domain::account::Denied;
 use crate::domain::ids::Invalid;
-use crate::domain::limiter::{Algorithm, Kind, Parameters, WrongParameter};
+use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters, WrongParameter};
 use crate::flow::FlowError;
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
@@ -91,7 +91,7 @@ impl Console {
         let (limit, window_ms) = (Some(terms.login_limit), Some(terms.login_window_ms));
         let parameters = Parameters { limit, window_ms, ..Parameters::default() };
         // Exact: a window's edge would give twice as many tries.
-        let attempts = Algorithm::new(Kind::SlidingLog, &parameters)?;
+        let attempts = Algorithm::new(AlgorithmKind::SlidingLog, &parameters)?;
         Ok(Self { ledger, limiter, hasher: Hasher::new()?, attempts, terms })
     }
 }

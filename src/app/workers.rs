@@ -9,29 +9,29 @@ use anyhow::Context;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Parts, cashier, upkeep};
+use super::{Parts, payment_service_on, upkeep};
 use crate::config::Config;
-use crate::domain::signature::Secret;
-use crate::flow::adapt::Controller;
-use crate::flow::alarm::{AlarmTerms, Watch};
-use crate::flow::drain::{Drain, DrainTerms};
-use crate::flow::figures;
-use crate::flow::shop::{Herald, Line};
-use crate::flow::tell::Teller;
+use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
+use crate::flow::alarm_webhook::AlarmWebhook;
+use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
+use crate::flow::outflow_drain::{OutflowDrain, OutflowTerms};
+use crate::flow::policy_counts;
+use crate::flow::threshold_controller::ThresholdController;
 use crate::http;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
-use crate::pay::Cashier;
-use crate::pay::send::Sender;
+use crate::pay::PaymentService;
+use crate::pay::payment_sender::PaymentSender;
 use crate::queue::{Broker, Publisher, QueueError, Source};
-use crate::sale::deliver::Relay;
-use crate::sale::expire::Expiries;
+use crate::sale::expire::OrderExpiry;
 use crate::sale::fulfil::Fulfilment;
 use crate::sale::intake::Intake;
 use crate::sale::reconcile::DriftWatch;
+use crate::sale::relay::Relay;
 use crate::sale::{SaleError, Step};
 use crate::telemetry;
 use crate::worker::repeat;
+use seckill_webhook::Secret;
 
 /// The workers there are, by the names that `work --only` takes.
 pub const WORKERS: [&str; 15] = [
@@ -56,7 +56,7 @@ pub const WORKERS: [&str; 15] = [
 pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = telemetry::metrics();
     let parts = Parts::assemble(config)?;
-    let cashier = cashier(&parts.config, parts.shop.ledger.clone(), parts.bell.clone())?;
+    let payment_service = payment_service_on(&parts.config, parts.stores.ledger.clone(), parts.notifier.clone())?;
     if let Some(bind) = parts.config.work.metrics_bind {
         let metrics = metrics.clone();
         let show = move || App::new().configure(http::figures(metrics.clone()));
@@ -70,8 +70,8 @@ pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: Cancella
         parts.tasks.spawn(async move { _ = server.await });
     }
     parts.tasks.spawn(upkeep(metrics, parts.stop.clone()));
-    parts.guard(None);
-    spawn_workers(&parts, only.as_ref(), &cashier);
+    parts.supervise_refills(None);
+    spawn_workers(&parts, only.as_ref(), &payment_service);
     tracing::info!("working");
     stop.cancelled().await;
     parts.shut().await;
@@ -79,10 +79,10 @@ pub async fn work(config: Config, only: Option<BTreeSet<String>>, stop: Cancella
     Ok(())
 }
 
-pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cashier: &Cashier) {
+pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, payment_service: &PaymentService) {
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
-    let Parts { config, shop, bell, wakers, stop, tasks } = parts;
-    let ledger = &shop.ledger;
+    let Parts { config, stores, notifier, listener, stop, tasks } = parts;
+    let ledger = &stores.ledger;
     let broker = Broker::new(&config.amqp);
     let outbox_poll = Duration::from_millis(config.outbox.poll_ms);
     let retry = RetryTerms {
@@ -97,23 +97,23 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
         retry,
     };
     // A publisher of its own: an expiry that goes round again does not wait behind a batch of the relay's.
-    let expiries = Expiries {
+    let expiries = OrderExpiry {
         ledger: ledger.clone(),
         publisher: Arc::new(Publisher::new(broker.clone())),
-        bell: bell.clone(),
+        notifier: notifier.clone(),
         retry,
     };
 
     if wanted("relay") {
         let relay = relay.clone();
-        let wake = wakers.subscribe(Topic::Outbox);
+        let wake = listener.subscribe(Topic::Outbox);
         tasks.spawn(repeat("relay", outbox_poll, Some(wake), stop.clone(), move || {
             let relay = relay.clone();
             async move { relay.step().await }
         }));
     }
     if wanted("fulfil") {
-        let fulfilment = Fulfilment { ledger: ledger.clone(), bell: bell.clone(), retry };
+        let fulfilment = Fulfilment { ledger: ledger.clone(), notifier: notifier.clone(), retry };
         let intake = Intake::new(broker.clone(), Source::OrderPlaced, config.orders.batch_max);
         spawn_intake(parts, "fulfil", intake, move |bodies| {
             let fulfilment = fulfilment.clone();
@@ -129,32 +129,32 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
         });
     }
     if wanted("release") {
-        let (shop, batch_max) = (shop.clone(), config.outbox.batch_max);
-        let wake = wakers.subscribe(Topic::Outbox);
+        let (stores, batch_max) = (stores.clone(), config.outbox.batch_max);
+        let wake = listener.subscribe(Topic::Outbox);
         tasks.spawn(repeat("release", outbox_poll, Some(wake), stop.clone(), move || {
-            let shop = shop.clone();
-            async move { shop.release_units(batch_max).await }
+            let stores = stores.clone();
+            async move { stores.release_units(batch_max).await }
         }));
     }
     if wanted("waves") {
-        let (shop, batch_max) = (shop.clone(), config.outbox.batch_max);
+        let (stores, batch_max) = (stores.clone(), config.outbox.batch_max);
         let every = Duration::from_millis(config.reconcile.waves_interval_ms);
         tasks.spawn(repeat("waves", every, None, stop.clone(), move || {
-            let shop = shop.clone();
-            async move { shop.release_waves(batch_max).await }
+            let stores = stores.clone();
+            async move { stores.release_waves(batch_max).await }
         }));
     }
     if wanted("reconcile") {
-        let (shop, terms) = (shop.clone(), config.reconcile.clone());
+        let (stores, terms) = (stores.clone(), config.reconcile.clone());
         let every = Duration::from_millis(terms.interval_ms);
         tasks.spawn(repeat("reconcile", every, None, stop.clone(), move || {
-            let shop = shop.clone();
+            let stores = stores.clone();
             let (unconfirmed_after_ms, retire_after_ms) = (terms.unconfirmed_after_ms, terms.retire_after_ms);
-            async move { shop.finish_holds(unconfirmed_after_ms, retire_after_ms).await }
+            async move { stores.finish_holds(unconfirmed_after_ms, retire_after_ms).await }
         }));
     }
     if wanted("drift") {
-        let watch = Arc::new(Mutex::new(DriftWatch::new(shop.clone(), config.reconcile.retire_after_ms)));
+        let watch = Arc::new(Mutex::new(DriftWatch::new(stores.clone(), config.reconcile.retire_after_ms)));
         let every = Duration::from_millis(config.reconcile.drift_interval_ms);
         tasks.spawn(repeat("drift", every, None, stop.clone(), move || {
             let watch = Arc::clone(&watch);
@@ -162,15 +162,16 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
         }));
     }
     if wanted("figures") {
-        let shop = shop.clone();
+        let stores = stores.clone();
         tasks.spawn(repeat("figures", Duration::from_secs(15), None, stop.clone(), move || {
-            let shop = shop.clone();
-            async move { figures::write_minutes(&shop.ledger, &shop.gate).await.map(|()| Step::Idle) }
+            let stores = stores.clone();
+            async move { policy_counts::write_minutes(&stores.ledger, &stores.gate).await.map(|()| Step::Idle) }
         }));
     }
     if wanted("adapt") {
         let interval_ms = config.flow.adapt_interval_ms;
-        let controller = Controller::new(ledger.clone(), shop.gate.clone(), interval_ms.div_ceil(1000).cast_signed());
+        let controller =
+            ThresholdController::new(ledger.clone(), stores.gate.clone(), interval_ms.div_ceil(1000).cast_signed());
         let controller = Arc::new(Mutex::new(controller));
         tasks.spawn(repeat("adapt", Duration::from_millis(interval_ms), None, stop.clone(), move || {
             let controller = Arc::clone(&controller);
@@ -182,7 +183,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
             outbox_age_s: config.alarms.outbox_age_s.cast_signed(),
             refused_percent: config.alarms.refused_percent,
         };
-        let watch = Watch { ledger: ledger.clone(), gate: shop.gate.clone(), terms };
+        let watch = AlarmWatch { ledger: ledger.clone(), gate: stores.gate.clone(), terms };
         let every = Duration::from_millis(config.alarms.interval_ms);
         tasks.spawn(repeat("alarms", every, None, stop.clone(), move || {
             let watch = watch.clone();
@@ -193,35 +194,36 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
         && let Ok(secret) = Secret::parse(&config.alarms.webhook_secret)
     {
         let (ledger, url) = (ledger.clone(), config.alarms.webhook_url.clone());
-        let teller = Teller { ledger, url, secret, poster: Arc::default() };
+        let webhook = AlarmWebhook { ledger, url, secret, poster: Arc::default() };
         let every = Duration::from_millis(config.alarms.interval_ms);
         tasks.spawn(repeat("tell", every, None, stop.clone(), move || {
-            let teller = teller.clone();
-            async move { teller.step().await }
+            let webhook = webhook.clone();
+            async move { webhook.step().await }
         }));
     }
     if wanted("sweep") {
-        let (shop, terms, resend_after_ms) = (shop.clone(), config.reconcile.clone(), config.outbox.resend_after_ms);
+        let (stores, terms, resend_after_ms) =
+            (stores.clone(), config.reconcile.clone(), config.outbox.resend_after_ms);
         let (every, batch_max) = (Duration::from_millis(terms.sweep_interval_ms), config.orders.batch_max);
         tasks.spawn(repeat("sweep", every, None, stop.clone(), move || {
-            let (relay, expiries, shop, terms) = (relay.clone(), expiries.clone(), shop.clone(), terms.clone());
+            let (relay, expiries, stores, terms) = (relay.clone(), expiries.clone(), stores.clone(), terms.clone());
             async move {
                 let resent = relay.resend(resend_after_ms).await?;
                 if let Err(error) = relay.watch_dead_letters().await {
                     tracing::debug!(%error, "dead letters not looked at");
                 }
-                shop.retire_sales(terms.retire_after_ms).await?;
-                shop.ledger.clear_changes().await?;
+                stores.retire_sales(terms.retire_after_ms).await?;
+                stores.ledger.clear_changes().await?;
                 let swept = expiries.sweep(terms.sweep_grace_ms, batch_max).await?;
                 Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
             }
         }));
     }
     if wanted("outflow") {
-        spawn_outflow(parts, cashier);
+        spawn_outflow(parts, payment_service);
     }
     if wanted("pay") {
-        let sender = Sender::new(cashier.clone(), tasks.clone(), stop.clone());
+        let sender = PaymentSender::new(payment_service.clone(), tasks.clone(), stop.clone());
         let intake = Intake::new(broker, Source::PaymentRequested, config.payments.batch_max);
         spawn_intake(parts, "pay", intake, move |bodies| {
             let sender = sender.clone();
@@ -229,7 +231,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
         });
     }
     if wanted("ask") {
-        let (asker, watch) = (cashier.clone(), cashier.clone());
+        let (asker, watch) = (payment_service.clone(), payment_service.clone());
         let every = Duration::from_secs(1);
         tasks.spawn(repeat("ask", every, None, stop.clone(), move || {
             let asker = asker.clone();
@@ -246,20 +248,20 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, cash
 }
 
 fn spawn_shop(parts: &Parts, retry: RetryTerms) {
-    let (ledger, shop) = (parts.shop.ledger.clone(), &parts.config.shop);
-    let secrets = shop.webhook_secrets.iter().filter_map(|secret| Secret::parse(secret).ok()).collect();
-    let line = (!shop.webhook_url.is_empty()).then(|| Line { url: shop.webhook_url.clone(), secrets });
-    let herald = Herald::new(ledger, parts.wakers.clone(), line, retry, parts.tasks.clone());
-    let (every, wake) = (Duration::from_millis(parts.config.outbox.poll_ms), parts.wakers.subscribe(Topic::Orders));
+    let (ledger, stores) = (parts.stores.ledger.clone(), &parts.config.shop);
+    let secrets = stores.webhook_secrets.iter().filter_map(|secret| Secret::parse(secret).ok()).collect();
+    let line = (!stores.webhook_url.is_empty()).then(|| WebhookReceiver { url: stores.webhook_url.clone(), secrets });
+    let webhooks = OrderWebhooks::new(ledger, parts.listener.clone(), line, retry, parts.tasks.clone());
+    let (every, wake) = (Duration::from_millis(parts.config.outbox.poll_ms), parts.listener.subscribe(Topic::Orders));
     parts.tasks.spawn(repeat("shop", every, Some(wake), parts.stop.clone(), move || {
-        let herald = herald.clone();
-        async move { herald.step().await }
+        let webhooks = webhooks.clone();
+        async move { webhooks.step().await }
     }));
 }
 
-fn spawn_outflow(parts: &Parts, cashier: &Cashier) {
+fn spawn_outflow(parts: &Parts, payment_service: &PaymentService) {
     let terms = &parts.config.outflow;
-    let terms = DrainTerms {
+    let terms = OutflowTerms {
         request_timeout: Duration::from_millis(terms.request_timeout_ms),
         retry: RetryTerms {
             max_attempts: terms.max_attempts,
@@ -267,13 +269,13 @@ fn spawn_outflow(parts: &Parts, cashier: &Cashier) {
             backoff_max_ms: terms.backoff_max_ms,
         },
     };
-    let secrets = cashier.channels.iter().map(|channel| (channel.outflow(), channel.secret.clone())).collect();
-    let drain = Drain::new(parts.shop.ledger.clone(), terms, secrets, parts.tasks.clone());
-    let (every, wake) = (Duration::from_secs(1), parts.wakers.subscribe(Topic::Outflow));
-    let watch = drain.clone();
+    let secrets = payment_service.channels.iter().map(|channel| (channel.outflow(), channel.secret.clone())).collect();
+    let outflow_drain = OutflowDrain::new(parts.stores.ledger.clone(), terms, secrets, parts.tasks.clone());
+    let (every, wake) = (Duration::from_secs(1), parts.listener.subscribe(Topic::Outflow));
+    let watch = outflow_drain.clone();
     parts.tasks.spawn(repeat("outflow", every, Some(wake), parts.stop.clone(), move || {
-        let drain = drain.clone();
-        async move { drain.step().await }
+        let outflow_drain = outflow_drain.clone();
+        async move { outflow_drain.step().await }
     }));
     parts.tasks.spawn(repeat("outflow watch", every, None, parts.stop.clone(), move || {
         let watch = watch.clone();

@@ -1,20 +1,17 @@
 //! What is spoken to outside: payment channels, and receivers that take our requests over HTTP.
 
-pub mod post;
 pub mod sandbox;
-mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config;
-use crate::domain::ids::Invalid;
+
 use crate::domain::outflow::{Pace, PaceError};
-use crate::domain::payment::{About, Told};
-use crate::domain::signature::{Disbelief, Secret};
-use post::{Answer, PostError, Ready};
+use crate::domain::payment::{About, ChannelReport};
 use sandbox::Sandbox;
+use seckill_webhook::{HttpAnswer, InvalidSecret, PreparedRequest, Secret, SendError, SignatureError};
 
 /// A payment as a channel is asked for it.
 #[derive(Debug, Clone, Copy)]
@@ -26,8 +23,8 @@ pub struct Charge<'a> {
 
 /// What a channel answers to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
-    Told(Told),
+pub enum StatusReply {
+    ChannelReport(ChannelReport),
     /// It has never heard of it.
     Unknown,
     /// It did not say.
@@ -38,7 +35,7 @@ pub enum Asked {
 #[derive(Debug, thiserror::Error)]
 pub enum BadCallback {
     #[error(transparent)]
-    NotBelieved(#[from] Disbelief),
+    NotBelieved(#[from] SignatureError),
     #[error("it cannot be read: {0}")]
     Unreadable(String),
 }
@@ -78,7 +75,7 @@ pub enum BadChannel {
     #[error("channels.{0}: {1}")]
     Pace(&'static str, #[source] PaceError),
     #[error("channels.{0}: {1}")]
-    Secret(&'static str, #[source] Invalid),
+    Secret(&'static str, #[source] InvalidSecret),
 }
 
 impl Channels {
@@ -119,37 +116,37 @@ impl Channels {
 
 impl Channel {
     /// Prepares to ask for a payment: the connection is made, nothing is sent.
-    pub async fn prepare(&self, charge: &Charge<'_>, now_s: i64) -> Result<Ready, PostError> {
+    pub async fn prepare(&self, charge: &Charge<'_>, now_s: i64) -> Result<PreparedRequest, SendError> {
         let Provider::Sandbox(sandbox) = &self.provider;
         sandbox.prepare(charge, now_s).await
     }
 
     /// Sends what was prepared, now: with the first poll.
-    pub async fn send(&self, ready: Ready) -> Result<Answer, PostError> {
+    pub async fn send(&self, ready: PreparedRequest) -> Result<HttpAnswer, SendError> {
         let Provider::Sandbox(sandbox) = &self.provider;
         sandbox.send(ready).await
     }
 
     /// Keeps the connection of what is not to be sent after all.
-    pub fn keep(&self, ready: Ready) {
+    pub fn keep(&self, ready: PreparedRequest) {
         let Provider::Sandbox(sandbox) = &self.provider;
         sandbox.keep(ready);
     }
 
     /// Asks how it stands with a payment or refund, by the key that it was sent under.
-    pub async fn ask(&self, about: About) -> Result<Asked, PostError> {
+    pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
         let Provider::Sandbox(sandbox) = &self.provider;
         sandbox.ask(about).await
     }
 
     /// Reads a callback, if it is the channel's own.
-    pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<Told, BadCallback> {
+    pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
         let Provider::Sandbox(sandbox) = &self.provider;
         sandbox.read_callback(signed, body, now_s)
     }
 
     /// The channel's own books: money that has moved, after a place in them, and the place behind.
-    pub async fn movements(&self, after: i64) -> Result<(Vec<Told>, Option<i64>), PostError> {
+    pub async fn movements(&self, after: i64) -> Result<(Vec<ChannelReport>, Option<i64>), SendError> {
         let Provider::Sandbox(sandbox) = &self.provider;
         sandbox.movements(after).await
     }

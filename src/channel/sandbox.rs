@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::post::{Answer, PostError, Poster, Ready};
-use super::{Asked, BadCallback, Charge, Signed};
+use super::{BadCallback, Charge, Signed, StatusReply};
 use crate::domain::ids::OrderId;
-use crate::domain::payment::{About, Progress, Told};
-use crate::domain::signature::{Secret, signed_headers, verify};
+use crate::domain::payment::{About, ChannelReport, Progress};
+use seckill_webhook::{HttpAnswer, HttpSender, PreparedRequest, SendError};
+use seckill_webhook::{Secret, signed_headers, verify};
 
 /// Entries of the channel's books that are asked for at once.
 const PAGE: usize = 1000;
@@ -21,7 +21,7 @@ pub struct Sandbox {
     /// The first signs; a callback may be by any.
     secrets: Vec<Secret>,
     patience: Duration,
-    poster: Poster,
+    poster: HttpSender,
 }
 
 /// A payment or refund as the channel writes it.
@@ -50,23 +50,29 @@ struct Page {
 }
 
 impl Document {
-    fn told(self) -> Option<Told> {
+    fn told(self) -> Option<ChannelReport> {
         let about = match (self.order_id, self.payment_key) {
             (_, Some(payment)) => About::Refund { key: self.key, payment },
             (Some(order), None) => About::Payment { key: self.key, order: OrderId(order) },
             (None, None) => return None,
         };
         let (amount_cents, currency) = (self.amount_cents, self.currency);
-        Some(Told { about, progress: self.status, amount_cents, currency, reference: self.id.unwrap_or_default() })
+        Some(ChannelReport {
+            about,
+            progress: self.status,
+            amount_cents,
+            currency,
+            reference: self.id.unwrap_or_default(),
+        })
     }
 }
 
 impl Sandbox {
     pub fn new(url: &str, secrets: Vec<Secret>, patience: Duration) -> Self {
-        Self { url: url.trim_end_matches('/').to_owned(), secrets, patience, poster: Poster::default() }
+        Self { url: url.trim_end_matches('/').to_owned(), secrets, patience, poster: HttpSender::default() }
     }
 
-    pub async fn prepare(&self, charge: &Charge<'_>, now_s: i64) -> Result<Ready, PostError> {
+    pub async fn prepare(&self, charge: &Charge<'_>, now_s: i64) -> Result<PreparedRequest, SendError> {
         let Charge { about, amount_cents, currency } = charge;
         let (path, body) = match about {
             About::Payment { order, .. } => {
@@ -82,27 +88,27 @@ impl Sandbox {
         self.poster.prepare(&target, about.key(), &headers.unwrap_or_default(), body).await
     }
 
-    pub async fn send(&self, ready: Ready) -> Result<Answer, PostError> {
+    pub async fn send(&self, ready: PreparedRequest) -> Result<HttpAnswer, SendError> {
         self.poster.send(ready, self.patience).await
     }
 
-    pub fn keep(&self, ready: Ready) {
+    pub fn keep(&self, ready: PreparedRequest) {
         self.poster.keep(ready);
     }
 
-    pub async fn ask(&self, about: About) -> Result<Asked, PostError> {
+    pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
         let what = if about.is_refund() { "refunds" } else { "payments" };
         let target = format!("{}/v1/{what}/{}", self.url, about.key());
         let answer = self.poster.get(&target, self.patience).await?;
         let told = || serde_json::from_slice::<Document>(&answer.body).ok().and_then(Document::told);
         Ok(match answer.status {
-            200 => told().map_or_else(|| Asked::Unclear(answer.text()), Asked::Told),
-            404 if answer.text().contains("unknown") => Asked::Unknown,
-            status => Asked::Unclear(format!("{status} {}", answer.text())),
+            200 => told().map_or_else(|| StatusReply::Unclear(answer.text()), StatusReply::ChannelReport),
+            404 if answer.text().contains("unknown") => StatusReply::Unknown,
+            status => StatusReply::Unclear(format!("{status} {}", answer.text())),
         })
     }
 
-    pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<Told, BadCallback> {
+    pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
         verify(&self.secrets, signed.id, signed.timestamp, signed.signature, body, now_s)?;
         let unreadable = |error: &dyn std::fmt::Display| BadCallback::Unreadable(error.to_string());
         let callback: Callback = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
@@ -119,12 +125,12 @@ impl Sandbox {
         Ok(told)
     }
 
-    pub async fn movements(&self, after: i64) -> Result<(Vec<Told>, Option<i64>), PostError> {
+    pub async fn movements(&self, after: i64) -> Result<(Vec<ChannelReport>, Option<i64>), SendError> {
         let target = format!("{}/v1/ledger?after={after}&limit={PAGE}", self.url);
         let answer = self.poster.get(&target, self.patience).await?;
         let page: Page = match answer.status {
-            200 => serde_json::from_slice(&answer.body).map_err(|error| PostError::Lost(error.to_string()))?,
-            status => return Err(PostError::Lost(format!("{status} {}", answer.text()))),
+            200 => serde_json::from_slice(&answer.body).map_err(|error| SendError::Lost(error.to_string()))?,
+            status => return Err(SendError::Lost(format!("{status} {}", answer.text()))),
         };
         Ok((page.entries.into_iter().filter_map(Document::told).collect(), page.next))
     }
@@ -146,7 +152,7 @@ mod tests {
         Sandbox::new("http://127.0.0.1:1/", secrets.into(), Duration::from_secs(1))
     }
 
-    fn read(kind: &str, data: &serde_json::Value) -> Result<Told, BadCallback> {
+    fn read(kind: &str, data: &serde_json::Value) -> Result<ChannelReport, BadCallback> {
         let sandbox = sandbox();
         let body = json!({ "type": kind, "timestamp": "2026-01-01T00:00:00Z", "data": data }).to_string();
         let signature = sandbox.secrets[1].sign("msg_1", NOW, body.as_bytes());

@@ -7,7 +7,7 @@ use clap::Subcommand;
 
 use super::ACTOR;
 use crate::admin::password::hash_new;
-use crate::app::shop;
+use crate::app::stores;
 use crate::config::Config;
 use crate::domain::account::{AccountName, AccountRole, NewPassword};
 
@@ -28,7 +28,7 @@ impl AdminCommand {
         let Self::Create { name, role } = self;
         let name = AccountName::parse(&name, "name")?;
         let hash = hash_new(NewPassword::parse(password()?)?)?;
-        if !shop(config)?.ledger.create_account(&name, role, &hash, ACTOR).await? {
+        if !stores(config)?.ledger.create_account(&name, role, &hash, ACTOR).await? {
             bail!("there is an account {name} already");
         }
         tracing::info!(%name, role = role.as_str(), "account created");

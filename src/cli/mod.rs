@@ -20,7 +20,7 @@ use crate::app::{Service, WORKERS, work};
 use crate::config::{self, Config};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::{SaleStatus, Wave};
-use crate::sandbox::Sandbox;
+use seckill_sandbox::Sandbox;
 
 /// A check that could not be made at all, as against one that failed: exit code 2.
 #[derive(Debug, thiserror::Error)]
@@ -253,7 +253,7 @@ impl Cli {
                 runtime()?.block_on(command.run(config))
             }
             Program::ChannelSandbox => {
-                let config = config::Sandbox::load()?;
+                let config = config::sandbox_settings(&std::env::vars().collect())?;
                 runtime()?.block_on(channel_sandbox(config))
             }
         }
@@ -307,7 +307,7 @@ async fn serve(config: Config, with_workers: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn channel_sandbox(config: config::Sandbox) -> anyhow::Result<ExitCode> {
+async fn channel_sandbox(config: seckill_sandbox::Settings) -> anyhow::Result<ExitCode> {
     let stop = terminated()?;
     let sandbox = Sandbox::bind(&config)?;
     let stopper = sandbox.stopper();

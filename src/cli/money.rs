@@ -6,7 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{ACTOR, Format, print};
-use crate::app::till_of_money;
+use crate::app::payment_service;
 use crate::config::Config;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::RefundReason;
@@ -57,14 +57,16 @@ pub enum RefundsCommand {
 
 impl PaymentsCommand {
     pub async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let cashier = till_of_money(config)?;
+        let payment_service = payment_service(config)?;
         match self {
-            Self::List { format, limit } => print::rows(cashier.ledger.payments(limit).await?.into_iter(), format),
+            Self::List { format, limit } => {
+                print::rows(payment_service.ledger.payments(limit).await?.into_iter(), format)
+            }
             Self::SetAside { format, limit } => {
-                print::rows(cashier.ledger.callbacks_set_aside(limit).await?.into_iter(), format)
+                print::rows(payment_service.ledger.callbacks_set_aside(limit).await?.into_iter(), format)
             }
             Self::Settle { ids } => {
-                let settled = cashier.ledger.settle_set_aside(&ids, ACTOR).await?;
+                let settled = payment_service.ledger.settle_set_aside(&ids, ACTOR).await?;
                 println!("{}", json!({ "settled": settled }));
                 Ok(())
             }
@@ -74,12 +76,14 @@ impl PaymentsCommand {
 
 impl RefundsCommand {
     pub async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let cashier = till_of_money(config)?;
+        let payment_service = payment_service(config)?;
         match self {
-            Self::List { format, limit } => print::rows(cashier.ledger.refunds(limit).await?.into_iter(), format),
+            Self::List { format, limit } => {
+                print::rows(payment_service.ledger.refunds(limit).await?.into_iter(), format)
+            }
             Self::Create { order, reason } => {
                 let reason = RefundReason::parse(&reason)?;
-                match cashier.refund(None, ACTOR, OrderId(order), &reason).await? {
+                match payment_service.refund(None, ACTOR, OrderId(order), &reason).await? {
                     RefundAsked::Refund(id, status) => {
                         println!("{}", json!({ "refund_id": id, "status": status }));
                         Ok(())
@@ -89,7 +93,7 @@ impl RefundsCommand {
                 }
             }
             Self::Retry { refund } => {
-                if !cashier.ledger.retry_refund(refund, ACTOR).await? {
+                if !payment_service.ledger.retry_refund(refund, ACTOR).await? {
                     bail!("there is no refund {refund} that was refused");
                 }
                 Ok(())

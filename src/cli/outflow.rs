@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Format, print};
-use crate::app::shop;
+use crate::app::stores;
 use crate::config::Config;
 use crate::domain::outflow::Pace;
 use crate::ledger::LedgerError;
-use crate::ledger::outflow::{ChannelFigures, Enqueued, NewItem, ParkedItem};
+use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem, ParkedItem};
 
 /// Who the audit log says it was.
 const ACTOR: &str = "command line";
@@ -81,7 +81,7 @@ pub enum OutflowCommand {
 
 impl OutflowCommand {
     pub async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let ledger = shop(config)?.ledger;
+        let ledger = stores(config)?.ledger;
         let known = |done: bool, name: &str| if done { Ok(()) } else { bail!("there is no outflow {name}") };
         match self {
             Self::Create { name, rate, target, jitter_ms, capacity } => {

@@ -5,13 +5,13 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{ACTOR, Format, print};
-use crate::app::shop;
+use crate::app::stores;
 use crate::config::Config;
 use crate::domain::account::AccountName;
-use crate::domain::limiter::Kind;
+use crate::domain::limiter::AlgorithmKind;
 use crate::domain::policy::{Name, Role, WhenDown};
 use crate::domain::policy_form::{PolicyForm, names};
-use crate::flow::policies;
+use crate::flow::policy_changes;
 
 #[derive(Subcommand)]
 pub enum AppCommand {
@@ -59,7 +59,7 @@ pub struct SetArgs {
     name: String,
     /// fixed-window, sliding-log, sliding-counter, token-bucket, concurrency or leaky-bucket
     #[arg(long)]
-    algorithm: Kind,
+    algorithm: AlgorithmKind,
     /// Permits in a window, or at once (concurrency); -1 is no limit
     #[arg(long, allow_hyphen_values = true)]
     limit: Option<i64>,
@@ -102,7 +102,7 @@ pub struct SetArgs {
 
 pub async fn create_app(config: &Config, name: &str) -> anyhow::Result<()> {
     let app = Name::parse(name, "name")?;
-    let token = policies::create_app(&shop(config)?.ledger, &app, ACTOR).await?;
+    let token = policy_changes::create_app(&stores(config)?.ledger, &app, ACTOR).await?;
     println!("{}", json!({ "token": token }));
     Ok(())
 }
@@ -113,23 +113,23 @@ pub async fn run(config: &Config, command: PolicyCommand) -> anyhow::Result<()> 
         PolicyCommand::Grant { app, account, role } => {
             let app = Name::parse(&app, "app")?;
             let account = AccountName::parse(&account, "account")?;
-            Ok(policies::grant(&shop(config)?.ledger, &app, &account, Some(role), ACTOR).await?)
+            Ok(policy_changes::grant(&stores(config)?.ledger, &app, &account, Some(role), ACTOR).await?)
         }
         PolicyCommand::List { app, format } => {
             let app = app.map(|app| Name::parse(&app, "app")).transpose()?;
-            let policies = shop(config)?.ledger.policies(app.as_ref()).await?;
+            let policies = stores(config)?.ledger.policies(app.as_ref()).await?;
             print::rows(policies.iter().map(print::PolicyLine::from), format)
         }
         PolicyCommand::Delete { app, name } => {
             let name = Name::parse(&name, "name")?;
-            told(policies::delete(&shop(config)?.ledger, &name, &names(&app)?, ACTOR).await?);
+            told(policy_changes::delete(&stores(config)?.ledger, &name, &names(&app)?, ACTOR).await?);
             Ok(())
         }
     }
 }
 
 async fn set(config: &Config, args: SetArgs) -> anyhow::Result<()> {
-    let ledger = shop(config)?.ledger;
+    let ledger = stores(config)?.ledger;
     let breaker = args.breaker.as_deref().map(serde_json::from_str).transpose();
     let Ok(breaker) = breaker else { bail!("breaker must be a JSON object of its terms") };
     let form = PolicyForm {
@@ -155,7 +155,7 @@ async fn set(config: &Config, args: SetArgs) -> anyhow::Result<()> {
             tracing::warn!(%app, "there is no such application yet: `seckill app create` makes it");
         }
     }
-    told(policies::set(&ledger, policy, ACTOR).await?);
+    told(policy_changes::set(&ledger, policy, ACTOR).await?);
     Ok(())
 }
 

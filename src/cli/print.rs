@@ -9,12 +9,12 @@ use serde::Serialize;
 use super::Format;
 use crate::domain::limiter::Parameters;
 use crate::domain::policy::{Name, Policy};
-use crate::domain::sale::Standing;
-use crate::ledger::alarms::Alarm;
-use crate::ledger::orders::OwnedOrder;
+use crate::domain::sale::SalePhase;
+use crate::ledger::flow::alarms::Alarm;
+use crate::ledger::orders::read::OwnedOrder;
 use crate::ledger::outbox::ParkedRow;
-use crate::ledger::sales::SaleFigures;
-use crate::pay::compare::ChannelVerdict;
+use crate::ledger::sales::terms::SaleFigures;
+use crate::pay::compare_books::ChannelVerdict;
 use crate::sale::audit::SaleVerdict;
 
 /// Prints rows of one kind; the fields of `T` are the columns.
@@ -106,7 +106,7 @@ pub struct SaleLine {
     stock: i64,
     per_user: u32,
     min_level: i64,
-    status: Standing,
+    status: SalePhase,
     starts_at: String,
     ends_at: String,
     pay_within_s: i64,

@@ -9,13 +9,13 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{TokenArgs, ask, print};
-use crate::app::shop;
+use crate::app::stores;
 use crate::config::Config;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::http::Tokens;
-use crate::load::{self, Buyer, Plan, Shape, Verdict};
-use crate::sale::Shop;
+use crate::sale::Stores;
 use crate::sale::audit::SaleVerdict;
+use seckill_load::{Buyer, Plan, Shape, Verdict};
 
 #[derive(clap::Args)]
 pub struct LoadArgs {
@@ -75,13 +75,13 @@ fn percent(text: &str) -> Result<f64, String> {
 const TOKEN_S: i64 = 3600;
 
 pub async fn load(config: &Config, args: LoadArgs) -> anyhow::Result<ExitCode> {
-    let shop = shop(config)?;
+    let stores = stores(config)?;
     let sale = match args.sale {
         Some(id) => SaleId::from_db(id),
-        None => newest_sale(&shop).await?,
+        None => newest_sale(&stores).await?,
     };
     let paced = args.rate.is_some() || args.seconds.is_some();
-    let figures = shop.ledger.sale_figures(Some(sale), 1).await?;
+    let figures = stores.ledger.sale_figures(Some(sale), 1).await?;
     let mut plan = Plan {
         base: args.base.unwrap_or_else(|| format!("http://{}", config.http.bind)),
         sale_id: sale.get(),
@@ -100,21 +100,21 @@ pub async fn load(config: &Config, args: LoadArgs) -> anyhow::Result<ExitCode> {
     [plan.early, plan.doubles, plan.unknown, plan.forged] = shares;
     // New buyers every time: a rush that meets its own orders again would tell little.
     let prefix = format!("rush-{}-", &Uuid::new_v4().simple().to_string()[..8]);
-    let mint = Mint::new(config, &shop).await?;
+    let mint = Mint::new(config, &stores).await?;
     let buyers = (0..plan.identities())
         .map(|n| {
             let user = format!("{prefix}{n}");
             Ok(Buyer { token: mint.token(&user, i64::from(i32::MAX), TOKEN_S)?, user })
         })
         .collect::<anyhow::Result<_>>()?;
-    let report = load::run(&plan, buyers, true).await?;
+    let report = seckill_load::run(&plan, buyers, true).await?;
     eprintln!("{}", report.render_text());
 
     let orders: Vec<OrderId> =
         report.accepted.iter().filter_map(|a| Uuid::try_parse(&a.order_id).ok().map(OrderId)).collect();
-    let known = shop.ledger.known_orders(&orders).await?.len();
+    let known = stores.ledger.known_orders(&orders).await?.len();
     let lost = orders.len().saturating_sub(known);
-    let verdict = shop.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale has gone")?;
+    let verdict = stores.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale has gone")?;
     eprintln!("promised with a 202: {}, of them in the ledger: {known}", orders.len());
     let write = |file: PathBuf, text: String| {
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
@@ -138,7 +138,7 @@ pub async fn load(config: &Config, args: LoadArgs) -> anyhow::Result<ExitCode> {
 
 /// The verdict for the page.
 fn in_words(verdict: &SaleVerdict, promised: usize, lost: usize) -> Verdict {
-    let grouped = |number: i64| u64::try_from(number).map_or_else(|_| number.to_string(), load::grouped);
+    let grouped = |number: i64| u64::try_from(number).map_or_else(|_| number.to_string(), seckill_load::grouped);
     let flight = verdict.in_flight;
     let state = match (verdict.at_rest, verdict.retired, verdict.redis_compared) {
         (true, true, _) => "long over".to_owned(),
@@ -172,8 +172,8 @@ fn in_words(verdict: &SaleVerdict, promised: usize, lost: usize) -> Verdict {
                 "Promised with a 202",
                 format!(
                     "{} orders, of them in the ledger {}",
-                    load::grouped(promised as u64),
-                    load::grouped((promised - lost) as u64)
+                    seckill_load::grouped(promised as u64),
+                    seckill_load::grouped((promised - lost) as u64)
                 ),
             ),
             ("Stock in all", of_stock(verdict.total_stock)),
@@ -185,14 +185,14 @@ fn in_words(verdict: &SaleVerdict, promised: usize, lost: usize) -> Verdict {
     }
 }
 
-async fn newest_sale(shop: &Shop) -> anyhow::Result<SaleId> {
-    let newest = shop.ledger.sale_figures(None, 1).await?;
+async fn newest_sale(stores: &Stores) -> anyhow::Result<SaleId> {
+    let newest = stores.ledger.sale_figures(None, 1).await?;
     Ok(newest.first().context("there is no sale: make one with `seckill sale create`")?.sale.id)
 }
 
 pub async fn tokens(config: &Config, args: TokenArgs) -> anyhow::Result<()> {
-    let shop = shop(config)?;
-    let mint = Mint::new(config, &shop).await?;
+    let stores = stores(config)?;
+    let mint = Mint::new(config, &stores).await?;
     match (args.user, args.count, args.prefix, args.out) {
         (Some(user), ..) => println!("{}", mint.token(&user, args.level, args.ttl)?),
         (None, Some(count), Some(prefix), Some(file)) => {
@@ -215,13 +215,13 @@ struct Mint {
 }
 
 impl Mint {
-    async fn new(config: &Config, shop: &Shop) -> anyhow::Result<Self> {
+    async fn new(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
         if !config.dev {
             bail!("tokens are made in development mode only (SECKILL_DEV=1)");
         }
         Ok(Self {
             tokens: Tokens::new(&config.auth.jwt_secret, &config.auth.jwt_public_key, config.dev)?,
-            now_s: shop.ledger.now_ms().await? / 1000,
+            now_s: stores.ledger.now_ms().await? / 1000,
         })
     }
 

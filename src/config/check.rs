@@ -1,7 +1,7 @@
 //! What settings must be, and which variable mends one that is not.
 
-use super::{Config, ConfigError, Sandbox};
-use crate::domain::signature::Secret;
+use super::{Config, ConfigError};
+use seckill_webhook::Secret;
 
 /// A secret for development mode alone, so that `SECKILL_DEV=1` is enough to start.
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
@@ -130,7 +130,7 @@ impl Config {
             let variable = "SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS";
             return wrong("outflow.request_timeout_ms", "must be 100 to 60000", variable);
         }
-        self.sandbox = self.sandbox.checked(self.dev)?;
+        self.sandbox = sandbox(self.sandbox, self.dev)?;
         Ok(self)
     }
 
@@ -186,36 +186,37 @@ impl Config {
     }
 }
 
-impl Sandbox {
-    /// A service that has no such channel needs no secret for it.
-    pub(super) fn checked(mut self, dev: bool) -> Result<Self, ConfigError> {
-        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
-        if dev && self.secret.is_empty() {
-            DEV_SANDBOX_SECRET.clone_into(&mut self.secret);
-        }
-        if !self.secret.is_empty() && Secret::parse(&self.secret).is_err() {
-            let problem = "must be whsec_ and base64 of 24 to 64 bytes";
-            return wrong("sandbox.secret", problem, "SECKILL_SANDBOX__SECRET");
-        }
-        if self.data_file.is_empty() {
-            return wrong("sandbox.data_file", "is missing", "SECKILL_SANDBOX__DATA_FILE");
-        }
-        if !is_address(&self.callback_url) {
-            return wrong("sandbox.callback_url", NO_ADDRESS, "SECKILL_SANDBOX__CALLBACK_URL");
-        }
-        for (rate, setting, variable) in [
-            (self.pay_rate, "sandbox.pay_rate", "SECKILL_SANDBOX__PAY_RATE"),
-            (self.refund_rate, "sandbox.refund_rate", "SECKILL_SANDBOX__REFUND_RATE"),
-        ] {
-            if !(1..=100_000).contains(&rate) {
-                return wrong(setting, "must be 1 to 100000", variable);
-            }
-        }
-        if self.confirm_ms > 86_400_000 {
-            return wrong("sandbox.confirm_ms", "must be at most 86400000, a day", "SECKILL_SANDBOX__CONFIRM_MS");
-        }
-        Ok(self)
+/// Checks the sandbox bank's settings. A service without such a channel needs no secret for it.
+pub(super) fn sandbox(
+    mut settings: seckill_sandbox::Settings,
+    dev: bool,
+) -> Result<seckill_sandbox::Settings, ConfigError> {
+    let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+    if dev && settings.secret.is_empty() {
+        DEV_SANDBOX_SECRET.clone_into(&mut settings.secret);
     }
+    if !settings.secret.is_empty() && Secret::parse(&settings.secret).is_err() {
+        let problem = "must be whsec_ and base64 of 24 to 64 bytes";
+        return wrong("sandbox.secret", problem, "SECKILL_SANDBOX__SECRET");
+    }
+    if settings.data_file.is_empty() {
+        return wrong("sandbox.data_file", "is missing", "SECKILL_SANDBOX__DATA_FILE");
+    }
+    if !is_address(&settings.callback_url) {
+        return wrong("sandbox.callback_url", NO_ADDRESS, "SECKILL_SANDBOX__CALLBACK_URL");
+    }
+    for (rate, setting, variable) in [
+        (settings.pay_rate, "sandbox.pay_rate", "SECKILL_SANDBOX__PAY_RATE"),
+        (settings.refund_rate, "sandbox.refund_rate", "SECKILL_SANDBOX__REFUND_RATE"),
+    ] {
+        if !(1..=100_000).contains(&rate) {
+            return wrong(setting, "must be 1 to 100000", variable);
+        }
+    }
+    if settings.confirm_ms > 86_400_000 {
+        return wrong("sandbox.confirm_ms", "must be at most 86400000, a day", "SECKILL_SANDBOX__CONFIRM_MS");
+    }
+    Ok(settings)
 }
 
 fn is_address(text: &str) -> bool {

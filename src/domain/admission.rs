@@ -4,7 +4,7 @@ use super::ids::{Epoch, OrderId, Shard, Units, UserId};
 
 /// One buyer's request for units of a sale.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct ReserveRequest {
     pub order: OrderId,
     pub user: UserId,
     /// The caller's network address, as limits see it: an IPv4 address, or an IPv6 /64.

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// Kinds of alarms. docs/runbooks says what to do about each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum AlarmKind {
     /// Messages that are not sent again by themselves.
     Parked,
     /// Rows of the outbox that nobody carries out.
@@ -25,7 +25,7 @@ pub enum Kind {
     MoneyStuck,
 }
 
-impl Kind {
+impl AlarmKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Parked => "parked",

@@ -58,7 +58,7 @@ impl BreakerTerms {
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CallOutcome {
     pub failed: bool,
     pub took_ms: u64,
 }
@@ -149,7 +149,7 @@ impl Breaker {
     }
 
     /// Hears how a call ended. Returns whether the breaker opened because of it.
-    pub fn report(&mut self, now_ms: u64, outcome: Outcome) -> bool {
+    pub fn report(&mut self, now_ms: u64, outcome: CallOutcome) -> bool {
         let bad = outcome.failed || outcome.took_ms >= self.terms.slow_ms;
         match &mut self.state {
             State::Open { .. } => return false, // a straggler from before
@@ -195,9 +195,9 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    const FINE: Outcome = Outcome { failed: false, took_ms: 5 };
-    const BROKEN: Outcome = Outcome { failed: true, took_ms: 5 };
-    const SLOW: Outcome = Outcome { failed: false, took_ms: 2_000 };
+    const FINE: CallOutcome = CallOutcome { failed: false, took_ms: 5 };
+    const BROKEN: CallOutcome = CallOutcome { failed: true, took_ms: 5 };
+    const SLOW: CallOutcome = CallOutcome { failed: false, took_ms: 2_000 };
 
     fn breaker() -> Breaker {
         Breaker::new(BreakerTerms { min_calls: 10, ..BreakerTerms::default() })

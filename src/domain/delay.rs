@@ -1,4 +1,4 @@
-//! How long to wait: the ladder of delay queues, and backoff between attempts.
+//! The ladder of delay queues: which delays have a queue of their own.
 
 /// The delays that have a queue of their own, in milliseconds, shortest first. A queue expires messages only at its
 /// head, so every distinct delay needs its own; any other delay is made of these.
@@ -8,14 +8,6 @@ pub const LADDER_MS: [i64; 9] = [1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 30
 /// A message that comes out early is sent round again, so the last wait overshoots by less than a second.
 pub fn rung_for(remaining_ms: i64) -> i64 {
     LADDER_MS.into_iter().rev().find(|rung| *rung <= remaining_ms).unwrap_or(LADDER_MS[0])
-}
-
-/// Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"): after `attempts` failures, a
-/// point between half of and the whole of `base_ms` doubled that often, capped. `unit` is a random number in 0..1.
-pub fn backoff_ms(attempts: u32, base_ms: u64, cap_ms: u64, unit: f64) -> u64 {
-    let doubled = base_ms.saturating_mul(1_u64 << attempts.saturating_sub(1).min(32));
-    let whole = doubled.min(cap_ms);
-    whole / 2 + ((whole / 2) as f64 * unit.clamp(0.0, 1.0)) as u64
 }
 
 #[cfg(test)]
@@ -42,13 +34,6 @@ mod tests {
                 hops += 1;
             }
             prop_assert!(now - due < LADDER_MS[0] && hops < 40, "{now} for {due} in {hops}");
-        }
-
-        #[test]
-        fn backoff_grows_and_stays_under_its_cap(attempts in 1_u32..100, unit in 0.0..1.0_f64) {
-            let wait = backoff_ms(attempts, 100, 60_000, unit);
-            prop_assert!((50..=60_000).contains(&wait));
-            prop_assert!(backoff_ms(attempts + 1, 100, 60_000, unit) >= wait);
         }
     }
 }

@@ -8,7 +8,7 @@ use super::payment::PaymentId;
 
 /// What an outbox row asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum OutboxKind {
     OrderPlaced,
     OrderExpire,
     HoldRelease,
@@ -16,7 +16,7 @@ pub enum Kind {
     PaymentRequested,
 }
 
-impl Kind {
+impl OutboxKind {
     pub const ALL: [Self; 5] =
         [Self::OrderPlaced, Self::OrderExpire, Self::HoldRelease, Self::WaveRelease, Self::PaymentRequested];
 
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn a_message_id_is_stable_and_one_a_kind() {
         let order = OrderId(Uuid::from_u128(7));
-        let ids = Kind::ALL.map(|kind| kind.message_id(order));
-        assert_eq!(ids, Kind::ALL.map(|kind| kind.message_id(order)));
+        let ids = OutboxKind::ALL.map(|kind| kind.message_id(order));
+        assert_eq!(ids, OutboxKind::ALL.map(|kind| kind.message_id(order)));
         assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
     }
 

@@ -1,7 +1,6 @@
 //! What the business is made of. Pure: no I/O, no clock, no framework.
 
 pub mod account;
-pub mod adapt;
 pub mod admission;
 pub mod alarm;
 pub mod breaker;
@@ -15,6 +14,6 @@ pub mod payment;
 pub mod policy;
 pub mod policy_form;
 pub mod sale;
-pub mod signature;
 pub mod step;
+pub mod threshold;
 pub mod warning;

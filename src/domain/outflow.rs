@@ -65,7 +65,7 @@ impl Pace {
 
 /// What came of a request to the receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DeliveryOutcome {
     Done,
     /// It may or may not have taken effect: the same key again.
     TryAgain(String),
@@ -75,7 +75,7 @@ pub enum Verdict {
     NotNow(Duration),
 }
 
-impl Verdict {
+impl DeliveryOutcome {
     /// By the status of an answer; redirects are not followed, so they are refusals.
     pub fn of(status: u16, retry_after: Option<Duration>, body: &str) -> Self {
         match status {
@@ -100,13 +100,13 @@ mod tests {
 
     #[test]
     fn what_a_status_means() {
-        assert_eq!(Verdict::of(204, None, ""), Verdict::Done);
-        assert!(matches!(Verdict::of(503, None, ""), Verdict::TryAgain(_)));
-        assert!(matches!(Verdict::of(408, None, ""), Verdict::TryAgain(_)));
-        assert!(matches!(Verdict::of(302, None, ""), Verdict::Refused(_)));
-        assert_eq!(Verdict::of(422, None, "no"), Verdict::Refused("422 no".into()));
-        assert_eq!(Verdict::of(429, None, ""), Verdict::NotNow(REST));
-        assert_eq!(Verdict::of(429, Some(Duration::MAX), ""), Verdict::NotNow(REST_MAX));
+        assert_eq!(DeliveryOutcome::of(204, None, ""), DeliveryOutcome::Done);
+        assert!(matches!(DeliveryOutcome::of(503, None, ""), DeliveryOutcome::TryAgain(_)));
+        assert!(matches!(DeliveryOutcome::of(408, None, ""), DeliveryOutcome::TryAgain(_)));
+        assert!(matches!(DeliveryOutcome::of(302, None, ""), DeliveryOutcome::Refused(_)));
+        assert_eq!(DeliveryOutcome::of(422, None, "no"), DeliveryOutcome::Refused("422 no".into()));
+        assert_eq!(DeliveryOutcome::of(429, None, ""), DeliveryOutcome::NotNow(REST));
+        assert_eq!(DeliveryOutcome::of(429, Some(Duration::MAX), ""), DeliveryOutcome::NotNow(REST_MAX));
     }
 
     #[test]

@@ -160,7 +160,7 @@ pub enum Progress {
 
 /// What a channel says: by a callback, or because it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ChannelReport {
     pub about: About,
     pub progress: Progress,
     pub amount_cents: i64,

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::breaker::BreakerTerms;
 use super::ids::Invalid;
-use super::limiter::{Algorithm, Kind, Parameters, WrongParameter};
+use super::limiter::{Algorithm, AlgorithmKind, Parameters, WrongParameter};
 
 /// The name of an application or a policy: 1 to 64 of `A-Z a-z 0-9 _ . -`, the first a letter or a digit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ToSchema)]
@@ -185,7 +185,7 @@ impl NewPolicy {
         }
         // Purchases are limited inside the one script that sells, which has fixed windows.
         let purchases = self.apps.iter().any(|app| app.as_str() == HOUSE_APP);
-        if purchases && (self.apps.len() > 1 || self.algorithm.kind() != Kind::FixedWindow) {
+        if purchases && (self.apps.len() > 1 || self.algorithm.kind() != AlgorithmKind::FixedWindow) {
             return Err(Invalid::new(
                 "algorithm",
                 "must be fixed-window for the app seckill, which shares its policies with no other",

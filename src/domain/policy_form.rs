@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::breaker::BreakerTerms;
 use super::ids::Invalid;
-use super::limiter::{Algorithm, Kind, Parameters};
+use super::limiter::{Algorithm, AlgorithmKind, Parameters};
 use super::policy::{Excess, Name, NewPolicy, Range, WhenDown, WrongPolicy};
 
 /// The terms of a policy; which of them an algorithm takes, docs/limits.md says.
@@ -16,7 +16,7 @@ pub struct PolicyForm {
     /// The applications that may use it. The first one, when it is made, is its home.
     #[schema(min_items = 1, max_items = 100)]
     pub apps: Vec<String>,
-    pub algorithm: Kind,
+    pub algorithm: AlgorithmKind,
     /// Permits in a window, or at once (concurrency); -1 is no limit.
     #[schema(nullable = false)]
     pub limit: Option<i64>,
@@ -64,13 +64,13 @@ impl PolicyForm {
 
     /// The policy that this makes under a name; what its parts cannot say alone is still to be checked.
     pub fn named(self, name: &str) -> Result<NewPolicy, WrongPolicy> {
-        let is_bucket = matches!(self.algorithm, Kind::TokenBucket | Kind::LeakyBucket);
+        let is_bucket = matches!(self.algorithm, AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket);
         let parameters = Parameters {
             limit: self.limit,
             window_ms: self.window_ms,
             rate: self.rate,
             capacity: self.capacity.or(self.rate.filter(|_| is_bucket)),
-            lease_ms: self.lease_ms.or((self.algorithm == Kind::Concurrency).then_some(Self::LEASE_MS)),
+            lease_ms: self.lease_ms.or((self.algorithm == AlgorithmKind::Concurrency).then_some(Self::LEASE_MS)),
         };
         let range = match (self.floor, self.ceiling, self.target_ms) {
             (Some(floor), Some(ceiling), target_ms) => Some(Range { floor, ceiling, target_ms }),

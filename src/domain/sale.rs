@@ -66,7 +66,7 @@ impl fmt::Display for SaleStatus {
 /// How a sale stands at a moment, in one word for the reader of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum SalePhase {
     Scheduled,
     Open,
     Paused,
@@ -103,13 +103,13 @@ impl Sale {
         if self.is_open_at(now_ms) { &self.purchase_key } else { &self.waiting_key }
     }
 
-    pub fn standing_at(&self, now_ms: i64) -> Standing {
+    pub fn standing_at(&self, now_ms: i64) -> SalePhase {
         match self.status {
-            SaleStatus::Closed => Standing::Ended,
-            _ if now_ms >= self.ends_at_ms => Standing::Ended,
-            SaleStatus::Paused => Standing::Paused,
-            SaleStatus::Open if now_ms < self.starts_at_ms => Standing::Scheduled,
-            SaleStatus::Open => Standing::Open,
+            SaleStatus::Closed => SalePhase::Ended,
+            _ if now_ms >= self.ends_at_ms => SalePhase::Ended,
+            SaleStatus::Paused => SalePhase::Paused,
+            SaleStatus::Open if now_ms < self.starts_at_ms => SalePhase::Scheduled,
+            SaleStatus::Open => SalePhase::Open,
         }
     }
 }

@@ -56,13 +56,15 @@ pub fn warnings(policy: &Policy, all: &[Policy], visible: impl Fn(&Name) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::limiter::{Algorithm, Kind};
+    use crate::domain::limiter::{Algorithm, AlgorithmKind};
     use crate::domain::policy::{Excess, NewPolicy, WhenDown};
 
-    fn policy(app: &str, key: &str, kind: Kind, limit: i64, span_ms: i64) -> Policy {
+    fn policy(app: &str, key: &str, kind: AlgorithmKind, limit: i64, span_ms: i64) -> Policy {
         let parameters = match kind {
-            Kind::Concurrency => Parameters { limit: Some(limit), lease_ms: Some(span_ms), ..Parameters::default() },
-            Kind::TokenBucket => {
+            AlgorithmKind::Concurrency => {
+                Parameters { limit: Some(limit), lease_ms: Some(span_ms), ..Parameters::default() }
+            }
+            AlgorithmKind::TokenBucket => {
                 Parameters { rate: Some(limit), capacity: Some(1), window_ms: Some(span_ms), ..Parameters::default() }
             }
             _ => Parameters { limit: Some(limit), window_ms: Some(span_ms), ..Parameters::default() },
@@ -99,21 +101,24 @@ mod tests {
             assert_eq!(warnings(part, &all, |_| true), Vec::<String>::new());
             warnings(whole, &all, |_| true)
         };
-        let window = |key, limit, ms| policy("shop", key, Kind::FixedWindow, limit, ms);
+        let window = |key, limit, ms| policy("shop", key, AlgorithmKind::FixedWindow, limit, ms);
         assert_eq!(
             told(&window("", 4, 1000), &window("user", 5, 1000)),
             ["4 in 1000 ms for everybody together is less than p gives to one user: 5 in 1000 ms"]
         );
         assert!(told(&window("", 5, 1000), &window("user", 5, 1000)).is_empty());
         // 100 a minute is less than 2 a second, of a bucket too; nothing is less than no limit.
-        assert_eq!(told(&window("", 100, 60_000), &policy("shop", "user", Kind::TokenBucket, 2, 1000)).len(), 1);
+        assert_eq!(
+            told(&window("", 100, 60_000), &policy("shop", "user", AlgorithmKind::TokenBucket, 2, 1000)).len(),
+            1
+        );
         assert!(told(&window("", -1, 1000), &window("user", 5, 1000)).is_empty());
         assert!(told(&window("", 1, 1000), &window("user", -1, 1000)).is_empty());
         // Places are compared with places only, and applications by themselves.
-        let places = |key, limit| policy("shop", key, Kind::Concurrency, limit, 1000);
+        let places = |key, limit| policy("shop", key, AlgorithmKind::Concurrency, limit, 1000);
         assert_eq!(told(&places("", 1), &places("user", 2)).len(), 1);
         assert!(told(&window("", 1, 1000), &places("user", 2)).is_empty());
-        assert!(told(&window("", 1, 1000), &policy("bank", "user", Kind::FixedWindow, 2, 1000)).is_empty());
+        assert!(told(&window("", 1, 1000), &policy("bank", "user", AlgorithmKind::FixedWindow, 2, 1000)).is_empty());
         let unseen = [window("", 1, 1000), window("user", 2, 1000)];
         assert!(warnings(&unseen[0], &unseen, |_| false).is_empty());
     }

@@ -1,18 +1,18 @@
 //! Flow control: permits for whoever may ask, under policies that live.
 
-pub mod adapt;
-pub mod alarm;
-pub mod book;
-pub mod drain;
-pub mod figures;
-pub mod guard;
-mod live;
-mod local;
-mod memory;
-pub mod permit;
-pub mod policies;
-pub mod shop;
-pub mod tell;
+pub mod alarm_watch;
+pub mod alarm_webhook;
+mod local_limiter;
+pub mod order_webhooks;
+pub mod outflow_drain;
+pub mod permit_request;
+pub mod permits;
+pub mod policy_cache;
+pub mod policy_changes;
+pub mod policy_counts;
+mod policy_state;
+mod refusal_cache;
+pub mod threshold_controller;
 
 use crate::domain::ids::Invalid;
 use crate::domain::policy::WrongPolicy;

@@ -6,7 +6,7 @@
 //! under their own names. No other keys exist.
 
 use crate::domain::ids::{DocId, SaleId, Shard};
-use crate::domain::limiter::{Kind, SlotKey};
+use crate::domain::limiter::{AlgorithmKind, SlotKey};
 
 /// Makes keys under one prefix, so that several systems can share a server.
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ impl Keys {
     }
 
     /// A limiter's state. Each algorithm has a key of its own: their states are not each other's.
-    pub fn limiter(&self, slot: &SlotKey, kind: Kind) -> String {
+    pub fn limiter(&self, slot: &SlotKey, kind: AlgorithmKind) -> String {
         self.slot(slot, kind.as_str())
     }
 
@@ -122,8 +122,14 @@ mod tests {
     fn slots_of_an_app_share_its_tag_and_spread_ones_do_not() {
         let keys = Keys::new("sk:");
         let slot = |key: &str, spread| SlotKey::new("shop", "pay", key, spread).unwrap();
-        assert_eq!(keys.limiter(&slot("u}1", false), Kind::TokenBucket), "sk:{flow:shop}:pay:token-bucket:u%7D1");
-        assert_eq!(keys.limiter(&slot("u1", true), Kind::TokenBucket), "sk:{flow:shop:pay:u1}:pay:token-bucket:u1");
+        assert_eq!(
+            keys.limiter(&slot("u}1", false), AlgorithmKind::TokenBucket),
+            "sk:{flow:shop}:pay:token-bucket:u%7D1"
+        );
+        assert_eq!(
+            keys.limiter(&slot("u1", true), AlgorithmKind::TokenBucket),
+            "sk:{flow:shop:pay:u1}:pay:token-bucket:u1"
+        );
         assert_eq!(keys.line(&slot("", false)), ["sk:{flow:shop}:pay:line:", "sk:{flow:shop}:pay:waiters:"]);
     }
 }

@@ -40,7 +40,7 @@ impl Take<'_> {
 
 /// What came of asking several limiters at once: all of it was taken, or nothing.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct AcquireReply {
     pub granted: bool,
     /// One a take. `None` was not asked, because an earlier one, which it cannot meet in one script, had refused.
     pub verdicts: Vec<Option<Verdict>>,
@@ -102,8 +102,8 @@ impl Limiter {
     /// Takes whose slots share a hash tag are one script, in which all are checked before any is counted. Others are
     /// asked in order, each within the time-out, and what earlier ones gave is given back when a later one refuses or
     /// fails; dropping this future midway keeps it taken.
-    pub async fn acquire(&self, takes: &[Take<'_>]) -> Result<Answer, GateError> {
-        let mut answer = Answer { granted: true, verdicts: vec![None; takes.len()] };
+    pub async fn acquire(&self, takes: &[Take<'_>]) -> Result<AcquireReply, GateError> {
+        let mut answer = AcquireReply { granted: true, verdicts: vec![None; takes.len()] };
         for group in self.groups(takes) {
             let asked = self.acquire_together(takes, &group).await;
             let granted = match &asked {
@@ -126,7 +126,7 @@ impl Limiter {
     }
 
     /// Returns what a granted answer took, as far as it still counts somewhere.
-    pub async fn give_back(&self, takes: &[Take<'_>], answer: &Answer) -> Result<(), GateError> {
+    pub async fn give_back(&self, takes: &[Take<'_>], answer: &AcquireReply) -> Result<(), GateError> {
         if !answer.granted {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::keys::Keys;
-use super::quorum::{Claim, Quorum};
+use super::quorum::{LockClaim, Quorum};
 use super::{Gate, GateError};
 use crate::domain::ids::FenceToken;
 
@@ -68,7 +68,7 @@ impl Holder {
         loop {
             // An id of its own for every try: what is on its way for an earlier one cannot touch it.
             let holder = Uuid::new_v4().to_string();
-            let claim = Arc::new(Claim { keys: self.keys.lock(name), holder, lease });
+            let claim = Arc::new(LockClaim { keys: self.keys.lock(name), holder, lease });
             if let Some(grant) = self.quorum.acquire(&claim).await? {
                 let held = Arc::new(Held::new(self.quorum.clone(), claim, grant.token, grant.until));
                 mine.insert(name.to_owned(), Arc::downgrade(&held));
@@ -121,14 +121,14 @@ impl Lock {
 
 struct Held {
     quorum: Quorum,
-    claim: Arc<Claim>,
+    claim: Arc<LockClaim>,
     token: FenceToken,
     belief: Arc<Belief>,
     renewal: AbortHandle,
 }
 
 impl Held {
-    fn new(quorum: Quorum, claim: Arc<Claim>, token: FenceToken, until: Instant) -> Self {
+    fn new(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, until: Instant) -> Self {
         let belief = Arc::new(Belief { until: Mutex::new(until), lost: CancellationToken::new() });
         let renewal = tokio::spawn(renew(quorum.clone(), Arc::clone(&claim), token, Arc::clone(&belief)));
         Self { quorum, claim, token, belief, renewal: renewal.abort_handle() }
@@ -163,7 +163,7 @@ impl Belief {
 
 /// Goes on through failures, more often then: one renewal that does not get through is no reason to lose the lock. Once
 /// the lease can no longer be believed, that is said, and never taken back.
-async fn renew(quorum: Quorum, claim: Arc<Claim>, token: FenceToken, belief: Arc<Belief>) {
+async fn renew(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, belief: Arc<Belief>) {
     let mut pause = claim.lease / 3;
     let why = loop {
         let until = belief.until();

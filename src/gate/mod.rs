@@ -1,18 +1,18 @@
 //! Redis: the gate in front of the sale. Fast, not trusted. The only room that names redis.
 
-mod answers;
-pub mod bloom;
-pub mod cache;
-pub mod desk;
-mod figures;
+pub mod document_cache;
+pub mod holds;
+pub mod id_filter;
 pub mod keys;
 pub mod limiter;
 pub mod lock;
+mod policy_counts;
 mod quorum;
 pub mod refill;
+pub mod reserve_batcher;
+mod reserve_reply;
 mod scripts;
-mod sold_out;
-pub mod stock;
+mod sold_out_cache;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -32,19 +32,19 @@ pub(super) struct Quorum {
 }
 
 /// One try to hold a lock: its keys, and a random id that no other try has.
-pub(super) struct Claim {
+pub(super) struct LockClaim {
     pub keys: LockKeys,
     pub holder: String,
     pub lease: Duration,
 }
 
 /// A lock that was taken: its token, and until when that can be believed.
-pub(super) struct Grant {
+pub(super) struct LockGrant {
     pub token: FenceToken,
     pub until: Instant,
 }
 
-impl Claim {
+impl LockClaim {
     /// Until when a lease can be believed that was asked for at a moment: clocks run at different speeds, by far less
     /// than this.
     pub fn believed(&self, asked: Instant) -> Instant {
@@ -58,7 +58,7 @@ impl Quorum {
     }
 
     /// Tries once; `None` when others hold it. What a failed try has taken is given back behind its back.
-    pub async fn acquire(&self, claim: &Arc<Claim>) -> Result<Option<Grant>, GateError> {
+    pub async fn acquire(&self, claim: &Arc<LockClaim>) -> Result<Option<LockGrant>, GateError> {
         let asked = Instant::now();
         let mut call = self.scripts.acquire_lock.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease)).arg(millis(REMEMBER.max(claim.lease)));
@@ -77,7 +77,12 @@ impl Quorum {
     }
 
     /// Makes the highest of the tokens everybody's, so that the next holder's is higher.
-    async fn agree(&self, claim: &Claim, asked: Instant, tokens: &[String]) -> Result<Option<Grant>, GateError> {
+    async fn agree(
+        &self,
+        claim: &LockClaim,
+        asked: Instant,
+        tokens: &[String],
+    ) -> Result<Option<LockGrant>, GateError> {
         let tokens: Option<Vec<i64>> = tokens.iter().map(|token| token.parse().ok()).collect();
         let highest = tokens.and_then(|tokens| tokens.into_iter().max());
         let token = FenceToken(highest.ok_or(GateError::Malformed("acquire_lock"))?);
@@ -85,11 +90,11 @@ impl Quorum {
             return Ok(None);
         }
         let until = claim.believed(asked);
-        Ok((Instant::now() < until).then_some(Grant { token, until }))
+        Ok((Instant::now() < until).then_some(LockGrant { token, until }))
     }
 
     /// Prolongs the lease; `false` when the lock is lost.
-    pub async fn renew(&self, claim: &Claim, token: FenceToken) -> Result<bool, GateError> {
+    pub async fn renew(&self, claim: &LockClaim, token: FenceToken) -> Result<bool, GateError> {
         let mut call = self.scripts.renew_lock.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease));
         call.arg(millis(REMEMBER.max(claim.lease))).arg(token.0);
@@ -97,18 +102,22 @@ impl Quorum {
     }
 
     /// Gives the lock back, on every server; `false` when it had been lost.
-    pub async fn release(&self, claim: &Claim) -> Result<bool, GateError> {
+    pub async fn release(&self, claim: &LockClaim) -> Result<bool, GateError> {
         let mut call = self.scripts.unlock.key(&claim.keys.lock);
         call.arg(&claim.holder);
         self.vote(&call, claim).await
     }
 
-    async fn vote(&self, call: &ScriptInvocation<'_>, claim: &Claim) -> Result<bool, GateError> {
+    async fn vote(&self, call: &ScriptInvocation<'_>, claim: &LockClaim) -> Result<bool, GateError> {
         let votes = self.ask::<i64>(call, claim).await.into_iter();
         Ok(self.weigh(votes.map(|vote| vote.map(|done| (done == 1).then_some(()))).collect())?.is_some())
     }
 
-    async fn ask<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>, claim: &Claim) -> Vec<Result<T, GateError>> {
+    async fn ask<T: FromRedisValue>(
+        &self,
+        call: &ScriptInvocation<'_>,
+        claim: &LockClaim,
+    ) -> Vec<Result<T, GateError>> {
         // Among several, one that hangs must not eat up the lease; alone, there is nobody else to ask.
         let patience = if self.servers.len() == 1 { self.patience } else { self.patience.min(claim.lease / 8) };
         let ask = |server: &ConnectionManager| {

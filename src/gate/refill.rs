@@ -7,13 +7,13 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value, cmd};
 use uuid::Uuid;
 
-use super::stock::{TicketKind, agreed};
+use super::holds::{TicketKind, agreed};
 use super::{Gate, GateError};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::sale::{Sale, SaleStatus, Stock};
 
 /// A connection to one server, by its run_id.
-pub struct Fence {
+pub struct ServerRun {
     gate: Gate,
     connection: MultiplexedConnection,
     run_id: String,
@@ -50,15 +50,15 @@ impl Gate {
     }
 
     /// Connects to the server and learns which one it is.
-    pub async fn fence(&self) -> Result<Fence, GateError> {
+    pub async fn fence(&self) -> Result<ServerRun, GateError> {
         let mut connection = self.patient_connection().await?;
         let info: String = cmd("INFO").arg("server").query_async(&mut connection).await?;
         let run_id = field(&info, "run_id:").ok_or(GateError::Malformed("INFO server"))?.to_owned();
-        Ok(Fence { gate: self.clone(), connection, run_id })
+        Ok(ServerRun { gate: self.clone(), connection, run_id })
     }
 }
 
-impl Fence {
+impl ServerRun {
     /// The server's run_id, new at every start.
     pub fn run_id(&self) -> &str {
         &self.run_id

@@ -2,7 +2,7 @@
 
 use redis::Script;
 
-use crate::domain::limiter::Kind;
+use crate::domain::limiter::AlgorithmKind;
 
 /// Every script of lua/. All but `reserve` are loaded by whoever finds them missing.
 pub struct Scripts {
@@ -53,7 +53,7 @@ macro_rules! limiter_script {
 /// One main part, composed for each limiter alone and for all of them. A script says what it defines each time that it
 /// runs: one limiter alone is quicker.
 pub struct Composed {
-    alone: [(Kind, Script); 6],
+    alone: [(AlgorithmKind, Script); 6],
     all: Script,
 }
 
@@ -61,12 +61,12 @@ macro_rules! composed {
     ($main:literal) => {
         Composed {
             alone: [
-                (Kind::FixedWindow, limiter_script!($main: "fixed_window")),
-                (Kind::SlidingLog, limiter_script!($main: "sliding_log")),
-                (Kind::SlidingCounter, limiter_script!($main: "sliding_counter")),
-                (Kind::TokenBucket, limiter_script!($main: "bucket", "token_bucket")),
-                (Kind::LeakyBucket, limiter_script!($main: "bucket", "leaky_bucket")),
-                (Kind::Concurrency, limiter_script!($main: "concurrency")),
+                (AlgorithmKind::FixedWindow, limiter_script!($main: "fixed_window")),
+                (AlgorithmKind::SlidingLog, limiter_script!($main: "sliding_log")),
+                (AlgorithmKind::SlidingCounter, limiter_script!($main: "sliding_counter")),
+                (AlgorithmKind::TokenBucket, limiter_script!($main: "bucket", "token_bucket")),
+                (AlgorithmKind::LeakyBucket, limiter_script!($main: "bucket", "leaky_bucket")),
+                (AlgorithmKind::Concurrency, limiter_script!($main: "concurrency")),
             ],
             all: limiter_script!($main: "fixed_window", "sliding_log", "sliding_counter", "bucket", "token_bucket",
                 "leaky_bucket", "concurrency"),
@@ -76,7 +76,7 @@ macro_rules! composed {
 
 impl Composed {
     /// The smallest script that knows all these kinds.
-    pub fn of(&self, mut kinds: impl Iterator<Item = Kind>) -> &Script {
+    pub fn of(&self, mut kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
         let Some(first) = kinds.next() else { return &self.all };
         if kinds.any(|kind| kind != first) {
             return &self.all;

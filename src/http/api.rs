@@ -10,7 +10,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::{Modify, OpenApi, openapi};
 
 use super::problem;
-use super::{Reception, admin, events, flow, orders, payments, purchases, sales, state, system};
+use super::{AppState, admin, events, flow, orders, payments, purchases, sales, state, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -138,11 +138,11 @@ fn methods(item: &PathItem) -> Vec<&'static str> {
     tag = "service",
     responses((status = 200, description = "OpenAPI 3.1", body = Object)),
 )]
-pub async fn document(reception: Data<Reception>) -> HttpResponse {
+pub async fn document(app_state: Data<AppState>) -> HttpResponse {
     HttpResponse::Ok()
         .insert_header(ContentType::json())
         .insert_header((CACHE_CONTROL, "public, max-age=60"))
-        .body(reception.api.json.clone())
+        .body(app_state.api.json.clone())
 }
 
 #[cfg(test)]

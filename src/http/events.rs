@@ -9,14 +9,14 @@ use futures_util::StreamExt;
 use futures_util::stream::{once, unfold};
 use tokio::time::{Instant, timeout_at};
 
-use super::Reception;
+use super::AppState;
 use super::codes::problems;
 use super::extract::order_id;
 use super::problem::Problem;
 use crate::domain::ids::OrderId;
 use crate::domain::order::Order;
-use crate::sale::follow::{Followed, Stream};
-use crate::sale::till::Till;
+use crate::sale::order_streams::{Stream, Subscribed};
+use crate::sale::thread_state::ThreadState;
 
 /// A stream that is silent says this often that it lives: proxies cut off what is quiet for half a minute or so.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -58,16 +58,16 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, Temporaril
 )]
 pub async fn follow(
     request: HttpRequest,
-    till: Data<Till>,
-    reception: Data<Reception>,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let seen = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    match reception.followers.follow(&buyer.user, order_id(&request)?, seen).await? {
-        Followed::Stream(stream) => Ok(answer(stream)),
-        Followed::Over => Ok(HttpResponse::NoContent().finish()),
-        Followed::Unknown => Err(Problem::unknown_order()),
-        Followed::Full => Err(Problem::unavailable()),
+    match app_state.followers.follow(&buyer.user, order_id(&request)?, seen).await? {
+        Subscribed::Stream(stream) => Ok(answer(stream)),
+        Subscribed::Over => Ok(HttpResponse::NoContent().finish()),
+        Subscribed::Unknown => Err(Problem::unknown_order()),
+        Subscribed::Full => Err(Problem::unavailable()),
     }
 }
 

@@ -13,7 +13,7 @@ use futures_util::future::LocalBoxFuture;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
 use serde::{Deserialize, Serialize};
 
-use super::Reception;
+use super::AppState;
 use super::problem::Problem;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 
@@ -143,7 +143,7 @@ impl FromRequest for Body {
 
     /// Always reads the body, even where the answer is known without it: an unread body closes the connection.
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let terms = request.app_data::<Data<Reception>>().map(|r| (r.body_max_bytes, r.client_timeout));
+        let terms = request.app_data::<Data<AppState>>().map(|r| (r.body_max_bytes, r.client_timeout));
         let (max_bytes, patience) = terms.unwrap_or((0, Duration::ZERO));
         let payload = payload.take();
         Box::pin(async move {

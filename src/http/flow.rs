@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::Reception;
+use super::AppState;
 use super::codes::problems;
 use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::policy::Name;
-use crate::flow::permit::{Answer, Ask, Lease, Why};
+use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 
 /// One policy to be asked, and for whom.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -72,7 +72,7 @@ struct Verdict {
     /// `limiter-down` (let through, or counted by this instance alone).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]
-    reason: Option<Why>,
+    reason: Option<Reason>,
     /// The policy's prepared answer to the excess.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -141,16 +141,16 @@ problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyToo
 )]
 pub async fn acquire(
     request: HttpRequest,
-    reception: Data<Reception>,
+    app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let caller = caller(&request, &reception)?;
+    let caller = caller(&request, &app_state)?;
     let asked: Acquire = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let app = own(caller, &asked.app)?;
     let first = Dimension { policy: asked.policy, key: asked.key, permits: asked.permits };
     let asks = std::iter::once(first).chain(asked.also);
-    let asks = asks.map(|one| Ask::new(&one.policy, one.key, one.permits)).collect::<Result<Vec<_>, _>>()?;
-    let answer = reception.guard.acquire(&app, &asks).await?;
+    let asks = asks.map(|one| PermitRequest::new(&one.policy, one.key, one.permits)).collect::<Result<Vec<_>, _>>()?;
+    let answer = app_state.permits.acquire(&app, &asks).await?;
     Ok(render(answer))
 }
 
@@ -166,28 +166,28 @@ pub async fn acquire(
 )]
 pub async fn release(
     request: HttpRequest,
-    reception: Data<Reception>,
+    app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let caller = caller(&request, &reception)?;
+    let caller = caller(&request, &app_state)?;
     let given: Release = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let app = own(caller, &given.app)?;
-    let ask = Ask::new(&given.policy, given.key, None)?;
+    let ask = PermitRequest::new(&given.policy, given.key, None)?;
     let lease = Lease::parse(&given.lease)?;
     let failed = given.outcome.map(|outcome| matches!(outcome, Ended::Error));
-    let released = reception.guard.release(&app, &ask, lease, failed, given.took_ms).await?;
+    let released = app_state.permits.release(&app, &ask, lease, failed, given.took_ms).await?;
     Ok(HttpResponse::Ok().json(Released { released }))
 }
 
 /// The application whose token the request carries.
-fn caller(request: &HttpRequest, reception: &Reception) -> Result<Name, Problem> {
+fn caller(request: &HttpRequest, app_state: &AppState) -> Result<Name, Problem> {
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let header = header.ok_or(Problem::unauthenticated("no Authorization header"))?;
     let (scheme, token) = header.split_once(' ').unwrap_or_default();
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(Problem::unauthenticated("not a bearer token"));
     }
-    reception.guard.book().app_of(token.trim()).ok_or(Problem::unauthenticated("not an application's token"))
+    app_state.permits.policies().app_of(token.trim()).ok_or(Problem::unauthenticated("not an application's token"))
 }
 
 /// An application asks for itself, and for nobody else.
@@ -195,7 +195,7 @@ fn own(caller: Name, app: &str) -> Result<Name, Problem> {
     if caller.as_str() == app { Ok(caller) } else { Err(Problem::forbidden("the token is another application's")) }
 }
 
-fn render(answer: Answer) -> HttpResponse {
+fn render(answer: PermitAnswer) -> HttpResponse {
     let mut response = HttpResponse::Ok();
     if let Some(quota) = &answer.quota {
         let name = &quota.policy;

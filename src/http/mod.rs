@@ -27,23 +27,23 @@ use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource};
 use actix_web::{Resource, Route};
 
 use crate::admin::Console;
-use crate::flow::guard::Guard;
-use crate::pay::Cashier;
-use crate::pay::desk::PayDesk;
-use crate::sale::follow::Followers;
+use crate::flow::permits::Permits;
+use crate::pay::PaymentService;
+use crate::pay::payment_batcher::PaymentBatcher;
+use crate::sale::order_streams::OrderStreams;
 
 /// What the handlers of all threads share.
-pub struct Reception {
+pub struct AppState {
     pub tokens: Tokens,
     pub trusted_proxies: Vec<IpAddr>,
     pub health: Arc<Health>,
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     pub api: Api,
-    pub guard: Guard,
+    pub permits: Permits,
     pub console: Console,
-    pub cashier: Cashier,
-    pub pay_desk: PayDesk,
-    pub followers: Followers,
+    pub payment_service: PaymentService,
+    pub payment_batcher: PaymentBatcher,
+    pub followers: OrderStreams,
     /// Development mode, in which cookies are sent without TLS too.
     pub dev: bool,
     pub body_max_bytes: usize,

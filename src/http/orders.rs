@@ -5,14 +5,14 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::Reception;
+use super::AppState;
 use super::codes::problems;
 use super::extract::order_id;
 use super::problem::Problem;
 use crate::domain::ids::{OrderId, SaleId};
 use crate::domain::order::Order;
-use crate::sale::counter::Cancellation;
-use crate::sale::till::Till;
+use crate::sale::buyer_orders::Cancellation;
+use crate::sale::thread_state::ThreadState;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -38,9 +38,13 @@ problems! {
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order", body = Order), NotShown),
 )]
-pub async fn show(request: HttpRequest, till: Data<Till>, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
-    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
-    let order = till.order_of(&buyer.user, order_id(&request)?).await?;
+pub async fn show(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+) -> Result<HttpResponse, Problem> {
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let order = thread.order_of(&buyer.user, order_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(order.ok_or_else(Problem::unknown_order)?))
 }
 
@@ -56,11 +60,15 @@ pub async fn show(request: HttpRequest, till: Data<Till>, reception: Data<Recept
     params(ListQuery),
     responses((status = 200, description = "At most 100, the newest first", body = [Order]), NotListed),
 )]
-pub async fn list(request: HttpRequest, till: Data<Till>, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
-    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+pub async fn list(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+) -> Result<HttpResponse, Problem> {
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
     let sale = query.sale_id.as_deref().map(SaleId::parse).transpose()?;
-    Ok(HttpResponse::Ok().json(till.orders_of(&buyer.user, sale).await?))
+    Ok(HttpResponse::Ok().json(thread.orders_of(&buyer.user, sale).await?))
 }
 
 /// Cancel an order that is not paid yet
@@ -75,11 +83,11 @@ pub async fn list(request: HttpRequest, till: Data<Till>, reception: Data<Recept
 )]
 pub async fn cancel(
     request: HttpRequest,
-    till: Data<Till>,
-    reception: Data<Reception>,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
-    match till.cancel(&buyer.user, order_id(&request)?).await? {
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    match thread.cancel(&buyer.user, order_id(&request)?).await? {
         Cancellation::Cancelled(order) => Ok(HttpResponse::Ok().json(order)),
         Cancellation::Unknown => Err(Problem::unknown_order()),
         Cancellation::NotReady => Err(Problem::order_not_ready()),

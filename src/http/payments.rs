@@ -5,16 +5,16 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Reception;
+use super::AppState;
 use super::codes::problems;
 use super::extract::{Body, order_id};
 use super::problem::Problem;
 use crate::domain::ids::OrderId;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
-use crate::pay::desk::Paying;
-use crate::pay::{Begun, CallbackTaken, RefundAsked, Signed};
-use crate::sale::till::Till;
+use crate::pay::payment_batcher::PayOutcome;
+use crate::pay::{CallbackTaken, PaymentStart, RefundAsked, Signed};
+use crate::sale::thread_state::ThreadState;
 
 /// How the order is to be paid.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -71,20 +71,20 @@ problems!(NotTaken: NotBelieved, NotFound, TooSlow, BodyTooLarge, Misfit, Tempor
 pub async fn pay(
     request: HttpRequest,
     body: Result<Body, Problem>,
-    till: Data<Till>,
-    reception: Data<Reception>,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Pay { channel } = serde_json::from_slice(&body?.0).map_err(Problem::invalid)?;
-    match reception.pay_desk.pay(&buyer.user, order, &channel).await? {
-        Paying::NoSuchChannel => Err(Problem::invalid("there is no such payment channel")),
-        Paying::Begun(Begun::Payment(payment_id, status)) => {
+    match app_state.payment_batcher.pay(&buyer.user, order, &channel).await? {
+        PayOutcome::NoSuchChannel => Err(Problem::invalid("there is no such payment channel")),
+        PayOutcome::PaymentStart(PaymentStart::Payment(payment_id, status)) => {
             Ok(HttpResponse::Accepted().json(PaymentBegun { payment_id, status }))
         }
-        Paying::Begun(Begun::IllegalState) => Err(Problem::illegal_state()),
-        Paying::Begun(Begun::Failed) => Err(Problem::unavailable()),
-        Paying::Begun(Begun::Unknown) => Err(not_an_order(&till, &buyer.user, order).await?),
+        PayOutcome::PaymentStart(PaymentStart::IllegalState) => Err(Problem::illegal_state()),
+        PayOutcome::PaymentStart(PaymentStart::Failed) => Err(Problem::unavailable()),
+        PayOutcome::PaymentStart(PaymentStart::Unknown) => Err(not_an_order(&thread, &buyer.user, order).await?),
     }
 }
 
@@ -105,18 +105,18 @@ pub async fn pay(
 pub async fn refund(
     request: HttpRequest,
     body: Result<Body, Problem>,
-    till: Data<Till>,
-    reception: Data<Reception>,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Refund { reason } = serde_json::from_slice(&body?.0).map_err(Problem::invalid)?;
     let reason = RefundReason::parse(&reason)?;
     let by = format!("buyer {}", buyer.user);
-    match reception.cashier.refund(Some(&buyer.user), &by, order, &reason).await? {
+    match app_state.payment_service.refund(Some(&buyer.user), &by, order, &reason).await? {
         RefundAsked::Refund(refund_id, status) => Ok(HttpResponse::Accepted().json(RefundBegun { refund_id, status })),
         RefundAsked::IllegalState => Err(Problem::illegal_state()),
-        RefundAsked::Unknown => Err(not_an_order(&till, &buyer.user, order).await?),
+        RefundAsked::Unknown => Err(not_an_order(&thread, &buyer.user, order).await?),
     }
 }
 
@@ -141,8 +141,8 @@ pub async fn refund(
 pub async fn callback(
     request: HttpRequest,
     body: Result<Body, Problem>,
-    till: Data<Till>,
-    reception: Data<Reception>,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
     let body = body?.0;
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -152,8 +152,8 @@ pub async fn callback(
         signature: header("webhook-signature"),
     };
     let channel = request.match_info().query("channel");
-    let now_s = till.catalog.clock.now_ms() / 1000;
-    match reception.cashier.callback(channel, signed, &body, now_s).await? {
+    let now_s = thread.catalog.clock.now_ms() / 1000;
+    match app_state.payment_service.callback(channel, signed, &body, now_s).await? {
         CallbackTaken::Known => Ok(HttpResponse::Ok().json(serde_json::json!({}))),
         CallbackTaken::NoSuchChannel => Err(Problem::not_found()),
         CallbackTaken::NotBelieved(why) => Err(Problem::not_believed(&why)),
@@ -162,8 +162,12 @@ pub async fn callback(
 }
 
 /// Nobody's order, or one that is still being made.
-async fn not_an_order(till: &Till, user: &crate::domain::ids::UserId, order: OrderId) -> Result<Problem, Problem> {
-    Ok(match till.order_of(user, order).await? {
+async fn not_an_order(
+    thread: &ThreadState,
+    user: &crate::domain::ids::UserId,
+    order: OrderId,
+) -> Result<Problem, Problem> {
+    Ok(match thread.order_of(user, order).await? {
         Some(found) if found.status == OrderStatus::Accepted => Problem::order_not_ready(),
         // It became an order while we looked.
         Some(_) => Problem::unavailable(),

@@ -10,7 +10,7 @@ use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Reception;
+use super::AppState;
 use super::codes::Code;
 use crate::admin::AdminError;
 use crate::domain::account::Denied;
@@ -278,9 +278,9 @@ impl From<Refusal> for Problem {
 }
 
 /// The answer to methods that an address does not take; says which it does.
-pub async fn no_such_method(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
+pub async fn no_such_method(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
     let problem = Problem::new(Code::MethodNotAllowed);
-    let allowed = request.match_pattern().and_then(|path| reception.api.methods(&path));
+    let allowed = request.match_pattern().and_then(|path| app_state.api.methods(&path));
     Err(match allowed {
         Some(methods) => problem.header(ALLOW, methods),
         None => problem,

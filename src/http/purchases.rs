@@ -6,13 +6,13 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::Reception;
+use super::AppState;
 use super::codes::{self, problems};
 use super::extract::{Body, caller_address, sale_id};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
 use crate::sale::purchase::{Request, Ticket};
-use crate::sale::till::Till;
+use crate::sale::thread_state::ThreadState;
 
 /// The longest purchase key that is looked at.
 const KEY_MAX_BYTES: usize = 128;
@@ -66,11 +66,11 @@ problems! {
 )]
 pub async fn create(
     request: HttpRequest,
-    till: Data<Till>,
-    reception: Data<Reception>,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = reception.tokens.buyer(&request, till.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
     let wanted: Wanted = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     if wanted.key.is_empty() || wanted.key.len() > KEY_MAX_BYTES {
@@ -87,12 +87,12 @@ pub async fn create(
         sale,
         user: buyer.user,
         level: buyer.level,
-        address: caller_address(&request, &reception.trusted_proxies),
+        address: caller_address(&request, &app_state.trusted_proxies),
         purchase_key: wanted.key,
         units,
         idempotency_key,
     };
-    let ticket = till.purchase(purchase).await?;
+    let ticket = thread.purchase(purchase).await?;
     codes::count_accepted();
     Ok(HttpResponse::Accepted().insert_header((LOCATION, format!("/api/v1/orders/{}", ticket.order_id))).json(ticket))
 }

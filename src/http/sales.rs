@@ -9,8 +9,8 @@ use super::codes::problems;
 use super::extract::{product_id, sale_id};
 use super::problem::Problem;
 use crate::domain::ids::{SaleId, Units};
-use crate::domain::sale::{Product, Sale, Standing};
-use crate::sale::till::Till;
+use crate::domain::sale::{Product, Sale, SalePhase};
+use crate::sale::thread_state::ThreadState;
 
 /// Sales that are listed at most.
 const LIST_MAX: usize = 100;
@@ -25,7 +25,7 @@ struct Shown {
     price_cents: i64,
     starts_at_ms: i64,
     ends_at_ms: i64,
-    status: Standing,
+    status: SalePhase,
     /// The most units that one buyer may have.
     per_user: Units,
     /// The lowest level that may buy.
@@ -55,10 +55,10 @@ problems!(NoProduct: InvalidRequest, NotFound, TemporarilyUnavailable);
     tag = "sales",
     responses((status = 200, description = "At most 100, the newest first", body = [Shown])),
 )]
-pub async fn list(till: Data<Till>) -> HttpResponse {
+pub async fn list(thread: Data<ThreadState>) -> HttpResponse {
     let mut sales = Vec::new();
-    for sale in till.catalog.newest(LIST_MAX) {
-        sales.push(shown(&sale, &till).await);
+    for sale in thread.catalog.newest(LIST_MAX) {
+        sales.push(shown(&sale, &thread).await);
     }
     HttpResponse::Ok().json(sales)
 }
@@ -72,9 +72,9 @@ pub async fn list(till: Data<Till>) -> HttpResponse {
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = Shown), NoSale),
 )]
-pub async fn show(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
-    let sale = till.catalog.sale(sale_id(&request)?).await?.ok_or_else(Problem::unknown_sale)?;
-    Ok(HttpResponse::Ok().json(shown(&sale, &till).await))
+pub async fn show(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+    let sale = thread.catalog.sale(sale_id(&request)?).await?.ok_or_else(Problem::unknown_sale)?;
+    Ok(HttpResponse::Ok().json(shown(&sale, &thread).await))
 }
 
 /// A product
@@ -86,22 +86,22 @@ pub async fn show(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse
     params(("id" = i64, Path, minimum = 1, maximum = 9223372036854775807_i64, description = "The product")),
     responses((status = 200, description = "The product", body = Product), NoProduct),
 )]
-pub async fn product(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
-    let product = till.catalog.product(product_id(&request)?).await?;
+pub async fn product(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+    let product = thread.catalog.product(product_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(product.ok_or_else(Problem::not_found)?))
 }
 
-async fn shown(sale: &Sale, till: &Till) -> Shown {
+async fn shown(sale: &Sale, thread: &ThreadState) -> Shown {
     Shown {
         id: sale.id,
         product: ProductName { id: sale.product_id, name: sale.product.clone() },
         price_cents: sale.price_cents,
         starts_at_ms: sale.starts_at_ms,
         ends_at_ms: sale.ends_at_ms,
-        status: sale.standing_at(till.catalog.clock.now_ms()),
+        status: sale.standing_at(thread.catalog.clock.now_ms()),
         per_user: sale.per_user,
         min_level: sale.min_level,
         captcha: sale.captcha.clone(),
-        sold_out: till.is_sold_out(sale.id).await,
+        sold_out: thread.is_sold_out(sale.id).await,
     }
 }

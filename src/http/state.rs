@@ -10,7 +10,7 @@ use super::codes::problems;
 use super::extract::sale_id;
 use super::problem::Problem;
 use crate::domain::ids::SaleId;
-use crate::sale::till::Till;
+use crate::sale::thread_state::ThreadState;
 
 /// What `window.seckill` holds.
 #[derive(Serialize, ToSchema)]
@@ -27,10 +27,10 @@ struct State {
 
 problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
 
-async fn state(request: &HttpRequest, till: &Till) -> Result<State, Problem> {
-    let sale = till.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
-    let sold_out = till.is_sold_out(sale.id).await;
-    let now_ms = till.catalog.clock.now_ms();
+async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<State, Problem> {
+    let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
+    let sold_out = thread.is_sold_out(sale.id).await;
+    let now_ms = thread.catalog.clock.now_ms();
     Ok(State {
         open: sale.is_open_at(now_ms),
         key: sale.key_at(now_ms).to_owned(),
@@ -56,8 +56,8 @@ async fn state(request: &HttpRequest, till: &Till) -> Result<State, Problem> {
         NoState,
     ),
 )]
-pub async fn json(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
-    let state = state(&request, &till).await?;
+pub async fn json(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+    let state = state(&request, &thread).await?;
     Ok(HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(state))
 }
 
@@ -82,8 +82,8 @@ pub async fn json(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse
         NoState,
     ),
 )]
-pub async fn script(request: HttpRequest, till: Data<Till>) -> Result<HttpResponse, Problem> {
-    let state = serde_json::to_string(&state(&request, &till).await?).map_err(Problem::invalid)?;
+pub async fn script(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+    let state = serde_json::to_string(&state(&request, &thread).await?).map_err(Problem::invalid)?;
     Ok(HttpResponse::Ok()
         .insert_header((CACHE_CONTROL, "no-store"))
         .insert_header((CONTENT_TYPE, "text/javascript; charset=utf-8"))

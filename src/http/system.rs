@@ -8,12 +8,12 @@ use actix_web::web::Data;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Reception;
+use super::AppState;
 use super::codes::problems;
 use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::ids::UserId;
-use crate::sale::till::Till;
+use crate::sale::thread_state::ThreadState;
 
 /// How long a development token is good for.
 const DEV_TOKEN_S: i64 = 86_400;
@@ -53,8 +53,8 @@ struct Now {
         headers(("Cache-Control" = String, description = "`no-store`")),
     )),
 )]
-pub async fn time(till: Data<Till>) -> HttpResponse {
-    let now_ms = till.catalog.clock.now_ms();
+pub async fn time(thread: Data<ThreadState>) -> HttpResponse {
+    let now_ms = thread.catalog.clock.now_ms();
     HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(Now { now_ms })
 }
 
@@ -100,8 +100,8 @@ struct Readiness {
         (status = 503, description = "Not ready", body = Readiness),
     ),
 )]
-pub async fn ready(reception: Data<Reception>) -> HttpResponse {
-    let health = &reception.health;
+pub async fn ready(app_state: Data<AppState>) -> HttpResponse {
+    let health = &app_state.health;
     let ready = health.is_ready();
     let body = Readiness {
         ready,
@@ -119,8 +119,8 @@ pub async fn ready(reception: Data<Reception>) -> HttpResponse {
     tag = "service",
     responses((status = 200, description = "Figures", body = String, content_type = "text/plain; version=0.0.4")),
 )]
-pub async fn metrics(reception: Data<Reception>) -> HttpResponse {
-    HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(reception.metrics.render())
+pub async fn metrics(app_state: Data<AppState>) -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(app_state.metrics.render())
 }
 
 /// The same of a process without anything else to show.
@@ -158,13 +158,13 @@ problems!(NoToken: InvalidRequest, NotFound, TooSlow, BodyTooLarge);
     responses((status = 200, description = "Good for a day", body = Token), NoToken),
 )]
 pub async fn dev_token(
-    till: Data<Till>,
-    reception: Data<Reception>,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     let asked: TokenRequest = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let user = UserId::parse(&asked.user)?;
-    let expires_at_s = till.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;
-    let token = reception.tokens.issue(&user, asked.level, expires_at_s).ok_or(Problem::not_found())?;
+    let expires_at_s = thread.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;
+    let token = app_state.tokens.issue(&user, asked.level, expires_at_s).ok_or(Problem::not_found())?;
     Ok(HttpResponse::Ok().json(Token { token, expires_at_ms: expires_at_s * 1000 }))
 }

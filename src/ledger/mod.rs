@@ -1,33 +1,15 @@
 //! PostgreSQL: the truth. The only room that names sqlx.
 
 pub mod accounts;
-pub mod alarms;
-pub mod apps;
-pub mod audit;
 mod audit_log;
-pub mod catalog;
-pub mod commit;
-pub mod dispatch;
-pub mod end;
-pub mod epochs;
 pub mod fences;
-pub mod figures;
-pub mod fulfil;
-pub mod inquiry;
-mod journal;
+pub mod flow;
 pub mod money;
 pub mod notices;
-pub mod order_events;
 pub mod orders;
 pub mod outbox;
 pub mod outflow;
-pub mod payments;
-pub mod policies;
-mod policy_rows;
-pub mod refunds;
 pub mod sales;
-pub mod slots;
-pub mod waves;
 
 use std::time::Duration;
 

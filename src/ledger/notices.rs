@@ -50,14 +50,14 @@ impl Ledger {
 /// Rings the bells of the outbox and of orders from its own task, so that nobody waits for it; many rings while one is
 /// under way are one ring.
 #[derive(Clone, Default)]
-pub struct Doorbell {
+pub struct Notifier {
     outbox: Arc<Notify>,
     orders: Arc<Notify>,
 }
 
-impl Doorbell {
+impl Notifier {
     /// Rows were put in the outbox.
-    pub fn ring(&self) {
+    pub fn outbox_changed(&self) {
         self.outbox.notify_one();
     }
 
@@ -85,7 +85,7 @@ impl Doorbell {
 
 /// Wakes those of this process who wait for a topic. A receiver that was busy at the notice finds it afterwards.
 #[derive(Clone, Default)]
-pub struct Wakers {
+pub struct Listener {
     outbox: watch::Sender<()>,
     catalog: watch::Sender<()>,
     policies: watch::Sender<()>,
@@ -93,7 +93,7 @@ pub struct Wakers {
     orders: watch::Sender<()>,
 }
 
-impl Wakers {
+impl Listener {
     fn of(&self, topic: Topic) -> &watch::Sender<()> {
         match topic {
             Topic::Outbox => &self.outbox,

@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::audit_log::note;
 use super::{Ledger, LedgerError};
-use crate::domain::delay::backoff_ms;
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
-use crate::domain::message::Kind;
+use crate::domain::message::OutboxKind;
+use seckill_webhook::backoff_ms;
 
 /// When and how often to try again what failed.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ pub struct RetryTerms {
 #[derive(Debug, Clone)]
 pub struct OutboxRow {
     pub id: i64,
-    pub kind: Kind,
+    pub kind: OutboxKind,
     pub order: OrderId,
     pub sale: SaleId,
     pub shard: Shard,
@@ -36,14 +36,14 @@ pub struct OutboxRow {
 }
 
 /// Rows of the outbox, locked: nobody else takes them until they are settled, or the connection is lost.
-pub struct Claim {
+pub struct ClaimedBatch {
     tx: Transaction<'static, Postgres>,
     pub rows: Vec<OutboxRow>,
 }
 
 /// What the broker made of a claim's rows, by row id.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct PublishOutcome {
     pub sent: Vec<i64>,
     pub failed: Vec<(i64, String)>,
     /// The broker had no room: not the message's fault.
@@ -65,7 +65,7 @@ pub struct ParkedRow {
 
 impl Ledger {
     /// Takes messages for the broker whose time has come, oldest first, passing over those that others hold.
-    pub async fn claim_messages(&self, limit: i64) -> Result<Claim, LedgerError> {
+    pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query_as!(
             ClaimedRow,
@@ -79,11 +79,11 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        Claim::of(tx, rows)
+        ClaimedBatch::of(tx, rows)
     }
 
     /// Takes releases of units to Redis, likewise.
-    pub async fn claim_releases(&self, limit: i64) -> Result<Claim, LedgerError> {
+    pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query_as!(
             ClaimedRow,
@@ -96,14 +96,14 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        Claim::of(tx, rows)
+        ClaimedBatch::of(tx, rows)
     }
 
     /// Counts a failed attempt at processing a message: it is sent again later, or parked at the cap. Says whether it
     /// was parked.
     pub async fn fail_message(
         &self,
-        kind: Kind,
+        kind: OutboxKind,
         order: OrderId,
         error: &str,
         terms: RetryTerms,
@@ -243,12 +243,12 @@ struct ClaimedRow {
     remaining_ms: i64,
 }
 
-impl Claim {
+impl ClaimedBatch {
     fn of(tx: Transaction<'static, Postgres>, rows: Vec<ClaimedRow>) -> Result<Self, LedgerError> {
         let row = |row: ClaimedRow| {
             Ok(OutboxRow {
                 id: row.id,
-                kind: Kind::parse(&row.kind).ok_or(LedgerError::Unreadable("outbox.kind"))?,
+                kind: OutboxKind::parse(&row.kind).ok_or(LedgerError::Unreadable("outbox.kind"))?,
                 order: OrderId(row.order_id),
                 sale: SaleId::from_db(row.sale_id),
                 shard: Shard(row.shard),
@@ -264,8 +264,8 @@ impl Claim {
 
     /// Marks rows as confirmed by the broker, counts the failures of others, postpones those that found no room, and
     /// lets all of them go.
-    pub async fn settle_sent(mut self, outcome: &Sent, terms: RetryTerms) -> Result<(), LedgerError> {
-        let Sent { sent, failed, postponed } = outcome;
+    pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
+        let PublishOutcome { sent, failed, postponed } = outcome;
         sqlx::query!(
             "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
             sent

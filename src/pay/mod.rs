@@ -1,9 +1,9 @@
 //! The story of money: an order is paid through a channel, and money for which no order waits goes back.
 
-pub mod ask;
-pub mod compare;
-pub mod desk;
-pub mod send;
+pub mod compare_books;
+pub mod payment_batcher;
+pub mod payment_sender;
+pub mod poll_status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 pub use crate::channel::Signed;
-use crate::channel::post::PostError;
 use crate::channel::{BadCallback, Channel, Channels};
 use crate::domain::ids::{OrderId, UserId};
-use crate::domain::payment::{Progress, RefundReason, Told};
-use crate::ledger::money::TakenIn;
-use crate::ledger::notices::Doorbell;
-pub use crate::ledger::payments::Begun;
-pub use crate::ledger::refunds::RefundAsked;
-use crate::ledger::refunds::RefundRoute;
+use crate::domain::payment::{ChannelReport, Progress, RefundReason};
+use crate::ledger::money::channel_reports::ReportOutcome;
+pub use crate::ledger::money::payments::PaymentStart;
+pub use crate::ledger::money::refunds::RefundAsked;
+use crate::ledger::money::refunds::RefundRoute;
+use crate::ledger::notices::Notifier;
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
+use seckill_webhook::SendError;
 
 /// Why a step of it could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -35,15 +35,15 @@ pub enum PayError {
     #[error(transparent)]
     Queue(#[from] QueueError),
     #[error("the channel's books cannot be had: {0}")]
-    Books(#[source] PostError),
+    Books(#[source] SendError),
 }
 
 /// Takes orders' payments and refunds, and what channels say of them.
 #[derive(Clone)]
-pub struct Cashier {
+pub struct PaymentService {
     pub ledger: Ledger,
     pub channels: Channels,
-    pub bell: Doorbell,
+    pub notifier: Notifier,
     pub terms: PayTerms,
     /// Whether the ledger knows how the channels want to be treated.
     opened: Arc<OnceCell<()>>,
@@ -73,9 +73,9 @@ pub enum CallbackTaken {
     NotBelieved(BadCallback),
 }
 
-impl Cashier {
-    pub fn new(ledger: Ledger, channels: Channels, bell: Doorbell, terms: PayTerms) -> Self {
-        Self { ledger, channels, bell, terms, opened: Arc::default() }
+impl PaymentService {
+    pub fn new(ledger: Ledger, channels: Channels, notifier: Notifier, terms: PayTerms) -> Self {
+        Self { ledger, channels, notifier, terms, opened: Arc::default() }
     }
 
     /// Sees, once, to the outflows of all channels' refunds.
@@ -104,8 +104,8 @@ impl Cashier {
         self.open().await?;
         let route = |name: &str| self.channels.get(name).map(route_of);
         let asked = self.ledger.ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), route).await?;
-        self.bell.ring();
-        self.bell.orders_changed();
+        self.notifier.outbox_changed();
+        self.notifier.orders_changed();
         Ok(asked)
     }
 
@@ -120,14 +120,14 @@ impl Cashier {
         let Some(channel) = self.channels.get(channel) else { return Ok(CallbackTaken::NoSuchChannel) };
         let taken = match channel.read_callback(signed, body, now_s) {
             Ok(told) => self.take_in(channel, &told).await?,
-            Err(BadCallback::Unreadable(_)) => TakenIn::Misfit("it cannot be read"),
+            Err(BadCallback::Unreadable(_)) => ReportOutcome::Misfit("it cannot be read"),
             Err(error) => {
                 count_callback("not-believed");
                 return Ok(CallbackTaken::NotBelieved(error));
             }
         };
-        let TakenIn::Misfit(problem) = taken else {
-            count_callback(if taken == TakenIn::Known { "known" } else { "applied" });
+        let ReportOutcome::Misfit(problem) = taken else {
+            count_callback(if taken == ReportOutcome::Known { "known" } else { "applied" });
             return Ok(CallbackTaken::Known);
         };
         count_callback("set-aside");
@@ -138,21 +138,21 @@ impl Cashier {
     }
 
     /// Takes in what a channel says, by a callback or because it was asked.
-    async fn take_in(&self, channel: &Channel, told: &Told) -> Result<TakenIn, PayError> {
+    async fn take_in(&self, channel: &Channel, told: &ChannelReport) -> Result<ReportOutcome, PayError> {
         self.open().await?;
         let route = route_of(channel);
         let taken = self.ledger.in_time(self.ledger.take_in(channel.name, told, &route)).await?;
         let about = if told.about.is_refund() { "refund" } else { "payment" };
         let outcome = match &taken {
-            TakenIn::Applied if told.progress == Progress::Failed => "failed",
-            TakenIn::Applied => "succeeded",
-            TakenIn::Refunding => "unwanted",
-            TakenIn::Known | TakenIn::Pending | TakenIn::Misfit(_) => return Ok(taken),
+            ReportOutcome::Applied if told.progress == Progress::Failed => "failed",
+            ReportOutcome::Applied => "succeeded",
+            ReportOutcome::Refunding => "unwanted",
+            ReportOutcome::Known | ReportOutcome::Pending | ReportOutcome::Misfit(_) => return Ok(taken),
         };
         metrics::counter!("seckill_money_total", "about" => about, "outcome" => outcome).increment(1);
         tracing::debug!(key = %told.about.key(), about, outcome, "money");
-        self.bell.ring();
-        self.bell.orders_changed();
+        self.notifier.outbox_changed();
+        self.notifier.orders_changed();
         Ok(taken)
     }
 }

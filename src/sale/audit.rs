@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{SaleError, Shop};
+use super::{SaleError, Stores};
 use crate::domain::ids::{OrderId, SaleId};
-use crate::gate::stock::{Snapshot, TicketKind};
-use crate::ledger::audit::{Books, Finding};
+use crate::gate::holds::{Snapshot, TicketKind};
+use crate::ledger::sales::audit::{Finding, LedgerSnapshot};
 
 /// How long to wait for rest, and how often to look meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ pub struct InFlight {
     pub money: i64,
 }
 
-impl Shop {
+impl Stores {
     /// Audits one sale; `None` when there is no such sale.
     pub async fn audit(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
         let deadline = Instant::now() + PATIENCE;
@@ -121,7 +121,7 @@ impl Shop {
 
 /// Holds Redis against the ledger (I1): every live ticket has its order, every live order its ticket, and what is
 /// available is what the ledger has left, less what is under way.
-fn compare(redis: &Snapshot, books: &Books, without_row: &HashSet<OrderId>, verdict: &mut SaleVerdict) {
+fn compare(redis: &Snapshot, books: &LedgerSnapshot, without_row: &HashSet<OrderId>, verdict: &mut SaleVerdict) {
     let held: HashMap<OrderId, i64> = redis
         .tickets
         .iter()

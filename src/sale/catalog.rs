@@ -10,12 +10,12 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::clock::Clock;
-use super::reader::Reader;
-use super::{SaleError, Shop, Step};
+use super::database_clock::DatabaseClock;
+use super::document_reader::DocumentReader;
+use super::{SaleError, Step, Stores};
 use crate::domain::ids::{DocId, SaleId};
 use crate::domain::sale::{Document, Product, Sale};
-use crate::gate::bloom::Filter;
+use crate::gate::id_filter::IdFilter;
 use crate::ledger::Ledger;
 
 /// The filter is built anew this often, whether anything was heard or not: the net under everything else.
@@ -27,26 +27,26 @@ pub struct Catalog {
     instance: Uuid,
     retire_after_ms: u64,
     live: ArcSwap<HashMap<SaleId, Arc<Sale>>>,
-    reader: Reader,
+    reader: DocumentReader,
     version: AtomicI64,
     /// When everything was loaded last; one load at a time.
     loaded: Mutex<Instant>,
-    pub clock: Clock,
+    pub clock: DatabaseClock,
 }
 
 impl Catalog {
     /// Loads everything there is.
-    pub async fn load(shop: &Shop, retire_after_ms: u64) -> Result<Self, SaleError> {
-        let empty = Filter::of(&[]).map_err(SaleError::Filter)?;
+    pub async fn load(stores: &Stores, retire_after_ms: u64) -> Result<Self, SaleError> {
+        let empty = IdFilter::of(&[]).map_err(SaleError::Filter)?;
         let catalog = Self {
-            ledger: shop.ledger.clone(),
+            ledger: stores.ledger.clone(),
             instance: Uuid::new_v4(),
             retire_after_ms,
             live: ArcSwap::default(),
-            reader: Reader::new(shop.ledger.clone(), shop.gate.clone(), empty),
+            reader: DocumentReader::new(stores.ledger.clone(), stores.gate.clone(), empty),
             version: AtomicI64::new(0),
             loaded: Mutex::new(Instant::now()),
-            clock: Clock::set_to(shop.ledger.now_ms().await?),
+            clock: DatabaseClock::set_to(stores.ledger.now_ms().await?),
         };
         catalog.load_all().await?;
         while catalog.keep_up().await? == Step::More {}
@@ -127,7 +127,7 @@ impl Catalog {
     async fn load_all(&self) -> Result<(), SaleError> {
         let mut loaded = self.loaded.lock().await;
         let all = self.ledger.catalogue(self.retire_after_ms).await?;
-        self.reader.set_filter(Filter::of(&all.ids).map_err(SaleError::Filter)?);
+        self.reader.set_filter(IdFilter::of(&all.ids).map_err(SaleError::Filter)?);
         self.live.store(Arc::new(all.live.into_iter().map(|sale| (sale.id, Arc::new(sale))).collect()));
         self.version.fetch_max(all.version, Ordering::Relaxed);
         *loaded = Instant::now();

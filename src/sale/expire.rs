@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use super::{SaleError, Step};
 use crate::domain::ids::OrderId;
-use crate::domain::message::{Kind, OrderExpireV1, Version};
+use crate::domain::message::{OrderExpireV1, OutboxKind, Version};
 use crate::ledger::Ledger;
-use crate::ledger::end::Expiry;
-use crate::ledger::notices::Doorbell;
+use crate::ledger::notices::Notifier;
+use crate::ledger::orders::cancel::ExpiryOutcome;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
 
 /// Cancels what was not paid in time.
 #[derive(Clone)]
-pub struct Expiries {
+pub struct OrderExpiry {
     pub ledger: Ledger,
     pub publisher: Arc<Publisher>,
-    pub bell: Doorbell,
+    pub notifier: Notifier,
     pub retry: RetryTerms,
 }
 
-impl Expiries {
+impl OrderExpiry {
     /// Settles a batch of messages; those that are early are sent round again. Returns the places of unreadable ones.
     #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = bodies.len()))]
     pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, SaleError> {
@@ -41,16 +41,16 @@ impl Expiries {
             .into_iter()
             .zip(orders)
             .filter_map(|((order, expiry), message)| match expiry {
-                Expiry::Settled => None,
-                Expiry::Early { remaining_ms } => Some(Outgoing {
+                ExpiryOutcome::Settled => None,
+                ExpiryOutcome::Early { remaining_ms } => Some(Outgoing {
                     to: Destination::OrderExpire { remaining_ms },
-                    id: Kind::OrderExpire.message_id(order),
+                    id: OutboxKind::OrderExpire.message_id(order),
                     body: serde_json::to_vec(&OrderExpireV1 { version: Version, ..message }).unwrap_or_default(),
                 }),
             })
             .collect();
-        self.bell.ring();
-        self.bell.orders_changed();
+        self.notifier.outbox_changed();
+        self.notifier.orders_changed();
         let receipts = self.publisher.publish(&again).await?;
         // The old message is acknowledged only after the new one is safe.
         if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
@@ -62,7 +62,7 @@ impl Expiries {
 
     /// Expires a group. Where the ledger refuses it, each order alone: one that cannot be cancelled has its message sent
     /// again later, up to the cap, and holds up nobody.
-    async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, Expiry)>, SaleError> {
+    async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, SaleError> {
         match self.ledger.expire(orders).await {
             Ok(done) => return Ok(done),
             Err(error) if error.is_outage() => return Err(error.into()),
@@ -74,10 +74,12 @@ impl Expiries {
                 Ok(one) => done.extend(one),
                 Err(error) if error.is_outage() => return Err(error.into()),
                 Err(error) => {
-                    let parked =
-                        self.ledger.fail_message(Kind::OrderExpire, *order, &error.to_string(), self.retry).await?;
+                    let parked = self
+                        .ledger
+                        .fail_message(OutboxKind::OrderExpire, *order, &error.to_string(), self.retry)
+                        .await?;
                     tracing::error!(%order, %error, parked, "order not cancelled");
-                    done.push((*order, Expiry::Settled)); // this message is; its row brings another
+                    done.push((*order, ExpiryOutcome::Settled)); // this message is; its row brings another
                 }
             }
         }
@@ -91,8 +93,8 @@ impl Expiries {
         if !overdue.is_empty() {
             tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
             self.expire(&overdue).await?;
-            self.bell.ring();
-            self.bell.orders_changed();
+            self.notifier.outbox_changed();
+            self.notifier.orders_changed();
         }
         Ok(Step::after(overdue.len(), batch_max))
     }

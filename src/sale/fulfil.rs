@@ -2,16 +2,16 @@
 
 use super::SaleError;
 use crate::domain::ids::OrderId;
-use crate::domain::message::{Kind, OrderPlacedV1};
+use crate::domain::message::{OrderPlacedV1, OutboxKind};
 use crate::ledger::Ledger;
-use crate::ledger::notices::Doorbell;
+use crate::ledger::notices::Notifier;
 use crate::ledger::outbox::RetryTerms;
 
 /// Turns purchases into orders.
 #[derive(Clone)]
 pub struct Fulfilment {
     pub ledger: Ledger,
-    pub bell: Doorbell,
+    pub notifier: Notifier,
     pub retry: RetryTerms,
 }
 
@@ -50,8 +50,8 @@ impl Fulfilment {
                     }
                 }
             }
-            self.bell.ring();
-            self.bell.orders_changed();
+            self.notifier.outbox_changed();
+            self.notifier.orders_changed();
         }
         Ok(poison)
     }
@@ -62,7 +62,7 @@ impl Fulfilment {
         if error.is_outage() {
             return Err(error.into());
         }
-        let parked = self.ledger.fail_message(Kind::OrderPlaced, order, &error.to_string(), self.retry).await?;
+        let parked = self.ledger.fail_message(OutboxKind::OrderPlaced, order, &error.to_string(), self.retry).await?;
         tracing::error!(%order, %error, parked, "purchase not fulfilled");
         Ok(parked)
     }

@@ -1,22 +1,24 @@
 //! The story: a purchase on its way to an order, and what may happen to an order.
 
 pub mod audit;
-pub mod barred;
+pub mod buyer_orders;
 pub mod catalog;
-pub mod clock;
-pub mod counter;
-pub mod deliver;
+pub mod confirmer;
+pub mod database_clock;
+pub mod document_reader;
 pub mod expire;
-pub mod follow;
 pub mod fulfil;
 pub mod intake;
-pub mod plan;
+pub mod manage;
+pub mod order_streams;
 pub mod purchase;
-pub mod reader;
 pub mod reconcile;
 pub mod refill;
+pub mod refusal_cache;
+pub mod relay;
 pub mod release;
-pub mod till;
+pub mod sold_out_view;
+pub mod thread_state;
 
 pub use crate::domain::step::Step;
 use crate::gate::{Gate, GateError};
@@ -41,7 +43,7 @@ pub enum SaleError {
 
 /// What nearly every step needs.
 #[derive(Clone)]
-pub struct Shop {
+pub struct Stores {
     pub ledger: Ledger,
     pub gate: Gate,
 }

@@ -1,13 +1,13 @@
 //! A purchase, from the request to the ticket. Losers never touch PostgreSQL; winners stand in it before they hear of
 //! it (protocol, rules 1 to 5 and 13).
 
-use super::till::Till;
+use super::thread_state::ThreadState;
 use crate::die_at;
-use crate::domain::admission::{Admission, Ask, Hold, Limit, Window};
+use crate::domain::admission::{Admission, Hold, Limit, ReserveRequest, Window};
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
-use crate::ledger::commit::{Committed, Purchase};
+use crate::ledger::orders::commit::{Committed, Purchase};
 
 /// A buyer's request, parsed.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub enum Refusal {
     Unavailable,
 }
 
-impl Till {
+impl ThreadState {
     /// One purchase, in the contract's order of answers. The rare ways go by the heap, so that the future of all, which
     /// is copied about before it runs, stays small.
     pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
@@ -76,7 +76,8 @@ impl Till {
             return Err(Refusal::Unavailable);
         }
         let limits = self.gate.limits();
-        if let Some((limit, retry_ms)) = self.barred.recall(sale.id, request.user.as_str(), &request.address, &limits) {
+        if let Some((limit, retry_ms)) = self.refusals.recall(sale.id, request.user.as_str(), &request.address, &limits)
+        {
             return Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms });
         }
         let now_ms = self.catalog.clock.now_ms();
@@ -91,7 +92,7 @@ impl Till {
         if now_ms > sale.ends_at_ms + self.retire_after_ms {
             return Box::pin(self.long_ended(&sale, order, &request)).await;
         }
-        let ask = Ask {
+        let ask = ReserveRequest {
             order,
             user: request.user.clone(),
             address: request.address.clone(),
@@ -99,7 +100,7 @@ impl Till {
             purchase_key: request.purchase_key,
             level: request.level,
         };
-        let admission = self.desk.ask(sale.id, ask).await.map_err(|_| Refusal::Unavailable)?;
+        let admission = self.reserve_batcher.reserve(sale.id, ask).await.map_err(|_| Refusal::Unavailable)?;
         match admission {
             Admission::Reserved { hold, expires_at_ms } => {
                 die_at!("purchase.reserved");
@@ -122,8 +123,8 @@ impl Till {
             Admission::SoldOut => Err(Refusal::SoldOut),
             Admission::Limited { limit, retry_ms } => {
                 match limit {
-                    Limit::Buyer => self.barred.note(sale.id, request.user.as_str(), limit, retry_ms, limits),
-                    Limit::Address => self.barred.note(sale.id, &request.address, limit, retry_ms, limits),
+                    Limit::Buyer => self.refusals.note(sale.id, request.user.as_str(), limit, retry_ms, limits),
+                    Limit::Address => self.refusals.note(sale.id, &request.address, limit, retry_ms, limits),
                     Limit::Sale => {}
                 }
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
@@ -134,7 +135,7 @@ impl Till {
 
     /// "Sold out" is told from memory only where no other answer comes before it.
     fn knows_sold_out(&self, sale: &Sale, request: &Request, now_ms: i64) -> bool {
-        self.desk.remembers_sold_out(sale.id, &request.user)
+        self.reserve_batcher.remembers_sold_out(sale.id, &request.user)
             && sale.is_open_at(now_ms)
             && request.purchase_key == sale.purchase_key
             && request.level >= sale.min_level

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::{SaleError, Shop, Step};
+use super::{SaleError, Step, Stores};
 use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
-use crate::ledger::commit::{Committed, Purchase};
 use crate::ledger::notices::Topic;
+use crate::ledger::orders::commit::{Committed, Purchase};
 
 /// Holds that are finished in one step for each sale.
 const BATCH_MAX: usize = 500;
@@ -17,23 +17,23 @@ const LOOKS_TO_BELIEVE: u32 = 3;
 
 /// Looks for sales whose stock in Redis is not what the ledger has left.
 pub struct DriftWatch {
-    shop: Shop,
+    stores: Stores,
     retire_after_ms: u64,
     /// What was different, at which epoch, and how often in a row it was seen so.
     suspects: HashMap<SaleId, (Epoch, i64, u32)>,
 }
 
 impl DriftWatch {
-    pub fn new(shop: Shop, retire_after_ms: u64) -> Self {
-        Self { shop, retire_after_ms, suspects: HashMap::new() }
+    pub fn new(stores: Stores, retire_after_ms: u64) -> Self {
+        Self { stores, retire_after_ms, suspects: HashMap::new() }
     }
 
     /// One look at all sales that are at rest. A difference that stays raises an alarm, and the sale is filled anew
     /// under the next epoch: no figure is ever written over another.
     pub async fn look(&mut self) -> Result<Step, SaleError> {
         let mut seen = HashMap::new();
-        for (sale, epoch, left) in self.shop.ledger.resting(self.retire_after_ms).await? {
-            let Some(view) = self.shop.gate.sale_view(sale).await? else { continue };
+        for (sale, epoch, left) in self.stores.ledger.resting(self.retire_after_ms).await? {
+            let Some(view) = self.stores.gate.sale_view(sale).await? else { continue };
             let drift = view.available.unwrap_or(left) - left;
             if !view.serving || view.epoch != epoch || view.unconfirmed > 0 || drift == 0 {
                 continue;
@@ -57,14 +57,14 @@ impl DriftWatch {
         metrics::counter!("seckill_drift_total").increment(1);
         metrics::counter!("seckill_drift_units_total").increment(drift.unsigned_abs());
         let details = serde_json::json!({ "epoch": epoch.0, "drift": drift });
-        self.shop.ledger.record("reconciler", "drift", &format!("sale {sale}"), details).await?;
-        self.shop.ledger.doubt(sale, epoch).await?;
-        self.shop.ledger.notify(Topic::Catalog).await?;
+        self.stores.ledger.record("reconciler", "drift", &format!("sale {sale}"), details).await?;
+        self.stores.ledger.doubt(sale, epoch).await?;
+        self.stores.ledger.notify(Topic::Catalog).await?;
         Ok(())
     }
 }
 
-impl Shop {
+impl Stores {
     /// Commits the purchase rows of holds that nobody has confirmed for a while: forward only (rule 4).
     pub async fn finish_holds(&self, older_than_ms: u64, retire_after_ms: u64) -> Result<Step, SaleError> {
         let mut step = Step::Idle;

@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
-use super::{SaleError, Shop};
+use super::{SaleError, Stores};
 use crate::die_at;
 use crate::domain::ids::{Epoch, SaleId};
 use crate::domain::sale::SaleStatus;
-use crate::gate::refill::{Fence, TicketRow};
-use crate::gate::stock::TicketKind;
-use crate::ledger::epochs::EpochRow;
+use crate::gate::holds::TicketKind;
+use crate::gate::refill::{ServerRun, TicketRow};
+use crate::ledger::sales::epochs::EpochRow;
 
 /// Renewed while a refill goes on; when its instance dies in the middle, the sale stays closed for as long.
 const REFILL_LEASE: Duration = Duration::from_secs(3);
 
 /// Watches one Redis server, and refills what is not whole on it.
-pub struct Guard {
-    shop: Shop,
+pub struct RefillSupervisor {
+    stores: Stores,
     retire_after_ms: u64,
-    fence: Option<Fence>,
+    fence: Option<ServerRun>,
 }
 
-impl Guard {
-    pub fn new(shop: Shop, retire_after_ms: u64) -> Self {
-        Self { shop, retire_after_ms, fence: None }
+impl RefillSupervisor {
+    pub fn new(stores: Stores, retire_after_ms: u64) -> Self {
+        Self { stores, retire_after_ms, fence: None }
     }
 
     /// One look at everything; afterwards, unless it fails, this server sells all that it should.
@@ -30,14 +30,14 @@ impl Guard {
         // As long as this connection lives it leads to the same run of the same server.
         let mut fence = match self.fence.take() {
             Some(fence) => fence,
-            None => self.shop.gate.fence().await?,
+            None => self.stores.gate.fence().await?,
         };
         let loaded = fence.is_loaded().await?;
-        let epochs = self.shop.ledger.epochs(self.retire_after_ms).await?;
+        let epochs = self.stores.ledger.epochs(self.retire_after_ms).await?;
         let sales: Vec<SaleId> = epochs.iter().map(|row| row.sale).collect();
         let mut busy = None;
         for (row, standing) in epochs.iter().zip(fence.standings(&sales).await?) {
-            match self.shop.make_whole(&mut fence, row, standing).await {
+            match self.stores.make_whole(&mut fence, row, standing).await {
                 Err(error @ SaleError::Busy(_)) => busy = Some(error),
                 other => other?,
             }
@@ -47,7 +47,7 @@ impl Guard {
             return Err(error);
         }
         if !loaded {
-            die_at!("guard.load");
+            die_at!("refill.loaded");
             fence.load().await?;
             tracing::info!(run_id = fence.run_id(), sales = sales.len(), "this Redis may sell");
         }
@@ -57,15 +57,15 @@ impl Guard {
 }
 
 /// Whether the ledger's epoch was filled on this run of this server, and is served by it.
-fn is_whole(row: &EpochRow, fence: &Fence, standing: Option<(Epoch, SaleStatus)>) -> bool {
+fn is_whole(row: &EpochRow, fence: &ServerRun, standing: Option<(Epoch, SaleStatus)>) -> bool {
     row.run_id.as_deref() == Some(fence.run_id()) && standing.is_some_and(|(epoch, _)| epoch == row.epoch)
 }
 
-impl Shop {
+impl Stores {
     /// Sees to it that one sale stands on this server as the ledger says.
     async fn make_whole(
         &self,
-        fence: &mut Fence,
+        fence: &mut ServerRun,
         row: &EpochRow,
         standing: Option<(Epoch, SaleStatus)>,
     ) -> Result<(), SaleError> {
@@ -90,7 +90,7 @@ impl Shop {
     }
 
     /// Refills a sale, unless somebody else has done so, or is at it.
-    async fn refill_once(&self, fence: &mut Fence, sale: SaleId) -> Result<(), SaleError> {
+    async fn refill_once(&self, fence: &mut ServerRun, sale: SaleId) -> Result<(), SaleError> {
         let lock = self.gate.lock(&format!("refill:{sale}"), REFILL_LEASE).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("refill")) };
         let row = self.ledger.epoch(sale).await?;
@@ -107,7 +107,7 @@ impl Shop {
     }
 
     /// Raises the epoch, reads one moment of the ledger, writes it, opens, and records where.
-    async fn refill(&self, fence: &mut Fence, row: &EpochRow) -> Result<(), SaleError> {
+    async fn refill(&self, fence: &mut ServerRun, row: &EpochRow) -> Result<(), SaleError> {
         let (sale, began) = (row.sale, std::time::Instant::now());
         // Nothing more is sold at the old epoch, so that raising it does not wait behind ever new purchases.
         fence.close(sale, row.epoch).await?;

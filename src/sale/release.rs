@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{SaleError, Shop, Step};
+use super::{SaleError, Step, Stores};
 use crate::die_at;
 use crate::domain::ids::{Epoch, SaleId, Shard};
-use crate::domain::message::Kind;
+use crate::domain::message::OutboxKind;
 use crate::gate::GateError;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::OutboxRow;
 
-impl Shop {
+impl Stores {
     /// Carries one batch of releases out. Rows of sales that Redis does not serve at the moment wait for their refill.
     pub async fn release_units(&self, batch_max: i64) -> Result<Step, SaleError> {
         let claim = self.ledger.claim_releases(batch_max).await?;
@@ -40,13 +40,13 @@ impl Shop {
     #[tracing::instrument(level = "debug", skip_all, fields(%sale, holds = rows.len()))]
     async fn release(&self, sale: SaleId, shard: Shard, rows: &[&OutboxRow]) -> Result<Epoch, GateError> {
         rows.iter().for_each(|row| tracing::debug!(order = %row.order, "to be released"));
-        let holds = rows.iter().filter(|row| row.kind == Kind::HoldRelease);
+        let holds = rows.iter().filter(|row| row.kind == OutboxKind::HoldRelease);
         let holds: Vec<_> = holds.map(|row| (row.order, row.returns_units)).collect();
         let mut epochs = Vec::new();
         if !holds.is_empty() {
             epochs.push(self.gate.release(sale, shard, &holds).await?);
         }
-        for wave in rows.iter().filter(|row| row.kind == Kind::WaveRelease) {
+        for wave in rows.iter().filter(|row| row.kind == OutboxKind::WaveRelease) {
             epochs.push(self.gate.release_wave(sale, wave.order, wave.units).await?);
         }
         epochs.into_iter().min().ok_or(GateError::NotServing)

@@ -82,6 +82,6 @@ impl Pause {
     pub fn longer(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let (base, cap) = (*PAUSE_MS.start(), *PAUSE_MS.end());
-        Duration::from_millis(crate::domain::delay::backoff_ms(self.failures, base, cap, rand::random()))
+        Duration::from_millis(seckill_webhook::backoff_ms(self.failures, base, cap, rand::random()))
     }
 }

@@ -5,29 +5,25 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
-mod admin;
-mod answers;
-mod audit;
-mod clock;
-mod config;
-mod crash;
-mod delivery;
-mod events;
-mod flow;
-mod harness;
-mod limits;
-mod locks;
-mod memory;
-mod openapi;
-mod outage;
-mod payments;
-mod reads;
-#[path = "../outflow/receiver.rs"]
-#[allow(dead_code)] // what only outflows need
-mod receiver;
-mod settle;
-mod steering;
-mod stock;
-mod telemetry;
-mod waves;
-mod webhooks;
+mod admin_api;
+mod api_document;
+mod auditor_findings;
+mod broken_network;
+mod configuration;
+mod expiry_and_retries;
+mod locks_and_fences;
+mod metrics_and_logs;
+mod never_oversold;
+mod order_event_streams;
+mod order_webhooks;
+mod payments_and_callbacks;
+mod permits_and_policies;
+mod purchase_answers;
+mod purchase_limits;
+mod redis_memory_loss;
+mod relay_resends;
+mod sale_reads;
+mod service_killed;
+mod stock_waves;
+mod thresholds_and_alarms;
+mod wrong_clocks;

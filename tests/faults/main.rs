@@ -10,19 +10,19 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on shall fail
 
-mod deaths;
-mod figures;
-mod forgetting;
 mod history;
-mod kills;
-mod messages;
-mod outages;
-mod places;
+mod message_faults;
+mod named_places;
+mod process_deaths;
+mod random_kills;
+mod redis_forgets;
 mod run;
+mod run_summary;
 mod rush;
+mod server_outages;
 mod servers;
 mod service;
-mod wire;
+mod tcp_forwarder;
 mod world;
 
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 
-use figures::Figures;
+use run_summary::Figures;
 use servers::Servers;
 
 /// What a scenario is given.
@@ -94,22 +94,22 @@ const SCENARIOS: [(&str, &str); 16] = [
 
 async fn play(name: &str, terms: Terms) -> anyhow::Result<Figures> {
     match name {
-        "F1" => deaths::before_the_row(terms).await,
-        "F2" => deaths::before_the_ack(terms).await,
-        "F3" => deaths::before_the_mark(terms).await,
-        "F4" => outages::broker_stopped(terms).await,
-        "F5" => forgetting::last_writes_lost(terms).await,
-        "F6" => forgetting::stale_replica_promoted(terms).await,
-        "F7" => forgetting::flushed(terms).await,
-        "F8" => outages::postgres_restarted(terms).await,
-        "F9" => messages::ten_deliveries(terms).await,
-        "F13" => messages::poison(terms).await,
-        "F15" => outages::no_room(terms).await,
-        "F21" => deaths::told_to_go(terms).await,
-        "F23" => messages::no_dead_letters(terms).await,
-        "refill4" => forgetting::refilled_all_the_time(terms).await,
-        "places" => places::everywhere(terms).await,
-        "kill9" => kills::rounds(terms).await,
+        "F1" => process_deaths::before_the_row(terms).await,
+        "F2" => process_deaths::before_the_ack(terms).await,
+        "F3" => process_deaths::before_the_mark(terms).await,
+        "F4" => server_outages::broker_stopped(terms).await,
+        "F5" => redis_forgets::last_writes_lost(terms).await,
+        "F6" => redis_forgets::stale_replica_promoted(terms).await,
+        "F7" => redis_forgets::flushed(terms).await,
+        "F8" => server_outages::postgres_restarted(terms).await,
+        "F9" => message_faults::ten_deliveries(terms).await,
+        "F13" => message_faults::poison(terms).await,
+        "F15" => server_outages::no_room(terms).await,
+        "F21" => process_deaths::told_to_go(terms).await,
+        "F23" => message_faults::no_dead_letters(terms).await,
+        "refill4" => redis_forgets::refilled_all_the_time(terms).await,
+        "places" => named_places::everywhere(terms).await,
+        "kill9" => random_kills::rounds(terms).await,
         other => anyhow::bail!("there is no scenario {other}"),
     }
 }

@@ -7,8 +7,8 @@ use rand::RngExt;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::figures::{Figures, Watch, first_order_after};
 use crate::history::History;
+use crate::run_summary::{Figures, Watch, first_order_after};
 use crate::rush::{Plan, Rush};
 use crate::world::World;
 

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, bail, ensure};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use seckill::app::shop;
+use seckill::app::stores;
 use seckill::config::Config;
 use seckill::domain::ids::{SaleId, UserId};
 use seckill::http::Tokens;
 use seckill::queue::Broker;
-use seckill::sale::Shop;
+use seckill::sale::Stores;
 use serde_json::Value;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
@@ -22,7 +22,7 @@ use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::Terms;
-use crate::figures::Watch;
+use crate::run_summary::Watch;
 use crate::servers::Servers;
 use crate::service::{PROGRAM, Process, Role};
 
@@ -47,7 +47,7 @@ pub struct World {
     pub dice: StdRng,
     pub environment: HashMap<String, String>,
     pub config: Config,
-    pub shop: Shop,
+    pub stores: Stores,
     pub sql: PgPool,
     pub redis: redis::Client,
     pub serve: Vec<Process>,
@@ -90,7 +90,7 @@ impl World {
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(5));
         let mut world = Self {
             dice: StdRng::seed_from_u64(terms.seed),
-            shop: shop(&config)?,
+            stores: stores(&config)?,
             sql: pool.connect(&config.database.url).await?,
             redis: redis::Client::open(config.redis.url.as_str())?,
             tokens: Tokens::new(&config.auth.jwt_secret, "", true)?,
@@ -237,7 +237,7 @@ impl World {
         Broker::new(&self.config.amqp).demolish().await?;
         let _: () = self.ask(&["FLUSHALL"]).await?;
         self.sql.close().await;
-        self.shop.ledger.close().await;
+        self.stores.ledger.close().await;
         let name = self.environment["DATABASE_URL"].rsplit_once('/').context("DATABASE_URL")?.1.to_owned();
         let mut maintenance = PgConnection::connect(self.servers.url("DATABASE_URL")).await?;
         sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).execute(&mut maintenance).await?;

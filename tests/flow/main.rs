@@ -4,9 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
-mod agreement;
-mod behaviour;
-mod bench;
-mod crowd;
-mod lines;
-mod promises;
+mod limiter_behaviour;
+mod lua_matches_model;
+mod model_promises;
+mod test_limiter;
+mod twenty_processes;
+mod waiting_lines;

@@ -10,10 +10,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod actions;
-mod guard;
 mod ledger;
 mod properties;
 mod redis;
+mod refill;
 mod sales;
 mod state;
 mod steps;

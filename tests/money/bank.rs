@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use reqwest::Client;
 use serde_json::Value;
 
-use crate::harness::eventually;
+use seckill_harness::eventually;
 
 /// Killed, and its file thrown away, when it is dropped.
 pub struct Bank {

@@ -6,16 +6,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
-#[path = "../api/harness.rs"]
-#[allow(dead_code)] // what only purchases need
-mod harness;
-
 mod bank;
+mod bank_away;
 #[cfg(feature = "failpoints")]
-mod deaths;
-mod misbehaviour;
-mod outage;
-mod peak;
-mod races;
-mod refunds;
+mod killed_at_named_places;
+mod misbehaving_bank;
+mod pay_cancel_races;
+mod payment_peak;
+mod refund_rate;
 mod world;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use reqwest::Client;
-use seckill::app::till_of_money;
+use seckill::app::payment_service;
 use seckill::domain::sale::NewSale;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use crate::bank::Bank;
-use crate::harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, eventually, terms};
 
 /// One test at a time: a bank's seconds are counted.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -183,7 +183,7 @@ impl World {
     /// The auditor is content, and the bank's books are ours.
     pub async fn audited(self) {
         self.system.settled(&self.sale).await;
-        let verdicts = till_of_money(&self.system.config).unwrap().compare().await.unwrap();
+        let verdicts = payment_service(&self.system.config).unwrap().compare().await.unwrap();
         assert!(verdicts.iter().all(|verdict| verdict.held && verdict.under_way == 0), "{verdicts:#?}");
         let journal = "SELECT coalesce(sum(CASE WHEN debit LIKE 'channel:%' THEN amount_cents
                                                 WHEN credit LIKE 'channel:%' THEN -amount_cents ELSE 0 END), 0)::bigint

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::eventually;
-use crate::receiver::{Receiver, Reply};
-use crate::workers::Works;
+use crate::worker_processes::Works;
+use seckill_harness::eventually;
+use seckill_harness::receiver::{Receiver, Reply};
 
 /// What a command printed, or the one line in which it failed.
 fn seckill(works: &Works, words: &[&str]) -> Result<Value, String> {

@@ -6,14 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
-#[path = "../api/harness.rs"]
-#[allow(dead_code)] // what only purchases need
-mod harness;
-
 mod commands;
-mod outcomes;
-mod pace;
-#[allow(dead_code)] // what only webhooks need
-mod receiver;
-mod tls;
-mod workers;
+mod constant_rate;
+mod item_outcomes;
+mod tls_receivers;
+mod worker_processes;

@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use reqwest::{Client, Method, RequestBuilder};
 use seckill::config;
-use seckill::domain::signature::Secret;
-use seckill::sandbox::{Sandbox, Stopper};
+use seckill_sandbox::{Sandbox, Stopper};
+use seckill_webhook::Secret;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::harness::{Environment, eventually};
 use crate::receiver::Receiver;
+use seckill_harness::{Environment, eventually};
 
 pub const SECRET: &str = "whsec_dGhlIHNlY3JldCBvZiB0aGUgc2FuZGJveCdzIHRlc3Rz";
 
@@ -164,7 +164,7 @@ pub struct Bank {
 impl Bank {
     pub async fn start(more: &[(&str, &str)]) -> Self {
         let (folder, receiver) = (Folder::new(), Receiver::start());
-        let sandbox = Sandbox::bind(&config::Sandbox::read(&folder.settings(&receiver, more)).unwrap()).unwrap();
+        let sandbox = Sandbox::bind(&config::sandbox_settings(&folder.settings(&receiver, more)).unwrap()).unwrap();
         let (calls, stopper) = (Caller::to(&sandbox.address().to_string()), sandbox.stopper());
         Self { calls, receiver, folder, stopper, running: tokio::spawn(sandbox.run()) }
     }

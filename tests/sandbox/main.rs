@@ -2,12 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
-#[path = "../api/harness.rs"]
-#[allow(dead_code)] // what only purchases need
-mod harness;
-
 mod bank;
-mod calls;
-mod misbehaviour;
+mod bank_calls;
+mod killed_and_restarted;
 mod receiver;
-mod restarts;
+mod switches;

@@ -8,19 +8,19 @@ use std::time::Instant;
 use actix_web::http::StatusCode;
 use actix_web::web::{self, Bytes, Data};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer};
-use seckill::domain::signature::{Disbelief, Secret, verify};
+use seckill_webhook::{Secret, SignatureError, verify};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::bank::SECRET;
-use crate::harness::eventually;
+use seckill_harness::eventually;
 
 #[derive(Debug, Clone)]
 pub struct Callback {
     pub at: Instant,
     pub id: String,
     /// Whether its signature is by the secret, over what came.
-    pub believed: Result<(), Disbelief>,
+    pub believed: Result<(), SignatureError>,
     pub body: Value,
 }
 

@@ -34,7 +34,7 @@ pub use token_bucket::{TokenBucket, Tokens};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = LimiterKind)]
-pub enum Kind {
+pub enum AlgorithmKind {
     FixedWindow,
     SlidingLog,
     SlidingCounter,
@@ -43,7 +43,7 @@ pub enum Kind {
     Concurrency,
 }
 
-impl Kind {
+impl AlgorithmKind {
     pub const ALL: [Self; 6] = [
         Self::FixedWindow,
         Self::SlidingLog,
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for AlgorithmKind {
     type Err = WrongParameter;
 
     fn from_str(name: &str) -> Result<Self, WrongParameter> {
@@ -89,36 +89,38 @@ pub enum Algorithm {
 /// What was configured as unlimited, so that it can be shown as it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unlimited {
-    kind: Kind,
+    kind: AlgorithmKind,
     span_ms: i64,
 }
 
 impl Algorithm {
-    pub fn new(kind: Kind, given: &Parameters) -> Result<Self, WrongParameter> {
+    pub fn new(kind: AlgorithmKind, given: &Parameters) -> Result<Self, WrongParameter> {
         let of = Given { algorithm: kind.as_str(), given };
         Ok(match kind {
-            Kind::FixedWindow | Kind::SlidingLog | Kind::SlidingCounter => {
+            AlgorithmKind::FixedWindow | AlgorithmKind::SlidingLog | AlgorithmKind::SlidingCounter => {
                 of.only(&["limit", "window_ms"])?;
                 let window_ms = of.within("window_ms", given.window_ms, WINDOW_MS)?;
-                let listed = kind == Kind::SlidingLog;
+                let listed = kind == AlgorithmKind::SlidingLog;
                 match of.limit(if listed { LISTED_LIMIT } else { WINDOW_LIMIT })? {
                     None => Self::Unlimited(Unlimited { kind, span_ms: window_ms }),
                     Some(limit) if listed => Self::SlidingLog(SlidingLog::new(limit, window_ms)),
-                    Some(limit) if kind == Kind::FixedWindow => Self::FixedWindow(FixedWindow::new(limit, window_ms)),
+                    Some(limit) if kind == AlgorithmKind::FixedWindow => {
+                        Self::FixedWindow(FixedWindow::new(limit, window_ms))
+                    }
                     Some(limit) => Self::SlidingCounter(SlidingCounter::new(limit, window_ms)),
                 }
             }
-            Kind::TokenBucket | Kind::LeakyBucket => {
+            AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket => {
                 of.only(&["capacity", "rate", "window_ms"])?;
                 let capacity = of.within("capacity", given.capacity, BUCKET)?;
                 let rate = of.within("rate", given.rate, BUCKET)?;
                 let period_ms = of.within("window_ms", given.window_ms.or(Some(SECOND_MS)), PERIOD_MS)?;
                 match kind {
-                    Kind::TokenBucket => Self::TokenBucket(TokenBucket::new(capacity, rate, period_ms)),
+                    AlgorithmKind::TokenBucket => Self::TokenBucket(TokenBucket::new(capacity, rate, period_ms)),
                     _ => Self::LeakyBucket(LeakyBucket::new(capacity, rate, period_ms)),
                 }
             }
-            Kind::Concurrency => {
+            AlgorithmKind::Concurrency => {
                 of.only(&["limit", "lease_ms"])?;
                 let lease_ms = of.within("lease_ms", given.lease_ms, LEASE_MS)?;
                 match of.limit(LISTED_LIMIT)? {
@@ -129,14 +131,14 @@ impl Algorithm {
         })
     }
 
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> AlgorithmKind {
         match self {
-            Self::FixedWindow(_) => Kind::FixedWindow,
-            Self::SlidingLog(_) => Kind::SlidingLog,
-            Self::SlidingCounter(_) => Kind::SlidingCounter,
-            Self::TokenBucket(_) => Kind::TokenBucket,
-            Self::LeakyBucket(_) => Kind::LeakyBucket,
-            Self::Concurrency(_) => Kind::Concurrency,
+            Self::FixedWindow(_) => AlgorithmKind::FixedWindow,
+            Self::SlidingLog(_) => AlgorithmKind::SlidingLog,
+            Self::SlidingCounter(_) => AlgorithmKind::SlidingCounter,
+            Self::TokenBucket(_) => AlgorithmKind::TokenBucket,
+            Self::LeakyBucket(_) => AlgorithmKind::LeakyBucket,
+            Self::Concurrency(_) => AlgorithmKind::Concurrency,
             Self::Unlimited(unlimited) => unlimited.kind,
         }
     }
@@ -160,7 +162,7 @@ impl Algorithm {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) => bucket(self.arguments()),
             Self::Concurrency(_) => leases(limit, span_us / 1000),
-            Self::Unlimited(Unlimited { kind: Kind::Concurrency, span_ms }) => leases(-1, *span_ms),
+            Self::Unlimited(Unlimited { kind: AlgorithmKind::Concurrency, span_ms }) => leases(-1, *span_ms),
             Self::Unlimited(Unlimited { span_ms, .. }) => window(-1, *span_ms),
             _ => window(limit, span_us / 1000),
         }

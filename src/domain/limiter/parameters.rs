@@ -94,7 +94,7 @@ impl Given<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Algorithm, Kind};
+    use super::super::{Algorithm, AlgorithmKind};
     use super::*;
 
     fn window(limit: i64, window_ms: i64) -> Parameters {
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn minus_one_and_it_alone_of_what_is_below_one_is_unlimited() {
-        for kind in [Kind::FixedWindow, Kind::SlidingLog, Kind::SlidingCounter] {
+        for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter] {
             assert!(matches!(Algorithm::new(kind, &window(-1, 1000)), Ok(Algorithm::Unlimited(_))));
             for wrong in [0, -2, i64::MIN, i64::MAX] {
                 let error = Algorithm::new(kind, &window(wrong, 1000)).unwrap_err().to_string();
                 assert!(error.starts_with("limit must be 1 to") && error.contains("-1 for no limit"), "{error}");
             }
         }
-        for kind in [Kind::TokenBucket, Kind::LeakyBucket] {
+        for kind in [AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket] {
             for wrong in [0, -1, 1_000_001, i64::MAX] {
                 let error = Algorithm::new(kind, &bucket(wrong, 1, None)).unwrap_err().to_string();
                 assert_eq!(error, "capacity must be 1 to 1000000");
@@ -126,29 +126,32 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_does_not_belong_is_named() {
-        let error = Algorithm::new(Kind::FixedWindow, &Parameters::default()).unwrap_err().to_string();
+        let error = Algorithm::new(AlgorithmKind::FixedWindow, &Parameters::default()).unwrap_err().to_string();
         assert_eq!(error, "window_ms is missing: fixed-window needs it");
-        let error = Algorithm::new(Kind::Concurrency, &window(1, 1000)).unwrap_err().to_string();
+        let error = Algorithm::new(AlgorithmKind::Concurrency, &window(1, 1000)).unwrap_err().to_string();
         assert_eq!(error, "window_ms means nothing to concurrency");
-        assert!(Algorithm::new(Kind::SlidingLog, &window(10_001, 1000)).is_err());
-        assert!(Algorithm::new(Kind::FixedWindow, &window(1, 99)).is_err());
+        assert!(Algorithm::new(AlgorithmKind::SlidingLog, &window(10_001, 1000)).is_err());
+        assert!(Algorithm::new(AlgorithmKind::FixedWindow, &window(1, 99)).is_err());
     }
 
     #[test]
     fn an_algorithm_is_written_down_as_it_was_given() {
         let leases = Parameters { limit: Some(3), lease_ms: Some(500), ..Parameters::default() };
         for (kind, parameters) in [
-            (Kind::FixedWindow, window(5, 60_000)),
-            (Kind::SlidingLog, window(-1, 60_000)),
-            (Kind::SlidingCounter, window(1_000_000_000, 2_678_400_000)),
-            (Kind::TokenBucket, bucket(10, 3, Some(60_000))),
-            (Kind::LeakyBucket, bucket(1, 1, Some(1000))),
-            (Kind::Concurrency, leases),
+            (AlgorithmKind::FixedWindow, window(5, 60_000)),
+            (AlgorithmKind::SlidingLog, window(-1, 60_000)),
+            (AlgorithmKind::SlidingCounter, window(1_000_000_000, 2_678_400_000)),
+            (AlgorithmKind::TokenBucket, bucket(10, 3, Some(60_000))),
+            (AlgorithmKind::LeakyBucket, bucket(1, 1, Some(1000))),
+            (AlgorithmKind::Concurrency, leases),
         ] {
             let algorithm = Algorithm::new(kind, &parameters).unwrap();
             assert_eq!((algorithm.kind(), algorithm.parameters()), (kind, parameters));
             assert_eq!(kind.as_str().parse(), Ok(kind));
         }
-        assert_eq!(Algorithm::new(Kind::TokenBucket, &bucket(10, 3, None)).unwrap().parameters().window_ms, Some(1000));
+        assert_eq!(
+            Algorithm::new(AlgorithmKind::TokenBucket, &bucket(10, 3, None)).unwrap().parameters().window_ms,
+            Some(1000)
+        );
     }
 }

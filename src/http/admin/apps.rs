@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::{app, as_caller};
 use crate::domain::account::{AccountName, Granted};
 use crate::domain::policy::{Name, Role};
-use crate::http::Reception;
+use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::Body;
 use crate::http::problem::Problem;
@@ -87,8 +87,8 @@ problems! {
     security(("session" = [])),
     responses((status = 200, description = "All of them, by name", body = Apps), NotListed),
 )]
-pub async fn list(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
-    let apps = as_caller(&request, &reception, async |caller| reception.console.apps(&caller.account).await).await?;
+pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let apps = as_caller(&request, &app_state, async |caller| app_state.console.apps(&caller.account).await).await?;
     let apps = apps.into_iter().map(|app| App {
         name: app.name,
         created_by: app.created_by,
@@ -118,13 +118,13 @@ pub async fn list(request: HttpRequest, reception: Data<Reception>) -> Result<Ht
 )]
 pub async fn create(
     request: HttpRequest,
-    reception: Data<Reception>,
+    app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let created = as_caller(&request, &reception, async |caller| {
+    let created = as_caller(&request, &app_state, async |caller| {
         let new: NewApp = serde_json::from_slice(&body)?;
         let name = app(&new.name)?;
-        let token = reception.console.create_app(&caller.account, &name).await?;
+        let token = app_state.console.create_app(&caller.account, &name).await?;
         Ok(Created { name, token })
     });
     Ok(HttpResponse::Created().insert_header((CACHE_CONTROL, "no-store")).json(created.await?))
@@ -142,16 +142,12 @@ pub async fn create(
     request_body = Grant,
     responses((status = 200, description = "Done", body = GrantSet), NotGranted),
 )]
-pub async fn grant(
-    request: HttpRequest,
-    reception: Data<Reception>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let granted = as_caller(&request, &reception, async |caller| {
+pub async fn grant(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
+    let granted = as_caller(&request, &app_state, async |caller| {
         let grant: Grant = serde_json::from_slice(&body)?;
         let (app, role) = (app(&grant.app)?, grant.role);
         let account = AccountName::parse(&grant.account, "account")?;
-        reception.console.grant(&caller.account, &app, &account, role).await?;
+        app_state.console.grant(&caller.account, &app, &account, role).await?;
         Ok(GrantSet { app, account, role })
     });
     Ok(HttpResponse::Ok().json(granted.await?))

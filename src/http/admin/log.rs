@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::as_caller;
 use crate::domain::ids::Invalid;
-use crate::http::Reception;
+use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::problem::Problem;
 
@@ -70,9 +70,9 @@ problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable
     params(Newest),
     responses((status = 200, description = "The newest lines", body = AuditLog), NotShown),
 )]
-pub async fn audit(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
-    let lines = as_caller(&request, &reception, async |caller| {
-        reception.console.audit_log(&caller.account, limit(&request)?).await
+pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let lines = as_caller(&request, &app_state, async |caller| {
+        app_state.console.audit_log(&caller.account, limit(&request)?).await
     });
     let lines = lines.await?.into_iter().map(|line| Line {
         id: line.id,
@@ -97,9 +97,9 @@ pub async fn audit(request: HttpRequest, reception: Data<Reception>) -> Result<H
     params(Newest),
     responses((status = 200, description = "The newest alarms", body = Alarms), NotShown),
 )]
-pub async fn alarms(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
-    let alarms = as_caller(&request, &reception, async |caller| {
-        reception.console.alarms(&caller.account, limit(&request)?).await
+pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let alarms = as_caller(&request, &app_state, async |caller| {
+        app_state.console.alarms(&caller.account, limit(&request)?).await
     });
     let alarms = alarms.await?.into_iter().map(|alarm| Alarm {
         id: alarm.id,

@@ -10,7 +10,7 @@ use actix_web::HttpRequest;
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN};
 
-use super::Reception;
+use super::AppState;
 use super::problem::Problem;
 use crate::admin::AdminError;
 use crate::admin::session::SessionToken;
@@ -33,11 +33,11 @@ struct Caller {
 /// Does something for whoever is signed in. What is refused to an account is written down before it is answered.
 async fn as_caller<T>(
     request: &HttpRequest,
-    reception: &Reception,
+    app_state: &AppState,
     act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
 ) -> Result<T, Problem> {
     let token = cookie(request).ok_or(AdminError::SignedOut)?;
-    let (account, expires_at_ms) = reception.console.account(&token).await?;
+    let (account, expires_at_ms) = app_state.console.account(&token).await?;
     let caller = Caller { account, token, expires_at_ms };
     let outcome = match meant(request, &caller.token) {
         Ok(()) => act(&caller).await,
@@ -48,7 +48,7 @@ async fn as_caller<T>(
     {
         let address = request.path().chars().take(ADDRESS_MAX_CHARS);
         let what = format!("{} {}", request.method(), address.collect::<String>());
-        reception.console.refused(&caller.account, &what, why).await?;
+        app_state.console.refused(&caller.account, &what, why).await?;
     }
     Ok(outcome?)
 }

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{app, as_caller};
-use crate::admin::desk::Seen;
+use crate::admin::policies::VisiblePolicy;
 use crate::domain::breaker::BreakerTerms;
 use crate::domain::ids::Invalid;
-use crate::domain::limiter::{Kind, Parameters};
+use crate::domain::limiter::{AlgorithmKind, Parameters};
 use crate::domain::policy::{Name, WhenDown, threshold};
 use crate::domain::policy_form::PolicyForm;
 use crate::flow::FlowError;
-use crate::http::Reception;
+use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::Body;
 use crate::http::problem::Problem;
@@ -33,7 +33,7 @@ struct View {
     warnings: Vec<String>,
     key: String,
     spread: bool,
-    algorithm: Kind,
+    algorithm: AlgorithmKind,
     limit: Option<i64>,
     capacity: Option<i64>,
     rate: Option<i64>,
@@ -54,9 +54,9 @@ struct View {
     updated_at_ms: i64,
 }
 
-impl From<Seen> for View {
-    fn from(seen: Seen) -> Self {
-        let Seen { policy, apps, may_change, warnings } = seen;
+impl From<VisiblePolicy> for View {
+    fn from(seen: VisiblePolicy) -> Self {
+        let VisiblePolicy { policy, apps, may_change, warnings } = seen;
         let terms = policy.terms;
         let Parameters { limit, capacity, rate, window_ms, lease_ms } = terms.algorithm.parameters();
         Self {
@@ -133,12 +133,12 @@ problems! {
     params(ListQuery),
     responses((status = 200, description = "All of them, by name", body = Policies), NotListed),
 )]
-pub async fn list(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
-    let policies = as_caller(&request, &reception, async |caller| {
+pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let policies = as_caller(&request, &app_state, async |caller| {
         let query = Query::<ListQuery>::from_query(request.query_string());
         let query = query.map_err(|_| Invalid::new("app", "is not readable"))?;
         let wanted = query.into_inner().app.map(|text| app(&text)).transpose()?;
-        reception.console.policies(&caller.account, wanted.as_ref()).await
+        app_state.console.policies(&caller.account, wanted.as_ref()).await
     });
     let policies = policies.await?.into_iter().map(View::from).collect();
     Ok(HttpResponse::Ok().json(Policies { policies }))
@@ -158,11 +158,11 @@ pub async fn list(request: HttpRequest, reception: Data<Reception>) -> Result<Ht
     request_body = PolicyForm,
     responses((status = 200, description = "Done", body = Changed), NotChanged),
 )]
-pub async fn set(request: HttpRequest, reception: Data<Reception>, Body(body): Body) -> Result<HttpResponse, Problem> {
-    let everywhere = as_caller(&request, &reception, async |caller| {
+pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
+    let everywhere = as_caller(&request, &app_state, async |caller| {
         let form: PolicyForm = serde_json::from_slice(&body)?;
         let policy = form.named(request.match_info().query("name")).map_err(FlowError::from)?;
-        reception.console.set_policy(&caller.account, policy).await
+        app_state.console.set_policy(&caller.account, policy).await
     });
     Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
 }
@@ -179,12 +179,12 @@ pub async fn set(request: HttpRequest, reception: Data<Reception>, Body(body): B
     params(("name" = Name, Path, description = "The policy"), DeleteQuery),
     responses((status = 200, description = "Done", body = Changed), NotChanged),
 )]
-pub async fn delete(request: HttpRequest, reception: Data<Reception>, _: Body) -> Result<HttpResponse, Problem> {
-    let everywhere = as_caller(&request, &reception, async |caller| {
+pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
+    let everywhere = as_caller(&request, &app_state, async |caller| {
         let query = Query::<DeleteQuery>::from_query(request.query_string());
         let query = query.map_err(|_| Invalid::new("app", "must be given in the query"))?;
         let name = Name::parse(request.match_info().query("name"), "name")?;
-        reception.console.delete_policy(&caller.account, &name, &app(&query.app)?).await
+        app_state.console.delete_policy(&caller.account, &name, &app(&query.app)?).await
     });
     Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
 }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{COOKIE_NAME, as_caller, from_here};
 use crate::domain::account::{AccountName, AccountRole};
-use crate::http::Reception;
+use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, caller_address};
 use crate::http::problem::Problem;
@@ -66,15 +66,15 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
 )]
 pub async fn create(
     request: HttpRequest,
-    reception: Data<Reception>,
+    app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     // There is no session yet that could be misused; but nobody is to be signed in as somebody else by another site.
     from_here(&request)?;
     let Credentials { name, password } = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    let address = caller_address(&request, &reception.trusted_proxies);
-    let signed_in = reception.console.sign_in(&name, password, &address).await?;
-    let cookie = cookie(&reception, signed_in.token.as_str(), "");
+    let address = caller_address(&request, &app_state.trusted_proxies);
+    let signed_in = app_state.console.sign_in(&name, password, &address).await?;
+    let cookie = cookie(&app_state, signed_in.token.as_str(), "");
     Ok(HttpResponse::Ok().insert_header((SET_COOKIE, cookie)).insert_header((CACHE_CONTROL, "no-store")).json(
         Session {
             name: AccountName::parse(&name, "name")?,
@@ -100,8 +100,8 @@ pub async fn create(
         NoSession,
     ),
 )]
-pub async fn show(request: HttpRequest, reception: Data<Reception>) -> Result<HttpResponse, Problem> {
-    let session = as_caller(&request, &reception, async |caller| {
+pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let session = as_caller(&request, &app_state, async |caller| {
         Ok(Session {
             name: caller.account.name.clone(),
             role: caller.account.role,
@@ -127,14 +127,14 @@ pub async fn show(request: HttpRequest, reception: Data<Reception>) -> Result<Ht
         NotSignedOut,
     ),
 )]
-pub async fn delete(request: HttpRequest, reception: Data<Reception>, _: Body) -> Result<HttpResponse, Problem> {
-    as_caller(&request, &reception, async |caller| reception.console.sign_out(&caller.token).await).await?;
-    let cookie = cookie(&reception, "", "; Max-Age=0");
+pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
+    as_caller(&request, &app_state, async |caller| app_state.console.sign_out(&caller.token).await).await?;
+    let cookie = cookie(&app_state, "", "; Max-Age=0");
     Ok(HttpResponse::Ok().insert_header((SET_COOKIE, cookie)).json(SignedOut { signed_out: true }))
 }
 
 /// For this host alone, never for scripts, never sent by another site, and over TLS except in development.
-fn cookie(reception: &Reception, token: &str, more: &str) -> String {
-    let secure = if reception.dev { "" } else { "; Secure" };
+fn cookie(app_state: &AppState, token: &str, more: &str) -> String {
+    let secure = if app_state.dev { "" } else { "; Secure" };
     format!("{COOKIE_NAME}={token}; Path=/; HttpOnly; SameSite=Strict{secure}{more}")
 }

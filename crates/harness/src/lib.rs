@@ -1,0 +1,334 @@
+//! A system under test, whole and its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+
+pub mod receiver;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use seckill::app::{Service, Stopper, stores};
+use seckill::config::Config;
+use seckill::domain::ids::{SaleId, Units, UserId};
+use seckill::domain::sale::{NewSale, Stock};
+use seckill::http::Tokens;
+use seckill::queue::Broker;
+use seckill::sale::audit::SaleVerdict;
+use seckill::sale::{SaleError, Stores};
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection, PgPool};
+use tokio::task::JoinHandle;
+
+/// How long any condition may take to come true.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Settings that a system is started with.
+pub type Environment = HashMap<String, String>;
+
+/// Waits until a condition holds; what it says while it does not is shown when it never does.
+pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match condition().await {
+            Ok(value) => return value,
+            Err(why) if Instant::now() > deadline => panic!("never came true: {why}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// An environment with a fresh, migrated database, and prefixes of its own.
+pub async fn environment(settings: &[(&str, &str)]) -> Environment {
+    let name = format!("t{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    let mut environment: Environment = ["REDIS_URL", "DATABASE_URL", "AMQP_URL"]
+        .into_iter()
+        .map(|name| (name.to_owned(), std::env::var(name).expect("run the tests by ./dev test")))
+        .collect();
+    let mut maintenance = PgConnection::connect(&environment["DATABASE_URL"]).await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut maintenance).await.unwrap();
+    maintenance.close().await.unwrap();
+    let server = environment["DATABASE_URL"].rsplit_once('/').unwrap().0.to_owned();
+    let own = [
+        ("DATABASE_URL", format!("{server}/{name}")),
+        ("SECKILL_DEV", "1".into()),
+        ("SECKILL_AUTH__JWT_SECRET", "a secret of the tests, and of nobody else".into()),
+        ("SECKILL_HTTP__BIND", "127.0.0.1:0".into()),
+        ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1".into()),
+        ("SECKILL_REDIS__PREFIX", format!("{name}:")),
+        ("SECKILL_AMQP__PREFIX", format!("{name}.")),
+        ("SECKILL_DATABASE__MAX_CONNECTIONS", "8".into()),
+        ("SECKILL_ALARMS__INTERVAL_MS", "200".into()),
+        // Nobody is there: a test that wants a bank starts one.
+        ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
+        // Many tests on few cores: what is slow here is not down.
+        ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
+    ];
+    environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let config = Config::read(&environment).unwrap();
+    stores(&config).unwrap().ledger.migrate().await.unwrap();
+    environment
+}
+
+/// The terms of a test's sale: one unit each, open now.
+pub fn terms(stock: i64) -> NewSale {
+    NewSale {
+        product: "Phone".into(),
+        price_cents: 100,
+        stock: Stock::parse(stock).unwrap(),
+        per_user: Units::ONE,
+        starts_in_ms: 0,
+        ends_in_ms: 3_600_000,
+        pay_within_ms: 900_000,
+        refund_returns_stock: true,
+        min_level: 0,
+        waves: Vec::new(),
+    }
+}
+
+/// What a test sees of a system from outside, and beside it the system's own handles.
+pub struct System {
+    pub environment: Environment,
+    pub config: Config,
+    pub stores: Stores,
+    pub sql: PgPool,
+    pub instances: Vec<Instance>,
+    http: reqwest::Client,
+    tokens: Tokens,
+}
+
+/// One running service.
+pub struct Instance {
+    pub address: SocketAddr,
+    stopper: Stopper,
+    running: JoinHandle<anyhow::Result<()>>,
+}
+
+impl System {
+    /// One instance with workers.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    pub async fn start_with(settings: &[(&str, &str)]) -> Self {
+        let mut system = Self::prepare(settings).await;
+        system.serve(true).await;
+        system
+    }
+
+    /// Everything but a running service.
+    pub async fn prepare(settings: &[(&str, &str)]) -> Self {
+        let environment = environment(settings).await;
+        let config = Config::read(&environment).unwrap();
+        Self {
+            stores: stores(&config).unwrap(),
+            sql: PgPool::connect(&config.database.url).await.unwrap(),
+            tokens: Tokens::new(&config.auth.jwt_secret, "", true).unwrap(),
+            http: reqwest::Client::new(),
+            instances: Vec::new(),
+            environment,
+            config,
+        }
+    }
+
+    /// Starts another instance, and waits until it is ready.
+    pub async fn serve(&mut self, with_workers: bool) {
+        let service = Service::bind(self.config.clone(), with_workers).await.unwrap();
+        let (address, stopper) = (service.address(), service.stopper());
+        self.instances.push(Instance { address, stopper, running: tokio::spawn(service.run()) });
+        let ready = format!("http://{address}/readyz");
+        eventually(|| async {
+            let answer = self.http.get(&ready).send().await.map_err(|e| e.to_string())?;
+            answer.status().is_success().then_some(()).ok_or_else(|| answer.status().to_string())
+        })
+        .await;
+    }
+
+    /// Stops everything in good order, and clears the broker of what was made there.
+    pub async fn finish(mut self) {
+        self.stop().await;
+        Broker::new(&self.config.amqp).demolish().await.unwrap();
+    }
+
+    /// Stops all instances in good order.
+    pub async fn stop(&mut self) {
+        for instance in self.instances.drain(..) {
+            instance.stopper.stop().await;
+            instance.running.await.unwrap().unwrap();
+        }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.instances[0].address)
+    }
+
+    pub async fn create_sale(&self, terms: NewSale) -> Sale {
+        let retire_after_ms = self.config.reconcile.retire_after_ms;
+        let (id, everyone) = self.stores.create_sale(&terms.check().unwrap(), retire_after_ms).await.unwrap();
+        assert!(everyone, "an instance does not know the new sale");
+        let keys: (String, String) = sqlx::query_as("SELECT purchase_key, waiting_key FROM sales WHERE id = $1")
+            .bind(id.get())
+            .fetch_one(&self.sql)
+            .await
+            .unwrap();
+        Sale { id, key: keys.0, waiting_key: keys.1 }
+    }
+
+    pub fn token(&self, user: &str, level: i64) -> String {
+        self.token_for(user, level, 3600)
+    }
+
+    /// A token that is good for so many seconds more.
+    pub fn token_for(&self, user: &str, level: i64, seconds: i64) -> String {
+        let exp = chrono::Utc::now().timestamp() + seconds;
+        self.tokens.issue(&UserId::parse(user).unwrap(), level, exp).unwrap()
+    }
+
+    /// A purchase as any client would send it, to the first instance.
+    pub fn buy<'a>(&'a self, sale: &'a Sale, user: &'a str) -> Click<'a> {
+        self.buy_at(self.instances[0].address, sale, user)
+    }
+
+    /// A purchase at a service that is a process of its own.
+    pub fn buy_at<'a>(&'a self, at: SocketAddr, sale: &'a Sale, user: &'a str) -> Click<'a> {
+        Click {
+            system: self,
+            at,
+            path: sale.id.to_string(),
+            token: Some(self.token(user, 0)),
+            idempotency_key: None,
+            from: None,
+            body: json!({ "key": sale.key }).to_string(),
+        }
+    }
+
+    pub async fn get(&self, path: &str, user: Option<&str>) -> (u16, Value) {
+        let mut request = self.http.get(self.url(path));
+        if let Some(user) = user {
+            request = request.bearer_auth(self.token(user, 0));
+        }
+        read(request.send().await.unwrap()).await
+    }
+
+    pub async fn post(&self, path: &str, user: &str) -> (u16, Value) {
+        let request = self.http.post(self.url(path)).bearer_auth(self.token(user, 0));
+        read(request.send().await.unwrap()).await
+    }
+
+    /// Waits until every purchase has become an order and every hold is where it belongs, and the auditor is content.
+    pub async fn settled(&self, sale: &Sale) {
+        eventually(|| async {
+            let verdict = self.audit(sale).await.map_err(|e| e.to_string())?.unwrap();
+            let well = verdict.held && verdict.at_rest && verdict.redis_compared;
+            well.then_some(()).ok_or_else(|| format!("{verdict:#?}"))
+        })
+        .await;
+    }
+
+    pub async fn audit(&self, sale: &Sale) -> Result<Option<SaleVerdict>, SaleError> {
+        self.stores.audit(sale.id, self.config.reconcile.retire_after_ms).await
+    }
+
+    pub async fn count(&self, sql: &'static str, sale: &Sale) -> i64 {
+        sqlx::query_scalar(sql).bind(sale.id.get()).fetch_one(&self.sql).await.unwrap()
+    }
+
+    pub async fn stock(&self, sale: &Sale) -> i64 {
+        self.count("SELECT stock FROM sales WHERE id = $1", sale).await
+    }
+
+    pub async fn orders(&self, sale: &Sale) -> i64 {
+        self.count("SELECT count(*) FROM orders WHERE sale_id = $1", sale).await
+    }
+
+    pub async fn available(&self, sale: &Sale) -> Option<i64> {
+        self.stores.gate.sale_view(sale.id).await.unwrap().unwrap().available
+    }
+}
+
+/// A sale under test.
+pub struct Sale {
+    pub id: SaleId,
+    pub key: String,
+    pub waiting_key: String,
+}
+
+/// A request for a purchase, to be changed in any way before it is sent.
+#[derive(Clone)]
+pub struct Click<'a> {
+    system: &'a System,
+    pub at: SocketAddr,
+    pub path: String,
+    pub token: Option<String>,
+    pub idempotency_key: Option<String>,
+    pub from: Option<String>,
+    pub body: String,
+}
+
+impl Click<'_> {
+    pub fn idempotent(mut self, key: &str) -> Self {
+        self.idempotency_key = Some(key.to_owned());
+        self
+    }
+
+    pub fn from(mut self, address: &str) -> Self {
+        self.from = Some(address.to_owned());
+        self
+    }
+
+    pub fn body(mut self, body: impl ToString) -> Self {
+        self.body = body.to_string();
+        self
+    }
+
+    pub async fn send(self) -> Answer {
+        self.try_send().await.unwrap()
+    }
+
+    pub async fn try_send(self) -> Result<Answer, reqwest::Error> {
+        let url = format!("http://{}/api/v1/sales/{}/purchases", self.at, self.path);
+        let mut request = self.system.http.post(url).header("content-type", "application/json").body(self.body);
+        if let Some(token) = self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(key) = self.idempotency_key {
+            request = request.header("idempotency-key", key);
+        }
+        if let Some(from) = self.from {
+            request = request.header("x-forwarded-for", from);
+        }
+        let response = request.send().await?;
+        let headers = response.headers().clone();
+        let (status, body) = read(response).await;
+        Ok(Answer { status, body, headers })
+    }
+}
+
+/// What came of a click.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+    pub headers: reqwest::header::HeaderMap,
+}
+
+impl Answer {
+    /// Status and code in one, as `409 sold-out`; a 202 is just that.
+    pub fn code(&self) -> String {
+        match self.body["code"].as_str() {
+            Some(code) => format!("{} {code}", self.status),
+            None => self.status.to_string(),
+        }
+    }
+
+    pub fn order_id(&self) -> String {
+        self.body["order_id"].as_str().expect("an order id").to_owned()
+    }
+}
+
+async fn read(response: reqwest::Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let text = response.text().await.unwrap_or_default();
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}

@@ -1,0 +1,374 @@
+//! What the rush was told, in numbers: drawn up from the tally as a pure function.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use super::plan::{Arrival, Buyer, Plan, Role};
+use super::shape::Shape;
+use super::tally::{Count, Kind, Sample, Tally};
+use super::timeline::{
+    Bucket, Events, Latency, LatencyBucket, Step, Wait, bucket_width_ms, histogram, latency, latency_timeline,
+};
+
+/// Bucket of the first second's own time line.
+const FIRST_SECOND_BUCKET_MS: u64 = 25;
+
+/// From when latencies count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MeasuredFrom {
+    /// The moment of the schedule, so that waiting for a free connection counts.
+    ScheduledArrival,
+    /// The first request on the wire: all were due at once, and their order is ours, not the service's.
+    Send,
+}
+
+/// An order that was promised, to be held against the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Accepted {
+    pub user: String,
+    pub order_id: String,
+}
+
+/// How many requests were mixed in among the buyers'.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Mix {
+    /// Clicks before the start; none where the rush found the sale open.
+    pub early_clicks: usize,
+    pub second_clicks: usize,
+    pub unknown_sales: usize,
+    pub forged_tokens: usize,
+    pub bot_requests: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// When the schedule began, by the clock of the machine that played it.
+    pub began_at: Option<DateTime<Utc>>,
+    pub base: String,
+    pub sale_id: i64,
+    pub buyers: usize,
+    pub bots: usize,
+    pub connections: usize,
+    pub seed: u64,
+    pub shape: Shape,
+    /// How long a rush was to take; an even crowd takes what its rate says.
+    pub rush_s: Option<f64>,
+    pub mix: Mix,
+    /// Buyers arriving per second, on average; none where all were due at once.
+    pub rate_per_second: Option<f64>,
+    pub measured_from: MeasuredFrom,
+    pub arrivals: usize,
+    /// Answers received, those that asked to come back included.
+    pub answers: u64,
+    /// Requests sent for an arrival after its first.
+    pub retries: u64,
+    /// Buyers who never had a definite answer.
+    pub unanswered: usize,
+    /// Distinct orders promised.
+    pub orders: usize,
+    /// Units left when the rush began, where known.
+    pub stock: Option<u64>,
+    /// Forged tokens, unknown sales and clicks before the start that were accepted: each is a fault of the service.
+    pub wrongly_accepted: u64,
+    /// From the beginning to the last answer.
+    pub duration_ms: u64,
+    pub answers_per_second: f64,
+    /// Requests by status and code, such as `409 sold-out`; early clicks are only in `counts_by_role`.
+    pub counts: BTreeMap<String, u64>,
+    pub counts_by_role: BTreeMap<Role, BTreeMap<String, u64>>,
+    pub all: Option<Latency>,
+    pub accepted_only: Option<Latency>,
+    pub by_role: BTreeMap<Role, Latency>,
+    /// Arrivals of the first second: due in it, or first sent in it where all were due at once.
+    pub first_second: Option<Latency>,
+    /// How late the rush itself was in sending, by its own schedule: large where it lacks connections or processor time.
+    pub send_lag: Option<Latency>,
+    /// Width of a bucket of the time line.
+    pub bucket_ms: u64,
+    pub timeline: Vec<Bucket>,
+    pub latency_timeline: Vec<LatencyBucket>,
+    pub first_second_bucket_ms: u64,
+    pub first_second_timeline: Vec<Bucket>,
+    pub first_second_latency_timeline: Vec<LatencyBucket>,
+    pub latency_histogram: Vec<Step>,
+    /// Every promise that was heard; for the caller, not for the document.
+    #[serde(skip)]
+    pub accepted: Vec<Accepted>,
+    /// The buyers behind `unanswered`: the database may hold an order of theirs.
+    #[serde(skip)]
+    pub unanswered_users: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn draw_up(plan: &Plan, buyers: &[Buyer], arrivals: &[Arrival], tally: Tally) -> Self {
+        let paced = plan.paced();
+        let samples = &tally.samples;
+        let ended_us = samples.iter().map(|sample| sample.answered_us).max().unwrap_or(0);
+        let last = || samples.iter().filter(|sample| sample.last);
+        // Whom a broken-off rush left in line has waited to its end at least.
+        let waits_of: Vec<(usize, Wait)> = last()
+            .map(|sample| {
+                let began_us = sample.answered_us.saturating_sub(sample.waited_us);
+                (sample.arrival, Wait { began_us, waited_us: sample.waited_us })
+            })
+            .chain(left_in_line(arrivals, samples, ended_us).filter(|_| paced))
+            .collect();
+        let waits: Vec<Wait> = waits_of.iter().map(|(_, wait)| *wait).collect();
+        let mut by_role: BTreeMap<Role, Vec<u64>> = BTreeMap::new();
+        for (arrival, wait) in &waits_of {
+            by_role.entry(arrivals[*arrival].role).or_default().push(wait.waited_us);
+        }
+        let accepted_us = last().filter(|sample| sample.kind == Kind::Accepted).map(|sample| sample.waited_us);
+        let first_second_us = waits.iter().filter(|wait| wait.in_first_second()).map(|wait| wait.waited_us);
+
+        let unanswered_users = unanswered(buyers, arrivals, samples);
+        let begun: BTreeSet<usize> = samples.iter().map(|sample| sample.arrival).collect();
+        let answers = tally.counts.iter().filter(|count| count.status != 0).map(|count| count.number).sum::<u64>();
+        let bucket_ms = bucket_width_ms(ended_us / 1_000);
+        let orders_us = first_promises(&tally);
+        let events = Events { arrivals, paced, samples, orders_us: &orders_us, stock: plan.stock };
+        let number = |role| arrivals.iter().filter(|arrival| arrival.role == role).count();
+
+        let mut report = Self {
+            began_at: None,
+            base: plan.base.clone(),
+            sale_id: plan.sale_id,
+            buyers: plan.arriving(),
+            bots: plan.bots,
+            connections: plan.connections.max(1),
+            seed: plan.seed,
+            shape: plan.shape,
+            rush_s: (plan.shape == Shape::Rush).then(|| plan.rush_s()),
+            mix: Mix {
+                early_clicks: 0,
+                second_clicks: number(Role::SecondClick),
+                unknown_sales: number(Role::UnknownSale),
+                forged_tokens: number(Role::ForgedToken),
+                bot_requests: number(Role::Bot),
+            },
+            rate_per_second: plan.rate_per_second(),
+            measured_from: if paced { MeasuredFrom::ScheduledArrival } else { MeasuredFrom::Send },
+            arrivals: arrivals.len(),
+            answers,
+            retries: (samples.len() - begun.len()) as u64,
+            unanswered: unanswered_users.len(),
+            orders: orders_us.len(),
+            stock: plan.stock,
+            wrongly_accepted: 0,
+            duration_ms: ended_us / 1_000,
+            answers_per_second: answers as f64 * 1e6 / ended_us.max(1) as f64,
+            counts: BTreeMap::new(),
+            counts_by_role: BTreeMap::new(),
+            all: latency(waits.iter().map(|wait| wait.waited_us)),
+            accepted_only: latency(accepted_us),
+            by_role: by_role
+                .into_iter()
+                .filter_map(|(role, waits_us)| Some((role, latency(waits_us.into_iter())?)))
+                .collect(),
+            first_second: latency(first_second_us),
+            send_lag: latency(last().filter(|_| paced).map(|sample| sample.lag_us)),
+            bucket_ms,
+            timeline: events.timeline(bucket_ms, u64::MAX),
+            latency_timeline: latency_timeline(&waits, bucket_ms, u64::MAX),
+            first_second_bucket_ms: FIRST_SECOND_BUCKET_MS,
+            first_second_timeline: events.timeline(FIRST_SECOND_BUCKET_MS, 1_000),
+            first_second_latency_timeline: latency_timeline(&waits, FIRST_SECOND_BUCKET_MS, 1_000),
+            latency_histogram: histogram(&waits),
+            accepted: accepted(buyers, &tally),
+            unanswered_users,
+        };
+        for count in &tally.counts {
+            *report.counts.entry(label(count)).or_default() += count.number;
+        }
+        report.add_counts(&tally.counts);
+        report
+    }
+
+    /// Adds what was said to early clicks. An order promised to one of them is a promise like any other.
+    pub(super) fn add_early(&mut self, buyers: &[Buyer], clicks: &[Arrival], tally: &Tally) {
+        self.mix.early_clicks += clicks.len();
+        self.add_counts(&tally.counts);
+        for accepted in accepted(buyers, tally) {
+            if !self.accepted.contains(&accepted) {
+                self.accepted.push(accepted);
+            }
+        }
+        self.orders = self.accepted.iter().map(|accepted| &accepted.order_id).collect::<BTreeSet<_>>().len();
+    }
+
+    fn add_counts(&mut self, counts: &[Count]) {
+        for count in counts {
+            if count.role.must_be_refused() && count.status == 202 {
+                self.wrongly_accepted += count.number;
+            }
+            *self.counts_by_role.entry(count.role).or_default().entry(label(count)).or_default() += count.number;
+        }
+    }
+}
+
+fn accepted(buyers: &[Buyer], tally: &Tally) -> Vec<Accepted> {
+    let named =
+        |(who, order_id): &(usize, String)| Accepted { user: buyers[*who].user.clone(), order_id: order_id.clone() };
+    tally.accepted.keys().map(named).collect()
+}
+
+/// When each order was first promised, in microseconds, sorted.
+fn first_promises(tally: &Tally) -> Vec<u64> {
+    let mut first_us: BTreeMap<&str, u64> = BTreeMap::new();
+    for ((_, order_id), heard_us) in &tally.accepted {
+        first_us.entry(order_id).and_modify(|us| *us = *heard_us.min(us)).or_insert(*heard_us);
+    }
+    let mut sorted: Vec<u64> = first_us.into_values().collect();
+    sorted.sort_unstable();
+    sorted
+}
+
+/// The buyers whom nothing definite was said to.
+fn unanswered(buyers: &[Buyer], arrivals: &[Arrival], samples: &[Sample]) -> Vec<String> {
+    let definite: BTreeSet<usize> =
+        samples.iter().filter(|sample| sample.kind != Kind::Failed).map(|sample| sample.arrival).collect();
+    arrivals
+        .iter()
+        .enumerate()
+        .filter(|(index, arrival)| arrival.role == Role::Buyer && !definite.contains(index))
+        .map(|(_, arrival)| buyers[arrival.who].user.clone())
+        .collect()
+}
+
+/// How long those have waited for whom nothing was the last word.
+fn left_in_line(arrivals: &[Arrival], samples: &[Sample], ended_us: u64) -> impl Iterator<Item = (usize, Wait)> {
+    let settled: BTreeSet<usize> = samples.iter().filter(|sample| sample.last).map(|sample| sample.arrival).collect();
+    arrivals.iter().enumerate().filter(move |(index, _)| !settled.contains(index)).map(move |(index, arrival)| {
+        let began_us = arrival.due.as_micros().try_into().unwrap_or(u64::MAX);
+        (index, Wait { began_us, waited_us: ended_us.saturating_sub(began_us) })
+    })
+}
+
+fn label(count: &Count) -> String {
+    match (count.status, count.code.as_str()) {
+        (0, how) => format!("no answer: {how}"),
+        (status, "") => status.to_string(),
+        (status, code) => format!("{status} {code}"),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn sample(arrival: usize, sent_ms: u64, answered_ms: u64, kind: Kind, last: bool) -> Sample {
+        Sample {
+            arrival,
+            sent_us: sent_ms * 1_000,
+            answered_us: answered_ms * 1_000,
+            waited_us: (answered_ms - sent_ms) * 1_000,
+            lag_us: 0,
+            kind,
+            last,
+        }
+    }
+
+    /// Three buyers: one accepted at the second try, one sold out, one never answered; and a bot refused.
+    pub fn report() -> Report {
+        let plan = Plan { buyers: 3, bots: 1, rate: Some(10), stock: Some(5), ..Plan::default() };
+        let buyers: Vec<Buyer> = (0..4).map(|n| Buyer { user: format!("u{n}"), token: String::new() }).collect();
+        let arrival = |who, role| Arrival { due: Duration::ZERO, role, who };
+        let arrivals =
+            [arrival(0, Role::Buyer), arrival(1, Role::Buyer), arrival(2, Role::Buyer), arrival(3, Role::Bot)];
+        let mut tally = Tally {
+            samples: vec![
+                sample(0, 0, 5, Kind::Failed, false),
+                sample(0, 210, 215, Kind::Accepted, true),
+                sample(1, 0, 8, Kind::SoldOut, true),
+                sample(2, 0, 300, Kind::Failed, true),
+                sample(3, 0, 2, Kind::Refused, true),
+            ],
+            ..Tally::default()
+        };
+        tally.count(Role::Buyer, 503, "temporarily-unavailable", 1);
+        tally.count(Role::Buyer, 202, "", 1);
+        tally.count(Role::Buyer, 409, "sold-out", 1);
+        tally.count(Role::Buyer, 0, "time-out", 1);
+        tally.count(Role::Bot, 429, "quota-exceeded", 1);
+        tally.promise(0, "order-a".to_owned(), 215_000);
+        Report::draw_up(&plan, &buyers, &arrivals, tally)
+    }
+
+    #[test]
+    fn everything_is_counted_once() {
+        let report = report();
+        assert_eq!((report.answers, report.retries, report.orders), (4, 1, 1));
+        assert_eq!(report.unanswered_users, ["u2"]);
+        assert_eq!(report.accepted, [Accepted { user: "u0".to_owned(), order_id: "order-a".to_owned() }]);
+        assert_eq!(report.counts["503 temporarily-unavailable"], 1);
+        assert_eq!(report.counts["no answer: time-out"], 1);
+        assert_eq!(report.counts_by_role[&Role::Bot]["429 quota-exceeded"], 1);
+        assert_eq!(report.all.as_ref().map(|latency| latency.arrivals), Some(4));
+        assert_eq!(report.accepted_only.map(|latency| latency.arrivals), Some(1));
+    }
+
+    #[test]
+    fn those_left_in_line_have_waited_to_the_end() {
+        let arrival = |due_ms| Arrival { due: Duration::from_millis(due_ms), role: Role::Buyer, who: 0 };
+        let samples = [sample(0, 0, 40, Kind::SoldOut, true), sample(1, 50, 90, Kind::Failed, false)];
+        let arrivals = [arrival(0), arrival(50)];
+        let left = left_in_line(&arrivals, &samples, 90_000);
+        let left: Vec<_> = left.map(|(index, wait)| (index, wait.began_us, wait.waited_us)).collect();
+        assert_eq!(left, [(1, 50_000, 40_000)]);
+    }
+
+    #[test]
+    fn the_time_line_holds_every_answer() {
+        let report = report();
+        assert_eq!((report.bucket_ms, report.timeline.len()), (10, 31));
+        let first = Bucket {
+            from_ms: 0,
+            arrived: 4,
+            sent: 4,
+            refused: 1,
+            sold_out: 1,
+            failed: 1,
+            stock_left: Some(5),
+            ..Bucket::default()
+        };
+        assert_eq!(report.timeline[0], first);
+        assert_eq!(report.timeline[21].accepted, 1);
+        let left: Vec<_> = [20, 21, 30].map(|n| report.timeline[n].stock_left).into();
+        assert_eq!(left, [Some(5), Some(4), Some(4)]);
+        assert_eq!(report.first_second_timeline.len(), 13);
+        assert_eq!(report.first_second_timeline.last().map(|bucket| bucket.orders_so_far), Some(1));
+    }
+
+    #[test]
+    fn what_must_be_refused_is_a_fault_when_accepted() {
+        let mut report = report();
+        assert_eq!(report.wrongly_accepted, 0);
+        let mut tally = Tally::default();
+        tally.count(Role::EarlyClick, 403, "not-started", 4);
+        tally.count(Role::EarlyClick, 202, "", 1);
+        let click = Arrival { due: Duration::ZERO, role: Role::EarlyClick, who: 0 };
+        report.add_early(&[], &vec![click; 5], &tally);
+        assert_eq!((report.wrongly_accepted, report.mix.early_clicks), (1, 5));
+    }
+
+    #[test]
+    fn the_document_leaves_the_users_out() -> Result<(), serde_json::Error> {
+        let document = serde_json::to_value(report())?;
+        assert_eq!(document["counts_by_role"]["bot"]["429 quota-exceeded"], 1);
+        assert_eq!(document["measured_from"], "scheduled_arrival");
+        assert_eq!(document["shape"], "even");
+        assert_eq!(document["mix"]["bot_requests"], 1);
+        assert_eq!(document["latency_timeline"][0]["from_ms"], 0);
+        assert!(document["latency_timeline"][0]["p99_ms"].is_number());
+        for part in ["timeline", "first_second_timeline", "first_second_latency_timeline", "latency_histogram"] {
+            assert!(document[part].as_array().is_some_and(|rows| !rows.is_empty()), "{part}");
+        }
+        assert!(document.get("accepted").is_none());
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! What the bank does unasked: it decides, and tells its callbacks' receiver until it is heard.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde_json::json;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::bank::Bank;
+use super::book::Send;
+use super::event::Outcome;
+use seckill_webhook::Secret;
+use seckill_webhook::{HttpAnswer, HttpSender, SendError};
+
+/// Callbacks under way at once: a receiver that hangs must not take all the machine's sockets.
+const UNDER_WAY_MAX: usize = 64;
+/// How long the receiver may take, with and without the way there.
+const PATIENCE: Duration = Duration::from_secs(5);
+const BACKOFF_MS: (u64, u64) = (250, 30_000);
+/// After a day the receiver has asked by itself, or never will.
+const GIVEN_UP_AFTER_US: i64 = 86_400_000_000;
+
+/// Decides what is due, until stopped.
+pub async fn decide(bank: Arc<Bank>, stop: CancellationToken) {
+    loop {
+        let next = bank.decide_due();
+        if pause(&bank.taken, next, &stop).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Waits for a ring or until something is due; `None` when it is time to end.
+async fn pause(rung: &Notify, due: Option<Duration>, stop: &CancellationToken) -> Option<()> {
+    let due = async {
+        match due {
+            Some(due) => tokio::time::sleep(due).await,
+            None => std::future::pending().await,
+        }
+    };
+    stop.run_until_cancelled(async {
+        tokio::select! {
+            () = rung.notified() => {}
+            () = due => {}
+        }
+    })
+    .await
+}
+
+/// Sends callbacks.
+pub struct CallbackSender {
+    bank: Arc<Bank>,
+    url: String,
+    secret: Secret,
+    poster: HttpSender,
+    tasks: TaskTracker,
+    /// How often those that were not heard were tried. A restart begins to count anew.
+    attempts: Mutex<HashMap<u64, u32>>,
+}
+
+impl CallbackSender {
+    pub fn new(bank: Arc<Bank>, url: String, secret: Secret, tasks: TaskTracker) -> Arc<Self> {
+        Arc::new(Self { bank, url, secret, poster: HttpSender::default(), tasks, attempts: Mutex::default() })
+    }
+
+    /// Tells everything that is owed, until stopped.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let free = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+        // The semaphore is never closed.
+        while let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&free).acquire_owned()).await {
+            let send = loop {
+                // The file is not written any more: the whole bank is ending.
+                let Ok(next) = self.bank.next_send().await else { return };
+                match next {
+                    Ok(send) => break send,
+                    Err(due) if pause(&self.bank.owed, due, &stop).await.is_none() => return,
+                    Err(_) => {}
+                }
+            };
+            self.tasks.spawn(Arc::clone(&self).attempt(send, permit, stop.clone()));
+        }
+    }
+
+    /// One attempt. What is broken off is owed still, and told after a restart.
+    async fn attempt(self: Arc<Self>, send: Send, _permit: OwnedSemaphorePermit, stop: CancellationToken) {
+        let Some(answer) = stop.run_until_cancelled(self.post(&send)).await else { return };
+        let outcome = match &answer {
+            Ok(answer) if (200..300).contains(&answer.status) => Some(Outcome::Delivered),
+            Ok(answer) if answer.status == 422 => Some(Outcome::Refused),
+            _ if self.bank.now_us() - send.first_due_us > GIVEN_UP_AFTER_US => Some(Outcome::GivenUp),
+            _ => None,
+        };
+        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Some(outcome) => {
+                attempts.remove(&send.n);
+                self.bank.sent(send.n, outcome);
+                if outcome != Outcome::Delivered {
+                    tracing::warn!(key = %send.document.key, message = send.message, ?outcome, "a callback was not taken");
+                }
+            }
+            None => {
+                let tried = attempts.entry(send.n).or_default();
+                *tried = tried.saturating_add(1);
+                self.bank.put_off(send.n, *tried, BACKOFF_MS.0, BACKOFF_MS.1);
+                tracing::debug!(key = %send.document.key, message = send.message, ?answer, "a callback was not heard");
+            }
+        }
+    }
+
+    async fn post(&self, send: &Send) -> Result<HttpAnswer, SendError> {
+        let document = &send.document;
+        let at = DateTime::from_timestamp_micros(send.at_us).unwrap_or_default();
+        let body = json!({
+            "type": format!("{}.{}", document.asked.kind().as_str(), document.status.as_str()),
+            "timestamp": at.to_rfc3339_opts(SecondsFormat::Micros, true),
+            "data": document,
+        });
+        let (id, body) = (format!("msg_{}", send.message), body.to_string().into_bytes());
+        let now_s = Utc::now().timestamp();
+        let headers = [
+            ("webhook-id", id.clone()),
+            ("webhook-timestamp", now_s.to_string()),
+            ("webhook-signature", self.secret.sign(&id, now_s, &body)),
+        ];
+        let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, id.as_bytes());
+        let sending =
+            async { self.poster.send(self.poster.prepare(&self.url, key, &headers, body).await?, PATIENCE).await };
+        tokio::time::timeout(PATIENCE * 2, sending).await.unwrap_or(Err(SendError::TimeOut))
+    }
+}

@@ -1,0 +1,87 @@
+//! What is answered when something is wrong.
+
+use std::fmt::Display;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::RETRY_AFTER;
+use actix_web::{HttpResponse, ResponseError};
+use serde_json::json;
+
+use super::event::Refusal;
+use super::journal::Unwritten;
+use super::request::BODY_MAX_BYTES;
+use seckill_webhook::SignatureError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Unsigned(SignatureError),
+    #[error("no answer in time; it may have been done")]
+    Lost,
+    #[error("at most {BODY_MAX_BYTES} bytes")]
+    TooLarge,
+    #[error("the body did not come in time")]
+    TooSlow,
+    #[error("there is nothing at this address")]
+    NoSuchPage,
+    #[error("this address does not take this method")]
+    Method,
+    #[error("the bank is ending; what was asked may have been done")]
+    Unwritten,
+}
+
+impl Problem {
+    pub const UNKNOWN: Self = Self::Refused(Refusal::Unknown);
+
+    pub fn malformed(why: &impl Display) -> Self {
+        Self::Refused(Refusal::Malformed(why.to_string()))
+    }
+
+    const fn code(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::Refused(Refusal::Malformed(_)) => (StatusCode::BAD_REQUEST, "invalid-request"),
+            Self::Refused(Refusal::TooMany) => (StatusCode::TOO_MANY_REQUESTS, "too-many-requests"),
+            Self::Refused(Refusal::OnPurpose) => (StatusCode::INTERNAL_SERVER_ERROR, "failed-on-purpose"),
+            Self::Refused(Refusal::Mismatch) => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-mismatch"),
+            Self::Refused(Refusal::NotRefundable(_)) => (StatusCode::UNPROCESSABLE_ENTITY, "not-refundable"),
+            Self::Refused(Refusal::Unknown) => (StatusCode::NOT_FOUND, "unknown"),
+            Self::Refused(Refusal::Decided) => (StatusCode::CONFLICT, "already-decided"),
+            Self::Refused(Refusal::NotDecided) => (StatusCode::CONFLICT, "not-decided"),
+            Self::Unsigned(_) => (StatusCode::UNAUTHORIZED, "unauthenticated"),
+            Self::Lost => (StatusCode::GATEWAY_TIMEOUT, "timed-out"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
+            Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "too-slow"),
+            Self::NoSuchPage => (StatusCode::NOT_FOUND, "not-found"),
+            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed"),
+            Self::Unwritten => (StatusCode::SERVICE_UNAVAILABLE, "temporarily-unavailable"),
+        }
+    }
+}
+
+impl From<Unwritten> for Problem {
+    fn from(Unwritten: Unwritten) -> Self {
+        Self::Unwritten
+    }
+}
+
+impl ResponseError for Problem {
+    fn status_code(&self) -> StatusCode {
+        self.code().0
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let (status, code) = self.code();
+        let mut response = HttpResponse::build(status);
+        if matches!(self, Self::Refused(Refusal::TooMany)) {
+            response.insert_header((RETRY_AFTER, "1"));
+        }
+        // What is left of a body that was not read whole must not be taken for the next request; a caller who lost an
+        // answer has lost the connection.
+        if matches!(self, Self::TooLarge | Self::TooSlow | Self::Lost) {
+            response.force_close();
+        }
+        response.json(json!({ "code": code, "detail": self.to_string() }))
+    }
+}

@@ -1,0 +1,76 @@
+//! A call's body, within its bounds; and whether its caller signed it.
+
+use std::time::Duration;
+
+use actix_web::dev::Payload;
+use actix_web::error::PayloadError;
+use actix_web::web::{Bytes, Data, PayloadConfig};
+use actix_web::{FromRequest, HttpRequest};
+use chrono::Utc;
+use futures_util::future::LocalBoxFuture;
+use uuid::Uuid;
+
+use super::bank::Bank;
+use super::problem::Problem;
+use seckill_webhook::{Secret, verify};
+
+/// The longest body of any call.
+pub const BODY_MAX_BYTES: usize = 16 * 1024;
+/// How long a body may take to come.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A body, whole.
+pub struct Body(pub Bytes);
+
+impl FromRequest for Body {
+    type Error = Problem;
+    type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let whole = Bytes::from_request(request, payload);
+        Box::pin(async move {
+            match tokio::time::timeout(PATIENCE, whole).await {
+                Ok(Ok(body)) => Ok(Self(body)),
+                Ok(Err(error)) => match error.as_error::<PayloadError>() {
+                    Some(PayloadError::Overflow) => Err(Problem::TooLarge),
+                    _ => Err(Problem::malformed(&error)),
+                },
+                Err(_) => Err(Problem::TooSlow),
+            }
+        })
+    }
+}
+
+/// The bound that actix keeps while it reads.
+pub fn bound() -> PayloadConfig {
+    PayloadConfig::new(BODY_MAX_BYTES)
+}
+
+/// A call that is signed, as Standard Webhooks has it.
+pub struct Signed {
+    /// When its head was read: the first thing that is done with it.
+    pub at_us: i64,
+    /// Its Idempotency-Key, where that is one.
+    pub key: Option<Uuid>,
+    pub body: Bytes,
+}
+
+impl FromRequest for Signed {
+    type Error = Problem;
+    type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let at_us = request.app_data::<Data<Bank>>().map(|bank| bank.now_us());
+        let secret = request.app_data::<Data<Secret>>().cloned();
+        let (body, request) = (Body::from_request(request, payload), request.clone());
+        Box::pin(async move {
+            let Body(body) = body.await?;
+            let (Some(at_us), Some(secret)) = (at_us, secret) else { return Err(Problem::Unwritten) };
+            let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let (id, timestamp, signature) = (text("webhook-id"), text("webhook-timestamp"), text("webhook-signature"));
+            let keys = std::slice::from_ref(secret.as_ref());
+            verify(keys, id, timestamp, signature, &body, Utc::now().timestamp()).map_err(Problem::Unsigned)?;
+            Ok(Self { at_us, key: Uuid::try_parse(text("idempotency-key")).ok(), body })
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! What a request travels on: TCP, or TLS over it.
+//!
+//! Receivers are held to certificates that this machine trusts; SSL_CERT_FILE and SSL_CERT_DIR name others in their place,
+//! such as those of a bank's own authority.
+
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
+use tokio_util::either::Either;
+
+pub type Transport = Either<TcpStream, TlsStream<TcpStream>>;
+
+/// Made with the first receiver that wants it; the same until the process ends.
+static TLS: LazyLock<Result<TlsConnector, Error>> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    for error in found.errors {
+        tracing::warn!(%error, "certificates cannot be read");
+    }
+    roots.add_parsable_certificates(found.certs);
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?;
+    Ok(TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
+});
+
+/// Connects, and with TLS makes sure of who answers.
+pub async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<Transport> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    if !tls {
+        return Ok(Either::Left(stream));
+    }
+    let connector = TLS.as_ref().map_err(io::Error::other)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    Ok(Either::Right(connector.connect(name, stream).await?))
+}

@@ -1,0 +1,197 @@
+//! Alarms: raised while something is wrong, cleared by themselves when it is not.
+
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+
+use crate::domain::alarm::{AlarmKind, Trouble};
+use crate::ledger::{Ledger, LedgerError};
+
+/// An alarm as it stands.
+#[derive(Debug, Clone)]
+pub struct Alarm {
+    pub id: i64,
+    pub kind: String,
+    pub subject: String,
+    pub details: Value,
+    pub raised_at: DateTime<Utc>,
+    pub cleared_at: Option<DateTime<Utc>>,
+}
+
+/// An alarm that the webhook is to hear of: first that it was raised, then that it is over.
+#[derive(Debug, Clone)]
+pub struct UnsentAlarm {
+    pub id: i64,
+    pub kind: String,
+    pub subject: String,
+    pub details: Value,
+    pub raised_at: DateTime<Utc>,
+    pub cleared_at: Option<DateTime<Utc>>,
+    pub raised: bool,
+}
+
+/// What is still to be done of one kind.
+#[derive(Debug, Clone)]
+pub struct Backlog {
+    pub kind: String,
+    pub pending: i64,
+    pub parked: i64,
+    /// The age of the oldest that waits.
+    pub oldest_s: i64,
+}
+
+impl Ledger {
+    /// Takes in everything that is wrong of one kind at the moment: what is new is raised, what is not there any more is
+    /// cleared. Any number of workers may say so at once.
+    pub async fn judge(&self, kind: AlarmKind, wrong: &[Trouble]) -> Result<(u64, u64), LedgerError> {
+        let subjects: Vec<String> = wrong.iter().map(|trouble| trouble.subject.clone()).collect();
+        let details: Vec<Value> = wrong.iter().map(|trouble| trouble.details.clone()).collect();
+        let mut tx = self.pool.begin().await?;
+        let raised = sqlx::query!(
+            "INSERT INTO alarms (kind, subject, details)
+             SELECT $1, subject, details FROM unnest($2::text[], $3::jsonb[]) AS wrong (subject, details)
+             ON CONFLICT (kind, subject) WHERE cleared_at IS NULL DO NOTHING",
+            kind.as_str(),
+            &subjects,
+            &details
+        )
+        .execute(&mut *tx)
+        .await?;
+        let cleared = sqlx::query!(
+            "UPDATE alarms SET cleared_at = now(), attempts = 0, next_at = now()
+             WHERE kind = $1 AND cleared_at IS NULL AND subject <> ALL($2)",
+            kind.as_str(),
+            &subjects
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok((raised.rows_affected(), cleared.rows_affected()))
+    }
+
+    /// Alarms of which the webhook has not heard yet that they were raised, or that they are over; tried again later each
+    /// time. Whoever takes one has half a minute for it. After a day of attempts it is left.
+    pub async fn untold_alarms(&self, limit: i64) -> Result<Vec<UnsentAlarm>, LedgerError> {
+        let untold = sqlx::query_as!(
+            UnsentAlarm,
+            r#"UPDATE alarms SET attempts = attempts + 1,
+                      next_at = now() + least(30 * power(2, least(attempts, 7)), 3600) * interval '1 second'
+               WHERE id IN (SELECT id FROM alarms
+                            WHERE (NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared))
+                              AND next_at <= now() AND raised_at > now() - interval '1 day'
+                            ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+               RETURNING id, kind, subject, details, raised_at, cleared_at, NOT told_raised AS "raised!""#,
+            limit
+        );
+        Ok(untold.fetch_all(&self.pool).await?)
+    }
+
+    /// The webhook has heard.
+    pub async fn alarm_told(&self, id: i64, raised: bool) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE alarms SET told_raised = told_raised OR $2, told_cleared = told_cleared OR NOT $2, attempts = 0,
+                    next_at = now()
+             WHERE id = $1",
+            id,
+            raised
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// The newest alarms, those that are open first.
+    pub async fn alarms(&self, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
+        let alarms = sqlx::query_as!(
+            Alarm,
+            "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms
+             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $1",
+            limit
+        );
+        Ok(alarms.fetch_all(&self.pool).await?)
+    }
+
+    /// What is still to be done, by kind, and what the shop is still to hear. Three partial indexes have it, and a table of
+    /// nothing else; rows that are done are not looked at.
+    pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
+        let rows = sqlx::query_as!(
+            Backlog,
+            r#"SELECT kind AS "kind!", count(*) FILTER (WHERE status = 'pending') AS "pending!",
+                      count(*) FILTER (WHERE status = 'parked') AS "parked!",
+                      coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
+                          AS "oldest_s!"
+               FROM (SELECT kind, status,
+                            -- A payment that is brought again is as old as the wish to bring it.
+                            CASE kind WHEN 'payment_requested' THEN greatest(created_at, next_attempt_at)
+                                      ELSE created_at END AS created_at
+                     FROM outbox
+                     WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested')
+                     UNION ALL SELECT kind, status, created_at FROM outbox
+                     WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
+                     UNION ALL SELECT kind, status, created_at FROM outbox WHERE status = 'parked'
+                     UNION ALL SELECT 'order_event', status, created_at FROM order_events) AS to_do
+               GROUP BY kind"#
+        );
+        Ok(rows.fetch_all(&self.pool).await?)
+    }
+
+    /// Trouble that the tables themselves show.
+    pub async fn troubles(
+        &self,
+        backlog: &[Backlog],
+        outbox_age_s: i64,
+    ) -> Result<Vec<(AlarmKind, Vec<Trouble>)>, LedgerError> {
+        let parked = backlog.iter().filter(|of| of.parked > 0);
+        let parked = parked.map(|of| Trouble::new(&of.kind, json!({ "rows": of.parked })));
+        let old = backlog.iter().filter(|of| of.oldest_s >= outbox_age_s);
+        let old = old.map(|of| Trouble::new(&of.kind, json!({ "oldest_s": of.oldest_s })));
+        let drift = sqlx::query_scalar!(
+            "SELECT DISTINCT subject FROM audit_log
+             WHERE actor = 'reconciler' AND action = 'drift' AND at > now() - interval '1 minute'"
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let channels = sqlx::query!(
+            r#"SELECT channel, count(*) AS "items!" FROM outflow_items WHERE status = 'parked' GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let dead = channels.iter().map(|row| Trouble::new(&row.channel, json!({ "parked": row.items })));
+        let aside = sqlx::query!(
+            r#"SELECT channel, count(*) AS "messages!", max(problem) AS "problem!" FROM callbacks_set_aside
+               WHERE settled_at IS NULL GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let refused = sqlx::query!(
+            r#"SELECT channel, count(*) AS "refunds!" FROM refunds WHERE status = 'failed' GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let stuck = sqlx::query!(
+            r#"SELECT channel AS "channel!", count(*) AS "rows!" FROM (
+                 SELECT channel FROM payments
+                 WHERE status IN ('created', 'sending', 'waiting') AND created_at < now() - interval '15 minutes'
+                 UNION ALL
+                 SELECT r.channel FROM refunds r JOIN outflow_items i ON i.id = r.key
+                 WHERE r.status = 'requested' AND i.done_at < now() - interval '15 minutes') AS stuck
+               GROUP BY channel"#
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let stuck = stuck.iter().map(|row| Trouble::new(&row.channel, json!({ "rows": row.rows })));
+        let aside = aside
+            .iter()
+            .map(|row| Trouble::new(&row.channel, json!({ "messages": row.messages, "problem": row.problem })));
+        let refused = refused.iter().map(|row| Trouble::new(&row.channel, json!({ "refunds": row.refunds })));
+        let drift = drift.iter().map(|sale| Trouble::new(sale, json!({})));
+        Ok(vec![
+            (AlarmKind::Parked, parked.collect()),
+            (AlarmKind::OutboxOld, old.collect()),
+            (AlarmKind::Drift, drift.collect()),
+            (AlarmKind::DeadChannel, dead.collect()),
+            (AlarmKind::SetAside, aside.collect()),
+            (AlarmKind::RefundFailed, refused.collect()),
+            (AlarmKind::MoneyStuck, stuck.collect()),
+        ])
+    }
+}

@@ -1,0 +1,221 @@
+//! Policies: stored, changed, and loaded whole by every instance.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sqlx::{Executor, PgConnection};
+use uuid::Uuid;
+
+use crate::domain::account::Actor;
+use crate::domain::policy::{Name, NewPolicy, Policy};
+use crate::ledger::audit_log::note;
+use crate::ledger::flow::policy_rows::{insert, load, update};
+use crate::ledger::sales::catalog::ALIVE_FOR;
+use crate::ledger::{Ledger, LedgerError};
+
+/// What became of a change to the policies.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PolicyChange {
+    /// Done; instances that have loaded this version follow it.
+    At(i64),
+    NotThere,
+    /// Several policies of this name belong to the applications named: one change cannot be for all.
+    Ambiguous,
+    /// It belongs to an application, too, whose policies are not the actor's to change.
+    NotOwned,
+}
+
+/// Everything that an instance needs to answer: one snapshot.
+pub struct Policies {
+    pub version: i64,
+    pub policies: Vec<Policy>,
+    /// Hash of a token, and whose it is.
+    pub apps: Vec<([u8; 32], Name)>,
+}
+
+impl Ledger {
+    /// Every policy and every application, when something has changed since `version`.
+    pub async fn policies_since(&self, version: i64) -> Result<Option<Policies>, LedgerError> {
+        let newest = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?;
+        if newest == version {
+            return Ok(None);
+        }
+        let mut tx = self.pool.begin().await?;
+        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
+        let policies = load(&mut tx, None).await?;
+        let apps = sqlx::query!(r#"SELECT name, token_hash AS "hash!" FROM apps WHERE token_hash IS NOT NULL"#)
+            .fetch_all(&mut *tx)
+            .await?;
+        let apps = apps.into_iter().map(|row| {
+            let hash = row.hash.try_into().map_err(|_| LedgerError::Unreadable("apps.token_hash"))?;
+            Ok((hash, Name::parse(&row.name, "app").map_err(|_| LedgerError::Unreadable("apps.name"))?))
+        });
+        Ok(Some(Policies { version, policies, apps: apps.collect::<Result<_, LedgerError>>()? }))
+    }
+
+    /// Makes a policy, or changes the one that these applications have under this name. Counters go on.
+    pub async fn set_policy(&self, new: &NewPolicy, actor: &Actor) -> Result<PolicyChange, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let apps: Vec<String> = new.apps.iter().map(Name::to_string).collect();
+        let before = match self.find(&mut tx, new.name.as_str(), &apps).await? {
+            Found::Several => return Ok(PolicyChange::Ambiguous),
+            Found::One(policy) if !actor.may_change(&policy.terms.apps) => return Ok(PolicyChange::NotOwned),
+            Found::One(policy) => Some(policy),
+            Found::None => None,
+        };
+        let id = match &before {
+            Some(policy) => update(&mut tx, policy.id, new, &actor.name).await?,
+            None => insert(&mut tx, new, &actor.name).await?,
+        };
+        sqlx::query!("DELETE FROM policy_apps WHERE policy_id = $1 AND app <> ALL($2)", id, &apps)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!(
+            "INSERT INTO policy_apps (app, name, policy_id) SELECT unnest($3::text[]), $2, $1
+             ON CONFLICT (app, name) DO NOTHING",
+            id,
+            new.name.as_str(),
+            &apps
+        )
+        .execute(&mut *tx)
+        .await?;
+        let details =
+            json!({ "before": before.as_ref().map(|policy| policy.terms.describe()), "after": new.describe() });
+        record(&mut tx, &actor.name, "policy set", &new.name, &new.apps, details).await?;
+        commit(tx).await
+    }
+
+    /// Removes the policy that these applications have under this name.
+    pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<PolicyChange, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let names: Vec<String> = apps.iter().map(Name::to_string).collect();
+        let policy = match self.find(&mut tx, name.as_str(), &names).await? {
+            Found::None => return Ok(PolicyChange::NotThere),
+            Found::Several => return Ok(PolicyChange::Ambiguous),
+            Found::One(policy) if !actor.may_change(&policy.terms.apps) => return Ok(PolicyChange::NotOwned),
+            Found::One(policy) => policy,
+        };
+        sqlx::query!("DELETE FROM policies WHERE id = $1", policy.id).execute(&mut *tx).await?;
+        let details = json!({ "before": policy.terms.describe() });
+        record(&mut tx, &actor.name, "policy deleted", name, &policy.terms.apps, details).await?;
+        commit(tx).await
+    }
+
+    /// Moves a threshold, unless somebody has changed the policy since it was looked at, or has moved it a moment ago.
+    pub async fn move_threshold(
+        &self,
+        policy: &Policy,
+        threshold: i64,
+        apart_ms: i64,
+        actor: &str,
+        why: Value,
+    ) -> Result<bool, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let moved = sqlx::query!(
+            "UPDATE policies SET adapted = $3, adapted_at = now(), version = version + 1
+             WHERE id = $1 AND version = $2
+               AND (adapted_at IS NULL OR adapted_at < now() - $4::bigint * interval '1 ms')",
+            policy.id,
+            policy.version,
+            threshold,
+            apart_ms
+        )
+        .execute(&mut *tx)
+        .await?;
+        if moved.rows_affected() == 0 {
+            return Ok(false);
+        }
+        record(&mut tx, actor, "threshold moved", &policy.terms.name, &policy.terms.apps, why).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// All policies, or one application's.
+    pub async fn policies(&self, app: Option<&Name>) -> Result<Vec<Policy>, LedgerError> {
+        load(&mut *self.pool.acquire().await?, app.map(Name::as_str)).await
+    }
+
+    /// The version that the policies are at.
+    pub async fn policy_version(&self) -> Result<i64, LedgerError> {
+        Ok(sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?)
+    }
+
+    /// Says which policies an instance goes by. Returns how many instances are alive, and its rank among them.
+    pub async fn note_policies(&self, instance: Uuid, version: i64) -> Result<(u32, u32), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH noted AS (
+                 UPDATE instances SET policy_version = $2 WHERE id = $1 AND policy_version <> $2)
+               SELECT count(*) AS "alive!", count(*) FILTER (WHERE id < $1) AS "rank!"
+               FROM instances WHERE seen_at > now() - $3::text::interval OR id = $1"#,
+            instance,
+            version,
+            ALIVE_FOR
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        let small = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+        Ok((small(row.alive), small(row.rank)))
+    }
+
+    /// Waits until every instance that is alive goes by `version`; `false` when one does not by then.
+    pub async fn everyone_follows(&self, version: i64, patience: Duration) -> Result<bool, LedgerError> {
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            let behind = sqlx::query_scalar!(
+                r#"SELECT count(*) AS "behind!" FROM instances
+                   WHERE policy_version < $1 AND seen_at > now() - $2::text::interval"#,
+                version,
+                ALIVE_FOR
+            );
+            if behind.fetch_one(&self.pool).await? == 0 {
+                return Ok(true);
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Ok(false);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The policy that any of these applications has under this name; changes of policies are made one at a time.
+    async fn find(&self, tx: &mut PgConnection, name: &str, apps: &[String]) -> Result<Found, LedgerError> {
+        sqlx::query!("SELECT version FROM policy_version FOR UPDATE").fetch_one(&mut *tx).await?;
+        let ids = sqlx::query_scalar!(
+            "SELECT DISTINCT policy_id FROM policy_apps WHERE name = $1 AND app = ANY($2)",
+            name,
+            apps
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let [id] = ids[..] else {
+            return Ok(if ids.is_empty() { Found::None } else { Found::Several });
+        };
+        let found = load(tx, None).await?.into_iter().find(|policy| policy.id == id);
+        Ok(found.map_or(Found::None, |policy| Found::One(Box::new(policy))))
+    }
+}
+
+enum Found {
+    None,
+    One(Box<Policy>),
+    Several,
+}
+
+async fn record(
+    tx: &mut PgConnection,
+    actor: &str,
+    action: &str,
+    policy: &Name,
+    apps: &[Name],
+    details: Value,
+) -> Result<(), LedgerError> {
+    let apps: Vec<_> = apps.iter().map(Name::as_str).collect();
+    note(tx, actor, action, &format!("policy {policy} of {}", apps.join(", ")), details).await
+}
+
+async fn commit(mut tx: sqlx::Transaction<'_, sqlx::Postgres>) -> Result<PolicyChange, LedgerError> {
+    let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(PolicyChange::At(version))
+}

@@ -1,0 +1,47 @@
+//! What was asked of policies, by the minute: how thresholds are judged by history.
+
+use crate::ledger::{Ledger, LedgerError};
+
+/// What was asked of a policy in a minute since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyMinute {
+    pub minute: i64,
+    pub granted: u64,
+    pub refused: u64,
+    pub waited_ms: u64,
+    pub failed: u64,
+}
+
+impl Ledger {
+    /// Writes a policy's minute down, or once more.
+    pub async fn write_minute(&self, policy: i64, minute: &PolicyMinute) -> Result<(), LedgerError> {
+        let [granted, refused, waited_ms, failed] =
+            [minute.granted, minute.refused, minute.waited_ms, minute.failed].map(u64::cast_signed);
+        sqlx::query!(
+            "INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
+             VALUES ($1, to_timestamp($2::bigint * 60), $3, $4, $5, $6)
+             ON CONFLICT (policy_id, minute) DO UPDATE
+             SET granted = excluded.granted, refused = excluded.refused, waited_ms = excluded.waited_ms,
+                 failed = excluded.failed
+             WHERE policy_minutes.granted + policy_minutes.refused + policy_minutes.failed
+                   < excluded.granted + excluded.refused + excluded.failed",
+            policy,
+            minute.minute,
+            granted,
+            refused,
+            waited_ms,
+            failed
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Forgets minutes that are older than ninety days.
+    pub async fn clear_minutes(&self) -> Result<u64, LedgerError> {
+        let done = sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")
+            .execute(&self.pool)
+            .await?;
+        Ok(done.rows_affected())
+    }
+}

@@ -1,0 +1,213 @@
+//! Policies as rows.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+
+use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use crate::domain::policy::{Excess, Name, NewPolicy, Policy, Range, WhenDown, threshold, with_threshold};
+use crate::ledger::LedgerError;
+
+struct Row {
+    id: i64,
+    name: String,
+    home: String,
+    apps: Vec<String>,
+    spread: bool,
+    key: String,
+    algorithm: String,
+    max_permits: i64,
+    rate: Option<i64>,
+    window_ms: Option<i64>,
+    lease_ms: Option<i64>,
+    floor: Option<i64>,
+    ceiling: Option<i64>,
+    target_ms: Option<i64>,
+    adapted: Option<i64>,
+    excess: String,
+    queue_ms: Option<i64>,
+    answer: Option<Value>,
+    when_down: String,
+    breaker: Option<Value>,
+    version: i64,
+    created_by: String,
+    updated_by: String,
+    updated_at: DateTime<Utc>,
+}
+
+impl Row {
+    fn policy(self) -> Result<Policy, LedgerError> {
+        let unreadable = LedgerError::Unreadable;
+        let name = |text: &str| Name::parse(text, "name").map_err(|_| unreadable("policies.name"));
+        let parameters = Parameters {
+            limit: self.rate.is_none().then_some(self.max_permits),
+            capacity: self.rate.and(Some(self.max_permits)),
+            rate: self.rate,
+            window_ms: self.window_ms,
+            lease_ms: self.lease_ms,
+        };
+        let kind = self.algorithm.parse::<AlgorithmKind>();
+        let algorithm = kind.and_then(|kind| Algorithm::new(kind, &parameters));
+        let algorithm = algorithm.map_err(|_| unreadable("policies.algorithm"))?;
+        let in_force = match self.adapted {
+            Some(threshold) => with_threshold(&algorithm, threshold).map_err(|_| unreadable("policies.adapted"))?,
+            None => algorithm,
+        };
+        let excess = match (self.excess.as_str(), self.queue_ms, self.answer) {
+            ("queue", Some(ms), _) => Excess::Queue { patience: Duration::from_millis(ms.unsigned_abs()) },
+            ("degrade", _, Some(answer)) => Excess::Degrade { answer },
+            ("shadow", ..) => Excess::Shadow,
+            ("reject", ..) => Excess::Reject,
+            _ => return Err(unreadable("policies.excess")),
+        };
+        let breaker =
+            self.breaker.map(serde_json::from_value).transpose().map_err(|_| unreadable("policies.breaker"))?;
+        let range = self.floor.zip(self.ceiling);
+        let terms = NewPolicy {
+            name: name(&self.name)?,
+            apps: self.apps.iter().map(|app| name(app)).collect::<Result<_, _>>()?,
+            key: self.key,
+            spread: self.spread,
+            algorithm,
+            range: range.map(|(floor, ceiling)| Range { floor, ceiling, target_ms: self.target_ms }),
+            excess,
+            when_down: WhenDown::parse(&self.when_down).map_err(|_| unreadable("policies.when_down"))?,
+            breaker,
+        };
+        Ok(Policy {
+            id: self.id,
+            home: name(&self.home)?,
+            version: self.version,
+            terms,
+            algorithm: in_force,
+            created_by: self.created_by,
+            updated_by: self.updated_by,
+            updated_at_ms: self.updated_at.timestamp_millis(),
+        })
+    }
+}
+
+/// All policies, or one application's.
+pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) -> Result<Vec<Policy>, LedgerError> {
+    let rows = sqlx::query_as!(
+        Row,
+        r#"SELECT p.id, p.name, home, array_agg(a.app ORDER BY a.app) AS "apps!", spread, key, algorithm, max_permits,
+                  rate, window_ms, lease_ms, floor, ceiling, target_ms, adapted, excess, queue_ms, answer, when_down,
+                  breaker, version, created_by, updated_by, updated_at
+           FROM policies p JOIN policy_apps a ON a.policy_id = p.id
+           GROUP BY p.id HAVING $1::text IS NULL OR $1 = ANY(array_agg(a.app)) ORDER BY p.name, p.id"#,
+        app
+    )
+    .fetch_all(tx)
+    .await?;
+    rows.into_iter().map(Row::policy).collect()
+}
+
+/// The columns of a policy as somebody wants it.
+struct Columns {
+    max_permits: i64,
+    rate: Option<i64>,
+    window_ms: Option<i64>,
+    lease_ms: Option<i64>,
+    floor: Option<i64>,
+    ceiling: Option<i64>,
+    target_ms: Option<i64>,
+    adapted: Option<i64>,
+    queue_ms: Option<i64>,
+    answer: Option<Value>,
+    breaker: Option<Value>,
+}
+
+impl Columns {
+    fn of(new: &NewPolicy) -> Self {
+        let Parameters { limit, capacity, rate, window_ms, lease_ms } = new.algorithm.parameters();
+        let (queue_ms, answer) = match &new.excess {
+            Excess::Queue { patience } => (i64::try_from(patience.as_millis()).ok(), None),
+            Excess::Degrade { answer } => (None, Some(answer.clone())),
+            Excess::Reject | Excess::Shadow => (None, None),
+        };
+        Self {
+            max_permits: limit.or(capacity).unwrap_or(-1),
+            rate,
+            window_ms,
+            lease_ms,
+            floor: new.range.map(|range| range.floor),
+            ceiling: new.range.map(|range| range.ceiling),
+            target_ms: new.range.and_then(|range| range.target_ms),
+            adapted: new.range.and_then(|_| threshold(&new.algorithm)),
+            queue_ms,
+            answer,
+            breaker: new.breaker.as_ref().map(|terms| json!(terms)),
+        }
+    }
+}
+
+pub(in crate::ledger) async fn insert(tx: &mut PgConnection, new: &NewPolicy, actor: &str) -> Result<i64, LedgerError> {
+    let c = Columns::of(new);
+    let home = new.apps.first().map(Name::as_str);
+    let id = sqlx::query_scalar!(
+        "INSERT INTO policies (name, home, spread, key, algorithm, max_permits, rate, window_ms, lease_ms, floor,
+                               ceiling, target_ms, adapted, excess, queue_ms, answer, when_down, breaker, created_by,
+                               updated_by)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19)
+         RETURNING id",
+        new.name.as_str(),
+        home,
+        new.spread,
+        new.key,
+        new.algorithm.kind().as_str(),
+        c.max_permits,
+        c.rate,
+        c.window_ms,
+        c.lease_ms,
+        c.floor,
+        c.ceiling,
+        c.target_ms,
+        c.adapted,
+        new.excess.as_str(),
+        c.queue_ms,
+        c.answer,
+        new.when_down.as_str(),
+        c.breaker,
+        actor
+    );
+    Ok(id.fetch_one(tx).await?)
+}
+
+pub(in crate::ledger) async fn update(
+    tx: &mut PgConnection,
+    id: i64,
+    new: &NewPolicy,
+    actor: &str,
+) -> Result<i64, LedgerError> {
+    let c = Columns::of(new);
+    sqlx::query!(
+        "UPDATE policies SET spread = $2, key = $3, algorithm = $4, max_permits = $5, rate = $6, window_ms = $7,
+                lease_ms = $8, floor = $9, ceiling = $10, target_ms = $11, adapted = $12, excess = $13, queue_ms = $14,
+                answer = $15, when_down = $16, breaker = $17, updated_by = $18, updated_at = now(), version = version + 1
+         WHERE id = $1",
+        id,
+        new.spread,
+        new.key,
+        new.algorithm.kind().as_str(),
+        c.max_permits,
+        c.rate,
+        c.window_ms,
+        c.lease_ms,
+        c.floor,
+        c.ceiling,
+        c.target_ms,
+        c.adapted,
+        new.excess.as_str(),
+        c.queue_ms,
+        c.answer,
+        new.when_down.as_str(),
+        c.breaker,
+        actor
+    )
+    .execute(tx)
+    .await?;
+    Ok(id)
+}

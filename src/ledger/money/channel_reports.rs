@@ -1,0 +1,200 @@
+//! Money that moves (protocol, rule 16): what a channel says is taken in once, however often it is said, in one
+//! transaction with what follows from it and with the books.
+//!
+//! Locks in one order: the order, its payment, its refund, and whatever ends an order behind them.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::die_at;
+use crate::domain::ids::OrderId;
+use crate::domain::payment::{About, ChannelReport, PaymentId, Progress};
+use crate::ledger::money::journal::{Movement, write};
+use crate::ledger::money::payments::lock_order_of;
+use crate::ledger::money::refunds::{RefundRoute, refund_unwanted};
+use crate::ledger::orders::cancel::abandon;
+use crate::ledger::{Ledger, LedgerError};
+
+/// What came of a channel's word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReportOutcome {
+    /// An order is paid, or refunded, or a payment has failed.
+    Applied,
+    /// Money came for which no order waits: it goes back.
+    Refunding,
+    /// It was known.
+    Known,
+    /// Nothing follows from it yet.
+    Pending,
+    /// It does not fit what we know. Nothing was changed.
+    Misfit(&'static str),
+}
+
+struct PaymentRow {
+    order: Uuid,
+    amount_cents: i64,
+    currency: String,
+    status: String,
+}
+
+impl PaymentRow {
+    fn movement(&self) -> Movement<'_> {
+        Movement { order: self.order, amount_cents: self.amount_cents, currency: &self.currency }
+    }
+}
+
+impl Ledger {
+    /// Takes in what a channel says of a payment or a refund.
+    pub async fn take_in(
+        &self,
+        channel: &str,
+        told: &ChannelReport,
+        route: &RefundRoute,
+    ) -> Result<ReportOutcome, LedgerError> {
+        match (told.about, told.progress) {
+            (_, Progress::Pending) => Ok(ReportOutcome::Pending),
+            (About::Payment { key, order }, progress) => {
+                self.payment_ended(channel, PaymentId(key), order, told, progress == Progress::Succeeded, route).await
+            }
+            (About::Refund { key, payment }, Progress::Succeeded) => self.refunded(channel, key, payment, told).await,
+            (About::Refund { key, payment }, Progress::Failed) => self.refund_failed(channel, key, payment, told).await,
+        }
+    }
+
+    async fn payment_ended(
+        &self,
+        channel: &str,
+        id: PaymentId,
+        order: OrderId,
+        told: &ChannelReport,
+        succeeded: bool,
+        route: &RefundRoute,
+    ) -> Result<ReportOutcome, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let waits = lock_order_of(&mut tx, id).await?;
+        let row = sqlx::query_as!(
+            PaymentRow,
+            r#"SELECT order_id AS "order", amount_cents, currency, status FROM payments
+               WHERE id = $1 AND channel = $2 FOR UPDATE"#,
+            id.0,
+            channel
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(ReportOutcome::Misfit("no such payment")) };
+        if row.order != order.0 {
+            return Ok(ReportOutcome::Misfit("another order than the payment's"));
+        }
+        if row.amount_cents != told.amount_cents || row.currency != told.currency {
+            return Ok(ReportOutcome::Misfit("another amount or currency than the payment's"));
+        }
+        let taken_in = match (row.status.as_str(), succeeded) {
+            ("succeeded", true) | ("failed" | "abandoned", false) => return Ok(ReportOutcome::Known),
+            ("succeeded", false) => return Ok(ReportOutcome::Misfit("failed, and had succeeded")),
+            (_, false) => {
+                fail_payment(&mut tx, id, &row, "declined by the channel").await?;
+                ReportOutcome::Applied
+            }
+            (_, true) => {
+                sqlx::query!(
+                    "UPDATE payments SET status = 'succeeded', pays = $2, reason = NULL, ask_at = NULL, ended_at = now()
+                     WHERE id = $1",
+                    id.0,
+                    waits
+                )
+                .execute(&mut *tx)
+                .await?;
+                let credit = if waits { "sales" } else { "refunds-due" };
+                write(&mut tx, "payment", id.0, row.movement(), &format!("channel:{channel}"), credit).await?;
+                if waits {
+                    pay_order(&mut tx, row.order).await?;
+                    ReportOutcome::Applied
+                } else {
+                    refund_unwanted(&mut tx, channel, id, row.movement(), route).await?;
+                    ReportOutcome::Refunding
+                }
+            }
+        };
+        die_at!("money.before_commit");
+        tx.commit().await?;
+        die_at!("money.after_commit");
+        Ok(taken_in)
+    }
+
+    /// The channel has refused a payment for good, before anything moved.
+    pub async fn payment_refused(&self, id: PaymentId, claim: i32, why: &str) -> Result<(), LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        lock_order_of(&mut tx, id).await?;
+        let row = sqlx::query_as!(
+            PaymentRow,
+            r#"SELECT order_id AS "order", amount_cents, currency, status FROM payments
+               WHERE id = $1 AND claim = $2 AND status = 'sending' FOR UPDATE"#,
+            id.0,
+            claim
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(()) };
+        fail_payment(&mut tx, id, &row, why).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Sets a callback aside that does not fit, for people; once, however often it comes.
+    pub async fn set_aside(&self, channel: &str, message: &str, problem: &str, body: &str) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO callbacks_set_aside (channel, message_id, problem, body) VALUES ($1, $2, $3, left($4, 16384))
+             ON CONFLICT DO NOTHING",
+            channel,
+            message,
+            problem,
+            body
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
+
+/// The order goes on without this payment. If its time is up, it waits no longer.
+async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, why: &str) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "UPDATE payments SET status = 'failed', reason = left($2, 500), ask_at = NULL, ended_at = now() WHERE id = $1",
+        id.0,
+        why
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE orders o SET wait_until = NULL WHERE id = $1 AND status = 'pending_payment'
+           AND NOT EXISTS (SELECT FROM payments p WHERE p.order_id = o.id AND p.status IN ('created', 'sending', 'waiting'))",
+        row.order
+    )
+    .execute(&mut *tx)
+    .await?;
+    // Its expiry was sent round for as long as it was to wait.
+    sqlx::query!(
+        "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status = 'sent'
+                        AND due_at <= now() FOR UPDATE SKIP LOCKED)",
+        row.order
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}
+
+async fn pay_order(tx: &mut PgConnection, order: Uuid) -> Result<(), LedgerError> {
+    sqlx::query!("UPDATE orders SET status = 'paid' WHERE id = $1", order).execute(&mut *tx).await?;
+    // A second payment that has not left yet is not needed any more.
+    abandon(tx, &[order]).await?;
+    // Nothing is left to expire. Where the relay holds the row, the message comes and finds the order paid.
+    sqlx::query!(
+        "UPDATE outbox SET status = 'processed', processed_at = now()
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status <> 'processed'
+                      FOR UPDATE SKIP LOCKED)",
+        order
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Payments leave for a channel: claiming slots for some, and what came of sending them, or of not sending them.
+//! docs/outflow.md has the argument of the slots.
+
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use crate::die_at;
+use crate::domain::ids::OrderId;
+use crate::domain::outflow::{LATENESS, LEAD, LOOKAHEAD, Pace};
+use crate::domain::payment::PaymentId;
+use crate::ledger::money::payments::lock_order_of;
+use crate::ledger::outflow::slots::micros;
+use crate::ledger::{Ledger, LedgerError};
+
+/// A payment that has a slot of its channel.
+#[derive(Debug, Clone)]
+pub struct DuePayment {
+    pub id: PaymentId,
+    pub order: OrderId,
+    pub amount_cents: i64,
+    pub currency: String,
+    /// How long it has waited for its slot.
+    pub waited: Duration,
+    /// By this process's clock, it is sent no earlier and no later than
+    pub earliest: Instant,
+    pub latest: Instant,
+    pub claim: i32,
+}
+
+/// Whether the channel may still hear of a payment that it does not have now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendState {
+    Nothing,
+    /// A request may be on its way, for so long at the most.
+    Perhaps {
+        on_its_way: Duration,
+    },
+}
+
+/// What came of the wish to send.
+#[derive(Debug)]
+pub enum Claimed {
+    /// These are to be sent; PostgreSQL's time in seconds, for their signatures.
+    Due { payments: Vec<DuePayment>, now_s: i64 },
+    /// None of them is to be sent (any more).
+    Nothing,
+    /// The next slot is too far away to be claimed.
+    Wait(Duration),
+}
+
+impl Ledger {
+    /// Sees to a channel's pace. Where it changes, more than a second lies between the slots of the old and the new.
+    pub async fn set_payment_pace(&self, channel: &str, pace: Pace) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO payment_pace AS p (channel, rate, jitter_ms, gap_us) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (channel) DO UPDATE
+             SET rate = $2, jitter_ms = $3, gap_us = $4,
+                 next_at = greatest(p.next_at, clock_timestamp())
+                           + interval '1 s' + greatest(p.jitter_ms, $3) * interval '1 ms' + $5::bigint * interval '1 us'
+             WHERE p.gap_us <> $4",
+            channel,
+            pace.rate().cast_signed(),
+            pace.jitter_ms().cast_signed(),
+            pace.gap_us(),
+            micros(LATENESS)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Claims slots for as many of these payments as the channel's next tenth of a second has, at most `most`, and marks the messages
+    /// of all that need none as processed. A payment is claimed by one sender, however often its message comes.
+    pub async fn claim_payments(
+        &self,
+        channel: &str,
+        payments: &[PaymentId],
+        most: u32,
+        ask_after: Duration,
+    ) -> Result<Claimed, LedgerError> {
+        let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
+        let mut tx = self.pool.begin().await?;
+        let pace = sqlx::query!(
+            r#"SELECT rate, gap_us,
+                      greatest(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint AS "wait_us!"
+               FROM payment_pace WHERE channel = $1 FOR UPDATE"#,
+            channel
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        let wait = Duration::from_micros(pace.wait_us.unsigned_abs());
+        if wait > LOOKAHEAD {
+            return Ok(Claimed::Wait(wait - LOOKAHEAD));
+        }
+        let at_once = i64::from(pace.rate.unsigned_abs().div_ceil(10).clamp(1, most.max(1)));
+        // Who is locked is being abandoned, or claimed: its message stays unsettled, and is sent again if need be.
+        let due = sqlx::query_scalar!(
+            "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status = 'created'
+             ORDER BY created_at, id LIMIT $3 FOR UPDATE SKIP LOCKED",
+            &ids,
+            channel,
+            at_once
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let before = Instant::now();
+        let rows = sqlx::query!(
+            r#"WITH slots AS (
+                 UPDATE payment_pace
+                 SET next_at = greatest(next_at, clock_timestamp() + $3::bigint * interval '1 us')
+                               + cardinality($1::uuid[]) * gap_us * interval '1 us'
+                 WHERE channel = $2 AND cardinality($1::uuid[]) > 0
+                 RETURNING next_at - cardinality($1::uuid[]) * gap_us * interval '1 us' AS first, gap_us, clock_timestamp() AS seen
+               )
+               UPDATE payments p
+               SET status = 'sending', claim = p.claim + 1, sent_at = s.first + (n.nth - 1) * s.gap_us * interval '1 us',
+                   ask_at = s.first + (n.nth - 1) * s.gap_us * interval '1 us' + $4::bigint * interval '1 us'
+               FROM slots s, unnest($1::uuid[]) WITH ORDINALITY AS n (id, nth)
+               WHERE p.id = n.id
+               RETURNING p.id, p.order_id, p.amount_cents, p.currency, p.claim, n.nth AS "nth!",
+                         (extract(epoch FROM s.first - s.seen) * 1000000)::bigint AS "first_us!",
+                         extract(epoch FROM s.seen)::bigint AS "now_s!",
+                         (extract(epoch FROM p.sent_at - p.created_at) * 1000000)::bigint AS "waited_us!""#,
+            &due,
+            channel,
+            micros(LEAD),
+            micros(ask_after)
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let after = Instant::now();
+        // Rows that the relay holds at the moment are passed over: it sends them once more, and that settles them. So are
+        // those whose payment is being taken back.
+        sqlx::query!(
+            "UPDATE outbox SET status = 'processed', processed_at = now()
+             WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
+                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND b.status <> 'processed'
+                            AND p.status <> 'created'
+                          FOR UPDATE OF b, p SKIP LOCKED)",
+            &ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        die_at!("pay.claimed");
+        let now_s = rows.first().map(|row| row.now_s);
+        let Some(now_s) = now_s else { return Ok(Claimed::Nothing) };
+        let mut payments: Vec<DuePayment> = rows
+            .into_iter()
+            .map(|row| {
+                let us = row.first_us.max(0).unsigned_abs() + (row.nth - 1).unsigned_abs() * pace.gap_us.unsigned_abs();
+                let slot = Duration::from_micros(us);
+                DuePayment {
+                    id: PaymentId(row.id),
+                    order: OrderId(row.order_id),
+                    amount_cents: row.amount_cents,
+                    currency: row.currency,
+                    waited: Duration::from_micros(row.waited_us.max(0).unsigned_abs()),
+                    earliest: after + slot,
+                    latest: before + slot + LATENESS,
+                    claim: row.claim,
+                }
+            })
+            .collect();
+        payments.sort_by_key(|payment| payment.earliest);
+        Ok(Claimed::Due { payments, now_s })
+    }
+
+    /// A payment that the channel does not have is brought again after a while, under the same key; or abandoned, where its
+    /// order does not wait for it any more. Only if nothing was sent that is certain. Otherwise a request of it may still
+    /// be on its way: it is asked for on and on, for as long as that may take.
+    pub async fn take_back(
+        &self,
+        payment: PaymentId,
+        claim: i32,
+        sent: SendState,
+        after: Duration,
+    ) -> Result<(), LedgerError> {
+        let on_its_way = match sent {
+            SendState::Nothing => Duration::ZERO,
+            SendState::Perhaps { on_its_way } => on_its_way,
+        };
+        let mut tx = self.pool.begin().await?;
+        let pending = lock_order_of(&mut tx, payment).await?;
+        let status = sqlx::query_scalar!(
+            "UPDATE payments p SET status = t.status, unsure = unsure OR NOT $4,
+                    ask_at = CASE WHEN t.status = p.status THEN ask_at END,
+                    ended_at = CASE WHEN t.status = 'abandoned' THEN now() END
+             FROM (SELECT CASE WHEN $3 THEN 'created'
+                               WHEN $4 AND NOT unsure OR sent_at < now() - $5::bigint * interval '1 us' THEN 'abandoned'
+                               ELSE status END AS status
+                   FROM payments WHERE id = $1) t
+             WHERE id = $1 AND claim = $2 AND p.status IN ('sending', 'waiting') RETURNING p.status",
+            payment.0,
+            claim,
+            pending,
+            sent == SendState::Nothing,
+            micros(on_its_way)
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        // The relay may hold the row while it waits for the broker: nobody else is to wait for that. Whoever dies here
+        // leaves it to the net (`resend_unsettled`).
+        if status.as_deref() == Some("created") {
+            self.postpone_payments(&[payment], after).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings payments again after a while that were not sent now.
+    pub async fn postpone_payments(&self, payments: &[PaymentId], after: Duration) -> Result<(), LedgerError> {
+        let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
+        sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
+                    processed_at = NULL
+             WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
+                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND p.status = 'created'
+                          ORDER BY b.id FOR UPDATE OF b)",
+            &ids,
+            micros(after)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// The channel wants to be left alone for a while, or is not there.
+    pub async fn rest_channel(&self, channel: &str, rest: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payment_pace SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us')
+             WHERE channel = $1",
+            channel,
+            micros(rest)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Something was sent later than its slot: what has none yet goes as much later.
+    pub async fn delay_channel(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payment_pace SET next_at = next_at + $2::bigint * interval '1 us' WHERE channel = $1",
+            channel,
+            micros(late)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// The channel has taken the request; what comes of it, it will say, or be asked.
+    pub async fn payment_taken(&self, payment: PaymentId, claim: i32, ask_after: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
+             WHERE id = $1 AND claim = $2 AND status = 'sending'",
+            payment.0,
+            claim,
+            micros(ask_after)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Whether it has reached the channel is unknown: it is asked after a while.
+    pub async fn ask_soon(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'
+             WHERE id = $1 AND claim = $2 AND status = 'sending'",
+            payment.0,
+            claim,
+            micros(after)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}

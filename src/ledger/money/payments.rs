@@ -1,0 +1,150 @@
+//! Beginning to pay. How payments leave is in dispatch.rs, what comes of them in money.rs.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::die_at;
+use crate::domain::ids::OrderId;
+use crate::domain::payment::{PaymentId, PaymentStatus};
+use crate::ledger::{Ledger, LedgerError};
+
+/// A wish to pay an order.
+#[derive(Debug, Clone)]
+pub struct PaymentRequest {
+    pub order: OrderId,
+    pub user: String,
+    pub channel: String,
+}
+
+/// What came of the wish to pay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PaymentStart {
+    /// The payment that is under way for the order now: this one, or one that was before it.
+    Payment(PaymentId, PaymentStatus),
+    /// No order of this buyer's.
+    Unknown,
+    /// The order does not wait for payment, or not for one through this channel.
+    IllegalState,
+    /// It could not be written down, whatever the reason: nothing began.
+    Failed,
+}
+
+impl Ledger {
+    /// Begins to pay orders, or finds the payments that are under way for them. An order waits for the outcome, up to
+    /// `wait_ms` beyond its deadline. One that cannot be paid never fails the group that it is in.
+    pub async fn begin_payments(
+        &self,
+        wishes: &[PaymentRequest],
+        currency: &str,
+        wait_ms: u64,
+    ) -> Result<Vec<PaymentStart>, LedgerError> {
+        match self.try_begin(wishes, currency, wait_ms).await {
+            Err(error) if !error.is_outage() => tracing::info!(%error, wishes = wishes.len(), "trying one by one"),
+            begun => return begun,
+        }
+        let mut all = Vec::with_capacity(wishes.len());
+        for wish in wishes {
+            match self.try_begin(std::slice::from_ref(wish), currency, wait_ms).await {
+                Ok(begun) => all.extend(begun),
+                Err(error) if error.is_outage() => return Err(error),
+                Err(error) => {
+                    tracing::error!(order = %wish.order, %error, "payment not begun");
+                    all.push(PaymentStart::Failed);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn try_begin(
+        &self,
+        wishes: &[PaymentRequest],
+        currency: &str,
+        wait_ms: u64,
+    ) -> Result<Vec<PaymentStart>, LedgerError> {
+        let orders: Vec<Uuid> = wishes.iter().map(|wish| wish.order.0).collect();
+        let mut tx = self.pool.begin().await?;
+        let rows = sqlx::query!(
+            r#"SELECT id, user_id, status = 'pending_payment' AND expires_at > clock_timestamp() AS "payable!"
+               FROM orders WHERE id = ANY($1) ORDER BY id FOR UPDATE"#,
+            &orders
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        // Behind the locks, so that what others did meanwhile is seen.
+        let live = sqlx::query!(
+            "SELECT id, order_id, status, channel FROM payments
+             WHERE order_id = ANY($1) AND status IN ('created', 'sending', 'waiting')",
+            &orders
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut payments = HashMap::with_capacity(live.len());
+        for row in live {
+            let status = PaymentStatus::parse(&row.status).ok_or(LedgerError::Unreadable("payments.status"))?;
+            payments.insert(row.order_id, (PaymentId(row.id), status, row.channel));
+        }
+        let mut known: HashMap<_, _> =
+            rows.into_iter().map(|row| (row.id, (row.user_id, row.payable, payments.remove(&row.id)))).collect();
+        let (mut ids, mut paid, mut channels) = (Vec::new(), Vec::new(), Vec::new());
+        let mut begin = |wish: &PaymentRequest| {
+            let Some((user, payable, payment)) = known.get_mut(&wish.order.0) else { return PaymentStart::Unknown };
+            if *user != wish.user {
+                return PaymentStart::Unknown;
+            }
+            if payment.is_none() && *payable {
+                let id = Uuid::now_v7();
+                ids.push(id);
+                paid.push(wish.order.0);
+                channels.push(wish.channel.clone());
+                *payment = Some((PaymentId(id), PaymentStatus::Created, wish.channel.clone()));
+            }
+            match payment {
+                Some((id, status, channel)) if *channel == wish.channel => PaymentStart::Payment(*id, *status),
+                _ => PaymentStart::IllegalState,
+            }
+        };
+        let begun = wishes.iter().map(&mut begin).collect();
+        if ids.is_empty() {
+            return Ok(begun);
+        }
+        sqlx::query!(
+            "WITH o AS (
+               UPDATE orders SET wait_until = expires_at + $5::bigint * interval '1 ms'
+               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS n (payment, order_id, channel)
+               WHERE id = n.order_id RETURNING orders.*, n.payment, n.channel
+             ), made AS (
+               INSERT INTO payments (id, order_id, channel, amount_cents, currency)
+               SELECT o.payment, o.id, o.channel, o.amount_cents, $4 FROM o
+             )
+             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard)
+             SELECT 'payment_requested', o.payment, o.sale_id, o.user_id, o.quantity, 0, o.shard FROM o",
+            &ids,
+            &paid,
+            &channels,
+            currency,
+            wait_ms.cast_signed()
+        )
+        .execute(&mut *tx)
+        .await?;
+        die_at!("pay.before_commit");
+        tx.commit().await?;
+        die_at!("pay.after_commit");
+        Ok(begun)
+    }
+}
+
+/// Locks a payment's order, as everybody does who changes a payment for its order's sake; says whether the order waits
+/// for payment.
+pub(in crate::ledger) async fn lock_order_of(tx: &mut PgConnection, payment: PaymentId) -> Result<bool, LedgerError> {
+    let pending = sqlx::query_scalar!(
+        r#"SELECT status = 'pending_payment' AS "pending!" FROM orders
+           WHERE id = (SELECT order_id FROM payments WHERE id = $1) FOR UPDATE"#,
+        payment.0
+    )
+    .fetch_optional(tx)
+    .await?;
+    Ok(pending.unwrap_or(false))
+}

@@ -1,0 +1,178 @@
+//! Orders end unpaid (protocol, rule 8): status, stock, the buyer's counter and the release of the hold change in one
+//! transaction, and only if the order still waits for payment.
+
+use std::collections::BTreeMap;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::die_at;
+use crate::domain::ids::OrderId;
+use crate::domain::order::CancelReason;
+use crate::ledger::{Ledger, LedgerError};
+
+/// How an order stood when its expiry was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpiryOutcome {
+    /// It has ended, or was paid: now, or before.
+    Settled,
+    /// It has this long left.
+    Early { remaining_ms: i64 },
+}
+
+impl Ledger {
+    /// Cancels those of the orders that are unpaid and overdue. Returns, for those that still have time, how much.
+    pub async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, LedgerError> {
+        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
+        let mut tx = self.pool.begin().await?;
+        let early = sqlx::query!(
+            r#"SELECT id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
+               FROM orders
+               WHERE id = ANY($1) AND status = 'pending_payment' AND coalesce(wait_until, expires_at) > now()"#,
+            &ids
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let early: BTreeMap<Uuid, i64> = early.into_iter().map(|row| (row.id, row.remaining_ms)).collect();
+        let due: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
+        cancel(&mut tx, &due, CancelReason::Expired, None).await?;
+        // Rows that the relay holds at the moment are passed over: nobody waits for a broker with the hot row in hand.
+        // Their messages come, find the order ended, and settle them.
+        sqlx::query!(
+            "UPDATE outbox SET status = 'processed', processed_at = now()
+             WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = ANY($1) AND status <> 'processed'
+                          FOR UPDATE SKIP LOCKED)",
+            &due
+        )
+        .execute(&mut *tx)
+        .await?;
+        die_at!("expire.before_commit");
+        tx.commit().await?;
+        die_at!("expire.after_commit");
+        let expiry = |id| early.get(id).map_or(ExpiryOutcome::Settled, |ms| ExpiryOutcome::Early { remaining_ms: *ms });
+        Ok(ids.iter().map(|id| (OrderId(*id), expiry(id))).collect())
+    }
+
+    /// Cancels an order for its buyer; `false` when it does not wait for payment (any more).
+    pub async fn cancel_by_buyer(&self, order: OrderId, user: &str) -> Result<bool, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let cancelled = cancel(&mut tx, &[order.0], CancelReason::ByBuyer, Some(user)).await?;
+        tx.commit().await?;
+        Ok(cancelled == 1)
+    }
+
+    /// Orders that are overdue by more than `grace_ms`: what the delay queues have missed. Those whose expiry is parked
+    /// wait for people.
+    pub async fn overdue(&self, grace_ms: u64, limit: i64) -> Result<Vec<OrderId>, LedgerError> {
+        let ids = sqlx::query_scalar!(
+            "SELECT id FROM orders o
+             WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
+               AND coalesce(wait_until, expires_at) < now() - $1::bigint * interval '1 ms'
+               AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_expire' AND p.order_id = o.id
+                               AND (p.status = 'parked' OR p.attempts > 0 AND p.next_attempt_at > now()))
+             ORDER BY expires_at LIMIT $2",
+            grace_ms.cast_signed(),
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(ids.into_iter().map(OrderId).collect())
+    }
+}
+
+/// Ends those that still wait for payment (and are overdue, unless it is the buyer who asks); says how many.
+async fn cancel(
+    tx: &mut PgConnection,
+    ids: &[Uuid],
+    reason: CancelReason,
+    by: Option<&str>,
+) -> Result<usize, LedgerError> {
+    let orders = sqlx::query!(
+        "SELECT id, sale_id, user_id, quantity FROM orders
+         WHERE id = ANY($1) AND status = 'pending_payment' 
+           AND ($2::text = user_id OR ($2 IS NULL AND coalesce(wait_until, expires_at) <= now()))
+         ORDER BY id FOR UPDATE",
+        ids,
+        by
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if orders.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<Uuid> = orders.iter().map(|order| order.id).collect();
+    sqlx::query!(
+        "WITH ended AS (
+           UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
+           RETURNING id, sale_id, user_id, quantity, shard)
+         INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units)
+         SELECT 'hold_release', id, sale_id, user_id, quantity, 0, shard, true FROM ended",
+        &ids,
+        reason.as_str()
+    )
+    .execute(&mut *tx)
+    .await?;
+
+    // Nothing of these has been sent: no money comes of them. The others go on, and what comes of them goes back.
+    abandon(tx, &ids).await?;
+    let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
+    give_back(tx, &held, true).await?;
+    Ok(held.len())
+}
+
+/// Payments of these orders that have certainly not left are not to leave.
+pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "UPDATE payments SET status = 'abandoned', ended_at = now()
+         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status = 'created' AND NOT unsure
+                      ORDER BY id FOR UPDATE)",
+        orders
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Takes units of ended orders (by sale, buyer, quantity) off their buyers' counters, and puts them back into stock unless
+/// they are kept.
+pub(in crate::ledger) async fn give_back(
+    tx: &mut PgConnection,
+    orders: &[(i64, String, i32)],
+    returns_units: bool,
+) -> Result<(), LedgerError> {
+    let (mut buyers, mut sales) = (BTreeMap::<(i64, String), i32>::new(), BTreeMap::<i64, i64>::new());
+    for (sale, user, quantity) in orders {
+        *buyers.entry((*sale, user.clone())).or_default() += quantity;
+        if returns_units {
+            *sales.entry(*sale).or_default() += i64::from(*quantity);
+        }
+    }
+    let of_sales: Vec<i64> = buyers.keys().map(|(sale, _)| *sale).collect();
+    let users: Vec<String> = buyers.keys().map(|(_, user)| user.clone()).collect();
+    let units: Vec<i32> = buyers.values().copied().collect();
+    // Locked in key order first, as fulfilment does: an UPDATE alone takes its rows in any order.
+    sqlx::query!(
+        "SELECT 1 AS one FROM sale_buyers WHERE (sale_id, user_id) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
+         ORDER BY sale_id, user_id COLLATE \"C\" FOR UPDATE",
+        &of_sales,
+        &users
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE sale_buyers b SET units = b.units - back.units
+         FROM unnest($1::bigint[], $2::text[], $3::integer[]) AS back (sale_id, user_id, units)
+         WHERE b.sale_id = back.sale_id AND b.user_id = back.user_id",
+        &of_sales,
+        &users,
+        &units
+    )
+    .execute(&mut *tx)
+    .await?;
+    for (sale, units) in sales {
+        sqlx::query!("UPDATE sales SET stock = stock + $2 WHERE id = $1 AND total_stock <> -1", sale, units)
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(())
+}

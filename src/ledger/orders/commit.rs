@@ -1,0 +1,236 @@
+//! Purchase rows, committed in groups: a winner is durable before he hears of it (protocol, rule 3).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, Postgres};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::die_at;
+use crate::domain::admission::Hold;
+use crate::domain::ids::{OrderId, SaleId};
+use crate::ledger::notices::Notifier;
+use crate::ledger::{Ledger, LedgerError};
+
+/// A winner's claim.
+#[derive(Debug, Clone)]
+pub struct Purchase {
+    pub order: OrderId,
+    pub sale: SaleId,
+    pub user: String,
+    pub units: i32,
+    pub hold: Hold,
+}
+
+/// What became of a purchase row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Committed {
+    /// It stands in the ledger, now or since an earlier try.
+    Durable,
+    /// The sale has gone on to another epoch: the hold it speaks of may no longer exist.
+    StaleEpoch,
+    /// The commit failed, or its outcome is unknown.
+    Unknown,
+}
+
+impl Ledger {
+    /// Commits purchase rows; one bad row never fails the group it is in (rule 4). An error is an outage.
+    pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+        commit_on(&mut *self.pool.acquire().await?, purchases).await
+    }
+}
+
+async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+    match insert_on(connection, purchases).await {
+        Ok(verdicts) => return Ok(verdicts),
+        Err(error) if error.is_outage() => return Err(error),
+        Err(error) => {
+            tracing::error!(%error, winners = purchases.len(), "group of purchase rows failed, trying one by one");
+        }
+    }
+    let mut verdicts = Vec::with_capacity(purchases.len());
+    for purchase in purchases {
+        match insert_on(connection, std::slice::from_ref(purchase)).await {
+            Ok(one) => verdicts.extend(one),
+            Err(error) if error.is_outage() => return Err(error),
+            Err(error) => {
+                tracing::error!(%error, order = %purchase.order, "purchase row failed");
+                verdicts.push(Committed::Unknown);
+            }
+        }
+    }
+    Ok(verdicts)
+}
+
+/// Inserts purchase rows in one transaction, each only if its epoch is still the sale's. Says for each whether it
+/// stands afterwards.
+async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+    let orders: Vec<Uuid> = purchases.iter().map(|p| p.order.0).collect();
+    let sales: Vec<i64> = purchases.iter().map(|p| p.sale.get()).collect();
+    let users: Vec<String> = purchases.iter().map(|p| p.user.clone()).collect();
+    let units: Vec<i32> = purchases.iter().map(|p| p.units).collect();
+    let epochs: Vec<i64> = purchases.iter().map(|p| p.hold.epoch.0).collect();
+    let shards: Vec<i16> = purchases.iter().map(|p| p.hold.shard.0).collect();
+    // One statement, so one round trip and one commit. FOR SHARE makes a refill wait for us, and us see its
+    // new epoch; the order by key keeps two groups with the same rows from locking each other out.
+    let inserted = sqlx::query!(
+        "WITH current AS MATERIALIZED (
+               SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR SHARE)
+             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard)
+             SELECT 'order_placed', p.order_id, p.sale_id, p.user_id, p.quantity, p.epoch, p.shard
+             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::bigint[], $6::smallint[])
+                    AS p (order_id, sale_id, user_id, quantity, epoch, shard)
+             JOIN current USING (sale_id, epoch)
+             ORDER BY p.order_id
+             ON CONFLICT (kind, order_id) DO NOTHING",
+        &orders,
+        &sales,
+        &users,
+        &units,
+        &epochs,
+        &shards
+    )
+    .execute(&mut *connection)
+    .await?;
+    if inserted.rows_affected() == purchases.len() as u64 {
+        return Ok(vec![Committed::Durable; purchases.len()]);
+    }
+    let standing: HashSet<Uuid> =
+        sqlx::query_scalar!("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)", &orders)
+            .fetch_all(connection)
+            .await?
+            .into_iter()
+            .collect();
+    let verdict = |id| if standing.contains(id) { Committed::Durable } else { Committed::StaleEpoch };
+    Ok(orders.iter().map(verdict).collect())
+}
+
+type Queued = (Purchase, oneshot::Sender<Committed>);
+
+/// Commits winners in groups: the next group is whoever has come while the last one was being written.
+#[derive(Clone)]
+pub struct Committer {
+    queue: mpsc::Sender<Queued>,
+    healthy: Arc<AtomicBool>,
+    notifier: Notifier,
+}
+
+impl Committer {
+    /// Starts `lanes` commits side by side; they end, after what is queued, when the last handle is dropped.
+    pub fn start(
+        ledger: &Ledger,
+        lanes: usize,
+        batch_max: usize,
+        queue_max: usize,
+        notifier: &Notifier,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let (queue, purchases) = mpsc::channel(queue_max);
+        let purchases = Arc::new(Mutex::new(purchases));
+        let healthy = Arc::new(AtomicBool::new(true));
+        for _ in 0..lanes {
+            let lane = Lane {
+                ledger: ledger.clone(),
+                notifier: notifier.clone(),
+                healthy: Arc::clone(&healthy),
+                connection: None,
+            };
+            tasks.spawn(lane.run(Arc::clone(&purchases), batch_max));
+        }
+        Self { queue, healthy, notifier: notifier.clone() }
+    }
+
+    /// Whether PostgreSQL took the last group, or has answered since: while it is away no stock is touched (rule 4).
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Says that PostgreSQL answered, or did not.
+    pub fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// Says that something else has put rows in the outbox.
+    pub fn outbox_changed(&self) {
+        self.notifier.outbox_changed();
+    }
+
+    /// Says that something else has changed an order's status.
+    pub fn orders_changed(&self) {
+        self.notifier.orders_changed();
+    }
+
+    /// Returns once the purchase's row is committed, or it is clear that this cannot be said.
+    pub async fn commit(&self, purchase: Purchase) -> Committed {
+        let (reply, verdict) = oneshot::channel();
+        if self.queue.send((purchase, reply)).await.is_err() {
+            return Committed::Unknown;
+        }
+        verdict.await.unwrap_or(Committed::Unknown)
+    }
+}
+
+struct Lane {
+    ledger: Ledger,
+    notifier: Notifier,
+    healthy: Arc<AtomicBool>,
+    /// The lane's own, and when it was used last: taken from the pool and given back, it is looked at each time, which
+    /// costs a commit a sixth of its time.
+    connection: Option<(PoolConnection<Postgres>, Instant)>,
+}
+
+/// A connection that has rested for longer is looked at before it is used.
+const FRESH_FOR: Duration = Duration::from_millis(500);
+
+impl Lane {
+    async fn run(mut self, purchases: Arc<Mutex<mpsc::Receiver<Queued>>>, batch_max: usize) {
+        let mut group = Vec::with_capacity(batch_max);
+        loop {
+            if purchases.lock().await.recv_many(&mut group, batch_max).await == 0 {
+                return;
+            }
+            metrics::histogram!("seckill_commit_batch_size").record(group.len() as f64);
+            let (rows, replies): (Vec<_>, Vec<_>) = group.drain(..).unzip();
+            for (reply, verdict) in replies.into_iter().zip(self.write(&rows).await) {
+                let _ = reply.send(verdict);
+            }
+            self.notifier.outbox_changed();
+        }
+    }
+
+    async fn write(&mut self, rows: &[Purchase]) -> Vec<Committed> {
+        die_at!("commit.before");
+        let began = Instant::now();
+        let ledger = self.ledger.clone();
+        let written = ledger.in_time(self.commit(rows)).await;
+        metrics::histogram!("seckill_commit_seconds").record(began.elapsed());
+        die_at!("commit.after");
+        self.healthy.store(written.is_ok(), Ordering::Relaxed);
+        written.unwrap_or_else(|error| {
+            tracing::warn!(%error, winners = rows.len(), "purchase rows not known to be committed");
+            vec![Committed::Unknown; rows.len()]
+        })
+    }
+
+    /// Commits on the lane's own connection. One that has failed, or was left in the middle, is not used again.
+    async fn commit(&mut self, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+        let mut connection = match self.connection.take() {
+            Some((connection, used)) if used.elapsed() < FRESH_FOR => connection,
+            rested => {
+                drop(rested); // back to the pool, which looks at what it gives out
+                self.ledger.pool.acquire().await?
+            }
+        };
+        let written = commit_on(&mut connection, rows).await;
+        match &written {
+            Ok(_) => self.connection = Some((connection, Instant::now())),
+            Err(_) => _ = connection.detach(),
+        }
+        written
+    }
+}

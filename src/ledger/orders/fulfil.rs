@@ -1,0 +1,245 @@
+//! Purchases become orders (protocol, rule 7): dedup rows, buyers' counters, stock, orders and what follows from them,
+//! all in one transaction.
+//!
+//! Rows are locked in one order everywhere, so that transactions wait for each other and never in a circle: outbox,
+//! orders, buyers, and last the sales, which are hot.
+
+use std::collections::BTreeMap;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::die_at;
+use crate::domain::ids::OrderId;
+use crate::domain::message::OutboxKind;
+use crate::domain::order::Rejection;
+use crate::ledger::{Ledger, LedgerError};
+
+/// The consumer that dedup rows are kept for.
+const CONSUMER: &str = "fulfil";
+
+/// What a group of purchases came to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Fulfilled {
+    pub accepted: usize,
+    pub rejected: usize,
+    /// Already processed, or no purchase at all.
+    pub skipped: usize,
+}
+
+/// How to take the want of a group's stock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnWant {
+    /// Give the whole group up: each is then tried alone.
+    GiveUp,
+    /// Reject the order.
+    Reject,
+}
+
+struct Row {
+    id: i64,
+    order: Uuid,
+    sale: i64,
+    user: String,
+    quantity: i32,
+    price_cents: i64,
+    per_user: i32,
+    pay_within_ms: i64,
+    unlimited: bool,
+}
+
+impl Ledger {
+    /// Turns purchases into orders, each once however often it is named.
+    pub async fn fulfil(&self, orders: &[OrderId]) -> Result<Fulfilled, LedgerError> {
+        let on_want = if orders.len() == 1 { OnWant::Reject } else { OnWant::GiveUp };
+        if let Some(done) = self.fulfil_group(orders, on_want).await? {
+            return Ok(done);
+        }
+        let mut sum = Fulfilled::default();
+        for order in orders {
+            if let Some(one) = self.fulfil_group(std::slice::from_ref(order), OnWant::Reject).await? {
+                sum.accepted += one.accepted;
+                sum.rejected += one.rejected;
+                sum.skipped += one.skipped;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// `None` when the group's stock was wanting and nothing was done.
+    async fn fulfil_group(&self, orders: &[OrderId], on_want: OnWant) -> Result<Option<Fulfilled>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let rows = claim(&mut tx, orders).await?;
+        let skipped = orders.len().saturating_sub(rows.len());
+        let (mut taken, over) = count_buyers(&mut tx, rows).await?;
+        let mut rejected: Vec<(Row, Rejection)> = over.into_iter().map(|row| (row, Rejection::OverLimit)).collect();
+        for sale in take_stock(&mut tx, &taken).await? {
+            if on_want == OnWant::GiveUp {
+                return Ok(None);
+            }
+            let (wanting, rest) = taken.into_iter().partition(|row| row.sale == sale);
+            taken = rest;
+            uncount_buyers(&mut tx, &wanting).await?;
+            rejected.extend(wanting.into_iter().map(|row| (row, Rejection::OutOfStock)));
+            // Redis promised what is not there: its figures are wrong, and it is filled anew.
+            sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
+        }
+        write_orders(&mut tx, &taken, &rejected).await?;
+        die_at!("fulfil.before_commit");
+        tx.commit().await?;
+        die_at!("fulfil.after_commit");
+        Ok(Some(Fulfilled { accepted: taken.len(), rejected: rejected.len(), skipped }))
+    }
+}
+
+/// Locks the purchase rows that are still to be processed, and writes their dedup rows.
+async fn claim(tx: &mut PgConnection, orders: &[OrderId]) -> Result<Vec<Row>, LedgerError> {
+    let orders: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
+    let mut rows = sqlx::query_as!(
+        Row,
+        r#"SELECT o.id, o.order_id AS "order", o.sale_id AS sale, o.user_id AS "user", o.quantity,
+                  s.price_cents, s.per_user, s.pay_within_ms, s.total_stock = -1 AS "unlimited!"
+           FROM outbox o JOIN sales s ON s.id = o.sale_id
+           WHERE o.kind = 'order_placed' AND o.order_id = ANY($1) AND o.status <> 'processed'
+           ORDER BY o.id FOR UPDATE OF o"#,
+        &orders
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut messages: Vec<Uuid> = rows.iter().map(message_id).collect();
+    messages.sort_unstable();
+    let first_time = sqlx::query_scalar!(
+        "INSERT INTO processed_messages (message_id, consumer) SELECT id, $2 FROM unnest($1::uuid[]) AS m (id)
+         ON CONFLICT DO NOTHING RETURNING message_id",
+        &messages,
+        CONSUMER
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if first_time.len() < rows.len() {
+        rows.retain(|row| first_time.contains(&message_id(row)));
+    }
+    Ok(rows)
+}
+
+fn message_id(row: &Row) -> Uuid {
+    OutboxKind::OrderPlaced.message_id(OrderId(row.order))
+}
+
+/// Counts the units with their buyers; those that would go over the limit come back second.
+async fn count_buyers(tx: &mut PgConnection, rows: Vec<Row>) -> Result<(Vec<Row>, Vec<Row>), LedgerError> {
+    let (mut within, mut over) = (Vec::with_capacity(rows.len()), Vec::new());
+    // One statement can count a buyer once: whoever comes several times in this group waits for the next round.
+    let mut waiting = rows;
+    while !waiting.is_empty() {
+        let mut round: BTreeMap<(i64, String), Row> = BTreeMap::new();
+        let mut later = Vec::new();
+        for row in waiting {
+            if row.quantity > row.per_user {
+                over.push(row);
+            } else if let std::collections::btree_map::Entry::Vacant(place) = round.entry((row.sale, row.user.clone()))
+            {
+                place.insert(row);
+            } else {
+                later.push(row);
+            }
+        }
+        waiting = later;
+        let sales: Vec<i64> = round.values().map(|row| row.sale).collect();
+        let users: Vec<String> = round.values().map(|row| row.user.clone()).collect();
+        let units: Vec<i32> = round.values().map(|row| row.quantity).collect();
+        let limits: Vec<i32> = round.values().map(|row| row.per_user).collect();
+        let counted = sqlx::query!(
+            "INSERT INTO sale_buyers (sale_id, user_id, units, per_user)
+             SELECT * FROM unnest($1::bigint[], $2::text[], $3::integer[], $4::integer[])
+             ON CONFLICT (sale_id, user_id) DO UPDATE SET units = sale_buyers.units + excluded.units
+               WHERE sale_buyers.units + excluded.units <= sale_buyers.per_user
+             RETURNING sale_id, user_id",
+            &sales,
+            &users,
+            &units,
+            &limits
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        for counted in counted {
+            within.extend(round.remove(&(counted.sale_id, counted.user_id)));
+        }
+        over.extend(round.into_values());
+    }
+    Ok((within, over))
+}
+
+/// Takes the counts back of orders that come to nothing after all.
+async fn uncount_buyers(tx: &mut PgConnection, rows: &[Row]) -> Result<(), LedgerError> {
+    for row in rows {
+        sqlx::query!(
+            "UPDATE sale_buyers SET units = units - $3 WHERE sale_id = $1 AND user_id = $2",
+            row.sale,
+            row.user,
+            row.quantity
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Takes the units, one update a sale; returns the sales that have fewer than is wanted of them.
+async fn take_stock(tx: &mut PgConnection, rows: &[Row]) -> Result<Vec<i64>, LedgerError> {
+    let mut wanted: BTreeMap<i64, i64> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !row.unlimited) {
+        *wanted.entry(row.sale).or_default() += i64::from(row.quantity);
+    }
+    let mut wanting = Vec::new();
+    for (sale, units) in wanted {
+        let taken = sqlx::query!("UPDATE sales SET stock = stock - $2 WHERE id = $1 AND stock >= $2", sale, units)
+            .execute(&mut *tx)
+            .await?;
+        if taken.rows_affected() == 0 {
+            wanting.push(sale);
+        }
+    }
+    Ok(wanting)
+}
+
+/// Writes the orders, marks their purchases processed, and puts what follows in the outbox: the expiry of those that
+/// wait for payment, the release of the holds of those that were rejected.
+async fn write_orders(tx: &mut PgConnection, taken: &[Row], rejected: &[(Row, Rejection)]) -> Result<(), LedgerError> {
+    let all = || taken.iter().map(|row| (row, None)).chain(rejected.iter().map(|(row, why)| (row, Some(*why))));
+    let reasons: Vec<Option<String>> = all().map(|(_, why)| why.map(|why| why.as_str().to_owned())).collect();
+    let returns: Vec<bool> = all().map(|(_, why)| why != Some(Rejection::OutOfStock)).collect();
+    let ids: Vec<i64> = all().map(|(row, _)| row.id).collect();
+    let amounts: Vec<i64> = all().map(|(row, _)| row.price_cents * i64::from(row.quantity)).collect();
+    let pay_within: Vec<i64> = all().map(|(row, _)| row.pay_within_ms).collect();
+    sqlx::query!(
+        "WITH decided AS (
+           SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::boolean[])
+                      AS d (id, reason, amount_cents, pay_within_ms, returns_units)),
+         purchases AS (
+           UPDATE outbox o SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now())
+           FROM decided d WHERE o.id = d.id
+           RETURNING o.order_id, o.sale_id, o.user_id, o.quantity, o.epoch, o.shard,
+                     d.reason, d.amount_cents, d.returns_units,
+                     now() + d.pay_within_ms * interval '1 ms' AS expires_at),
+         made AS (
+           INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at)
+           SELECT order_id, sale_id, user_id, quantity, amount_cents, shard,
+                  CASE WHEN reason IS NULL THEN 'pending_payment' ELSE 'rejected' END, reason, expires_at
+           FROM purchases)
+         INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at, returns_units)
+         SELECT CASE WHEN reason IS NULL THEN 'order_expire' ELSE 'hold_release' END,
+                order_id, sale_id, user_id, quantity, epoch, shard,
+                CASE WHEN reason IS NULL THEN expires_at END,
+                CASE WHEN reason IS NOT NULL THEN returns_units END
+         FROM purchases",
+        &ids,
+        &reasons as &[Option<String>],
+        &amounts,
+        &pay_within,
+        &returns
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}

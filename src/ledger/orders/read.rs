@@ -1,0 +1,152 @@
+//! Reading orders. A purchase row without an order is served as an `accepted` one.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::order::{Order, OrderStatus};
+use crate::ledger::{Ledger, LedgerError};
+
+struct OrderRow {
+    id: Uuid,
+    sale_id: i64,
+    user_id: String,
+    quantity: i32,
+    amount_cents: i64,
+    status: String,
+    reason: Option<String>,
+    expires_at: DateTime<Utc>,
+    created_at: DateTime<Utc>,
+}
+
+/// An order and whose it is.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct OwnedOrder {
+    #[serde(flatten)]
+    pub order: Order,
+    #[serde(rename = "user")]
+    pub user_id: String,
+}
+
+impl TryFrom<OrderRow> for OwnedOrder {
+    type Error = LedgerError;
+
+    fn try_from(row: OrderRow) -> Result<Self, LedgerError> {
+        let order = Order {
+            order_id: OrderId(row.id),
+            sale_id: SaleId::from_db(row.sale_id),
+            quantity: row.quantity,
+            amount_cents: row.amount_cents,
+            status: OrderStatus::parse(&row.status).ok_or(LedgerError::Unreadable("orders.status"))?,
+            reason: row.reason,
+            expires_at_ms: row.expires_at.timestamp_millis(),
+            created_at_ms: row.created_at.timestamp_millis(),
+        };
+        Ok(Self { order, user_id: row.user_id })
+    }
+}
+
+/// A change of an order's status, with the order as it was then.
+#[derive(Debug, Clone)]
+pub struct OrderStep {
+    /// Rises from step to step of an order. 0 is the purchase, before there is an order.
+    pub id: i64,
+    pub of: OwnedOrder,
+}
+
+/// Which orders to list.
+#[derive(Debug, Clone, Default)]
+pub struct OrderFilter {
+    pub sale: Option<SaleId>,
+    pub status: Option<OrderStatus>,
+    pub user: Option<String>,
+    pub limit: i64,
+}
+
+impl Ledger {
+    /// One order, whosever it is.
+    pub async fn order(&self, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
+        // One statement is one snapshot: a purchase that becomes an order meanwhile is seen exactly once.
+        let row = sqlx::query_as!(
+            OrderRow,
+            r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
+                      amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
+                      created_at AS "created_at!"
+               FROM orders WHERE id = $1
+               UNION ALL
+               SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
+                      o.created_at + pay_within_ms * interval '1 ms', o.created_at
+               FROM outbox o JOIN sales s ON s.id = sale_id
+               WHERE kind = 'order_placed' AND order_id = $1 AND o.status <> 'processed'"#,
+            order.0
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        row.map(OwnedOrder::try_from).transpose()
+    }
+
+    /// Orders by sale, status and buyer, newest first.
+    pub async fn orders(&self, filter: &OrderFilter) -> Result<Vec<OwnedOrder>, LedgerError> {
+        let rows = sqlx::query_as!(
+            OrderRow,
+            r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
+                      amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
+                      created_at AS "created_at!"
+               FROM (
+                 SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at FROM orders
+                 UNION ALL
+                 SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
+                        o.created_at + pay_within_ms * interval '1 ms', o.created_at
+                 FROM outbox o JOIN sales s ON s.id = sale_id
+                 WHERE kind = 'order_placed' AND o.status <> 'processed') AS every
+               WHERE ($1::bigint IS NULL OR sale_id = $1) AND ($2::text IS NULL OR status = $2)
+                 AND ($3::text IS NULL OR user_id = $3)
+               ORDER BY created_at DESC, id LIMIT $4"#,
+            filter.sale.map(SaleId::get),
+            filter.status.map(OrderStatus::as_str),
+            filter.user,
+            filter.limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter().map(OwnedOrder::try_from).collect()
+    }
+
+    /// The steps of each order behind the one that is named with it, in order. An order's steps commit in the order of
+    /// their ids, because its row is locked; those of different orders do not.
+    pub async fn steps_since(&self, seen: &[(OrderId, i64)]) -> Result<Vec<OrderStep>, LedgerError> {
+        let (orders, steps): (Vec<Uuid>, Vec<i64>) = seen.iter().map(|(order, step)| (order.0, *step)).unzip();
+        let rows = sqlx::query!(
+            "SELECT s.id AS step, s.to_status AS status, o.id, o.sale_id, o.user_id, o.quantity, o.amount_cents,
+                    o.expires_at, o.created_at, CASE WHEN s.to_status = o.status THEN o.reason END AS reason
+             FROM unnest($1::uuid[], $2::bigint[]) AS seen (order_id, step)
+             JOIN order_steps s ON s.order_id = seen.order_id AND s.id > seen.step
+             JOIN orders o ON o.id = s.order_id
+             ORDER BY s.id",
+            &orders,
+            &steps
+        )
+        .map(|row| {
+            let order = OrderRow {
+                id: row.id,
+                sale_id: row.sale_id,
+                user_id: row.user_id,
+                quantity: row.quantity,
+                amount_cents: row.amount_cents,
+                status: row.status,
+                reason: row.reason,
+                expires_at: row.expires_at,
+                created_at: row.created_at,
+            };
+            Ok(OrderStep { id: row.step, of: order.try_into()? })
+        });
+        rows.fetch_all(&self.pool).await?.into_iter().collect()
+    }
+
+    /// The secret behind order ids.
+    pub async fn order_id_secret(&self) -> Result<[u8; 32], LedgerError> {
+        let secret =
+            sqlx::query_scalar!("SELECT secret FROM keyring WHERE name = 'order-id'").fetch_one(&self.pool).await?;
+        secret.try_into().map_err(|_| LedgerError::Unreadable("keyring.secret"))
+    }
+}

@@ -1,0 +1,284 @@
+//! Outflow: its channels, what is put into them, and what people want to know of them. slots.rs takes items out.
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::domain::outflow::{LATENESS, Pace};
+use crate::ledger::audit_log::note;
+use crate::ledger::outflow::slots::micros;
+use crate::ledger::{Ledger, LedgerError};
+
+/// Something to be sent, once, in its turn.
+#[derive(Debug, Clone)]
+pub struct NewItem {
+    /// Also the Idempotency-Key that the receiver sees.
+    pub id: Uuid,
+    pub channel: String,
+    /// Items of one key leave in the order in which they were committed.
+    pub key: String,
+    pub payload: Value,
+}
+
+/// What came of bringing an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enqueued {
+    Taken,
+    /// An item of this id is there, whatever has become of it.
+    Known,
+    /// The channel's queue is at its bound.
+    Full,
+}
+
+/// A channel, for people.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct ChannelFigures {
+    pub name: String,
+    pub rate: i32,
+    pub jitter_ms: i32,
+    pub paused: bool,
+    pub target: String,
+    pub capacity: i64,
+    pub waiting: i64,
+    pub oldest_at: Option<DateTime<Utc>>,
+    pub parked: i64,
+    pub now: DateTime<Utc>,
+}
+
+/// A parked item, for people.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct ParkedItem {
+    pub id: Uuid,
+    pub channel: String,
+    pub key: String,
+    pub attempts: i32,
+    pub last_error: Option<String>,
+    pub created_at: DateTime<Utc>,
+}
+
+/// Puts an item into its channel, in the caller's transaction. The key's row stays locked until that ends, which makes
+/// the order within a key that of the commits: whoever brings several keys at once brings them in one order.
+pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<Enqueued, LedgerError> {
+    let room = sqlx::query_scalar!(
+        r#"SELECT coalesce(d.items < c.capacity, true) AS "room!"
+           FROM outflow_channels c LEFT JOIN outflow_depths d ON d.channel = c.name WHERE c.name = $1"#,
+        item.channel
+    );
+    if room.fetch_optional(&mut *connection).await? == Some(false) {
+        let known =
+            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM outflow_items WHERE id = $1) AS "known!""#, item.id);
+        return Ok(if known.fetch_one(connection).await? { Enqueued::Known } else { Enqueued::Full });
+    }
+    // Nothing changes in a row that is there; it is the lock that is wanted.
+    sqlx::query!(
+        "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
+         ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
+        item.channel,
+        item.key
+    )
+    .execute(&mut *connection)
+    .await?;
+    let taken = sqlx::query!(
+        "INSERT INTO outflow_items (id, channel, key, payload) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO NOTHING",
+        item.id,
+        item.channel,
+        item.key,
+        item.payload
+    )
+    .execute(&mut *connection)
+    .await?;
+    if taken.rows_affected() == 1 {
+        return Ok(Enqueued::Taken);
+    }
+    drop_key_if_empty(connection, &item.channel, &item.key).await?;
+    Ok(Enqueued::Known)
+}
+
+/// Forgets a key that has nothing waiting. Its row is locked by the caller.
+pub(in crate::ledger) async fn drop_key_if_empty(
+    connection: &mut PgConnection,
+    channel: &str,
+    key: &str,
+) -> Result<bool, LedgerError> {
+    let dropped = sqlx::query!(
+        "DELETE FROM outflow_keys WHERE channel = $1 AND key = $2
+           AND NOT EXISTS (SELECT FROM outflow_items i WHERE i.channel = $1 AND i.key = $2
+                           AND i.status IN ('pending', 'sending'))",
+        channel,
+        key
+    )
+    .execute(connection)
+    .await?;
+    Ok(dropped.rows_affected() == 1)
+}
+
+impl Ledger {
+    /// Puts an item into its channel, in a transaction of its own.
+    pub async fn enqueue_outflow(&self, item: &NewItem) -> Result<Enqueued, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let enqueued = enqueue(&mut tx, item).await?;
+        tx.commit().await?;
+        Ok(enqueued)
+    }
+
+    /// Makes a channel; `false` when there is one of that name.
+    pub async fn create_outflow(
+        &self,
+        name: &str,
+        pace: Pace,
+        target: &str,
+        capacity: i64,
+        actor: &str,
+    ) -> Result<bool, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let made = sqlx::query!(
+            "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target, capacity) VALUES ($1, $2, $3, $4, $5, $6)
+             ON CONFLICT (name) DO NOTHING",
+            name,
+            pace.rate().cast_signed(),
+            pace.jitter_ms().cast_signed(),
+            pace.gap_us(),
+            target,
+            capacity
+        )
+        .execute(&mut *tx)
+        .await?;
+        if made.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let details = serde_json::json!({ "rate": pace.rate(), "target": target });
+        note(&mut tx, actor, "create outflow", name, details).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Sees to it that there is a channel of this name, which leads there. Its pace is whoever's who set it last: returns
+    /// the gap that holds, in microseconds.
+    pub async fn ensure_outflow(&self, name: &str, pace: Pace, target: &str) -> Result<i64, LedgerError> {
+        let gap_us = sqlx::query_scalar!(
+            "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (name) DO UPDATE SET target = $5 RETURNING gap_us",
+            name,
+            pace.rate().cast_signed(),
+            pace.jitter_ms().cast_signed(),
+            pace.gap_us(),
+            target
+        );
+        Ok(gap_us.fetch_one(&self.pool).await?)
+    }
+
+    /// Stops a channel, or lets it go on; slots that were claimed already (100 ms of them) are still used. `false` when
+    /// there is no such channel.
+    pub async fn pause_outflow(&self, name: &str, paused: bool, actor: &str) -> Result<bool, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let done = sqlx::query!("UPDATE outflow_channels SET paused = $2 WHERE name = $1", name, paused);
+        if done.execute(&mut *tx).await?.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let action = if paused { "pause outflow" } else { "resume outflow" };
+        note(&mut tx, actor, action, &format!("outflow {name}"), serde_json::json!({})).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Changes the pace. More than a second lies between the last slot of the old one and the first of the new, so that
+    /// no second sees both. `false` when there is no such channel.
+    pub async fn set_outflow_pace(&self, name: &str, pace: Pace, actor: &str) -> Result<bool, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let done = sqlx::query!(
+            "UPDATE outflow_channels SET rate = $2, jitter_ms = $3, gap_us = $4,
+                    next_at = greatest(next_at, clock_timestamp())
+                              + interval '1 s' + greatest(jitter_ms, $3) * interval '1 ms' + $5::bigint * interval '1 us'
+             WHERE name = $1",
+            name,
+            pace.rate().cast_signed(),
+            pace.jitter_ms().cast_signed(),
+            pace.gap_us(),
+            micros(LATENESS)
+        )
+        .execute(&mut *tx)
+        .await?;
+        if done.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let details = serde_json::json!({ "rate": pace.rate(), "jitter_ms": pace.jitter_ms() });
+        note(&mut tx, actor, "set outflow rate", name, details).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Counts what waits in every channel, for the bound of its queue and for whoever watches.
+    pub async fn count_outflow(&self) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO outflow_depths (channel, items, at)
+             SELECT c.name, (SELECT count(*) FROM outflow_items i
+                             WHERE i.channel = c.name AND i.status IN ('pending', 'sending')), now()
+             FROM outflow_channels c
+             WHERE NOT EXISTS (SELECT FROM outflow_depths d WHERE d.channel = c.name AND d.at > now() - interval '900 ms')
+             ON CONFLICT (channel) DO UPDATE SET items = EXCLUDED.items, at = EXCLUDED.at"
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// All channels, with what was last counted.
+    pub async fn outflow_figures(&self) -> Result<Vec<ChannelFigures>, LedgerError> {
+        Ok(sqlx::query_as!(
+            ChannelFigures,
+            r#"SELECT c.name, c.rate, c.jitter_ms, c.paused, c.target, c.capacity, now() AS "now!",
+                      coalesce(d.items, 0) AS "waiting!",
+                      (SELECT min(i.created_at) FROM outflow_items i
+                       WHERE i.channel = c.name AND i.status IN ('pending', 'sending')) AS oldest_at,
+                      (SELECT count(*) FROM outflow_items i WHERE i.channel = c.name AND i.status = 'parked') AS "parked!"
+               FROM outflow_channels c LEFT JOIN outflow_depths d ON d.channel = c.name ORDER BY c.name"#
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Parked items, oldest first.
+    pub async fn parked_outflow(&self, limit: i64) -> Result<Vec<ParkedItem>, LedgerError> {
+        Ok(sqlx::query_as!(
+            ParkedItem,
+            "SELECT id, channel, key, attempts, last_error, created_at FROM outflow_items
+             WHERE status = 'parked' ORDER BY channel, seq LIMIT $1",
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Makes parked items pending again, all of a channel or those named; says how many there were. They come before
+    /// what their keys have received since.
+    pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        // Keys first, in one order: as everybody locks them.
+        sqlx::query!(
+            "INSERT INTO outflow_keys (channel, key, turn_at)
+             SELECT DISTINCT channel, key, clock_timestamp() FROM outflow_items
+             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2)) ORDER BY key
+             ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
+            channel,
+            ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        let done = sqlx::query!(
+            "UPDATE outflow_items i SET status = 'pending', attempts = 0
+             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))
+               AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = i.channel AND k.key = i.key)",
+            channel,
+            ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        let rows = done.rows_affected();
+        note(&mut tx, actor, "outflow retry", channel, serde_json::json!({ "items": rows })).await?;
+        // The trigger announces what is inserted; these were there.
+        sqlx::query!("SELECT pg_notify('seckill_outflow', '')").execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(rows)
+    }
+}

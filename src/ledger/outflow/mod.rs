@@ -1,0 +1,4 @@
+//! Outflows: queues of requests that leave at a constant rate.
+
+pub mod items;
+pub mod slots;

@@ -1,0 +1,320 @@
+//! Slots of an outflow: claiming the next one together with the item that is sent in it, and saying what came of it.
+//!
+//! Everybody locks key, item, channel, in this order. Only a claim has its channel first, and it passes over the keys that
+//! others hold, so nobody waits in a circle.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sqlx::{PgConnection, Postgres, Transaction};
+use uuid::Uuid;
+
+use crate::domain::outflow::{DeliveryOutcome, LATENESS, LEAD, LOOKAHEAD};
+use crate::ledger::outbox::{RetryTerms, one_line};
+use crate::ledger::outflow::items::drop_key_if_empty;
+use crate::ledger::{Ledger, LedgerError};
+use seckill_webhook::backoff_ms;
+
+/// An item, and when it is to be sent.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    pub item: Uuid,
+    pub channel: String,
+    pub key: String,
+    pub payload: Value,
+    pub target: String,
+    /// Of the channel, per second.
+    pub rate: u32,
+    /// By this process's clock: the slot is not before this moment,
+    pub at: Instant,
+    /// nor after this one, when the item is sent at the earliest;
+    pub earliest: Instant,
+    /// and at the latest.
+    pub latest: Instant,
+    claim: i32,
+    attempts: u32,
+    /// PostgreSQL's clock, in microseconds since the epoch.
+    at_us: i64,
+    gap_us: i64,
+    turn_us: i64,
+}
+
+/// What a verdict led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    Done,
+    WillRetry,
+    Parked,
+    /// Another claim of the item holds, or somebody has finished it: nothing was changed.
+    Overtaken,
+}
+
+impl Slot {
+    /// The slot by PostgreSQL's clock, in seconds since the epoch.
+    pub fn at_s(&self) -> i64 {
+        self.at_us / 1_000_000
+    }
+}
+
+impl Ledger {
+    /// Claims the next slot of some channel that has something due, together with the item: first in first out within a
+    /// key, and the key whose turn it has been for longest. `None`, and no slot is used up, when there is nothing to
+    /// send, it is not yet time, or others are at it. Channels in `without` are passed over.
+    pub async fn claim_slot(&self, without: &[String], lease: Duration) -> Result<Option<Slot>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        // By chance among those that can be served, so that none is always last. Not FOR UPDATE: an item that is being
+        // put in holds its channel's row by the foreign key, and hinders nobody.
+        let channel = sqlx::query!(
+            "SELECT c.name, c.target, c.rate, c.gap_us FROM outflow_channels c
+             WHERE NOT c.paused AND c.name <> ALL($1)
+               AND c.next_at <= clock_timestamp() + $2::bigint * interval '1 us'
+               AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = c.name AND k.turn_at <= now())
+             ORDER BY random() LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
+            without,
+            micros(LOOKAHEAD)
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(channel) = channel else { return Ok(None) };
+        // From before the question to after the answer, PostgreSQL's clock was read somewhere.
+        let before = Instant::now();
+        let claimed = sqlx::query!(
+            r#"WITH turn AS MATERIALIZED (
+                   SELECT k.key, k.turn_at FROM outflow_keys k
+                   WHERE k.channel = $1 AND k.turn_at <= now()
+                     AND EXISTS (SELECT FROM outflow_items i WHERE i.channel = $1 AND i.key = k.key
+                                 AND i.status IN ('pending', 'sending'))
+                   ORDER BY k.turn_at, k.key LIMIT 1 FOR UPDATE SKIP LOCKED
+               ), head AS MATERIALIZED (
+                   SELECT i.id FROM outflow_items i, turn
+                   WHERE i.channel = $1 AND i.key = turn.key AND i.status IN ('pending', 'sending')
+                   ORDER BY i.seq LIMIT 1
+               ), slot AS (
+                   UPDATE outflow_channels c
+                   SET next_at = greatest(c.next_at, clock_timestamp() + $2::bigint * interval '1 us')
+                                 + c.gap_us * interval '1 us'
+                   FROM head WHERE c.name = $1 RETURNING c.next_at - c.gap_us * interval '1 us' AS at
+               ), held AS (
+                   UPDATE outflow_keys k SET turn_at = slot.at + $3::bigint * interval '1 us'
+                   FROM turn, slot WHERE k.channel = $1 AND k.key = turn.key
+               )
+               UPDATE outflow_items i
+               SET status = 'sending', claims = i.claims + 1, claimed_until = slot.at + $3::bigint * interval '1 us'
+               FROM head, slot, turn WHERE i.id = head.id AND i.status IN ('pending', 'sending')
+               RETURNING i.id, i.key, i.payload, i.claims, i.attempts,
+                         (extract(epoch FROM slot.at) * 1000000)::bigint AS "at_us!",
+                         (extract(epoch FROM turn.turn_at) * 1000000)::bigint AS "turn_us!",
+                         (extract(epoch FROM slot.at - clock_timestamp()) * 1000000)::bigint AS "wait_us!""#,
+            channel.name,
+            micros(LEAD),
+            micros(lease)
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let after = Instant::now();
+        // Nothing that can be taken now; the transaction takes the slot back with it.
+        let Some(row) = claimed else { return Ok(None) };
+        tx.commit().await?;
+        let wait = Duration::from_micros(row.wait_us.max(0).unsigned_abs());
+        Ok(Some(Slot {
+            item: row.id,
+            channel: channel.name,
+            key: row.key,
+            payload: row.payload,
+            target: channel.target,
+            rate: channel.rate.unsigned_abs(),
+            at: before + wait,
+            earliest: after + wait,
+            latest: before + wait + LATENESS,
+            claim: row.claims,
+            attempts: row.attempts.unsigned_abs(),
+            at_us: row.at_us,
+            gap_us: channel.gap_us,
+            turn_us: row.turn_us,
+        }))
+    }
+
+    /// How long until there may be a slot to claim; `None` when nothing waits in any channel that runs.
+    pub async fn next_slot(&self, without: &[String]) -> Result<Option<Duration>, LedgerError> {
+        let wait_us = sqlx::query_scalar!(
+            "SELECT (extract(epoch FROM min(greatest(c.next_at - $2::bigint * interval '1 us', k.turn_at))
+                                        - clock_timestamp()) * 1000000)::bigint
+             FROM outflow_channels c
+             CROSS JOIN LATERAL (SELECT turn_at FROM outflow_keys WHERE channel = c.name ORDER BY turn_at LIMIT 1) k
+             WHERE NOT c.paused AND c.name <> ALL($1)",
+            without,
+            micros(LOOKAHEAD)
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(wait_us.map(|us| Duration::from_micros(us.max(0).unsigned_abs())))
+    }
+
+    /// Gives back a slot in which nothing was sent: the item keeps its turn, and the slot is taken by the next that is
+    /// claimed, unless later ones have been claimed already.
+    pub async fn give_back(&self, slot: &Slot) -> Result<(), LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        if !self.let_go(&mut tx, slot).await? {
+            return Ok(());
+        }
+        sqlx::query!(
+            "UPDATE outflow_channels SET next_at = greatest(next_at - gap_us * interval '1 us', clock_timestamp())
+             WHERE name = $1 AND gap_us = $3 AND (extract(epoch FROM next_at) * 1000000)::bigint = $2::bigint + $3",
+            slot.channel,
+            slot.at_us,
+            slot.gap_us
+        )
+        .execute(&mut *tx)
+        .await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// A request went out late, so those behind it could come too close: as much later goes everything that has no slot
+    /// yet.
+    pub async fn leave_hole(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE outflow_channels SET next_at = next_at + $2::bigint * interval '1 us' WHERE name = $1",
+            channel,
+            micros(late)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Writes down what came of an item that was sent.
+    pub async fn settle_slot(
+        &self,
+        slot: &Slot,
+        verdict: &DeliveryOutcome,
+        terms: RetryTerms,
+    ) -> Result<Settled, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let settled = match verdict {
+            DeliveryOutcome::Done => finish(&mut tx, slot).await?,
+            DeliveryOutcome::Refused(why) => fail(&mut tx, slot, why, None).await?,
+            DeliveryOutcome::TryAgain(why) => {
+                let attempts = slot.attempts + 1;
+                let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
+                fail(&mut tx, slot, why, (attempts < terms.max_attempts).then_some(wait)).await?
+            }
+            DeliveryOutcome::NotNow(rest) => {
+                if !self.let_go(&mut tx, slot).await? {
+                    return Ok(Settled::Overtaken);
+                }
+                sqlx::query!(
+                    "UPDATE outflow_channels
+                     SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us') WHERE name = $1",
+                    slot.channel,
+                    micros(*rest)
+                )
+                .execute(&mut *tx)
+                .await?;
+                Settled::WillRetry
+            }
+        };
+        tx.commit().await?;
+        Ok(settled)
+    }
+
+    /// Makes the item pending as it was, its key's turn with it; `false` when another claim holds.
+    async fn let_go(&self, tx: &mut Transaction<'static, Postgres>, slot: &Slot) -> Result<bool, LedgerError> {
+        lock_key(tx, slot).await?;
+        let ours = sqlx::query!(
+            "UPDATE outflow_items SET status = 'pending', claimed_until = NULL
+             WHERE id = $1 AND status = 'sending' AND claims = $2",
+            slot.item,
+            slot.claim
+        )
+        .execute(&mut **tx)
+        .await?;
+        if ours.rows_affected() == 0 {
+            return Ok(false);
+        }
+        set_turn(tx, slot, slot.turn_us).await?;
+        Ok(true)
+    }
+}
+
+/// The receiver has it: so it is done, whoever may hold a claim by now.
+async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerError> {
+    lock_key(tx, slot).await?;
+    let was = sqlx::query_scalar!("SELECT status FROM outflow_items WHERE id = $1", slot.item);
+    let was = was.fetch_optional(&mut *tx).await?;
+    let Some(was) = was.filter(|was| was != "done") else { return Ok(Settled::Overtaken) };
+    sqlx::query!(
+        "UPDATE outflow_items SET status = 'done', done_at = now(), claimed_until = NULL, last_error = NULL
+         WHERE id = $1",
+        slot.item
+    )
+    .execute(&mut *tx)
+    .await?;
+    // One that was parked had let its key go on: the turn is another item's.
+    if was != "parked" {
+        pass_turn(tx, slot, 0).await?;
+    }
+    Ok(Settled::Done)
+}
+
+/// Counts a failure of an item that is still ours: it waits, or is parked.
+async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option<u64>) -> Result<Settled, LedgerError> {
+    lock_key(tx, slot).await?;
+    let failed = sqlx::query!(
+        "UPDATE outflow_items SET status = $3, attempts = attempts + 1, claimed_until = NULL, last_error = $4
+         WHERE id = $1 AND status = 'sending' AND claims = $2",
+        slot.item,
+        slot.claim,
+        if retry_in_ms.is_some() { "pending" } else { "parked" },
+        one_line(why)
+    )
+    .execute(&mut *tx)
+    .await?;
+    if failed.rows_affected() == 0 {
+        return Ok(Settled::Overtaken);
+    }
+    pass_turn(tx, slot, retry_in_ms.unwrap_or(0)).await?;
+    Ok(if retry_in_ms.is_some() { Settled::WillRetry } else { Settled::Parked })
+}
+
+/// Every change to an item is made under its key's row lock, as every arrival of one is.
+async fn lock_key(tx: &mut PgConnection, slot: &Slot) -> Result<(), LedgerError> {
+    sqlx::query!("SELECT FROM outflow_keys WHERE channel = $1 AND key = $2 FOR UPDATE", slot.channel, slot.key)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// To the back of the queue of keys, or out of it.
+async fn pass_turn(tx: &mut PgConnection, slot: &Slot, wait_ms: u64) -> Result<(), LedgerError> {
+    if drop_key_if_empty(tx, &slot.channel, &slot.key).await? {
+        return Ok(());
+    }
+    let wait_us = wait_ms.saturating_mul(1_000).cast_signed();
+    sqlx::query!(
+        "UPDATE outflow_keys SET turn_at = clock_timestamp() + $3::bigint * interval '1 us'
+         WHERE channel = $1 AND key = $2",
+        slot.channel,
+        slot.key,
+        wait_us
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+async fn set_turn(tx: &mut PgConnection, slot: &Slot, turn_us: i64) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "UPDATE outflow_keys SET turn_at = to_timestamp(0) + $3::bigint * interval '1 us'
+         WHERE channel = $1 AND key = $2",
+        slot.channel,
+        slot.key,
+        turn_us
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+pub(in crate::ledger) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}

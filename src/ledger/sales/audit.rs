@@ -1,0 +1,331 @@
+//! What the auditor reads: one moment of the ledger, and the rows that should not be.
+
+use sqlx::{Executor, PgConnection};
+use uuid::Uuid;
+
+use crate::domain::ids::{Epoch, OrderId, SaleId};
+use crate::ledger::{Ledger, LedgerError};
+
+/// The figures of one sale, all from one snapshot.
+#[derive(Debug, Clone)]
+pub struct LedgerSnapshot {
+    pub total_stock: i64,
+    pub stock: i64,
+    pub epoch: Epoch,
+    /// The sale is long over, and no longer kept in Redis.
+    pub retired: bool,
+    /// Units in orders that hold them: pending, paid, being refunded.
+    pub live_units: i64,
+    /// Units of purchases that are no orders yet.
+    pub promised_units: i64,
+    /// Units of ended orders whose holds Redis has not been told to give up yet, with their orders.
+    pub unreleased: Vec<(OrderId, i64)>,
+    /// Units that wait for their waves.
+    pub held_back: i64,
+    /// Payments and refunds whose outcome is not known yet.
+    pub money_under_way: i64,
+    /// Waves that are released here and that Redis has not been told of (for all that is known), with their units.
+    pub waves_on_their_way: Vec<(OrderId, i64)>,
+    /// Orders and purchases that hold units.
+    pub live: Vec<(OrderId, i64, String)>,
+    /// Rows under way, by kind and status.
+    pub moving: i64,
+    /// Broken promises: what, and the rows that show it.
+    pub findings: Vec<Finding>,
+}
+
+/// An invariant that does not hold, with evidence.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Finding {
+    pub invariant: &'static str,
+    pub problem: String,
+    pub evidence: Vec<String>,
+}
+
+/// How much evidence is shown of each finding.
+const SHOWN: i64 = 20;
+
+impl Ledger {
+    /// Reads the books of a sale in one snapshot; `None` when there is no such sale.
+    pub async fn books(
+        &self,
+        sale: SaleId,
+        overdue_grace_ms: i64,
+        retire_after_ms: u64,
+    ) -> Result<Option<LedgerSnapshot>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        // Right after a rush the planner still takes these tables for small, and would compare every row of one with
+        // every row of another.
+        (&mut *tx).execute("SET LOCAL enable_nestloop = off").await?;
+        let row = sqlx::query!(
+            r#"SELECT total_stock, stock, e.epoch,
+                 ends_at < now() - $2::bigint * interval '1 ms' AS "retired!",
+                 (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
+                  WHERE sale_id = s.id AND status IN ('pending_payment', 'paid', 'refunding')) AS "live_units!",
+                 (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox
+                  WHERE sale_id = s.id AND kind = 'order_placed' AND status <> 'processed') AS "promised_units!",
+                 (SELECT coalesce(sum(units), 0)::bigint FROM sale_waves
+                  WHERE sale_id = s.id AND released_at IS NULL) AS "held_back!",
+                 (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
+                  WHERE sale_id = s.id AND units_kept) AS "kept!",
+                 (SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
+                  WHERE o.sale_id = s.id AND p.status IN ('created', 'sending', 'waiting'))
+                 + (SELECT count(*) FROM refunds r JOIN orders o ON o.id = r.order_id
+                    WHERE o.sale_id = s.id AND r.status = 'requested') AS "money!",
+                 (SELECT count(*) FROM outbox WHERE sale_id = s.id AND status IN ('pending', 'sent')
+                    AND kind <> 'payment_requested' AND NOT (kind = 'order_expire' AND status = 'sent')) AS "moving!"
+               FROM sales s JOIN sale_epochs e ON e.sale_id = s.id WHERE s.id = $1"#,
+            sale.get(),
+            retire_after_ms.cast_signed()
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let unreleased = sqlx::query!(
+            "SELECT order_id, quantity FROM outbox WHERE sale_id = $1 AND kind = 'hold_release' AND status <> 'processed'",
+            sale.get()
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let waves = sqlx::query!(
+            "SELECT order_id, quantity FROM outbox WHERE sale_id = $1 AND kind = 'wave_release' AND status <> 'processed'",
+            sale.get()
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let live = sqlx::query!(
+            r#"SELECT id AS "id!", quantity AS "quantity!", user_id AS "user_id!" FROM orders
+               WHERE sale_id = $1 AND status IN ('pending_payment', 'paid', 'refunding')
+               UNION ALL
+               SELECT order_id, quantity, user_id FROM outbox
+               WHERE sale_id = $1 AND kind = 'order_placed' AND status <> 'processed'"#,
+            sale.get()
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut findings = Vec::new();
+        stock_adds_up(row.total_stock, row.stock, row.live_units, row.kept, row.held_back, &mut findings);
+        for check in CHECKS {
+            let rows: Vec<String> = sqlx::query_scalar(check.rows)
+                .bind(sale.get())
+                .bind(overdue_grace_ms)
+                .bind(SHOWN)
+                .fetch_all(&mut *tx)
+                .await?;
+            if !rows.is_empty() {
+                findings.push(Finding { invariant: check.invariant, problem: check.problem.into(), evidence: rows });
+            }
+        }
+        Ok(Some(LedgerSnapshot {
+            total_stock: row.total_stock,
+            stock: row.stock,
+            epoch: Epoch(row.epoch),
+            retired: row.retired,
+            live_units: row.live_units,
+            promised_units: row.promised_units,
+            held_back: row.held_back,
+            money_under_way: row.money,
+            waves_on_their_way: waves.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
+            unreleased: unreleased.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
+            live: live.into_iter().map(|r| (OrderId(r.id), r.quantity.into(), r.user_id)).collect(),
+            moving: row.moving,
+            findings,
+        }))
+    }
+
+    /// Whether an order, or a purchase that will become one, stands in the ledger.
+    pub async fn known_orders(&self, orders: &[OrderId]) -> Result<Vec<OrderId>, LedgerError> {
+        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
+        let known =
+            sqlx::query_scalar!("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)", &ids)
+                .fetch_all(&self.pool)
+                .await?;
+        Ok(known.into_iter().map(OrderId).collect())
+    }
+
+    /// Appends to the audit log.
+    pub async fn record(
+        &self,
+        actor: &str,
+        action: &str,
+        subject: &str,
+        details: serde_json::Value,
+    ) -> Result<(), LedgerError> {
+        let mut connection = self.pool.acquire().await?;
+        append(&mut connection, actor, action, subject, details).await
+    }
+}
+
+async fn append(
+    connection: &mut PgConnection,
+    actor: &str,
+    action: &str,
+    subject: &str,
+    details: serde_json::Value,
+) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, $2, $3, $4)",
+        actor,
+        action,
+        subject,
+        details
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, findings: &mut Vec<Finding>) {
+    if total != -1 && stock + live + kept + held_back != total {
+        findings.push(Finding {
+            invariant: "I1",
+            problem:
+                "stock left, units in live orders, refunded and kept units and waves to come do not add up to the total"
+                    .into(),
+            evidence: vec![format!(
+                "total {total}, left {stock}, in live orders {live}, kept {kept}, in waves to come {held_back}"
+            )],
+        });
+    }
+}
+
+/// A question whose answer must be no rows. $1 is the sale, $2 a grace in ms, $3 how many rows to show.
+struct Check {
+    invariant: &'static str,
+    problem: &'static str,
+    rows: &'static str,
+}
+
+const CHECKS: [Check; 14] = [
+    Check {
+        invariant: "I2",
+        problem: "a buyer holds more live units than the sale allows",
+        rows: "SELECT format('user %s holds %s of at most %s', o.user_id, sum(quantity), max(s.per_user))
+               FROM orders o JOIN sales s ON s.id = o.sale_id
+               WHERE o.sale_id = $1 AND o.status IN ('pending_payment', 'paid', 'refunding') AND $2::bigint IS NOT NULL
+               GROUP BY o.user_id HAVING sum(quantity) > max(s.per_user) LIMIT $3",
+    },
+    Check {
+        invariant: "I2",
+        problem: "a buyer's counter differs from his live orders",
+        rows: "SELECT format('user %s: counter %s, live units %s', user_id, coalesce(b.units, 0), coalesce(o.units, 0))
+               FROM (SELECT user_id, units FROM sale_buyers WHERE sale_id = $1) b
+               FULL JOIN (SELECT user_id, sum(quantity) AS units FROM orders
+                          WHERE sale_id = $1 AND status IN ('pending_payment', 'paid', 'refunding') GROUP BY 1) o
+               USING (user_id) WHERE coalesce(b.units, 0) <> coalesce(o.units, 0) AND $2::bigint IS NOT NULL LIMIT $3",
+    },
+    Check {
+        invariant: "I3",
+        problem: "an unpaid order is past its deadline",
+        rows: "SELECT format('order %s, due %s', id, expires_at) FROM orders
+               WHERE sale_id = $1 AND status = 'pending_payment'
+                 AND coalesce(wait_until, expires_at) < now() - $2::bigint * interval '1 ms' LIMIT $3",
+    },
+    Check {
+        invariant: "I3",
+        problem: "a processed purchase has no order",
+        rows: "SELECT format('purchase %s of user %s', o.order_id, o.user_id) FROM outbox o
+               WHERE o.sale_id = $1 AND o.kind = 'order_placed' AND o.status = 'processed' AND $2::bigint IS NOT NULL
+                 AND NOT EXISTS (SELECT FROM orders WHERE id = o.order_id) LIMIT $3",
+    },
+    Check {
+        invariant: "I3",
+        problem: "an order has no purchase, or another than its own",
+        rows: "SELECT format('order %s of user %s', o.id, o.user_id) FROM orders o
+               WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL AND NOT EXISTS (
+                 SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = o.id AND p.status = 'processed'
+                   AND p.sale_id = o.sale_id AND p.user_id = o.user_id AND p.quantity = o.quantity) LIMIT $3",
+    },
+    Check {
+        invariant: "I6",
+        problem: "a message is parked",
+        rows: "SELECT format('outbox %s, %s of order %s after %s attempts: %s', id, kind, order_id, attempts, last_error)
+               FROM outbox WHERE sale_id = $1 AND status = 'parked' AND $2::bigint IS NOT NULL ORDER BY id LIMIT $3",
+    },
+    Check {
+        invariant: "I6",
+        problem: "an order has ended without releasing its hold, or released it without ending",
+        rows: "SELECT format('order %s, %s', coalesce(o.id, r.order_id), coalesce(o.status, 'unknown'))
+               FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected', 'refunded')) o
+               FULL JOIN (SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'hold_release') r ON r.order_id = o.id
+               WHERE (o.id IS NULL OR r.order_id IS NULL) AND $2::bigint IS NOT NULL LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "an order that is paid, being refunded or refunded has not exactly one payment that paid it",
+        rows: "SELECT format('order %s, %s, %s payments', o.id, o.status, count(p.id)) FROM orders o
+               LEFT JOIN payments p ON p.order_id = o.id AND p.pays
+               WHERE o.sale_id = $1 AND o.status IN ('paid', 'refunding', 'refunded') AND $2::bigint IS NOT NULL
+               GROUP BY o.id HAVING count(p.id) <> 1 LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "money was taken for an order that it did not pay, and does not go back; or pays one that is not paid",
+        rows: "SELECT format('payment %s of order %s, %s', p.id, o.id, o.status) FROM payments p
+               JOIN orders o ON o.id = p.order_id LEFT JOIN refunds r ON r.payment_id = p.id
+               WHERE o.sale_id = $1 AND p.status = 'succeeded' AND $2::bigint IS NOT NULL
+                 AND (NOT p.pays AND r.id IS NULL OR p.pays AND o.status NOT IN ('paid', 'refunding', 'refunded')
+                      OR p.pays AND r.cause <> 'asked') LIMIT $3",
+    },
+    Check {
+        invariant: "I5",
+        problem: "a refund does not fit its order",
+        rows: "SELECT format('refund %s, %s, of order %s, %s', r.id, r.status, o.id, o.status) FROM refunds r
+               JOIN orders o ON o.id = r.order_id
+               WHERE o.sale_id = $1 AND r.cause = 'asked' AND $2::bigint IS NOT NULL
+                 AND o.status <> CASE r.status WHEN 'succeeded' THEN 'refunded' ELSE 'refunding' END
+               UNION ALL
+               SELECT format('order %s, %s, without a refund', o.id, o.status) FROM orders o
+               WHERE o.sale_id = $1 AND o.status IN ('refunding', 'refunded')
+                 AND NOT EXISTS (SELECT FROM refunds r WHERE r.order_id = o.id AND r.cause = 'asked') LIMIT $3",
+    },
+    Check {
+        invariant: "I5",
+        problem: "the channel has refused a refund",
+        rows: "SELECT format('refund %s of order %s', r.id, o.id) FROM refunds r JOIN orders o ON o.id = r.order_id
+               WHERE o.sale_id = $1 AND r.status = 'failed' AND $2::bigint IS NOT NULL LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "nothing has been heard of money for an hour",
+        rows: "SELECT format('payment %s of order %s, %s', p.id, p.order_id, p.status) FROM payments p
+               JOIN orders o ON o.id = p.order_id
+               WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting') AND $2::bigint IS NOT NULL
+                 AND p.sent_at < now() - interval '1 hour' LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        problem: "the books do not say what became of money",
+        rows: "WITH moved AS (
+                 SELECT 'payment' AS entry, p.id, p.order_id, p.amount_cents, p.currency,
+                        'channel:' || p.channel AS debit, CASE WHEN p.pays THEN 'sales' ELSE 'refunds-due' END AS credit
+                 FROM payments p WHERE p.status = 'succeeded'
+                 UNION ALL SELECT 'refund_due', id, order_id, amount_cents, currency, 'sales', 'refunds-due'
+                 FROM refunds WHERE cause = 'asked'
+                 UNION ALL SELECT 'refund', id, order_id, amount_cents, currency, 'refunds-due', 'channel:' || channel
+                 FROM refunds WHERE status = 'succeeded'),
+               ours AS (SELECT m.* FROM moved m JOIN orders o ON o.id = m.order_id WHERE o.sale_id = $1),
+               books AS (SELECT j.* FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1)
+               SELECT format('%s of %s', coalesce(m.entry, j.entry), coalesce(m.id, j.subject))
+               FROM ours m FULL JOIN books j ON j.entry = m.entry AND j.subject = m.id
+               WHERE $2::bigint IS NOT NULL
+                 AND (m.order_id, m.amount_cents, m.currency, m.debit, m.credit)
+                     IS DISTINCT FROM (j.order_id, j.amount_cents, j.currency, j.debit, j.credit) LIMIT $3",
+    },
+    Check {
+        invariant: "I9",
+        problem: "an order's history is not a walk of legal steps that ends in its status",
+        rows: "WITH steps AS (
+                 SELECT s.order_id, s.id, s.from_status, s.to_status, o.status,
+                        lag(s.to_status, 1, 'accepted') OVER w AS before, lead(s.id) OVER w IS NULL AS last
+                 FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1
+                 WINDOW w AS (PARTITION BY s.order_id ORDER BY s.id))
+               SELECT format('order %s: %s to %s, now %s', order_id, from_status, to_status, status) FROM steps
+               WHERE $2::bigint IS NOT NULL AND (from_status <> before OR (last AND to_status <> status)
+                  OR NOT EXISTS (SELECT FROM order_status_steps l WHERE l.from_status = steps.from_status AND l.to_status = steps.to_status))
+               UNION ALL
+               SELECT format('order %s has no history', id) FROM orders o
+               WHERE sale_id = $1 AND NOT EXISTS (SELECT FROM order_steps WHERE order_id = o.id) LIMIT $3",
+    },
+];

@@ -1,0 +1,7 @@
+//! Sales: their terms, the catalogue that instances load, epochs, waves, and what the auditor reads.
+
+pub mod audit;
+pub mod catalog;
+pub mod epochs;
+pub mod terms;
+pub mod waves;

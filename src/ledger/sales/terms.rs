@@ -1,0 +1,221 @@
+//! Sales and products: creating, changing, reading.
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use sqlx::{Executor, PgConnection};
+
+use crate::domain::ids::{DocId, SaleId, Units};
+use crate::domain::sale::{Document, NewSale, Product, Sale, SaleStatus};
+use crate::ledger::audit_log::note;
+use crate::ledger::{Ledger, LedgerError};
+
+/// A sale with its figures, for people.
+#[derive(Debug, Clone)]
+pub struct SaleFigures {
+    pub sale: Sale,
+    pub total_stock: i64,
+    pub stock: i64,
+}
+
+struct SaleRow {
+    id: i64,
+    product_id: i64,
+    product: String,
+    price_cents: i64,
+    total_stock: i64,
+    stock: i64,
+    per_user: i32,
+    min_level: i32,
+    captcha: String,
+    starts_at: DateTime<Utc>,
+    ends_at: DateTime<Utc>,
+    pay_within_ms: i64,
+    status: String,
+    purchase_key: String,
+    waiting_key: String,
+}
+
+impl SaleRow {
+    fn figures(self) -> Result<SaleFigures, LedgerError> {
+        let per_user = u64::try_from(self.per_user).ok().and_then(|n| Units::parse(n).ok());
+        let sale = Sale {
+            id: SaleId::from_db(self.id),
+            product_id: self.product_id,
+            product: self.product,
+            price_cents: self.price_cents,
+            per_user: per_user.ok_or(LedgerError::Unreadable("sales.per_user"))?,
+            min_level: self.min_level.into(),
+            captcha: self.captcha,
+            unlimited: self.total_stock == -1,
+            starts_at_ms: self.starts_at.timestamp_millis(),
+            ends_at_ms: self.ends_at.timestamp_millis(),
+            pay_within_ms: self.pay_within_ms,
+            status: SaleStatus::parse(&self.status).ok_or(LedgerError::Unreadable("sales.status"))?,
+            purchase_key: self.purchase_key,
+            waiting_key: self.waiting_key,
+        };
+        Ok(SaleFigures { sale, total_stock: self.total_stock, stock: self.stock })
+    }
+}
+
+/// The catalogue's version as this transaction has left it; its row stays locked until then.
+async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
+    Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
+}
+
+impl Ledger {
+    /// Creates a sale, its product where it is missing, and its epoch row, which waits to be filled. Returns the
+    /// sale and the catalogue version from which on it is known.
+    pub async fn create_sale(&self, new: &NewSale, keys: [&str; 2]) -> Result<(SaleId, i64), LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        // DO UPDATE, because DO NOTHING would not return the row that is there.
+        let product = sqlx::query_scalar!(
+            "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
+            new.product
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        let id = sqlx::query_scalar!(
+            "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
+                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock)
+             VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
+                     $8, $9, $10, $12)
+             RETURNING id",
+            product,
+            new.price_cents,
+            new.stock.as_i64(),
+            new.per_user.get().cast_signed(),
+            i32::try_from(new.min_level).map_err(|_| LedgerError::Unreadable("min_level"))?,
+            new.starts_in_ms,
+            new.ends_in_ms,
+            new.pay_within_ms,
+            keys[0],
+            keys[1],
+            new.held_back().cast_signed(),
+            new.refund_returns_stock
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        for wave in &new.waves {
+            sqlx::query!(
+                "INSERT INTO sale_waves (sale_id, units, due_at)
+                 SELECT id, $2, starts_at + $3::bigint * interval '1 ms' FROM sales WHERE id = $1",
+                id,
+                wave.units.cast_signed(),
+                wave.after_ms
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
+        let version = version(&mut tx).await?;
+        tx.commit().await?;
+        Ok((SaleId::from_db(id), version))
+    }
+
+    /// Sets what a manager decided of a sale; `None` when there is no such sale, or it is closed for good.
+    pub async fn set_sale_status(
+        &self,
+        sale: SaleId,
+        status: SaleStatus,
+        actor: &str,
+    ) -> Result<Option<i64>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let changed = sqlx::query!(
+            "UPDATE sales SET status = $2 WHERE id = $1 AND (status <> 'closed' OR $2 = 'closed')",
+            sale.get(),
+            status.as_str()
+        )
+        .execute(&mut *tx)
+        .await?;
+        if changed.rows_affected() == 0 {
+            return Ok(None);
+        }
+        note(&mut tx, actor, &format!("sale {status}"), &format!("sale {sale}"), json!({})).await?;
+        let version = version(&mut tx).await?;
+        tx.commit().await?;
+        Ok(Some(version))
+    }
+
+    /// Removes a sale that nobody ever bought in; `None` when there is no such sale, or it has orders.
+    pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        // The epoch row is locked first: purchases insert their rows only while they hold it.
+        let epochs = sqlx::query!("DELETE FROM sale_epochs WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
+        let bought = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM outbox WHERE sale_id = $1 AND kind = 'order_placed') AS "bought!""#,
+            sale.get()
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        if epochs.rows_affected() == 0 || bought {
+            return Ok(None);
+        }
+        sqlx::query!("DELETE FROM sale_waves WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
+        sqlx::query!("DELETE FROM sales WHERE id = $1", sale.get()).execute(&mut *tx).await?;
+        note(&mut tx, actor, "sale removed", &format!("sale {sale}"), json!({})).await?;
+        let version = version(&mut tx).await?;
+        tx.commit().await?;
+        Ok(Some(version))
+    }
+
+    /// Sales with their figures, newest first; all of them, or one.
+    pub async fn sale_figures(&self, only: Option<SaleId>, limit: i64) -> Result<Vec<SaleFigures>, LedgerError> {
+        let rows = sqlx::query_as!(
+            SaleRow,
+            "SELECT s.id, product_id, p.name AS product, price_cents, total_stock, stock, per_user, min_level, captcha,
+                    starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
+             FROM sales s JOIN products p ON p.id = s.product_id
+             WHERE $1::bigint IS NULL OR s.id = $1 ORDER BY s.id DESC LIMIT $2",
+            only.map(SaleId::get),
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter().map(SaleRow::figures).collect()
+    }
+
+    /// A document as PostgreSQL has it, and the catalogue's version that it is of; one snapshot.
+    pub async fn document(&self, id: DocId) -> Result<(Option<Document>, i64), LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let as_of = version(&mut tx).await?;
+        let document = match id {
+            DocId::Sale(id) => load_sales(&mut tx, &[id]).await?.pop().map(Document::Sale),
+            DocId::Product(id) => {
+                sqlx::query_as!(Product, "SELECT id, name, description FROM products WHERE id = $1", id)
+                    .fetch_optional(&mut *tx)
+                    .await?
+                    .map(Document::Product)
+            }
+        };
+        Ok((document, as_of))
+    }
+
+    /// Makes or renews a sample product.
+    pub async fn put_product(&self, name: &str, description: &str) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO products (name, description) VALUES ($1, $2)
+             ON CONFLICT (name) DO UPDATE SET description = excluded.description",
+            name,
+            description
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+}
+
+/// Sales by their numbers; those that are gone are left out.
+pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<Sale>, LedgerError> {
+    let rows = sqlx::query_as!(
+        SaleRow,
+        "SELECT s.id, product_id, p.name AS product, price_cents, total_stock, stock, per_user, min_level, captcha,
+                starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
+         FROM sales s JOIN products p ON p.id = s.product_id WHERE s.id = ANY($1)",
+        ids
+    )
+    .fetch_all(tx)
+    .await?;
+    rows.into_iter().map(|row| Ok(row.figures()?.sale)).collect()
+}

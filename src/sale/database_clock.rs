@@ -1,0 +1,32 @@
+//! The database's time, kept by a process: its own wall clock is never asked, only how long ago it heard.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
+
+/// PostgreSQL's clock as last heard, carried on by the monotonic clock.
+#[derive(Debug)]
+pub struct DatabaseClock {
+    started: Instant,
+    /// PostgreSQL's time at `started`, in milliseconds since the epoch.
+    base_ms: AtomicI64,
+}
+
+impl DatabaseClock {
+    /// A clock that was told the time just now.
+    pub fn set_to(now_ms: i64) -> Self {
+        Self { started: Instant::now(), base_ms: AtomicI64::new(now_ms) }
+    }
+
+    /// Takes in what PostgreSQL says now.
+    pub fn hear(&self, now_ms: i64) {
+        self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
+    }
+
+    pub fn now_ms(&self) -> i64 {
+        self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
+    }
+
+    fn elapsed_ms(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+}

@@ -1,0 +1,26 @@
+//! What one worker thread of the HTTP server sells with. Nothing here is shared between threads, so nothing is locked.
+
+use std::sync::Arc;
+
+use super::catalog::Catalog;
+use super::confirmer::Confirmer;
+use super::refusal_cache::RefusalCache;
+use super::sold_out_view::SoldOutView;
+use crate::gate::Gate;
+use crate::gate::reserve_batcher::ReserveBatcher;
+use crate::ledger::Ledger;
+use crate::ledger::orders::commit::Committer;
+
+/// The state of one worker thread.
+pub struct ThreadState {
+    pub reserve_batcher: ReserveBatcher,
+    pub gate: Gate,
+    pub ledger: Ledger,
+    pub catalog: Arc<Catalog>,
+    pub committer: Committer,
+    pub confirmer: Confirmer,
+    pub order_id_secret: [u8; 32],
+    pub retire_after_ms: i64,
+    pub sold_out: SoldOutView,
+    pub refusals: RefusalCache,
+}

@@ -1,0 +1,493 @@
+//! The admin API: who may see and change what, and what other sites, guessers and mistakes cannot do.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN, SET_COOKIE};
+use reqwest::{Client, RequestBuilder};
+use seckill::admin::password::hash_new;
+use seckill::domain::account::{AccountName, AccountRole, NewPassword};
+use seckill::domain::policy::{Name, NewPolicy, Role};
+use seckill::flow::policy_changes;
+use serde_json::{Value, json};
+
+use crate::broken_network::wired_with;
+use crate::permits_and_policies::{Caller, a_day, policy, set};
+use seckill_harness::{Answer, System, eventually};
+
+pub const PASSWORD: &str = "a password of the tests";
+
+fn app(text: &str) -> Name {
+    Name::parse(text, "app").unwrap()
+}
+
+/// Makes an account whose password is `PASSWORD`.
+pub async fn account(system: &System, name: &str, role: AccountRole) {
+    let hash = hash_new(NewPassword::parse(PASSWORD.into()).unwrap()).unwrap();
+    let name = AccountName::parse(name, "name").unwrap();
+    assert!(system.stores.ledger.create_account(&name, role, &hash, "test").await.unwrap());
+}
+
+async fn granted(system: &System, account: &str, grants: &[(&str, Role)]) {
+    let account = AccountName::parse(account, "account").unwrap();
+    for (named, role) in grants {
+        policy_changes::grant(&system.stores.ledger, &app(named), &account, Some(*role), "test").await.unwrap();
+    }
+}
+
+/// A browser, and whoever is signed in at it.
+#[derive(Clone)]
+pub struct Person {
+    http: Client,
+    base: String,
+    /// As a browser shows it.
+    cookie: Option<String>,
+    csrf: Option<String>,
+}
+
+impl Person {
+    fn nobody(system: &System) -> Self {
+        Self { http: Client::new(), base: system.url("/api/v1/admin/"), cookie: None, csrf: None }
+    }
+
+    pub async fn sign_in(system: &System, name: &str) -> Self {
+        let mut person = Self::nobody(system);
+        let answer = person.call("POST", "session", Some(json!({ "name": name, "password": PASSWORD }))).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
+        person.cookie = Some(cookie.split(';').next().unwrap().to_owned());
+        person.csrf = Some(answer.body["csrf_token"].as_str().unwrap().to_owned());
+        person
+    }
+
+    /// The request with what the browser and the page add to it.
+    pub fn shown(&self, mut request: RequestBuilder) -> RequestBuilder {
+        if let Some(cookie) = &self.cookie {
+            request = request.header(COOKIE, cookie);
+        }
+        if let Some(csrf) = &self.csrf {
+            request = request.header("x-csrf-token", csrf);
+        }
+        request
+    }
+
+    fn request(&self, method: &str, path: &str, body: Option<Value>) -> RequestBuilder {
+        let request = self.shown(self.http.request(method.parse().unwrap(), format!("{}{path}", self.base)));
+        match body {
+            Some(body) => request.json(&body),
+            None => request,
+        }
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        send(self.request(method, path, body)).await
+    }
+}
+
+async fn send(request: RequestBuilder) -> Answer {
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    Answer { status, body: response.json().await.unwrap(), headers }
+}
+
+async fn refusals(system: &System, actor: &str) -> i64 {
+    let count = "SELECT count(*) FROM audit_log WHERE actor = $1 AND action = 'refused'";
+    sqlx::query_scalar(count).bind(actor).fetch_one(&system.sql).await.unwrap()
+}
+
+fn window(apps: &[&str], limit: i64) -> Value {
+    json!({ "apps": apps, "algorithm": "fixed-window", "limit": limit, "window_ms": 60_000 })
+}
+
+/// A10: every role against every route. Who is refused is in the audit log.
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
+    let system = System::start().await;
+    for named in ["mine", "seen", "other"] {
+        policy_changes::create_app(&system.stores.ledger, &app(named), "test").await.unwrap();
+        set(&system, policy(named, "p", a_day(5))).await;
+    }
+    let shared = NewPolicy { apps: vec![app("mine"), app("other")], ..policy("mine", "shared", a_day(5)) };
+    set(&system, shared).await;
+    let grants = [("mine", Role::Owner), ("seen", Role::Viewer)];
+    for (name, role) in [("root", AccountRole::Admin), ("max", AccountRole::Manager), ("vic", AccountRole::Viewer)] {
+        account(&system, name, role).await;
+        granted(&system, name, &grants).await;
+    }
+    let names = ["root", "max", "vic"];
+    let mut people = Vec::new();
+    for name in names {
+        people.push(Person::sign_in(&system, name).await);
+    }
+    let grant = json!({ "app": "seen", "account": "vic", "role": "viewer" });
+    for (method, path, body, expected) in [
+        ("GET", "session", None, [200, 200, 200]),
+        ("GET", "apps", None, [200, 200, 200]),
+        ("GET", "policies", None, [200, 200, 200]),
+        ("GET", "policies?app=seen", None, [200, 200, 200]),
+        ("GET", "policies?app=other", None, [200, 404, 404]),
+        ("PUT", "policies/p", Some(window(&["mine"], 9)), [200, 200, 403]),
+        ("PUT", "policies/p", Some(window(&["seen"], 9)), [200, 403, 403]),
+        ("PUT", "policies/p", Some(window(&["other"], 9)), [200, 404, 404]),
+        ("PUT", "policies/new", Some(window(&["mine", "seen"], 9)), [200, 403, 403]),
+        ("PUT", "policies/new-too", Some(window(&["mine", "other"], 9)), [200, 404, 404]),
+        // It names only what is theirs; but the policy that is there has another application, which would lose it.
+        ("PUT", "policies/shared", Some(window(&["mine"], 9)), [200, 403, 403]),
+        ("DELETE", "policies/p?app=other", None, [200, 404, 404]),
+        ("DELETE", "policies/p?app=seen", None, [200, 403, 403]),
+        ("DELETE", "policies/p?app=mine", None, [404, 200, 403]),
+        ("DELETE", "policies/p?app=nowhere", None, [404, 404, 404]),
+        ("POST", "apps", Some(json!({ "name": "fresh" })), [201, 403, 403]),
+        ("PUT", "grants", Some(grant), [200, 403, 403]),
+        ("GET", "audit-log?limit=5", None, [200, 403, 403]),
+        ("GET", "alarms", None, [200, 403, 403]),
+        ("DELETE", "session", None, [200, 200, 200]),
+    ] {
+        assert_eq!(Person::nobody(&system).call(method, path, body.clone()).await.code(), "401 signed-out", "{path}");
+        // The least of them first: what an admin changes would be gone for the others.
+        for who in [2, 1, 0] {
+            let (name, wanted) = (names[who], expected[who]);
+            let before = refusals(&system, name).await;
+            let answer = people[who].call(method, path, body.clone()).await;
+            assert_eq!(answer.status, wanted, "{name}: {method} {path}: {}", answer.body);
+            // What an admin does not find is not there: that is no refusal.
+            let refused = i64::from(wanted >= 400 && name != "root");
+            assert_eq!(refusals(&system, name).await - before, refused, "{name}: {method} {path}");
+        }
+    }
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_learns_of_applications_that_were_not_granted() {
+    let system = System::start().await;
+    for named in ["mine", "other"] {
+        policy_changes::create_app(&system.stores.ledger, &app(named), "test").await.unwrap();
+    }
+    set(&system, NewPolicy { apps: vec![app("other"), app("mine")], ..policy("other", "p", a_day(5)) }).await;
+    set(&system, NewPolicy { key: "user".into(), ..policy("other", "narrow", a_day(9)) }).await;
+    account(&system, "max", AccountRole::Manager).await;
+    granted(&system, "max", &[("mine", Role::Owner)]).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let (max, root) = (Person::sign_in(&system, "max").await, Person::sign_in(&system, "root").await);
+
+    let listed = max.call("GET", "policies", None).await.body;
+    let only = &listed["policies"][0];
+    assert_eq!(listed["policies"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!((&only["apps"], &only["shared"], &only["may_change"]), (&json!(["mine"]), &json!(true), &json!(false)));
+    assert_eq!(only["warnings"], json!([]), "it would be about a policy that is not theirs to see");
+    let apps = max.call("GET", "apps", None).await.body;
+    assert_eq!(apps["apps"].as_array().unwrap().len(), 1, "{apps}");
+    // What exists and what does not are the same answer, to the last letter.
+    for [there, nowhere] in
+        [["policies?app=other", "policies?app=none"], ["policies/p?app=other", "policies/p?app=none"]]
+    {
+        let method = if there.contains('/') { "DELETE" } else { "GET" };
+        let (there, nowhere) = (max.call(method, there, None).await, max.call(method, nowhere, None).await);
+        assert_eq!((there.code().as_str(), &there.body), ("404 not-found", &nowhere.body));
+    }
+    // Who sees both is told that they do not go together.
+    let all = root.call("GET", "policies", None).await.body;
+    let warned = all["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == "p").unwrap();
+    assert!(warned["warnings"][0].as_str().unwrap().contains("less than narrow gives to one user"), "{warned}");
+    // A grant that is taken back is over at once.
+    let taken = json!({ "app": "mine", "account": "max", "role": null });
+    assert_eq!(root.call("PUT", "grants", Some(taken)).await.status, 200);
+    assert_eq!(max.call("GET", "policies?app=mine", None).await.status, 404);
+    let nobody = json!({ "app": "mine", "account": "noone", "role": "viewer" });
+    assert_eq!(root.call("PUT", "grants", Some(nobody)).await.status, 404);
+    system.finish().await;
+}
+
+/// A11: without the token, from a foreign Origin, as text/plain.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_sites_change_nothing() {
+    let system = System::start().await;
+    account(&system, "root", AccountRole::Admin).await;
+    let root = Person::sign_in(&system, "root").await;
+    let other = Person::sign_in(&system, "root").await;
+    let new = |n: u32| Some(json!({ "name": format!("app-{n}") }));
+    let host = system.instances[0].address;
+    let forged = [
+        Person { csrf: None, ..root.clone() }.request("POST", "apps", new(1)),
+        Person { csrf: other.csrf.clone(), ..root.clone() }.request("POST", "apps", new(2)),
+        Person { csrf: Some(String::new()), ..root.clone() }.request("POST", "apps", new(3)),
+        root.request("POST", "apps", new(4)).header(ORIGIN, "https://evil.example"),
+        root.request("POST", "apps", new(5)).header(ORIGIN, format!("http://{host}.evil.example")),
+        root.request("POST", "apps", new(6)).header(ORIGIN, "null"),
+        root.request("POST", "apps", new(7)).header(ORIGIN, "https://evil.example").header(HOST, "localhost"),
+        root.request("POST", "apps", None).header(CONTENT_TYPE, "text/plain").body(r#"{"name":"app-8"}"#),
+        root.request("POST", "apps", None).header(CONTENT_TYPE, "application/jsonx").body(r#"{"name":"app-9"}"#),
+        root.request("POST", "apps", None).body(r#"{"name":"app-10"}"#),
+        Person { csrf: None, ..root.clone() }.request("DELETE", "session", None),
+        root.request("DELETE", "session", None).header(ORIGIN, "https://evil.example"),
+    ];
+    let tried = i64::try_from(forged.len()).unwrap();
+    for request in forged {
+        assert_eq!(send(request).await.code(), "403 forged-request");
+    }
+    assert_eq!(refusals(&system, "root").await, tried);
+    let apps: i64 = sqlx::query_scalar("SELECT count(*) FROM apps").fetch_one(&system.sql).await.unwrap();
+    assert_eq!(apps, 1, "the house's own alone");
+    // Nobody is signed in as somebody else, either.
+    let credentials = || Some(json!({ "name": "root", "password": PASSWORD }));
+    let nobody = Person::nobody(&system);
+    let foreign = nobody.request("POST", "session", credentials()).header(ORIGIN, "https://evil.example");
+    assert_eq!(send(foreign).await.code(), "403 forged-request");
+    // A page of our own does all that.
+    let own = root.request("POST", "apps", new(1)).header(ORIGIN, format!("http://{host}"));
+    assert_eq!(send(own).await.status, 201);
+    assert_eq!(root.call("POST", "apps", new(1)).await.code(), "409 conflict");
+    system.finish().await;
+}
+
+/// A14: nothing that locks everybody out, or nobody, by mistake.
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_of_nothing_and_of_too_much_are_refused_clearly() {
+    let system = System::start().await;
+    account(&system, "root", AccountRole::Admin).await;
+    policy_changes::create_app(&system.stores.ledger, &app("shop"), "test").await.unwrap();
+    let root = Person::sign_in(&system, "root").await;
+    let with = |field: &str, value: Value| {
+        let mut terms = window(&["shop"], 5);
+        terms[field] = value;
+        terms
+    };
+    let bucket = |rate: i64| json!({ "apps": ["shop"], "algorithm": "token-bucket", "rate": rate });
+    for (terms, said) in [
+        (with("limit", json!(0)), "limit must be 1 to"),
+        (with("limit", json!(-2)), "limit must be 1 to"),
+        (with("limit", json!(i64::MAX)), "limit must be 1 to"),
+        (with("limit", json!(1.5)), "invalid type"),
+        (with("limit", json!("5")), "invalid type"),
+        (with("window_ms", json!(0)), "window_ms must be"),
+        (with("window_ms", json!(-1)), "window_ms must be"),
+        (with("window_ms", json!(i64::MAX)), "window_ms must be"),
+        (with("rate", json!(1)), "rate means nothing"),
+        (with("excess", json!("queue:0")), "excess"),
+        (with("apps", json!([])), "app must be given"),
+        (with("apps", json!(["no such name"])), "app must be 1 to 64"),
+        (with("floor", json!(0)), "floor"),
+        (with("breaker", json!({ "error_percent": 0 })), "breaker takes"),
+        (with("key", json!("x".repeat(65))), "key must be"),
+        (with("surprise", json!(1)), "unknown field"),
+        (bucket(0), "must be 1 to"),
+        (bucket(-1), "must be 1 to"),
+        (bucket(i64::MAX), "must be 1 to"),
+    ] {
+        let answer = root.call("PUT", "policies/p", Some(terms.clone())).await;
+        assert_eq!(answer.code(), "400 invalid-request", "{terms}");
+        assert!(answer.body["detail"].as_str().unwrap().contains(said), "{terms}: {}", answer.body);
+    }
+    let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM policies").fetch_one(&system.sql).await.unwrap();
+    assert_eq!(seen, 0);
+    for limit in ["0", "-1", "1001", "x", "99999999999999999999"] {
+        assert_eq!(root.call("GET", &format!("audit-log?limit={limit}"), None).await.status, 400, "{limit}");
+    }
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_followed_at_once_and_is_in_the_audit_log() {
+    let mut system = System::start().await;
+    system.serve(false).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let root = Person::sign_in(&system, "root").await;
+    let made = root.call("POST", "apps", Some(json!({ "name": "shop" }))).await;
+    let token = made.body["token"].as_str().unwrap().to_owned();
+    let callers = [0, 1].map(|i| Caller::of(token.clone(), system.instances[i].address));
+    let ask = json!({ "app": "shop", "policy": "p" });
+    let set = root.call("PUT", "policies/p", Some(window(&["shop"], 2))).await;
+    assert_eq!((set.status, &set.body["everywhere"]), (200, &json!(true)));
+    for wanted in [1, 1, -1] {
+        assert_eq!(callers[1].code(ask.clone()).await, wanted);
+    }
+    let refused = callers[0].code(ask.clone()).await;
+    assert_eq!(refused, -1, "all count together");
+    // Without resetting counters: of five, three are left.
+    assert_eq!(root.call("PUT", "policies/p", Some(window(&["shop"], 5))).await.status, 200);
+    assert_eq!(callers[0].ask(ask.clone()).await["remaining"], 2);
+    let listed = root.call("GET", "policies?app=shop", None).await.body;
+    let one = &listed["policies"][0];
+    assert_eq!((&one["limit"], &one["updated_by"], &one["version"]), (&json!(5), &json!("root"), &json!(2)));
+    assert_eq!(root.call("DELETE", "policies/p?app=shop", None).await.status, 200);
+    assert_eq!(callers[1].code(ask).await, 0);
+
+    let log = root.call("GET", "audit-log?limit=5", None).await.body;
+    let lines = log["lines"].as_array().unwrap().iter();
+    let lines: Vec<_> =
+        lines.map(|line| [&line["actor"], &line["action"], &line["subject"]].map(|v| v.as_str().unwrap())).collect();
+    assert_eq!(
+        lines,
+        [
+            ["root", "policy deleted", "policy p of shop"],
+            ["root", "policy set", "policy p of shop"],
+            ["root", "policy set", "policy p of shop"],
+            ["root", "app created", "app shop"],
+            ["root", "signed in", "account root"],
+        ]
+    );
+    assert_eq!(log["lines"][1]["details"]["before"]["limit"], 2);
+    system.finish().await;
+}
+
+/// A15: by account and by address, and without telling who exists.
+#[tokio::test(flavor = "multi_thread")]
+async fn guessing_is_limited_and_tells_nothing() {
+    let system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "6")]).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let nobody = Person::nobody(&system);
+    let attempt = async |name: &str, password: &str, from: &str| {
+        let began = Instant::now();
+        let body = json!({ "name": name, "password": password });
+        let answer = send(nobody.request("POST", "session", Some(body)).header("x-forwarded-for", from)).await;
+        (answer, began.elapsed())
+    };
+    // One account, from everywhere.
+    let mut slow = Vec::new();
+    for n in 0..6 {
+        let (answer, took) = attempt("root", "not the password", &format!("10.0.0.{n}")).await;
+        assert_eq!(answer.code(), "401 wrong-credentials");
+        slow.push((took, answer.body));
+    }
+    let (limited, _) = attempt("root", PASSWORD, "10.0.0.77").await;
+    assert_eq!(limited.code(), "429 quota-exceeded", "the right password, too");
+    let wait: u64 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((500..=600).contains(&wait), "{wait}");
+    assert_eq!(limited.headers["ratelimit-policy"], "\"account\";q=6;w=600");
+    // All accounts, from one address: names that nobody has.
+    let mut unknown = Vec::new();
+    for n in 0..6 {
+        let (answer, took) = attempt(&format!("nobody{n}"), PASSWORD, "10.1.0.1").await;
+        assert_eq!(answer.code(), "401 wrong-credentials");
+        unknown.push((took, answer.body));
+    }
+    let (limited, _) = attempt("nobody7", PASSWORD, "10.1.0.1").await;
+    assert_eq!(limited.headers["ratelimit-policy"], "\"address\";q=6;w=600");
+    // The same answer, in the same time: medians, because other tests run beside this one.
+    assert_eq!(slow[0].1, unknown[0].1);
+    let median = |times: &mut Vec<(Duration, Value)>| {
+        times.sort_by_key(|(took, _)| *took);
+        times[3].0.as_secs_f64()
+    };
+    let ratio = median(&mut slow) / median(&mut unknown);
+    assert!((0.33..3.0).contains(&ratio), "{ratio}: {slow:?} {unknown:?}");
+    // A name that cannot be one is no attempt.
+    assert_eq!(attempt("no such name", PASSWORD, "10.2.0.1").await.0.code(), "400 invalid-request");
+    assert_eq!(attempt("root", &"x".repeat(2000), "10.2.0.1").await.0.code(), "400 invalid-request");
+    let failures = "SELECT count(*) FROM audit_log WHERE action = 'sign-in refused'";
+    let failures: i64 = sqlx::query_scalar(failures).fetch_one(&system.sql).await.unwrap();
+    assert_eq!(failures, 12);
+    system.finish().await;
+}
+
+/// Tries that nobody counts would be free.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_limiter_nobody_signs_in() {
+    let (system, wire) = wired_with("REDIS_URL", &[]).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let root = Person::sign_in(&system, "root").await;
+    wire.cut();
+    let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
+    let answer = Person::nobody(&system).call("POST", "session", credentials).await;
+    assert_eq!(answer.code(), "503 temporarily-unavailable");
+    // Who is signed in goes on: there is something to look after.
+    assert_eq!(root.call("GET", "alarms", None).await.status, 200);
+    wire.mend();
+    eventually(|| async {
+        let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
+        let answer = Person::nobody(&system).call("POST", "session", credentials).await;
+        (answer.status == 200).then_some(()).ok_or(answer.code())
+    })
+    .await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
+    let system = System::start().await;
+    account(&system, "root", AccountRole::Admin).await;
+    let mut nobody = Person::nobody(&system);
+    let answer = nobody.call("POST", "session", Some(json!({ "name": "root", "password": PASSWORD }))).await;
+    let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
+    assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict"), "{cookie}");
+    let left_ms = answer.body["expires_at_ms"].as_i64().unwrap() - chrono::Utc::now().timestamp_millis();
+    assert!((43_000_000..=43_201_000).contains(&left_ms), "{left_ms}");
+
+    // A page that was loaded again is told its token again.
+    let root = Person::sign_in(&system, "root").await;
+    let session = root.call("GET", "session", None).await.body;
+    assert_eq!(session["csrf_token"].as_str(), root.csrf.as_deref());
+    // Of the token, the database has only a hash.
+    let token = root.cookie.as_deref().unwrap().split_once('=').unwrap().1;
+    let kept: Vec<u8> = sqlx::query_scalar("SELECT token_hash FROM sessions ORDER BY created_at DESC LIMIT 1")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!(kept, blake3::hash(token.as_bytes()).as_bytes());
+    let out = root.call("DELETE", "session", None).await;
+    assert!(out.headers[SET_COOKIE].to_str().unwrap().ends_with("; Max-Age=0"));
+    assert_eq!(root.call("GET", "session", None).await.code(), "401 signed-out");
+
+    for end in [
+        "UPDATE sessions SET seen_at = now() - interval '31 minutes'",
+        "UPDATE sessions SET created_at = now() - interval '2 hours', expires_at = now() - interval '1 second'",
+    ] {
+        let root = Person::sign_in(&system, "root").await;
+        assert_eq!(root.call("GET", "session", None).await.status, 200);
+        sqlx::query(end).execute(&system.sql).await.unwrap();
+        assert_eq!(root.call("GET", "session", None).await.code(), "401 signed-out", "{end}");
+        assert_eq!(root.call("POST", "apps", Some(json!({ "name": "late" }))).await.code(), "401 signed-out", "{end}");
+    }
+    nobody.cookie = Some("seckill_session=".to_owned() + &"0".repeat(64));
+    assert_eq!(nobody.call("GET", "policies", None).await.code(), "401 signed-out");
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outside_development_the_cookie_needs_tls() {
+    let system = System::start_with(&[("SECKILL_DEV", "false")]).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
+    let answer = Person::nobody(&system).call("POST", "session", credentials).await;
+    let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
+    assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict; Secure"), "{cookie}");
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_are_made_on_the_command_line() {
+    let system = System::start().await;
+    let create = |name: &str, role: &str, typed: &str| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_seckill"))
+            .args(["admin", "create", "--name", name, "--role", role])
+            .envs(&system.environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let good = format!("{PASSWORD}\n");
+    assert!(create("root", "admin", &good).0);
+    for (name, role, typed, said) in [
+        ("root", "admin", good.as_str(), "there is an account root already"),
+        ("short", "admin", "elevenchars\n", "at least 12 characters"),
+        ("none", "admin", "", "at least 12 characters"),
+        ("long", "admin", &"x".repeat(5000), "at most 1024 bytes"),
+        ("bad name", "admin", &good, "name must be"),
+        ("owner", "owner", &good, "role must be"),
+    ] {
+        let (done, error) = create(name, role, typed);
+        assert!(!done && error.contains(said), "{name}: {error}");
+        assert!(!error.contains(PASSWORD));
+    }
+    let root = Person::sign_in(&system, "root").await;
+    let session = root.call("GET", "session", None).await.body;
+    assert_eq!((&session["name"], &session["role"]), (&json!("root"), &json!("admin")));
+    system.finish().await;
+}

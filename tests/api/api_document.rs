@@ -1,0 +1,389 @@
+//! The document of the API, held against the live service, the route table, the contract and the README.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Response};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::admin_api::{self, Person};
+use crate::payments_and_callbacks::{self, Callback};
+use crate::permits_and_policies;
+use seckill::domain::account::AccountRole;
+use seckill::domain::ids::Units;
+use seckill::domain::policy::{Name, NewPolicy};
+use seckill::domain::sale::{NewSale, SaleStatus};
+use seckill::flow::policy_changes;
+use seckill_harness::{Answer, Sale, System, terms};
+
+/// The contract's addresses that there are today. Who adds a route adds it here too.
+const CONTRACT: [&str; 35] = [
+    "GET /",
+    "GET /sales/{id}",
+    "GET /sales/{id}/state.js",
+    "POST /api/v1/flow/acquire",
+    "POST /api/v1/flow/release",
+    "POST /api/v1/admin/session",
+    "GET /api/v1/admin/session",
+    "DELETE /api/v1/admin/session",
+    "GET /api/v1/admin/policies",
+    "PUT /api/v1/admin/policies/{name}",
+    "DELETE /api/v1/admin/policies/{name}",
+    "GET /api/v1/admin/apps",
+    "POST /api/v1/admin/apps",
+    "PUT /api/v1/admin/grants",
+    "GET /api/v1/admin/audit-log",
+    "GET /api/v1/admin/alarms",
+    "GET /api/v1/time",
+    "POST /api/v1/dev/token",
+    "GET /api/v1/products/{id}",
+    "GET /api/v1/sales",
+    "GET /api/v1/sales/{id}",
+    "GET /api/v1/sales/{id}/state",
+    "POST /api/v1/sales/{id}/purchases",
+    "GET /api/v1/orders",
+    "GET /api/v1/orders/{id}",
+    "GET /api/v1/orders/{id}/events",
+    "POST /api/v1/orders/{id}/cancel",
+    "POST /api/v1/orders/{id}/payments",
+    "POST /api/v1/orders/{id}/refunds",
+    "POST /api/v1/payments/callbacks/{channel}",
+    "GET /healthz",
+    "GET /readyz",
+    "GET /metrics",
+    "GET /api/openapi.json",
+    "GET /docs",
+];
+
+/// The purchase's address, as the document names it.
+const PURCHASES: &str = "/api/v1/sales/{id}/purchases";
+
+/// The document, as the service hands it out.
+struct Document(Value);
+
+impl Document {
+    async fn of(system: &System) -> Self {
+        let (status, document) = system.get("/api/openapi.json", None).await;
+        assert_eq!((status, document["openapi"].as_str()), (200, Some("3.1.0")));
+        Self(document)
+    }
+
+    /// Method, path and description of everything that can be done.
+    fn operations(&self) -> impl Iterator<Item = (String, &str, &Value)> {
+        let paths = self.0["paths"].as_object().unwrap().iter();
+        paths.flat_map(|(path, item)| {
+            let methods = item.as_object().unwrap().iter();
+            methods.map(|(method, operation)| (method.to_uppercase(), path.as_str(), operation))
+        })
+    }
+
+    fn operation(&self, method: &str, path: &str) -> &Value {
+        &self.0["paths"][path][method.to_lowercase()]
+    }
+
+    /// Status and problem code of every problem that an operation lists.
+    fn problems(operation: &Value) -> BTreeSet<String> {
+        let answers = operation["responses"].as_object().unwrap().iter();
+        answers
+            .filter_map(|(status, answer)| {
+                let schema = &answer["content"]["application/problem+json"]["schema"];
+                let codes = schema["allOf"][1]["properties"]["code"]["enum"].as_array()?.iter();
+                Some(codes.map(move |code| format!("{status} {}", code.as_str().unwrap())))
+            })
+            .flatten()
+            .collect()
+    }
+
+    /// The answer is one of those that are listed: status, content type, headers, and a body that fits.
+    fn holds(&self, method: &str, path: &str, answer: &Answer) {
+        let what = format!("{method} {path}: {} {:?}", answer.code(), answer.headers);
+        let listed = &self.operation(method, path)["responses"][answer.status.to_string()];
+        assert!(listed.is_object(), "not in the document: {what}");
+        let content_type = answer.headers[CONTENT_TYPE].to_str().unwrap();
+        let content = &listed["content"][content_type];
+        assert!(content.is_object(), "of another type: {what}");
+        for name in listed["headers"].as_object().into_iter().flat_map(|headers| headers.keys()) {
+            assert!(answer.headers.contains_key(name.as_str()), "without {name}: {what}");
+        }
+        // The body's schema, in a document where its references lead somewhere.
+        let schema = json!({ "allOf": [content["schema"]], "components": self.0["components"] });
+        let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+        let errors: Vec<_> = validator.iter_errors(&answer.body).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{what}: {errors:?} in {}", answer.body);
+    }
+}
+
+async fn read(response: Response) -> Answer {
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let text = response.text().await.unwrap();
+    let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Answer { status, body, headers }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_the_contract_and_the_route_table_name_the_same_addresses() {
+    let system = System::start().await;
+    let document = Document::of(&system).await;
+    let documented: BTreeSet<String> =
+        document.operations().map(|(method, path, _)| format!("{method} {path}")).collect();
+    assert_eq!(documented, CONTRACT.map(String::from).into());
+
+    let names: BTreeSet<_> = document.operations().map(|(.., it)| it["operationId"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), documented.len(), "an operation's name is its own: {names:?}");
+
+    // at("/path", get().to(…));
+    let tables = [include_str!("../../src/http/mod.rs"), include_str!("../../src/pages/mod.rs")].concat();
+    let routes = tables.lines().filter_map(|line| {
+        let line = line.trim();
+        let (path, rest) = line.strip_prefix("at(\"")?.split_once("\", ")?;
+        let (method, _) = rest.split_once("()")?;
+        Some(format!("{} {path}", method.to_uppercase()))
+    });
+    let files = |route: &String| !route.ends_with("/{file}") && !route.ends_with(".ico");
+    assert_eq!(routes.filter(files).collect::<BTreeSet<_>>(), documented);
+    system.finish().await;
+}
+
+const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";
+const NOBODYS: &str = "00000000-0000-0000-0000-000000000000";
+
+/// The address with something in its gap.
+fn at(path: &str, what: &str) -> String {
+    path.replace("{id}", what).replace("{name}", what).replace("{channel}", what)
+}
+
+/// Every operation, asked well and badly.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_is_one_that_the_document_lists() {
+    let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_ADMIN__LOGIN_LIMIT", "1000")];
+    let system = System::start_with(&unlimited).await;
+    let document = Document::of(&system).await;
+    let sale = system.create_sale(terms(50)).await;
+    let http = Client::new();
+    let order = system.buy(&sale, "ann").send().await.order_id();
+    system.settled(&sale).await;
+    let mut apps = BTreeMap::new();
+    for app in ["ann", "bob"] {
+        let name = Name::parse(app, "name").unwrap();
+        apps.insert(app, policy_changes::create_app(&system.stores.ledger, &name, "test").await.unwrap());
+    }
+    // One that is to be paid, and one whose money is to go back.
+    let (mut to_pay, mut to_refund) = (Vec::new(), Vec::new());
+    for kept in [&mut to_pay, &mut to_refund] {
+        let sale = system.create_sale(terms(1)).await;
+        kept.push(payments_and_callbacks::order(&system, &sale, "ann").await);
+    }
+    let payment = payments_and_callbacks::paid(&system, to_refund[0], "ann").await;
+    let callback = Callback::of("payment.succeeded", payment, ("order_id", to_refund[0]), 100);
+    admin_api::account(&system, "ann", AccountRole::Admin).await;
+    admin_api::account(&system, "bob", AccountRole::Viewer).await;
+    for (method, path, _) in document.operations() {
+        let (known, unknown) = match path {
+            _ if path.ends_with("/payments") => (to_pay[0].to_string(), NOBODYS),
+            _ if path.ends_with("/refunds") => (to_refund[0].to_string(), NOBODYS),
+            _ if path.starts_with("/api/v1/orders") => (order.clone(), NOBODYS),
+            CALLBACKS => ("sandbox".into(), "elsewhere"),
+            _ => (sale.id.to_string(), "999999"),
+        };
+        let for_apps = path.starts_with("/api/v1/flow/");
+        let body = match path {
+            _ if path.ends_with("/acquire") => json!({ "app": "ann", "policy": "p" }),
+            _ if path.ends_with("/release") => json!({ "app": "ann", "policy": "p", "lease": format!("{order}.0") }),
+            _ if path.ends_with("/admin/session") => json!({ "name": "ann", "password": admin_api::PASSWORD }),
+            _ if path.ends_with("/policies/{name}") => {
+                json!({ "apps": ["ann"], "algorithm": "fixed-window", "limit": 5, "window_ms": 1000 })
+            }
+            _ if path.ends_with("/admin/apps") => json!({ "name": "new" }),
+            _ if path.ends_with("/admin/grants") => json!({ "app": "ann", "account": "bob", "role": "viewer" }),
+            CALLBACKS => serde_json::from_str(&callback.body()).unwrap(),
+            _ if path.ends_with("/payments") => json!({ "channel": "sandbox" }),
+            _ if path.ends_with("/refunds") => json!({ "reason": "" }),
+            PURCHASES => json!({ "key": sale.key, "quantity": 1 }),
+            _ => json!({ "user": "ann", "level": 3 }),
+        };
+        let body = body.to_string();
+        let for_people = path.starts_with("/api/v1/admin/");
+        let mut people = BTreeMap::new();
+        if for_people {
+            // Afresh: one of the calls signs out.
+            for name in ["ann", "bob"] {
+                people.insert(name, Person::sign_in(&system, name).await);
+            }
+        }
+        let mut well = false;
+        for (id, user, body) in [
+            (known.as_str(), Some("ann"), body.as_str()),
+            (&known, Some("bob"), &body),
+            (&known, None, &body),
+            (unknown, Some("ann"), &body),
+            ("x", Some("ann"), &body),
+            ("0", Some("ann"), "{"),
+            // Once more: what was cancelled is not cancelled again.
+            (&known, Some("ann"), &body),
+        ] {
+            let mut address = at(path, id);
+            if (method.as_str(), for_people) == ("DELETE", true) && path.ends_with("{name}") {
+                let name = Name::parse(&known, "name").unwrap();
+                let policy =
+                    NewPolicy { name, ..permits_and_policies::policy("ann", "p", permits_and_policies::a_day(5)) };
+                permits_and_policies::set(&system, policy).await;
+                address += "?app=ann";
+            }
+            let mut request = http.request(method.parse().unwrap(), system.url(&address));
+            if for_people {
+                request = request.header(CONTENT_TYPE, "application/json");
+            }
+            if path == CALLBACKS && user.is_some() {
+                for (name, value) in callback.headers() {
+                    request = request.header(name, value);
+                }
+            } else if let Some(user) = user {
+                request = match (for_apps, people.get(user)) {
+                    (true, _) => request.bearer_auth(&apps[user]),
+                    (false, Some(person)) => person.shown(request),
+                    (false, None) => request.bearer_auth(system.token(user, 0)),
+                };
+            }
+            if ["POST", "PUT"].contains(&method.as_str()) {
+                request = request.body(body.to_owned());
+            }
+            let answer = read(request.send().await.unwrap()).await;
+            document.holds(&method, path, &answer);
+            well |= answer.status < 300;
+        }
+        assert!(well, "{method} {path} was never asked well");
+        // Asked of a method that nothing takes; the header says what is taken.
+        let undone = http.patch(system.url(&at(path, &known)));
+        let undone = read(undone.send().await.unwrap()).await;
+        assert_eq!(undone.code(), "405 method-not-allowed", "{path}");
+        let allowed: BTreeSet<&str> = undone.headers["allow"].to_str().unwrap().split(", ").collect();
+        let listed = document.operations().filter(|(_, other, _)| *other == path);
+        let listed: BTreeSet<String> = listed.map(|(method, ..)| method).collect();
+        assert_eq!(allowed, listed.iter().map(String::as_str).collect(), "{path}");
+    }
+    system.finish().await;
+}
+
+/// Every problem of a purchase that the document lists can be had, and there are no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
+    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "500")]).await;
+    let document = Document::of(&system).await;
+    let open = |terms| system.create_sale(terms);
+    let sale = open(terms(5)).await;
+    let later = open(NewSale { starts_in_ms: 600_000, ..terms(5) }).await;
+    let over = open(NewSale { starts_in_ms: -2_000, ends_in_ms: -1_000, ..terms(5) }).await;
+    let members = open(NewSale { min_level: 3, ..terms(5) }).await;
+    let empty = open(terms(0)).await;
+    let paused = open(terms(5)).await;
+    assert!(system.stores.set_sale_status(paused.id, SaleStatus::Paused, "test").await.unwrap());
+
+    let two = open(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
+    let both = json!({ "key": two.key, "quantity": 2 });
+    assert_eq!(system.buy(&two, "ann").idempotent("k").body(both).send().await.code(), "202");
+
+    let bought = system.buy(&sale, "ann").idempotent("k").send().await;
+    assert_eq!(bought.code(), "202");
+    document.holds("POST", PURCHASES, &bought);
+
+    let (mut nobody, mut nowhere) = (system.buy(&sale, "ann"), system.buy(&sale, "ann"));
+    nobody.token = None;
+    nowhere.path = "999999".into();
+    let limited = || system.buy(&sale, "eve").idempotent("k");
+    for _ in 0..10 {
+        limited().send().await; // a minute may turn over meanwhile
+    }
+    let mut refused: Vec<Answer> = Vec::new();
+    let other_units = json!({ "key": two.key, "quantity": 1 });
+    for click in [
+        system.buy(&sale, "ann").body("{}"),
+        nobody,
+        system.buy(&later, "ann"),
+        system.buy(&over, "ann"),
+        system.buy(&sale, "bob").body(json!({ "key": "guessed" })),
+        system.buy(&members, "ann"),
+        nowhere,
+        system.buy(&empty, "ann"),
+        system.buy(&sale, "ann"),
+        // All of it is read before it is too much: the answer is not lost with the connection.
+        system.buy(&sale, "bob").body("x".repeat(system.config.http.body_max_bytes + 1)),
+        system.buy(&two, "ann").idempotent("k").body(other_units),
+        limited(),
+        system.buy(&paused, "ann"),
+    ] {
+        refused.push(click.send().await);
+    }
+    refused.push(too_slow(&system, &sale).await);
+    for answer in &refused {
+        document.holds("POST", PURCHASES, answer);
+    }
+    let had: BTreeSet<String> = refused.iter().map(Answer::code).collect();
+    assert_eq!(had, Document::problems(document.operation("POST", PURCHASES)));
+    system.finish().await;
+}
+
+/// A purchase whose body never comes.
+async fn too_slow(system: &System, sale: &Sale) -> Answer {
+    let mut wire = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
+    let path = PURCHASES.replace("{id}", &sale.id.to_string());
+    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{");
+    wire.write_all(head.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    wire.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let (first, fields) = head.split_once("\r\n").unwrap();
+    let headers: HeaderMap = fields
+        .lines()
+        .filter_map(|field| field.split_once(": "))
+        .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap()))
+        .collect();
+    let status = first.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, body: serde_json::from_str(body).unwrap(), headers }
+}
+
+/// The README's catalogue has every code, with the status that it comes with.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_catalogue_in_the_readme_is_complete() {
+    let system = System::start().await;
+    let document = Document::of(&system).await;
+    let mut catalogue = BTreeMap::new();
+    for line in include_str!("../../README.md").lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if let [_, status, codes, ..] = cells[..]
+            && status.parse::<u16>().is_ok()
+        {
+            catalogue.extend(codes.split(", ").map(|code| (code.trim_matches('`'), status)));
+        }
+    }
+    let codes = document.0["components"]["schemas"]["Code"]["enum"].as_array().unwrap().iter();
+    let codes: BTreeSet<&str> = codes.map(|code| code.as_str().unwrap()).collect();
+    assert_eq!(catalogue.keys().copied().collect::<BTreeSet<_>>(), codes);
+    for (method, path, operation) in document.operations() {
+        for problem in Document::problems(operation) {
+            let (status, code) = problem.split_once(' ').unwrap();
+            assert_eq!(catalogue[code], status, "{code} of {method} {path}");
+        }
+    }
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_can_be_read_by_people() {
+    let system = System::start().await;
+    let page = reqwest::get(system.url("/docs")).await.unwrap();
+    assert_eq!(page.status(), 200);
+    let policy = page.headers()["content-security-policy"].to_str().unwrap();
+    assert!(policy.starts_with("default-src 'self';") && !policy.contains("script-src"), "{policy}");
+    let page = page.text().await.unwrap();
+    let files: Vec<&str> = page.split('"').filter(|word| word.starts_with('/')).collect();
+    assert_eq!(files.len(), 4, "{page}");
+    for file in files {
+        assert_eq!(reqwest::get(system.url(file)).await.unwrap().status(), 200, "{file}");
+    }
+    assert_eq!(reqwest::get(system.url("/docs/index.html")).await.unwrap().status(), 404);
+    // Other pages are as strict as they were.
+    let front = reqwest::get(system.url("/")).await.unwrap();
+    assert!(!front.headers()["content-security-policy"].to_str().unwrap().contains("unsafe"));
+    system.finish().await;
+}

@@ -1,0 +1,173 @@
+//! The network is broken on purpose.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+
+use seckill_harness::{System, eventually, terms};
+
+/// A wire that can be cut: connections break, and no new ones are made until it is mended.
+#[derive(Clone)]
+pub struct Wire {
+    address: SocketAddr,
+    whole: Arc<AtomicBool>,
+    mute: Arc<AtomicBool>,
+    snip: Arc<Notify>,
+}
+
+impl Wire {
+    async fn to(target: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let wire = Self {
+            address: listener.local_addr().unwrap(),
+            whole: Arc::new(AtomicBool::new(true)),
+            mute: Arc::default(),
+            snip: Arc::default(),
+        };
+        let this = wire.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                if !this.whole.load(Ordering::SeqCst) {
+                    continue; // dropped at once
+                }
+                let (snip, mute, target) = (Arc::clone(&this.snip), Arc::clone(&this.mute), target.clone());
+                tokio::spawn(async move {
+                    let cut = snip.notified();
+                    if mute.load(Ordering::SeqCst) {
+                        return cut.await; // taken, and never answered
+                    }
+                    if let Ok(mut far) = TcpStream::connect(target).await {
+                        tokio::select! {
+                            _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                            () = cut => {
+                                if mute.load(Ordering::SeqCst) {
+                                    snip.notified().await; // both ends stay, and nothing passes
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        wire
+    }
+
+    pub fn cut(&self) {
+        self.whole.store(false, Ordering::SeqCst);
+        self.snip.notify_waiters();
+    }
+
+    /// Packets are swallowed: connections stand, and nothing comes of them.
+    pub fn swallow(&self) {
+        self.mute.store(true, Ordering::SeqCst);
+        self.snip.notify_waiters();
+    }
+
+    pub fn mend(&self) {
+        self.whole.store(true, Ordering::SeqCst);
+        if self.mute.swap(false, Ordering::SeqCst) {
+            self.snip.notify_waiters();
+        }
+    }
+}
+
+/// A system whose connections of one kind go over a wire.
+pub async fn wired(variable: &'static str) -> (System, Wire) {
+    wired_with(variable, &[]).await
+}
+
+pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (System, Wire) {
+    let mut system = System::prepare(settings).await;
+    let url = system.environment[variable].clone();
+    let (before, after) = (url.find("127.0.0.1:").unwrap(), url.find("127.0.0.1:").unwrap() + 10);
+    let port: String = url[after..].chars().take_while(char::is_ascii_digit).collect();
+    let wire = Wire::to(format!("127.0.0.1:{port}")).await;
+    let over_the_wire = format!("{}{}{}", &url[..before], wire.address, &url[after + port.len()..]);
+    match variable {
+        "AMQP_URL" => system.config.amqp.url = over_the_wire,
+        "REDIS_URL" => system.config.redis.url = over_the_wire,
+        _ => system.config.database.url = over_the_wire,
+    }
+    system.serve(true).await;
+    (system, wire)
+}
+
+/// F4 in small: winners go on being accepted, and everything settles once the broker is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_broker_winners_go_on_being_accepted() {
+    let (system, wire) = wired("AMQP_URL").await;
+    let sale = system.create_sale(terms(40)).await;
+    for n in 0..10 {
+        assert_eq!(system.buy(&sale, &format!("before{n}")).send().await.code(), "202");
+    }
+    wire.cut();
+    for n in 0..20 {
+        assert_eq!(system.buy(&sale, &format!("without{n}")).send().await.code(), "202");
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await; // an outage of some length, not a condition
+    assert!(system.orders(&sale).await <= 10);
+    let attempts: i64 =
+        sqlx::query_scalar("SELECT max(attempts)::bigint FROM outbox").fetch_one(&system.sql).await.unwrap();
+    assert_eq!(attempts, 0, "a broker that cannot be reached counts as no attempt");
+    wire.mend();
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (30, 10));
+    wire.mend();
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
+    let (system, wire) = wired("DATABASE_URL").await;
+    let sale = system.create_sale(terms(40)).await;
+    assert_eq!(system.buy(&sale, "ann").idempotent("k").send().await.code(), "202");
+    system.settled(&sale).await;
+    wire.cut();
+    let ready = system.url("/readyz");
+    // Not ready, and for this reason: Redis's guard may have missed PostgreSQL first.
+    eventually(|| async {
+        let seen: serde_json::Value = reqwest::get(&ready).await.unwrap().json().await.unwrap();
+        (seen["postgres"] == false).then_some(()).ok_or(seen.to_string())
+    })
+    .await;
+    let before = system.available(&sale).await;
+    for n in 0..20 {
+        let answer = system.buy(&sale, &format!("u{n}")).idempotent("k").send().await;
+        assert_eq!(answer.code(), "503 temporarily-unavailable");
+        assert_eq!(answer.headers["retry-after"], "1");
+    }
+    assert_eq!(system.available(&sale).await, before);
+    wire.mend();
+    eventually(|| async {
+        let answer = system.buy(&sale, "u0").idempotent("k").send().await;
+        (answer.status == 202).then_some(()).ok_or(answer.code())
+    })
+    .await;
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_purchases_fail_closed_and_quickly() {
+    let (system, wire) = wired("REDIS_URL").await;
+    let sale = system.create_sale(terms(40)).await;
+    assert_eq!(system.buy(&sale, "ann").idempotent("k").send().await.code(), "202");
+    wire.cut();
+    let began = std::time::Instant::now();
+    for n in 0..5 {
+        assert_eq!(system.buy(&sale, &format!("u{n}")).send().await.code(), "503 temporarily-unavailable");
+    }
+    assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
+    wire.mend();
+    eventually(|| async {
+        let answer = system.buy(&sale, "bob").idempotent("k").send().await;
+        (answer.status == 202).then_some(()).ok_or(answer.code())
+    })
+    .await;
+    system.settled(&sale).await;
+    system.finish().await;
+}

@@ -1,0 +1,83 @@
+//! Configuration: a wrong value stops the start with a message that names the setting.
+
+use std::collections::HashMap;
+
+use seckill::config::{self, Config};
+
+fn read(settings: &[(&str, &str)]) -> Result<Config, String> {
+    let base = [
+        ("REDIS_URL", "redis://127.0.0.1:1/"),
+        ("DATABASE_URL", "postgres://x@127.0.0.1:1/x"),
+        ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
+        ("SECKILL_DEV", "1"),
+    ];
+    let environment: HashMap<String, String> =
+        base.iter().chain(settings).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Config::read(&environment).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_environment_overrides_the_defaults() {
+    let config = read(&[
+        ("SECKILL_HTTP__BIND", "127.0.0.1:9999"),
+        ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1, ::1"),
+        ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
+        ("SECKILL_REDIS__URL", "redis://127.0.0.1:2/"),
+    ])
+    .unwrap();
+    assert_eq!((config.http.bind.port(), config.http.trusted_proxies.len()), (9999, 2));
+    assert_eq!((config.purchase.buyer_limit, config.redis.url.as_str()), (-1, "redis://127.0.0.1:2/"));
+    assert!(config.dev && !config.auth.jwt_secret.is_empty());
+}
+
+#[test]
+fn a_wrong_value_names_its_setting() {
+    for (name, value, named) in [
+        ("SECKILL_HTTP__BIND", "nowhere", "http.bind"),
+        ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1,proxy", "proxy"),
+        ("SECKILL_PURCHASE__BUYER_LIMIT", "0", "purchase.buyer_limit"),
+        ("SECKILL_PURCHASE__BUYER_LIMIT", "many", "purchase.buyer_limit"),
+        ("SECKILL_ADMIN__IDLE_MS", "0", "admin.idle_ms"),
+        ("SECKILL_ADMIN__LOGIN_LIMIT", "-1", "admin.login_limit"),
+        ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "501", "purchase.sold_out_memory_ms"),
+        ("SECKILL_PURCHASE__BATCH_MAX", "5000", "purchase.batch_max"),
+        ("SECKILL_FLOW__TIMEOUT_MS", "0", "flow.timeout_ms"),
+        ("SECKILL_SANDBOX__SECRET", "short", "sandbox.secret"),
+        ("SECKILL_SANDBOX__CALLBACK_URL", "ftp://bank", "sandbox.callback_url"),
+        ("SECKILL_SANDBOX__REFUND_RATE", "0", "sandbox.refund_rate"),
+        ("SECKILL_HTTP__BLIND", "1", "blind"),
+        ("SECKILL_HTTP__STREAMS_MAX", "0", "http.streams_max"),
+        ("SECKILL_SHOP__WEBHOOK_URL", "shop.example/orders", "shop.webhook_url"),
+        ("SECKILL_SHOP__WEBHOOK_URL", "http://shop.example/orders", "shop.webhook_secrets"),
+        ("SECKILL_AUTH__JWT_SECRET", "short", "auth.jwt_secret"),
+        ("SECKILL_DEV", "0", "auth.jwt_secret"),
+        ("REDIS_URL", "", "redis.url"),
+    ] {
+        let error = read(&[(name, value)]).expect_err(name);
+        assert!(error.contains(named), "{name}={value}: {error}");
+        assert!(!error.contains('\n'), "one line: {error}");
+    }
+}
+
+#[test]
+fn the_sandbox_channel_needs_none_of_the_servers() {
+    let dev = HashMap::from([("SECKILL_DEV".to_owned(), "1".to_owned())]);
+    assert!(config::sandbox_settings(&dev).unwrap().secret.starts_with("whsec_"));
+    let error = config::sandbox_settings(&HashMap::new()).unwrap_err().to_string();
+    assert!(error.contains("sandbox.secret"), "{error}");
+    // And the service none of the channel's secret.
+    let secret = "a secret that is long enough, for a test";
+    let served = read(&[("SECKILL_DEV", "0"), ("SECKILL_AUTH__JWT_SECRET", secret)]).unwrap();
+    assert!(served.sandbox.secret.is_empty());
+}
+
+#[test]
+fn secrets_do_not_print() {
+    let config = read(&[
+        ("SECKILL_AUTH__JWT_SECRET", "0123456789abcdef0123456789abcdef"),
+        ("SECKILL_SHOP__WEBHOOK_SECRETS", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+    ])
+    .unwrap();
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("0123456789abcdef") && !shown.contains("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
+}

@@ -1,0 +1,225 @@
+//! What follows a purchase: expiry by delayed messages, duplicates, poison, the retry limit.
+
+use rand::seq::SliceRandom;
+use seckill::domain::ids::OrderId;
+use seckill::domain::message::{OrderPlacedV1, OutboxKind, Version};
+use seckill::domain::sale::NewSale;
+use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
+use serde_json::json;
+
+use seckill_harness::{System, eventually, terms};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unpaid_order_is_cancelled_by_a_delayed_message_and_sold_again() {
+    // The sweeper would come too late to be the one who did it.
+    let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 2_500, ..terms(3) }).await;
+    for user in ["a", "b", "c"] {
+        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
+    }
+    system.settled(&sale).await;
+    assert_eq!(system.stock(&sale).await, 0);
+    eventually(|| async {
+        let cancelled = system
+            .count(
+                "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'",
+                &sale,
+            )
+            .await;
+        (cancelled == 3).then_some(()).ok_or(format!("{cancelled} cancelled"))
+    })
+    .await;
+    let early = "SELECT count(*) FROM orders WHERE sale_id = $1 AND updated_at < expires_at";
+    assert_eq!(system.count(early, &sale).await, 0, "nobody is cancelled before his time");
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (3, Some(3)));
+    for user in ["d", "e", "f"] {
+        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
+    }
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweeper_is_a_net_under_lost_delays() {
+    let system = System::start_with(&[
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
+        ("SECKILL_RECONCILE__SWEEP_GRACE_MS", "100"),
+    ])
+    .await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(1) }).await;
+    assert_eq!(system.buy(&sale, "a").send().await.code(), "202");
+    system.settled(&sale).await;
+    // As if ten minutes had gone by, and the message with them.
+    sqlx::query("UPDATE orders SET expires_at = now() - interval '1 second'").execute(&system.sql).await.unwrap();
+    eventually(|| async {
+        let left = system.stock(&sale).await;
+        (left == 1).then_some(()).ok_or(format!("{left} left"))
+    })
+    .await;
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// F9: every message ten times, in any order, before and after it has had its effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_deliveries_have_one_effect() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 3_000, ..terms(30) }).await;
+    let mut orders = Vec::new();
+    for n in 0..30 {
+        let answer = system.buy(&sale, &format!("u{n}")).send().await;
+        orders.push(OrderId(answer.order_id().parse().unwrap()));
+    }
+    let mut messages: Vec<Outgoing> = orders.iter().flat_map(|order| vec![placed(*order, &sale); 10]).collect();
+    messages.shuffle(&mut rand::rng());
+    let publisher = Publisher::new(Broker::new(&system.config.amqp));
+    let receipts = publisher.publish(&messages).await.unwrap();
+    assert!(receipts.iter().all(|receipt| *receipt == Receipt::Confirmed));
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 30));
+
+    // And the expiries, ten times each, all at the same moment as the ladder's own.
+    let expiries: Vec<Outgoing> = orders.iter().flat_map(|order| vec![expires(*order); 10]).collect();
+    publisher.publish(&expiries).await.unwrap();
+    eventually(|| async {
+        let left = system.stock(&sale).await;
+        (left == 30).then_some(()).ok_or(format!("{left} left"))
+    })
+    .await;
+    publisher.publish(&messages).await.unwrap();
+    publisher.publish(&expiries).await.unwrap();
+    system.settled(&sale).await;
+    assert_eq!(
+        (system.stock(&sale).await, system.available(&sale).await, system.orders(&sale).await),
+        (30, Some(30), 30)
+    );
+    system.finish().await;
+}
+
+fn placed(order: OrderId, sale: &seckill_harness::Sale) -> Outgoing {
+    let message = OrderPlacedV1 { version: Version, order_id: order, sale_id: sale.id };
+    let body = serde_json::to_vec(&message).unwrap();
+    Outgoing { to: Destination::OrderPlaced, id: OutboxKind::OrderPlaced.message_id(order), body }
+}
+
+fn expires(order: OrderId) -> Outgoing {
+    let body = json!({ "version": 1, "order_id": order, "due_at_ms": 0 }).to_string().into_bytes();
+    Outgoing { to: Destination::OrderExpire { remaining_ms: 0 }, id: OutboxKind::OrderExpire.message_id(order), body }
+}
+
+/// F13, in its plain form: what cannot be read goes to the dead-letter queue alone; what cannot be written is tried
+/// up to the cap, then parked with its error; the others flow.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poison_message_holds_up_nobody() {
+    let mut system = System::prepare(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "3"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(30)).await;
+    let mut orders = Vec::new();
+    for n in 0..20 {
+        orders.push(system.buy(&sale, &format!("u{n}")).send().await.order_id());
+    }
+    let publisher = Publisher::new(Broker::new(&system.config.amqp));
+    let garbage = ["", "{", "{\"version\":2}", "\u{0}"].map(|body| Outgoing {
+        to: Destination::OrderPlaced,
+        id: uuid::Uuid::new_v4(),
+        body: body.as_bytes().to_vec(),
+    });
+    publisher.publish(&garbage).await.unwrap();
+    // One purchase that the schema will refuse, whoever tries.
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.id = '{}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
+        orders[7]
+    )))
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    system.serve(true).await;
+    eventually(|| async {
+        let made = system.orders(&sale).await;
+        let parked = system.stores.ledger.parked(10).await.unwrap();
+        (made == 19 && parked.len() == 1).then_some(()).ok_or(format!("{made} made, parked {parked:?}"))
+    })
+    .await;
+    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    assert_eq!((parked.order_id.to_string(), parked.attempts), (orders[7].clone(), 3));
+    assert!(parked.last_error.unwrap().contains("this one never"));
+    // The auditor calls it broken; the buyer still sees a definite state; sent again by hand, it goes through.
+    let verdict = system.audit(&sale).await.unwrap().unwrap();
+    assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
+    assert_eq!(system.get(&format!("/api/v1/orders/{}", orders[7]), Some("u7")).await.1["status"], "accepted");
+    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
+    system.finish().await;
+}
+
+/// One order that cannot be cancelled holds up nobody's expiry: it is parked with its error, the others end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
+    let system = System::start_with(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 1_500, ..terms(5) }).await;
+    for n in 0..5 {
+        assert_eq!(system.buy(&sale, &format!("u{n}")).send().await.code(), "202");
+    }
+    system.settled(&sale).await;
+    sqlx::raw_sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.user_id = 'u2' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    eventually(|| async {
+        let (left, parked) = (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap());
+        (left == 4 && parked.len() == 1).then_some(()).ok_or(format!("{left} left, parked {parked:?}"))
+    })
+    .await;
+    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("order_expire", "u2", 2));
+    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    system.stores.ledger.unpark(&[], "test").await.unwrap();
+    eventually(|| async {
+        let left = system.stock(&sale).await;
+        (left == 5).then_some(()).ok_or(format!("{left} left"))
+    })
+    .await;
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// The database refuses what a Redis without its memory promised: nobody pays for it, and Redis is put right.
+#[tokio::test(flavor = "multi_thread")]
+async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(10)).await;
+    let mut orders = Vec::new();
+    for n in 0..10 {
+        orders.push(system.buy(&sale, &format!("u{n}")).send().await.order_id());
+    }
+    // Six units vanish from the truth behind everybody's back.
+    sqlx::query("UPDATE sales SET stock = 4, total_stock = 4").execute(&system.sql).await.unwrap();
+    system.serve(true).await;
+    system.settled(&sale).await;
+    let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
+    assert_eq!((system.orders(&sale).await, system.count(rejected, &sale).await), (10, 6));
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
+    system.finish().await;
+}

@@ -1,0 +1,293 @@
+//! Locks among instances, on one server and on five, and the fence that protects what is written under them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use seckill::app::stores;
+use seckill::config::Config;
+use seckill::domain::ids::FenceToken;
+use seckill::gate::Gate;
+use seckill::ledger::{LedgerError, fences};
+use sqlx::PgPool;
+use tokio::time::{sleep, timeout};
+
+use seckill_harness::{Environment, System, eventually};
+
+const LEASE: Duration = Duration::from_millis(900);
+
+/// A Redis server of a test's own, that can be stopped, continued and killed.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server");
+        let server = Self { child, url: format!("redis://127.0.0.1:{port}/") };
+        eventually(|| async {
+            let client = redis::Client::open(server.url.as_str()).unwrap();
+            let mut connection = client.get_multiplexed_async_connection().await.map_err(|e| e.to_string())?;
+            redis::cmd("PING").query_async::<()>(&mut connection).await.map_err(|e| e.to_string())
+        })
+        .await;
+        server
+    }
+
+    fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    let kill = Command::new("bash").args(["-c", r#"kill -s "$0" "$1""#, name, &pid.to_string()]).status();
+    assert!(kill.unwrap().success(), "kill -{name} {pid}");
+}
+
+async fn servers(number: usize) -> Vec<Server> {
+    let mut servers = Vec::new();
+    for _ in 0..number {
+        servers.push(Server::start().await);
+    }
+    servers
+}
+
+/// A gate whose locks are kept on these servers.
+fn gate_over(servers: &[Server]) -> Gate {
+    let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
+    let settings = [
+        ("REDIS_URL", servers[0].url.clone()),
+        ("DATABASE_URL", "postgres://x@127.0.0.1:1/x".into()),
+        ("AMQP_URL", "amqp://127.0.0.1:1/%2f".into()),
+        ("SECKILL_DEV", "1".into()),
+        ("SECKILL_REDIS__LOCK_URLS", urls.join(",")),
+        ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "100".into()),
+        ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "100".into()),
+    ];
+    let settings: Environment = settings.map(|(name, value)| (name.to_owned(), value)).into();
+    let config = Config::read(&settings).unwrap();
+    Gate::new(&config.redis, &config.purchase).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_holder_at_a_time_and_only_the_holder_gives_it_back() {
+    let system = System::prepare(&[]).await;
+    let gate = &system.stores.gate;
+    let lease = Duration::from_millis(300);
+    let held = gate.lock("l", lease).await.unwrap().unwrap();
+    // Longer than its lease: it is renewed while it is held.
+    sleep(Duration::from_millis(700)).await;
+    let asked = Instant::now();
+    assert!(gate.lock("l", lease).await.unwrap().is_none(), "taken twice");
+    let spun = asked.elapsed();
+    assert!((400..600).contains(&spun.as_millis()), "gave up after {spun:?}");
+    assert!(held.still_held() && held.release().await.unwrap());
+    let next = gate.lock("l", lease).await.unwrap().expect("free again");
+    // A holder that dies without a word: its lease runs out.
+    drop(next);
+    let after = gate.lock("l", lease).await.unwrap().expect("free after the lease");
+    assert!(after.release().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lock_is_not_given_back_for_another() {
+    let system = System::prepare(&[]).await;
+    let gate = &system.stores.gate;
+    let lost = gate.lock("l", Duration::from_secs(60)).await.unwrap().unwrap();
+    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let key = format!("{}lock:{{l}}", system.config.redis.prefix);
+    let _: () = redis::cmd("SET").arg(&key).arg("another").query_async(&mut connection).await.unwrap();
+    assert!(!lost.release().await.unwrap());
+    let holder: String = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
+    assert_eq!(holder, "another");
+    let _: () = redis::cmd("DEL").arg(&key).query_async(&mut connection).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_who_want_it_have_it_one_after_another_with_rising_tokens() {
+    let system = System::prepare(&[]).await;
+    let inside = Arc::new(AtomicUsize::new(0));
+    let tokens = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (gate, inside, tokens) = (system.stores.gate.clone(), Arc::clone(&inside), Arc::clone(&tokens));
+            tokio::spawn(async move {
+                let patient = Duration::from_secs(30);
+                let lock = gate.holder().lock_within("l", LEASE, patient).await.unwrap().expect("in its turn");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                tokens.lock().unwrap().push(lock.token());
+                sleep(Duration::from_millis(5)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                assert!(lock.release().await.unwrap());
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let tokens = tokens.lock().unwrap();
+    assert!(tokens.len() == 20 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_takes_again_what_it_has_and_the_last_handle_gives_it_back() {
+    let system = System::prepare(&[]).await;
+    let gate = &system.stores.gate;
+    let holder = gate.holder();
+    let outer = holder.lock("l", LEASE).await.unwrap().unwrap();
+    let inner = holder.clone().lock("l", LEASE).await.unwrap().expect("its own");
+    assert_eq!(outer.token(), inner.token());
+    assert!(outer.release().await.unwrap());
+    let stranger = gate.holder();
+    assert!(stranger.lock_within("l", LEASE, Duration::ZERO).await.unwrap().is_none(), "still held");
+    let token = inner.token();
+    assert!(inner.release().await.unwrap());
+    let next = stranger.lock_within("l", LEASE, Duration::ZERO).await.unwrap().expect("free");
+    assert!(next.token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_fails_once_loses_nothing_and_a_lease_that_ran_out_is_told() {
+    let servers = servers(1).await;
+    let gate = gate_over(&servers);
+    let lock = gate.lock("l", LEASE).await.unwrap().unwrap();
+    // Away while the first renewal is due, and back before the lease is over.
+    sleep(LEASE / 4).await;
+    servers[0].signal("STOP");
+    sleep(LEASE / 3).await;
+    servers[0].signal("CONT");
+    sleep(LEASE).await;
+    assert!(lock.still_held(), "one failure lost it");
+    assert!(gate.holder().lock_within("l", LEASE, Duration::ZERO).await.unwrap().is_none());
+    // Away for longer than a lease.
+    servers[0].signal("STOP");
+    let told = timeout(LEASE + Duration::from_millis(300), lock.lost()).await;
+    assert!(told.is_ok() && !lock.still_held(), "not told");
+    servers[0].signal("CONT");
+}
+
+/// F17.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_of_five_lock_servers_may_die_and_not_three() {
+    let mut servers = servers(5).await;
+    let (gate, other) = (gate_over(&servers), gate_over(&servers));
+    let mut last = FenceToken(0);
+    for dead in 0..3 {
+        if dead > 0 {
+            servers[dead - 1].kill();
+        }
+        let lock = gate.lock("l", LEASE).await.unwrap().expect("a majority is there");
+        assert!(lock.token() > last);
+        last = lock.token();
+        sleep(LEASE * 3 / 2).await;
+        assert!(lock.still_held(), "not renewed with {dead} dead");
+        assert!(other.lock("l", LEASE).await.unwrap().is_none(), "taken twice with {dead} dead");
+        assert!(lock.release().await.unwrap());
+    }
+    let lock = gate.lock("l", LEASE).await.unwrap().expect("a majority is there");
+    servers[2].kill();
+    assert!(timeout(LEASE + Duration::from_millis(300), lock.lost()).await.is_ok(), "believed without a majority");
+    let asked = Instant::now();
+    assert!(gate.lock("l", LEASE).await.is_err(), "granted by a minority");
+    assert!(asked.elapsed() < Duration::from_secs(1), "refused after {:?}", asked.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
+    let servers = servers(3).await;
+    let gate = gate_over(&servers);
+    let first = gate.lock("l", LEASE).await.unwrap().unwrap();
+    // As if its clock were a day ahead.
+    let ahead = first.token().0 + 86_400_000_000;
+    assert!(first.release().await.unwrap());
+    let fence = |server: &Server| redis::Client::open(server.url.as_str()).unwrap();
+    let mut connection = fence(&servers[0]).get_multiplexed_async_connection().await.unwrap();
+    redis::cmd("SET").arg("sk:lock:{l}:fence").arg(ahead).query_async::<()>(&mut connection).await.unwrap();
+    let high = gate.lock("l", LEASE).await.unwrap().unwrap();
+    assert!(high.token().0 > ahead);
+    let high = (high.token(), high.release().await.unwrap()).0;
+    let mut servers = servers;
+    servers[0].kill();
+    let next = gate.lock("l", LEASE).await.unwrap().expect("a majority is there");
+    assert!(next.token() > high, "{:?} after {high:?}", next.token());
+}
+
+/// Writes under a fence, as anything that writes under a lock does.
+async fn write(sql: &PgPool, token: FenceToken, who: &str) -> Result<(), LedgerError> {
+    let mut tx = sql.begin().await?;
+    fences::check(&mut tx, "l", token).await?;
+    sqlx::query("UPDATE written SET by = $1").bind(who).execute(&mut *tx).await?;
+    Ok(tx.commit().await?)
+}
+
+/// F16, I8.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
+    let system = System::prepare(&[]).await;
+    sqlx::raw_sql("CREATE TABLE written (by text); INSERT INTO written VALUES ('')")
+        .execute(&system.sql)
+        .await
+        .unwrap();
+    // This test again, in a process of its own: it takes the lock, says so, and writes when it is told to.
+    let mut sleeper = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "locks::a_process_that_holds_a_lock"])
+        .envs(&system.environment)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(sleeper.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.ends_with("held")), "it never held the lock");
+    signal(sleeper.id(), "STOP");
+    let patient = Duration::from_secs(10);
+    let lock = system.stores.gate.holder().lock_within("l", LEASE, patient).await.unwrap().expect("after its lease");
+    write(&system.sql, lock.token(), "heir").await.unwrap();
+    write(&system.sql, lock.token(), "heir, again").await.unwrap();
+    signal(sleeper.id(), "CONT");
+    sleeper.stdin.take().unwrap().write_all(b"write\n").unwrap();
+    let outcome = said.find(|line| line.contains("outcome")).expect("it said what came of it");
+    sleeper.wait().unwrap();
+    assert!(outcome.contains("still held: false") && outcome.contains("older than the newest seen"), "{outcome}");
+    let by: String = sqlx::query_scalar("SELECT by FROM written").fetch_one(&system.sql).await.unwrap();
+    assert_eq!(by, "heir, again");
+}
+
+#[ignore = "a process of the test above"]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_holds_a_lock() {
+    let environment: Environment = std::env::vars().collect();
+    if !environment.contains_key("SECKILL_REDIS__PREFIX") {
+        return; // started by hand
+    }
+    let config = Config::read(&environment).unwrap();
+    let lock = stores(&config).unwrap().gate.lock("l", LEASE).await.unwrap().expect("nobody has it");
+    let sql = PgPool::connect(&config.database.url).await.unwrap();
+    println!("\nheld");
+    let told = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await.unwrap();
+    assert!(told.is_some());
+    let held = lock.still_held();
+    let outcome = write(&sql, lock.token(), "sleeper").await.map_err(|error| error.to_string());
+    println!("\noutcome: {outcome:?}, still held: {held}");
+}

@@ -1,0 +1,152 @@
+//! Metrics, traces, and what must never be in a log.
+
+use std::process::Stdio;
+
+use reqwest::Client;
+use seckill::telemetry::METRICS;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::payments_and_callbacks;
+use crate::permits_and_policies::{Caller, a_day, policy, set};
+use crate::service_killed::{Process, free_address};
+use seckill_harness::{System, eventually, terms};
+
+/// What only trouble shows, or an outflow, or a shop that listens: other tests cause it.
+const IN_TROUBLE: [&str; 12] = [
+    "seckill_payment_wait_seconds",
+    "seckill_outflow_waiting",
+    "seckill_outflow_oldest_seconds",
+    "seckill_outflow_parked",
+    "seckill_outflow_total",
+    "seckill_order_events_total",
+    "seckill_holds_finished_total",
+    "seckill_holds_looked_into_total",
+    "seckill_drift_total",
+    "seckill_drift_units_total",
+    "seckill_policy_threshold",
+    "seckill_step_failures_total",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_stage_shows_its_figures_and_there_are_no_others() {
+    let settings = [("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "300"), ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0")];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(terms(2)).await;
+    let shop = Caller::new(&system, "shop").await;
+    set(&system, policy("shop", "login", a_day(1))).await;
+    shop.code(json!({ "app": "shop", "policy": "login" })).await;
+    for user in ["ann", "ben", "eve"] {
+        system.buy(&sale, user).send().await;
+    }
+    system.settled(&sale).await;
+    let order: String = system.get("/api/v1/orders", Some("ann")).await.1[0]["order_id"].as_str().unwrap().into();
+    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    let bens: String = system.get("/api/v1/orders", Some("ben")).await.1[0]["order_id"].as_str().unwrap().into();
+    payments_and_callbacks::paid(&system, bens.parse().unwrap(), "ben").await;
+    system.get("/api/v1/sales/424242", None).await;
+    let shown = || async {
+        let text = reqwest::get(system.url("/metrics")).await.unwrap().text().await.unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let names = lines.filter_map(|line| line.split(['{', ' ']).next());
+        let bare = |name: &str| {
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
+        };
+        let names: std::collections::BTreeSet<String> =
+            names.map(bare).filter(|name| name.starts_with("seckill_")).collect();
+        (names, text)
+    };
+    eventually(|| async {
+        let (names, _) = shown().await;
+        let wanted = METRICS.iter().map(|figure| figure.name).filter(|name| !IN_TROUBLE.contains(name));
+        let missing: Vec<_> = wanted.filter(|name| !names.contains(*name)).collect();
+        missing.is_empty().then_some(()).ok_or(format!("{missing:?}"))
+    })
+    .await;
+    let (names, text) = shown().await;
+    let undescribed: Vec<_> = names.iter().filter(|name| METRICS.iter().all(|figure| figure.name != **name)).collect();
+    assert!(undescribed.is_empty(), "{undescribed:?}");
+    for line in [
+        "seckill_answers_total{code=\"sold-out\"}",
+        "seckill_answers_total{code=\"accepted\"}",
+        "seckill_reads_total{level=\"filter\"}",
+    ] {
+        assert!(text.contains(line), "{line}");
+    }
+    // The same list for people.
+    let page = include_str!("../../docs/metrics.md");
+    for figure in METRICS {
+        let row = format!("| `{}` | {:?} | {} | {} |", figure.name, figure.sort, figure.labels, figure.means);
+        assert!(page.to_lowercase().contains(&row.to_lowercase()), "{row}");
+    }
+    system.finish().await;
+}
+
+/// Takes what is posted to it, and answers 200. Returns everything that it was sent.
+pub async fn collector() -> (String, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (sent, received) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut wire, _)) = listener.accept().await {
+            let sent = sent.clone();
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 65_536];
+                while let Ok(n @ 1..) = wire.read(&mut bytes).await {
+                    let _ = sent.send(bytes[..n].to_vec());
+                    let _ = wire.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+                }
+            });
+        }
+    });
+    (address, received)
+}
+
+/// An order's way can be followed, and A17: no secret, token or key is ever logged, and no line is made by a caller.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_can_be_traced_and_no_secret_is_logged() {
+    let mut system = System::prepare(&[]).await;
+    let (endpoint, mut received) = collector().await;
+    let address = free_address();
+    let folder = std::env::temp_dir().join(format!("seckill-{}", uuid::Uuid::new_v4().simple()));
+    let log = std::fs::File::create(&folder).unwrap();
+    let more = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ("RUST_LOG", "trace,h2=off,hyper=off"),
+        ("SECKILL_WORK__METRICS_BIND", "127.0.0.1:0"),
+    ];
+    let process = Process::start_with(&system, address, &more, Stdio::from(log)).ready(address).await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut click = system.buy_at(address, &sale, "ann").idempotent("a-key-that-nobody-should-see");
+    let token = click.token.clone().unwrap();
+    let order = click.clone().send().await.order_id();
+    click.path = format!("{}%0aforged%20line", sale.id);
+    click.send().await;
+    let forged = Client::new().get(format!("http://{address}/x%0aFORGED")).header("x-any", "FORGED").send().await;
+    assert_eq!(forged.unwrap().status(), 404);
+    let mut traced = Vec::new();
+    eventually(|| {
+        while let Ok(more) = received.try_recv() {
+            traced.extend(more);
+        }
+        let text = String::from_utf8_lossy(&traced).into_owned();
+        let found = ["purchase", "relay", "fulfil", order.as_str()].iter().all(|word| text.contains(word));
+        std::future::ready(found.then_some(()).ok_or(format!("{} bytes", text.len())))
+    })
+    .await;
+    system.settled(&sale).await;
+    process.end();
+    let log = std::fs::read_to_string(&folder).unwrap();
+    std::fs::remove_file(&folder).unwrap();
+    assert!(log.contains(&order), "the log says nothing of the order");
+    let secret = &system.environment["SECKILL_AUTH__JWT_SECRET"];
+    let signature = token.rsplit('.').next().unwrap();
+    for hidden in [secret, signature, &sale.key, "a-key-that-nobody-should-see"] {
+        assert!(!log.contains(hidden), "logged: {hidden}");
+    }
+    assert!(!log.lines().any(|line| line.starts_with("FORGED") || line.starts_with("forged")), "a caller wrote a line");
+    system.stop().await;
+    system.finish().await;
+}

@@ -1,0 +1,231 @@
+//! Server-sent events: a buyer follows an order.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use reqwest::{Client, Response, StatusCode};
+use seckill::domain::sale::NewSale;
+use serde_json::{Value, json};
+use sqlx::postgres::PgListener;
+
+use seckill_harness::{Sale, System, eventually, terms};
+
+/// One event: the step's number, and the order.
+type Event = (i64, Value);
+
+/// A stream that is read event by event.
+struct Reader {
+    response: Response,
+    text: String,
+}
+
+async fn ask(system: &System, at: SocketAddr, order: &str, user: &str, seen: Option<&str>) -> Response {
+    let request = Client::new().get(format!("http://{at}/api/v1/orders/{order}/events"));
+    let request = request.bearer_auth(system.token(user, 0));
+    let request = seen.into_iter().fold(request, |request, seen| request.header("Last-Event-ID", seen));
+    request.send().await.unwrap()
+}
+
+impl Reader {
+    fn of(response: Response) -> Self {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { response, text: String::new() }
+    }
+
+    async fn open(system: &System, at: SocketAddr, order: &str, seen: Option<&str>) -> Self {
+        Self::of(ask(system, at, order, "ann", seen).await)
+    }
+
+    /// The next event; none when the stream ends. Comments and the hint when to come again are passed over.
+    async fn next(&mut self) -> Option<Event> {
+        // For the event: a stream that says only that it lives would be read for ever.
+        tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("nothing came")
+    }
+
+    async fn read(&mut self) -> Option<Event> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+                if let Some(data) = field("data") {
+                    assert_eq!(field("event"), Some("status"));
+                    return Some((field("id")?.parse().unwrap(), serde_json::from_str(data).unwrap()));
+                }
+                continue;
+            }
+            let chunk = self.response.chunk().await.unwrap()?;
+            self.text += std::str::from_utf8(&chunk).unwrap();
+        }
+    }
+
+    async fn rest(mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+}
+
+fn statuses(events: &[Event]) -> Vec<&str> {
+    events.iter().map(|(_, order)| order["status"].as_str().unwrap()).collect()
+}
+
+async fn bought(system: &System, sale: &Sale, user: &str) -> String {
+    system.buy(sale, user).send().await.order_id()
+}
+
+/// From the ticket to the end, while other instances do what is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_is_told_once_and_in_order_wherever_it_was_made() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    let order = bought(&system, &sale, "ann").await;
+    let at = system.instances[0].address;
+    let mut early = Reader::open(&system, at, &order, None).await;
+    let (first, accepted) = early.next().await.unwrap();
+    assert_eq!((first, &accepted["status"]), (0, &json!("accepted")));
+
+    system.serve(true).await;
+    let (made, waiting) = early.next().await.unwrap();
+    assert_eq!(waiting["status"], "pending_payment");
+    assert_eq!(waiting, system.get(&format!("/api/v1/orders/{order}"), Some("ann")).await.1);
+    let late = Reader::open(&system, at, &order, None).await;
+    system.settled(&sale).await;
+
+    let elsewhere = format!("http://{}/api/v1/orders/{order}/cancel", system.instances[1].address);
+    let cancel = Client::new().post(elsewhere).bearer_auth(system.token("ann", 0));
+    assert_eq!(cancel.send().await.unwrap().status(), 200);
+    let (rest, all) = (early.rest().await, late.rest().await);
+    assert_eq!(statuses(&rest), ["cancelled"]);
+    assert_eq!(statuses(&all), ["pending_payment", "cancelled"]);
+    let (ended, cancelled) = &rest[0];
+    assert_eq!(cancelled["reason"], "by-buyer");
+    assert_eq!(*cancelled, system.get(&format!("/api/v1/orders/{order}"), Some("ann")).await.1);
+    assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [made, *ended]);
+
+    // Come again: behind what was seen, whatever has happened since; and what is not of this order counts as nothing.
+    for (seen, told) in [
+        ("0", vec!["pending_payment", "cancelled"]),
+        (made.to_string().as_str(), vec!["cancelled"]),
+        ("x", vec!["cancelled"]),
+        ("999999999", vec!["cancelled"]),
+    ] {
+        let again = Reader::open(&system, at, &order, Some(seen)).await.rest().await;
+        assert_eq!(statuses(&again), told, "{seen}");
+        assert!(again.iter().all(|(_, order)| order["status"] == "cancelled" || order.get("reason").is_none()));
+    }
+    let over = ask(&system, at, &order, "ann", Some(&ended.to_string())).await;
+    assert_eq!(over.status(), StatusCode::NO_CONTENT);
+    system.finish().await;
+}
+
+/// A crowd's orders, each followed by its buyer: nothing is left out, though steps commit out of their ids' order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_follows_its_orders_hears_everything() {
+    let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "7")]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(60)).await;
+    let at = system.instances[0].address;
+    let mut readers = Vec::new();
+    for n in 0..60 {
+        let user = format!("u{n}");
+        let order = bought(&system, &sale, &user).await;
+        let reader = Reader::of(ask(&system, at, &order, &user, None).await);
+        readers.push((user, order, tokio::spawn(reader.rest())));
+    }
+    system.serve(true).await;
+    system.serve(true).await;
+    for (user, order, _) in &readers {
+        let cancel = format!("/api/v1/orders/{order}/cancel");
+        eventually(|| async {
+            let (status, answer) = system.post(&cancel, user).await;
+            (status == 200).then_some(()).ok_or_else(|| answer.to_string())
+        })
+        .await;
+    }
+    for (user, _, reader) in readers {
+        let events = reader.await.unwrap();
+        assert_eq!(statuses(&events), ["accepted", "pending_payment", "cancelled"], "{user}");
+    }
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_followed_by_its_buyer_and_within_bounds() {
+    let system = System::start_with(&[("SECKILL_HTTP__STREAMS_MAX", "5")]).await;
+    let sale = system.create_sale(terms(5)).await;
+    let (order, other) = (bought(&system, &sale, "ann").await, bought(&system, &sale, "bob").await);
+    let at = system.instances[0].address;
+    let nobody = reqwest::get(system.url(&format!("/api/v1/orders/{order}/events"))).await.unwrap();
+    assert_eq!(nobody.status(), 401);
+    let missing = uuid::Uuid::new_v4().to_string();
+    for (order, user, status) in [(&order, "bob", 404), (&missing, "ann", 404), (&"x".to_owned(), "ann", 400)] {
+        assert_eq!(ask(&system, at, order, user, None).await.status(), status, "{user}, {order}");
+    }
+    system.settled(&sale).await;
+    // The fifth of one order ends the oldest, and no other.
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        open.push(Reader::open(&system, at, &order, None).await);
+    }
+    let fifth = Reader::open(&system, at, &order, None).await;
+    assert_eq!(statuses(&open.remove(0).rest().await), ["pending_payment"]);
+    let open_other = || async {
+        let stream = ask(&system, at, &other, "bob", None).await;
+        if stream.status() == 200 { Ok(stream) } else { Err(stream.status().to_string()) }
+    };
+    let _last = eventually(open_other).await;
+    let beyond = ask(&system, at, &other, "bob", None).await;
+    assert_eq!((beyond.status().as_u16(), beyond.headers().contains_key("retry-after")), (503, true));
+    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    for reader in open.into_iter().chain([fifth]) {
+        assert_eq!(statuses(&reader.rest().await), ["pending_payment", "cancelled"]);
+    }
+    // Who has gone makes room.
+    eventually(open_other).await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_stopped_does_not_wait_for_those_who_follow() {
+    let mut system = System::start().await;
+    let sale = system.create_sale(terms(1)).await;
+    let order = bought(&system, &sale, "ann").await;
+    system.settled(&sale).await;
+    let at = system.instances[0].address;
+    let mut reader = Reader::open(&system, at, &order, None).await;
+    assert_eq!(reader.next().await.unwrap().1["status"], "pending_payment");
+    let began = Instant::now();
+    let ((), rest) = tokio::join!(system.stop(), reader.rest());
+    assert!(rest.is_empty(), "{rest:?}");
+    // Well below http.shutdown_timeout_ms.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    system.finish().await;
+}
+
+/// Whatever changes an order says so at once: the poll of each second is only the net.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_rings() {
+    let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
+    let [patient, hasty] =
+        [system.create_sale(terms(1)).await, system.create_sale(NewSale { pay_within_ms: 2_000, ..terms(1) }).await];
+    let mut notices = PgListener::connect_with(&system.sql).await.unwrap();
+    notices.listen("seckill_orders").await.unwrap();
+    let mut rung = async |what: &str| {
+        let notice = tokio::time::timeout(Duration::from_secs(20), notices.recv()).await;
+        notice.unwrap_or_else(|_| panic!("nobody rang: {what}")).unwrap();
+    };
+    let order = bought(&system, &patient, "ann").await;
+    rung("made").await;
+    system.settled(&patient).await;
+    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    rung("cancelled").await;
+    bought(&system, &hasty, "ann").await;
+    rung("made").await;
+    rung("expired").await;
+    system.finish().await;
+}

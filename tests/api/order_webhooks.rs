@@ -1,0 +1,227 @@
+//! The shop hears of its orders: signed, in order, until it has heard.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use seckill::domain::ids::OrderId;
+use seckill::ledger::orders::webhook_events::EventOutcome;
+use seckill_webhook::{Secret, verify};
+use serde_json::json;
+
+use crate::service_killed::free_address;
+use seckill_harness::receiver::{Arrival, Receiver, Reply};
+use seckill_harness::{Sale, System, eventually, terms};
+
+const NEW: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const OLD: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+const KEYS: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+
+/// A shop's settings, with quick retries.
+fn listening<'a>(url: &'a str, max_attempts: &'a str) -> [(&'a str, &'a str); 5] {
+    [
+        ("SECKILL_SHOP__WEBHOOK_URL", url),
+        ("SECKILL_SHOP__WEBHOOK_SECRETS", KEYS),
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", max_attempts),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "20"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ]
+}
+
+async fn started(settings: &[(&str, &str)]) -> System {
+    let system = System::start_with(settings).await;
+    eventually(|| async {
+        let listens: bool = sqlx::query_scalar("SELECT listens FROM shop").fetch_one(&system.sql).await.unwrap();
+        listens.then_some(()).ok_or_else(|| "nobody listens".to_owned())
+    })
+    .await;
+    system
+}
+
+async fn all_told(system: &System) {
+    eventually(|| async {
+        let rows: Vec<(uuid::Uuid, i32, Option<String>)> =
+            sqlx::query_as("SELECT order_id, attempts, last_error FROM order_events")
+                .fetch_all(&system.sql)
+                .await
+                .unwrap();
+        rows.is_empty().then_some(()).ok_or_else(|| format!("{rows:?}"))
+    })
+    .await;
+}
+
+/// Buys, waits for the order, cancels it.
+async fn buy_and_cancel(system: &System, sale: &Sale, user: &str) -> String {
+    let order = system.buy(sale, user).send().await.order_id();
+    let cancel = format!("/api/v1/orders/{order}/cancel");
+    eventually(|| async {
+        let (status, answer) = system.post(&cancel, user).await;
+        (status == 200).then_some(()).ok_or_else(|| answer.to_string())
+    })
+    .await;
+    order
+}
+
+/// What arrived about an order: the types, as they came.
+fn about(arrivals: &[Arrival], order: &str) -> Vec<String> {
+    let of_order = arrivals.iter().filter(|arrival| arrival.body["data"]["order_id"] == order);
+    of_order.map(|arrival| arrival.body["type"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shop_that_fails_twice_hears_every_step_in_order_and_signed_by_both_keys() {
+    let receiver = Receiver::scripted(|_, before| Reply::status(if before < 2 { 503 } else { 204 }));
+    let system = started(&listening(&receiver.url(), "8")).await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut orders = Vec::new();
+    for user in ["u0", "u1", "u2", "u3", "u4"] {
+        orders.push(buy_and_cancel(&system, &sale, user).await);
+    }
+    all_told(&system).await;
+    let arrivals = receiver.seen();
+    for order in &orders {
+        let (made, gone) = ("order.pending_payment", "order.cancelled");
+        assert_eq!(about(&arrivals, order), [made, made, made, gone, gone, gone]);
+    }
+    let steps: Vec<(i64, uuid::Uuid, String)> =
+        sqlx::query_as("SELECT id, order_id, to_status FROM order_steps").fetch_all(&system.sql).await.unwrap();
+    assert_eq!((steps.len(), receiver.times().len()), (10, 10));
+    let now_s = chrono::Utc::now().timestamp();
+    for arrival in &arrivals {
+        let (id, at, signatures) = ("webhook-id", "webhook-timestamp", "webhook-signature");
+        let (id, at, signatures) = (arrival.header(id), arrival.header(at), arrival.header(signatures));
+        for key in [NEW, OLD] {
+            verify(&[Secret::parse(key).unwrap()], &id, &at, &signatures, &arrival.bytes, now_s).unwrap();
+        }
+        let data = &arrival.body["data"];
+        let named = |(step, order, _): &&(i64, uuid::Uuid, String)| id == format!("order_{order}_{step}");
+        let (_, order, status) = steps.iter().find(named).expect("the id of a step");
+        assert_eq!((&data["order_id"], &data["status"]), (&json!(order), &json!(status)));
+        assert_eq!(data["reason"].as_str(), (status == "cancelled").then_some("by-buyer"));
+        assert_eq!(
+            (&data["sale_id"], &data["quantity"], &data["amount_cents"]),
+            (&json!(sale.id), &json!(1), &json!(100))
+        );
+        chrono::DateTime::parse_from_rfc3339(arrival.body["timestamp"].as_str().unwrap()).unwrap();
+    }
+    system.finish().await;
+}
+
+/// What the shop does not take is parked, raises an alarm, and holds back what comes behind it of that order alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_parked_holds_back_its_own_order_until_it_is_sent_again() {
+    let well = Arc::new(AtomicBool::new(false));
+    let mended = Arc::clone(&well);
+    let receiver = Receiver::scripted(move |arrival, _| {
+        let refused = arrival.body["data"]["user_id"] == "ann" && !mended.load(Ordering::Relaxed);
+        // Where it points to is not gone to.
+        if refused { Reply { headers: "location: /elsewhere\r\n", ..Reply::status(302) } } else { Reply::OK }
+    });
+    let system = started(&listening(&receiver.url(), "2")).await;
+    let sale = system.create_sale(terms(5)).await;
+    let (ann, bob) = (buy_and_cancel(&system, &sale, "ann").await, buy_and_cancel(&system, &sale, "bob").await);
+    let parked = eventually(|| async {
+        let parked = system.stores.ledger.parked(10).await.unwrap();
+        let alarms = system.stores.ledger.alarms(10).await.unwrap();
+        let raised =
+            alarms.iter().any(|alarm| (alarm.kind.as_str(), alarm.subject.as_str()) == ("parked", "order_event"));
+        let heard = about(&receiver.seen(), &bob).len();
+        let there = raised && parked.len() == 1 && heard == 2;
+        there.then_some(parked.clone()).ok_or_else(|| format!("{parked:?} {alarms:?} {heard}"))
+    })
+    .await;
+    assert_eq!((parked[0].kind.as_str(), parked[0].user_id.as_str(), parked[0].attempts), ("order_event", "ann", 2));
+    assert!(parked[0].last_error.as_ref().unwrap().starts_with("302"));
+    assert_eq!(about(&receiver.seen(), &ann), ["order.pending_payment"; 2]);
+
+    well.store(true, Ordering::Relaxed);
+    assert_eq!(system.stores.ledger.unpark(&[parked[0].id + 1_000], "test").await.unwrap(), 0);
+    assert_eq!(system.stores.ledger.unpark(&[parked[0].id], "test").await.unwrap(), 1);
+    all_told(&system).await;
+    let (made, gone) = ("order.pending_payment", "order.cancelled");
+    assert_eq!(about(&receiver.seen(), &ann), [made, made, made, gone]);
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shop_that_is_not_there_is_waited_for_and_nothing_is_counted() {
+    let address = free_address();
+    let url = format!("http://{address}/take");
+    let system = started(&listening(&url, "1")).await;
+    let sale = system.create_sale(terms(5)).await;
+    let order = buy_and_cancel(&system, &sale, "ann").await;
+    // Tried several times over.
+    eventually(|| async {
+        let claims: Option<i32> =
+            sqlx::query_scalar("SELECT max(claims) FROM order_events").fetch_one(&system.sql).await.unwrap();
+        claims.is_some_and(|claims| claims > 2).then_some(()).ok_or_else(|| format!("{claims:?}"))
+    })
+    .await;
+    let receiver = Receiver::at(address, |_, _| Reply::OK);
+    all_told(&system).await;
+    assert_eq!(about(&receiver.seen(), &order), ["order.pending_payment", "order.cancelled"]);
+    system.finish().await;
+}
+
+/// Who took an event and died loses it to the next; and only from when somebody listens is anything kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_worker_took_comes_back() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    let ledger = &system.stores.ledger;
+    let mut orders = Vec::new();
+    for (user, listens) in [("ann", false), ("bob", true)] {
+        ledger.set_shop_listens(listens).await.unwrap();
+        let order = OrderId(system.buy(&sale, user).send().await.order_id().parse().unwrap());
+        ledger.fulfil(&[order]).await.unwrap();
+        orders.push(order);
+    }
+    assert!(ledger.cancel_by_buyer(orders[1], "bob").await.unwrap());
+    let lease = Duration::from_millis(1_500);
+    let taken = ledger.take_order_events(10, lease).await.unwrap();
+    assert_eq!(taken.events.len(), 1, "the second waits for the first: {taken:?}");
+    let dead = &taken.events[0];
+    assert_eq!((dead.order, dead.status.as_str()), (orders[1], "pending_payment"));
+    assert!(ledger.take_order_events(10, lease).await.unwrap().events.is_empty(), "it is somebody's");
+    let again = eventually(|| async {
+        let mut taken = ledger.take_order_events(10, lease).await.unwrap();
+        taken.events.pop().ok_or_else(|| "it has not come back".to_owned())
+    })
+    .await;
+    assert_eq!((again.order, again.step, again.attempts), (dead.order, dead.step, 0));
+    assert_eq!(ledger.order_event_told(dead).await.unwrap(), EventOutcome::Overtaken);
+    assert_eq!(ledger.order_event_told(&again).await.unwrap(), EventOutcome::ChannelReport { freed: 1 });
+    let last = ledger.take_order_events(10, lease).await.unwrap().events.remove(0);
+    assert_eq!((last.status.as_str(), last.reason.as_deref()), ("cancelled", Some("by-buyer")));
+    assert_eq!(ledger.order_event_told(&last).await.unwrap(), EventOutcome::ChannelReport { freed: 0 });
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM order_events").fetch_one(&system.sql).await.unwrap();
+    assert_eq!(left, 0);
+    system.finish().await;
+}
+
+#[cfg(feature = "failpoints")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_on_any_line_tells_the_shop_at_least_once_and_in_order() {
+    use crate::service_killed::Process;
+
+    for (place, first) in [("webhook.taken", 1), ("webhook.answered", 2)] {
+        let receiver = Receiver::start();
+        let system = System::prepare(&listening(&receiver.url(), "8")).await;
+        let address = free_address();
+        let dies = [("FAILPOINTS", format!("{place}=return"))];
+        let dies = dies.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let mut victim = Process::start_with(&system, address, &dies, std::process::Stdio::null()).ready(address).await;
+        let sale = system.create_sale(terms(5)).await;
+        let order = system.buy_at(address, &sale, "ann").send().await.order_id();
+        eventually(|| {
+            let ended = victim.has_ended();
+            async move { ended.then_some(()).ok_or_else(|| format!("{place} was not passed")) }
+        })
+        .await;
+        let _heir = Process::start_with(&system, address, &[], std::process::Stdio::null()).ready(address).await;
+        all_told(&system).await;
+        assert_eq!(about(&receiver.seen(), &order), vec!["order.pending_payment"; first], "{place}");
+        system.finish().await;
+    }
+}

@@ -1,0 +1,408 @@
+//! Payments, refunds, and callbacks that are forged, late, doubled or wrong. The bank here is the test itself, which signs
+//! as it likes; the sandbox plays in tests/money.
+
+use reqwest::Client;
+use seckill::domain::sale::NewSale;
+use seckill_webhook::{Secret, signed_headers};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::service_killed::Process;
+use seckill_harness::{Answer, Sale, System, eventually, terms};
+
+/// What the development mode's channel signs with.
+const SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
+const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+
+/// Something the bank says.
+#[derive(Clone)]
+pub struct Callback {
+    pub kind: &'static str,
+    pub data: Value,
+    pub id: String,
+    pub at_s: i64,
+    pub secret: &'static str,
+}
+
+impl Callback {
+    /// That a payment or refund has succeeded, or failed; `key` is ours.
+    pub fn of(kind: &'static str, key: Uuid, subject: (&str, Uuid), amount_cents: i64) -> Self {
+        let status = kind.split_once('.').unwrap().1;
+        let mut data =
+            json!({ "key": key, "id": "x_1", "status": status, "amount_cents": amount_cents, "currency": "CNY" });
+        data[subject.0] = json!(subject.1);
+        let (id, at_s) = (format!("msg_{}", Uuid::new_v4()), chrono::Utc::now().timestamp());
+        Self { kind, data, id, at_s, secret: SECRET }
+    }
+
+    pub fn body(&self) -> String {
+        json!({ "type": self.kind, "timestamp": "2026-01-01T00:00:00Z", "data": self.data }).to_string()
+    }
+
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        signed_headers(&Secret::parse(self.secret).unwrap(), &self.id, self.at_s, self.body().as_bytes())
+    }
+
+    pub async fn send(&self, system: &System) -> u16 {
+        self.send_as(system, self.body()).await
+    }
+
+    /// Signed as it is, and another body sent.
+    async fn send_as(&self, system: &System, body: String) -> u16 {
+        let mut request = Client::new().post(system.url("/api/v1/payments/callbacks/sandbox")).body(body);
+        for (name, value) in self.headers() {
+            request = request.header(name, value);
+        }
+        request.send().await.unwrap().status().as_u16()
+    }
+}
+
+/// A buyer's order that waits for payment.
+pub async fn order(system: &System, sale: &Sale, user: &str) -> Uuid {
+    let order = system.buy(sale, user).send().await.order_id().parse().unwrap();
+    eventually(|| async {
+        let status = status(system, order, user).await;
+        (status == "pending_payment").then_some(()).ok_or(status)
+    })
+    .await;
+    order
+}
+
+pub async fn post(system: &System, order: Uuid, what: &str, user: &str, body: Value) -> Answer {
+    let request = Client::new().post(system.url(&format!("/api/v1/orders/{order}/{what}")));
+    let response = request.bearer_auth(system.token(user, 0)).json(&body).send().await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    Answer { status, body: response.json().await.unwrap_or_default(), headers }
+}
+
+pub async fn pay(system: &System, order: Uuid, user: &str) -> Uuid {
+    let answer = post(system, order, "payments", user, json!({ "channel": "sandbox" })).await;
+    assert_eq!(answer.code(), "202", "{}", answer.body);
+    answer.body["payment_id"].as_str().unwrap().parse().unwrap()
+}
+
+/// Pays an order, as the bank would have it.
+pub async fn paid(system: &System, order: Uuid, user: &str) -> Uuid {
+    let payment = pay(system, order, user).await;
+    let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
+    assert_eq!(callback.send(system).await, 200);
+    payment
+}
+
+async fn status(system: &System, order: Uuid, user: &str) -> String {
+    system.get(&format!("/api/v1/orders/{order}"), Some(user)).await.1["status"].as_str().unwrap().to_owned()
+}
+
+async fn number(system: &System, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap()
+}
+
+async fn refund_key(system: &System, payment: Uuid) -> Uuid {
+    sqlx::query_scalar("SELECT key FROM refunds WHERE payment_id = $1")
+        .bind(payment)
+        .fetch_one(&system.sql)
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_paid_once_however_often_the_bank_says_so() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    let order = order(&system, &sale, "ann").await;
+    let payment = pay(&system, order, "ann").await;
+    assert_eq!(pay(&system, order, "ann").await, payment, "asked again, it is the same payment");
+    let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
+    // The same message ten times at once, and another one that says the same (F9).
+    let again = Callback { id: "msg_other".into(), ..callback.clone() };
+    let told = (0..10).map(|n| if n % 2 == 0 { callback.send(&system) } else { again.send(&system) });
+    assert_eq!(futures_util::future::join_all(told).await, [200; 10]);
+    assert_eq!(status(&system, order, "ann").await, "paid");
+    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 1);
+    for what in ["payments", "cancel"] {
+        let answer = post(&system, order, what, "ann", json!({ "channel": "sandbox" })).await;
+        assert_eq!(answer.code(), "409 illegal-state", "{what}");
+    }
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// F10.
+#[tokio::test(flavor = "multi_thread")]
+async fn money_for_an_order_that_is_cancelled_goes_back_and_wakes_nothing() {
+    let settings = [
+        ("SECKILL_PAYMENTS__WAIT_MS", "500"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
+        ("SECKILL_RECONCILE__SWEEP_GRACE_MS", "100"),
+    ];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 3_000, ..terms(2) }).await;
+    let (expires, cancels) = (order(&system, &sale, "ann").await, order(&system, &sale, "bob").await);
+    let late = [(expires, pay(&system, expires, "ann").await), (cancels, pay(&system, cancels, "bob").await)];
+    assert_eq!(post(&system, cancels, "cancel", "bob", json!({})).await.code(), "200");
+    eventually(|| async {
+        let status = status(&system, expires, "ann").await;
+        (status == "cancelled").then_some(()).ok_or(status)
+    })
+    .await;
+    for (order, payment) in late {
+        let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
+        for _ in 0..3 {
+            assert_eq!(callback.send(&system).await, 200);
+        }
+    }
+    assert_eq!(number(&system, "SELECT count(*) FROM refunds WHERE cause = 'order-ended'").await, 2);
+    assert_eq!(number(&system, "SELECT count(*) FROM outflow_items WHERE channel = 'refunds-sandbox'").await, 2);
+    assert_eq!(number(&system, "SELECT count(*) FROM orders WHERE status = 'cancelled'").await, 2);
+    for (_, payment) in late {
+        let key = refund_key(&system, payment).await;
+        let callback = Callback::of("refund.succeeded", key, ("payment_key", payment), 100);
+        assert_eq!([callback.send(&system).await, callback.send(&system).await], [200, 200]);
+    }
+    assert_eq!(number(&system, "SELECT count(*) FROM journal WHERE entry = 'refund'").await, 2);
+    assert_eq!((status(&system, expires, "ann").await.as_str(), system.stock(&sale).await), ("cancelled", 2));
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// Rule 8: who began to pay in time is not cancelled while the bank thinks, for a bounded time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_waits_for_a_payment_that_began_in_time() {
+    let settings = [
+        ("SECKILL_PAYMENTS__WAIT_MS", "8000"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
+        ("SECKILL_RECONCILE__SWEEP_GRACE_MS", "100"),
+    ];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 3_000, ..terms(3) }).await;
+    let (pays, fails) = (order(&system, &sale, "ann").await, order(&system, &sale, "bob").await);
+    let (paying, failing) = (pay(&system, pays, "ann").await, pay(&system, fails, "bob").await);
+    let overdue =
+        "SELECT count(*) FROM orders WHERE expires_at < now() - interval '500 ms' AND status = 'pending_payment'";
+    eventually(|| async {
+        let waiting = number(&system, overdue).await;
+        (waiting == 2).then_some(()).ok_or(format!("{waiting} wait"))
+    })
+    .await;
+    assert_eq!(Callback::of("payment.succeeded", paying, ("order_id", pays), 100).send(&system).await, 200);
+    assert_eq!(status(&system, pays, "ann").await, "paid");
+    // One that fails after the deadline leaves nothing to wait for.
+    assert_eq!(Callback::of("payment.failed", failing, ("order_id", fails), 100).send(&system).await, 200);
+    eventually(|| async {
+        let status = status(&system, fails, "bob").await;
+        (status == "cancelled").then_some(()).ok_or(status)
+    })
+    .await;
+    let early = "SELECT count(*) FROM orders WHERE status = 'cancelled' AND updated_at < expires_at + interval '7 s'";
+    assert_eq!(number(&system, early).await, 1, "it did not wait to the end");
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_declined_order_can_be_paid_again_and_money_that_comes_twice_goes_back() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(1)).await;
+    let order = order(&system, &sale, "ann").await;
+    let declined = pay(&system, order, "ann").await;
+    assert_eq!(Callback::of("payment.failed", declined, ("order_id", order), 100).send(&system).await, 200);
+    let second = paid(&system, order, "ann").await;
+    assert_ne!(second, declined);
+    assert_eq!(status(&system, order, "ann").await, "paid");
+    // The bank has thought better of the first one.
+    assert_eq!(Callback::of("payment.succeeded", declined, ("order_id", order), 100).send(&system).await, 200);
+    let refunded: Uuid = sqlx::query_scalar("SELECT payment_id FROM refunds WHERE cause = 'order-already-paid'")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!(refunded, declined);
+    assert_eq!(status(&system, order, "ann").await, "paid");
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// A payment that was given up before it was sent, of which the bank has heard all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(2)).await;
+    let maker = Process::work(&system, "relay,fulfil,release");
+    let orders = [order(&system, &sale, "ann").await, order(&system, &sale, "bob").await];
+    for ((order, user), kind) in orders.into_iter().zip(["ann", "bob"]).zip(["payment.failed", "payment.succeeded"]) {
+        let payment = pay(&system, order, user).await;
+        assert_eq!(post(&system, order, "cancel", user, json!({})).await.code(), "200");
+        let given_up = "SELECT count(*) FROM payments WHERE status = 'abandoned'";
+        assert!(number(&system, given_up).await > 0, "nothing was sent");
+        let callback = Callback::of(kind, payment, ("order_id", order), 100);
+        assert_eq!([callback.send(&system).await, callback.send(&system).await], [200, 200], "{kind}");
+        let refunds = i64::from(kind == "payment.succeeded");
+        assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, refunds, "{kind}");
+    }
+    system.settled(&sale).await;
+    drop(maker);
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refunded_unit_is_sold_again_or_kept_as_the_sale_says() {
+    let system = System::start().await;
+    for keeps in [false, true] {
+        let sale = system.create_sale(NewSale { refund_returns_stock: !keeps, ..terms(1) }).await;
+        let order = order(&system, &sale, "ann").await;
+        let refund = |user| post(&system, order, "refunds", user, json!({ "reason": "too small" }));
+        assert_eq!(refund("ann").await.code(), "409 illegal-state", "nothing is paid yet");
+        let payment = paid(&system, order, "ann").await;
+        assert_eq!(refund("bob").await.code(), "404 unknown-order");
+        let asked = refund("ann").await;
+        assert_eq!((asked.code().as_str(), &asked.body["status"]), ("202", &json!("requested")));
+        assert_eq!(refund("ann").await.body["refund_id"], asked.body["refund_id"], "asked again, it is the same");
+        assert_eq!(status(&system, order, "ann").await, "refunding");
+        system.settled(&sale).await;
+        let key = refund_key(&system, payment).await;
+        let callback = Callback::of("refund.succeeded", key, ("payment_key", payment), 100);
+        assert_eq!([callback.send(&system).await, callback.send(&system).await], [200, 200]);
+        assert_eq!(status(&system, order, "ann").await, "refunded");
+        assert_eq!(refund("ann").await.code(), "409 illegal-state");
+        system.settled(&sale).await;
+        let left = i64::from(!keeps);
+        assert_eq!((system.stock(&sale).await, system.available(&sale).await), (left, Some(left)));
+        let books = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1";
+        assert_eq!(system.count(books, &sale).await, 3);
+        // Whoever had his money back may buy again, if there is something to buy.
+        let again = system.buy(&sale, "ann").send().await;
+        assert_eq!(again.code(), if keeps { "409 sold-out" } else { "202" });
+    }
+    system.finish().await;
+}
+
+/// A2: forged, stale, written anew, by a key that has been retired, replayed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
+    let secrets = format!("{OTHER},{SECRET}");
+    let system = System::start_with(&[("SECKILL_CHANNELS__SANDBOX__SECRETS", &secrets)]).await;
+    let sale = system.create_sale(terms(5)).await;
+    let order = order(&system, &sale, "ann").await;
+    let payment = pay(&system, order, "ann").await;
+    let good = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
+    let retired = Callback { secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", ..good.clone() };
+    let stale = Callback { at_s: good.at_s - 310, ..good.clone() };
+    let early = Callback { at_s: good.at_s + 310, ..good.clone() };
+    for bad in [retired, stale, early] {
+        assert_eq!(bad.send(&system).await, 401);
+    }
+    let spaced = good.body().replace("\":", "\": ");
+    assert_eq!(good.send_as(&system, spaced).await, 401, "the same JSON, written anew");
+    let unsigned = Client::new().post(system.url("/api/v1/payments/callbacks/sandbox")).body(good.body());
+    assert_eq!(unsigned.send().await.unwrap().status(), 401);
+    let elsewhere = Client::new().post(system.url("/api/v1/payments/callbacks/nobank")).body(good.body());
+    assert_eq!(elsewhere.send().await.unwrap().status(), 404);
+    assert_eq!(status(&system, order, "ann").await, "pending_payment");
+    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 0);
+    // Both keys live while they are changed; a replay has no effect.
+    assert_eq!(good.send(&system).await, 200);
+    let new_key = Callback { secret: OTHER, ..good.clone() };
+    assert_eq!([new_key.send(&system).await, good.send(&system).await], [200, 200]);
+    assert_eq!(status(&system, order, "ann").await, "paid");
+    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 1);
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// A3: what does not fit is set aside, and an alarm says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callback_about_another_amount_currency_or_order_changes_nothing() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    let (order, other) = (order(&system, &sale, "ann").await, order(&system, &sale, "bob").await);
+    let payment = pay(&system, order, "ann").await;
+    let good = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut bad = Callback { id: format!("msg_{}", Uuid::new_v4()), ..good.clone() };
+        change(&mut bad.data);
+        bad
+    };
+    let wrong = [
+        with(&|data| data["amount_cents"] = json!(1)),
+        with(&|data| data["currency"] = json!("EUR")),
+        with(&|data| data["order_id"] = json!(other)),
+        with(&|data| data["key"] = json!(Uuid::new_v4())),
+        with(&|data| *data = json!({ "nothing": "of that" })),
+        with(&|data| data["amount_cents"] = json!("100\u{0}")),
+    ];
+    for bad in &wrong {
+        assert_eq!([bad.send(&system).await, bad.send(&system).await], [422, 422], "{}", bad.data);
+    }
+    assert_eq!(number(&system, "SELECT count(*) FROM callbacks_set_aside").await, 6, "each once");
+    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 0);
+    assert_eq!(status(&system, order, "ann").await, "pending_payment");
+    let alarm = "SELECT count(*) FROM alarms WHERE kind = 'set-aside' AND cleared_at IS NULL";
+    eventually(|| async {
+        let alarms = number(&system, alarm).await;
+        (alarms == 1).then_some(()).ok_or(format!("{alarms} alarms"))
+    })
+    .await;
+    assert_eq!(good.send(&system).await, 200, "the right one is taken all the same");
+    assert_eq!(status(&system, order, "ann").await, "paid");
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_pays_what_is_not_his_or_not_to_be_paid() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(2)).await;
+    let accepted: Uuid = system.buy(&sale, "ann").send().await.order_id().parse().unwrap();
+    let sandbox = || json!({ "channel": "sandbox" });
+    for what in ["payments", "refunds"] {
+        let body = if what == "payments" { sandbox() } else { json!({ "reason": "" }) };
+        assert_eq!(post(&system, accepted, what, "ann", body.clone()).await.code(), "409 order-not-ready");
+        assert_eq!(post(&system, accepted, what, "bob", body.clone()).await.code(), "404 unknown-order");
+        assert_eq!(post(&system, Uuid::new_v4(), what, "ann", body).await.code(), "404 unknown-order");
+        for bad in [json!({}), json!({ "channel": 5 }), json!({ "reason": "a\nb" }), json!({ "reason": 5, "more": 1 })]
+        {
+            assert_eq!(post(&system, accepted, what, "ann", bad).await.code(), "400 invalid-request");
+        }
+    }
+    let nowhere = post(&system, accepted, "payments", "ann", json!({ "channel": "nobank" })).await;
+    assert_eq!(nowhere.code(), "400 invalid-request");
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!(post(&system, accepted, "cancel", "ann", json!({})).await.code(), "200");
+    assert_eq!(post(&system, accepted, "payments", "ann", sandbox()).await.code(), "409 illegal-state");
+    assert_eq!(number(&system, "SELECT count(*) FROM payments").await, 0);
+    system.finish().await;
+}
+
+/// The schema holds what the code promises: psql is an interface too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schema_refuses_what_money_may_not_do() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(1)).await;
+    let order = order(&system, &sale, "ann").await;
+    paid(&system, order, "ann").await;
+    for (sql, constraint) in [
+        (
+            "UPDATE payments SET status = 'waiting', ask_at = now(), ended_at = NULL, pays = false",
+            "payments_legal_step",
+        ),
+        ("UPDATE payments SET amount_cents = 1", "payments_unchanging"),
+        ("UPDATE journal SET amount_cents = 1", "journal_append_only"),
+        ("DELETE FROM journal", "journal_append_only"),
+        (
+            "INSERT INTO journal (entry, subject, order_id, debit, credit, amount_cents, currency)
+             SELECT entry, subject, order_id, debit, credit, amount_cents, currency FROM journal",
+            "journal_once",
+        ),
+        (
+            "INSERT INTO payments (id, order_id, channel, amount_cents, currency, status, pays, ended_at)
+             SELECT gen_random_uuid(), order_id, channel, 100, 'CNY', 'succeeded', true, now() FROM payments",
+            "payments_one_pays",
+        ),
+    ] {
+        let error = sqlx::query(sql).execute(&system.sql).await.unwrap_err();
+        assert_eq!(error.as_database_error().and_then(|error| error.constraint()), Some(constraint), "{sql}");
+    }
+    system.settled(&sale).await;
+    system.finish().await;
+}

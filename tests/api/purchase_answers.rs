@@ -1,0 +1,192 @@
+//! Every answer of a purchase, as the contract says, and that refusals leave the stock alone.
+
+use serde_json::json;
+
+use seckill::domain::ids::Units;
+use seckill::domain::sale::NewSale;
+use seckill_harness::{System, terms};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    let answer = system.buy(&sale, "ann").idempotent("k1").send().await;
+    assert_eq!((answer.status, &answer.body["status"]), (202, &json!("accepted")), "{answer:?}");
+    let order = answer.order_id();
+    assert_eq!(answer.headers["location"], format!("/api/v1/orders/{order}"));
+    // At once, as an accepted purchase or already as an order.
+    let (status, listed) = system.get(&format!("/api/v1/orders?sale_id={}", sale.id), Some("ann")).await;
+    assert_eq!((status, listed[0]["order_id"].as_str()), (200, Some(order.as_str())));
+    system.settled(&sale).await;
+    let (status, shown) = system.get(&format!("/api/v1/orders/{order}"), Some("ann")).await;
+    assert_eq!((status, shown["status"].as_str()), (200, Some("pending_payment")));
+    assert_eq!((shown["quantity"].as_i64(), shown["amount_cents"].as_i64()), (Some(1), Some(100)));
+    assert!(shown["expires_at_ms"].as_i64() >= answer.body["expires_at_ms"].as_i64());
+    assert_eq!(system.get(&format!("/api/v1/orders/{order}"), Some("bob")).await.0, 404, "another's order");
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (4, Some(4)));
+
+    // The same key again: the same order, and how it stands now.
+    let again = system.buy(&sale, "ann").idempotent("k1").send().await;
+    assert_eq!(
+        (again.status, again.order_id(), &again.body["status"]),
+        (202, order.clone(), &json!("pending_payment"))
+    );
+    let other = system.buy(&sale, "ann").send().await;
+    assert_eq!((other.code(), other.order_id()), ("409 already-purchased".into(), order));
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_a_purchase_is_refused_and_changes_nothing() {
+    // Every one of these is one buyer's; the limit of five a minute is another test's.
+    let system = System::start_with(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
+    let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
+    let with = |body: serde_json::Value| system.buy(&sale, "ann").body(body);
+
+    for quantity in [json!(0), json!(-1), json!(1_u64 << 31), json!(1_u64 << 63), json!(1.5), json!("1e3"), json!(3)] {
+        let answer = with(json!({ "key": sale.key, "quantity": quantity })).send().await;
+        assert_eq!(answer.code(), "400 invalid-request", "{quantity}");
+    }
+    for body in ["", "{", "[]", "null", "{\"key\":1}", "{}", "{\"key\":\"\"}", "{\"key\":\"k\",\"qty\":1}"] {
+        assert_eq!(system.buy(&sale, "ann").body(body).send().await.code(), "400 invalid-request", "{body}");
+    }
+    let exponent = format!("{{\"key\":\"{}\",\"quantity\":1e0}}", sale.key);
+    assert_eq!(system.buy(&sale, "ann").body(exponent).send().await.code(), "400 invalid-request");
+    let deep = "[".repeat(5_000);
+    assert_eq!(system.buy(&sale, "ann").body(deep).send().await.code(), "400 invalid-request");
+    let huge = system.buy(&sale, "ann").body("x".repeat(10 << 20)).try_send().await;
+    // The connection may be cut before such a body has been sent whole.
+    assert!(huge.is_err() || huge.is_ok_and(|answer| answer.status == 413));
+
+    for path in ["0", "-1", "x", "1e3", "%27%3B--", "1%00", "9223372036854775808", &"1".repeat(4_000)] {
+        let mut click = system.buy(&sale, "ann");
+        click.path = path.to_owned();
+        assert_eq!(click.send().await.code(), "400 invalid-request", "{path}");
+    }
+    let mut unknown = system.buy(&sale, "ann");
+    unknown.path = "999999".into();
+    assert_eq!(unknown.send().await.code(), "404 unknown-sale");
+    for key in ["two words", "", &"k".repeat(201)] {
+        assert_eq!(system.buy(&sale, "ann").idempotent(key).send().await.code(), "400 invalid-request", "{key:?}");
+    }
+    for key in ["guess", &sale.waiting_key, "' OR 1=1", "{42}", "return redis.call('FLUSHALL')"] {
+        assert_eq!(with(json!({ "key": key })).send().await.code(), "403 wrong-key", "{key}");
+    }
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (5, Some(5)));
+    assert_eq!(system.orders(&sale).await, 0);
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_valid_token_buys() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    let good = system.token("ann", 0);
+    let (head, rest) = good.split_once('.').unwrap();
+    let (claims, signature) = rest.split_once('.').unwrap();
+    let none = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0"; // {"alg":"none","typ":"JWT"}
+    let forged = [
+        None,
+        Some(String::new()),
+        Some("nonsense".to_owned()),
+        Some(format!("{none}.{claims}.")),
+        Some(format!("{none}.{claims}.{signature}")),
+        Some(format!("{head}.{claims}.{}", signature.chars().rev().collect::<String>())),
+        Some(format!("{head}.{}.{signature}", &claims[1..])),
+    ];
+    for token in forged {
+        let mut click = system.buy(&sale, "ann");
+        click.token.clone_from(&token);
+        assert_eq!(click.send().await.code(), "401 unauthenticated", "{token:?}");
+    }
+    assert_eq!(system.get("/api/v1/orders", None).await.0, 401);
+    assert_eq!(system.available(&sale).await, Some(5));
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_window_the_level_and_the_pause_are_kept() {
+    let system = System::start().await;
+    let later = system.create_sale(NewSale { starts_in_ms: 600_000, ..terms(5) }).await;
+    let answer = system.buy(&later, "ann").send().await;
+    assert_eq!(answer.code(), "403 not-started");
+    let (_, state) = system.get(&format!("/api/v1/sales/{}/state", later.id), None).await;
+    assert_eq!((state["open"].as_bool(), state["key"].as_str()), (Some(false), Some(later.waiting_key.as_str())));
+
+    let over = system.create_sale(NewSale { starts_in_ms: -2_000, ends_in_ms: -1_000, ..terms(5) }).await;
+    assert_eq!(system.buy(&over, "ann").send().await.code(), "403 ended");
+
+    let members = system.create_sale(NewSale { min_level: 3, ..terms(5) }).await;
+    assert_eq!(system.buy(&members, "ann").send().await.code(), "403 level-too-low");
+    let mut member = system.buy(&members, "bob");
+    member.token = Some(system.token("bob", 3));
+    assert_eq!(member.send().await.code(), "202");
+
+    use seckill::domain::sale::SaleStatus::{Closed, Open, Paused};
+    let sale = system.create_sale(terms(5)).await;
+    let order = system.buy(&sale, "ann").idempotent("k").send().await.order_id();
+    for (status, code) in [(Paused, "503 temporarily-unavailable"), (Open, "202"), (Closed, "403 ended")] {
+        assert!(system.stores.set_sale_status(sale.id, status, "test").await.unwrap());
+        assert_eq!(system.buy(&sale, &format!("bob-{status}")).send().await.code(), code);
+        // A ticket's holder never hears of it.
+        let repeat = system.buy(&sale, "ann").idempotent("k").send().await;
+        assert_eq!((repeat.code(), repeat.order_id()), ("202".into(), order.clone()));
+    }
+    assert!(!system.stores.set_sale_status(sale.id, Open, "test").await.unwrap(), "closed is for good");
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_is_one_purchase() {
+    let system = System::start().await;
+    let sale = system.create_sale(NewSale { per_user: Units::parse(3).unwrap(), ..terms(50) }).await;
+    let two = json!({ "key": sale.key, "quantity": 2 });
+    let (one, same) = tokio::join!(
+        system.buy(&sale, "ann").idempotent("k").body(&two).send(),
+        system.buy(&sale, "ann").idempotent("k").body(&two).send()
+    );
+    assert_eq!((one.code(), same.code(), one.order_id()), ("202".into(), "202".into(), same.order_id()));
+    let mismatch = system.buy(&sale, "ann").idempotent("k").send().await;
+    assert_eq!(mismatch.code(), "422 idempotency-mismatch");
+    // Another buyer's key of the same text is another key.
+    let other = system.buy(&sale, "bob").idempotent("k").send().await;
+    assert_ne!(other.order_id(), one.order_id());
+    system.settled(&sale).await;
+    assert_eq!(system.stock(&sale).await, 47);
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_pages_and_methods_are_problems_too() {
+    let system = System::start().await;
+    let (status, body) = system.get("/api/v1/nothing", None).await;
+    assert_eq!((status, body["code"].as_str()), (404, Some("not-found")));
+    assert_eq!(system.get("/api/v1/sales/7", None).await.1["code"], "unknown-sale");
+    let (status, body) = system.get("/api/v1/sales/7/purchases", None).await;
+    assert_eq!((status, body["code"].as_str()), (405, Some("method-not-allowed")));
+    let (status, body) = system.get("/api/v1/orders?sale_id=1&sale_id=2", Some("ann")).await;
+    assert_eq!((status, body["code"].as_str()), (400, Some("invalid-request")));
+    assert_eq!(system.get("/healthz", None).await.0, 200);
+    assert!(system.get("/metrics", None).await.1.as_str().unwrap().contains("seckill_"));
+    let (_, time) = system.get("/api/v1/time", None).await;
+    assert!((time["now_ms"].as_i64().unwrap() - chrono::Utc::now().timestamp_millis()).abs() < 2_000);
+    system.finish().await;
+}
+
+/// Slow clients are cut off in time, and hold up nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "1500")]).await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut slow = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
+    let head = format!("POST /api/v1/sales/{}/purchases HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{", sale.id);
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let read = slow.read_to_string(&mut answer);
+    tokio::time::timeout(std::time::Duration::from_secs(10), read).await.expect("cut off").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    system.finish().await;
+}

@@ -1,0 +1,67 @@
+//! Limits: per buyer, per address, per sale. All are checked before any is counted.
+
+use futures_util::future::join_all;
+
+use seckill_harness::{System, terms};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buyer_has_five_a_minute_by_default_and_a_hundred_repeats_are_one_purchase() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    let answers = join_all((0..100).map(|_| system.buy(&sale, "ann").idempotent("k").send())).await;
+    let accepted: Vec<_> = answers.iter().filter(|answer| answer.status == 202).collect();
+    // A minute may turn over between them, at most once.
+    assert!(accepted.len() == 5 || accepted.len() == 10, "{}", accepted.len());
+    assert!(accepted.iter().all(|answer| answer.order_id() == accepted[0].order_id()));
+    for refused in answers.iter().filter(|answer| answer.status != 202) {
+        assert_eq!(refused.code(), "429 quota-exceeded");
+        let retry: u64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((1..=60).contains(&retry));
+        assert_eq!(refused.headers["ratelimit-policy"], "\"buyer\";q=5;w=60");
+        assert!(refused.headers["ratelimit"].to_str().unwrap().starts_with("\"buyer\";r=0;t="));
+    }
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (4, 1));
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_refused_by_one_limit_uses_up_nothing_of_another() {
+    let window = ("SECKILL_PURCHASE__ADDRESS_WINDOW_MS", "86400000");
+    let buyers = ("SECKILL_PURCHASE__BUYER_WINDOW_MS", "86400000");
+    let system = System::start_with(&[("SECKILL_PURCHASE__ADDRESS_LIMIT", "2"), window, buyers]).await;
+    let sale = system.create_sale(terms(50)).await;
+    let from = |user: &'static str, address: &'static str| system.buy(&sale, user).from(address).send();
+    assert_eq!(from("ann", "9.9.9.9").await.code(), "202");
+    assert_eq!(from("bob", "9.9.9.9").await.code(), "202");
+    for _ in 0..10 {
+        let refused = from("eve", "9.9.9.9").await;
+        assert_eq!(refused.code(), "429 quota-exceeded");
+        assert!(refused.headers["ratelimit"].to_str().unwrap().starts_with("\"address\""));
+    }
+    // Her five are all still hers, from elsewhere.
+    let elsewhere = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "1.1.1.5", "1.1.1.6"];
+    let answers = join_all(elsewhere.map(|address| from("eve", address))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 1, "{answers:?}");
+    // One IPv6 network is one caller.
+    assert_eq!(from("v61", "2001:db8::1").await.code(), "202");
+    assert_eq!(from("v62", "2001:db8::ffff").await.code(), "202");
+    assert_eq!(from("v63", "2001:db8::2:1").await.code(), "429 quota-exceeded");
+    assert_eq!(from("v63", "2001:db8:0:1::1").await.code(), "202");
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sale_itself_has_a_limit() {
+    let system =
+        System::start_with(&[("SECKILL_PURCHASE__SALE_LIMIT", "7"), ("SECKILL_PURCHASE__SALE_WINDOW_MS", "86400000")])
+            .await;
+    let sale = system.create_sale(terms(50)).await;
+    let users: Vec<String> = (0..20).map(|n| format!("u{n}")).collect();
+    let answers = join_all(users.iter().map(|user| system.buy(&sale, user).send())).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 7);
+    system.settled(&sale).await;
+    assert_eq!(system.stock(&sale).await, 43);
+    system.finish().await;
+}

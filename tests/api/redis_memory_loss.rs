@@ -1,0 +1,201 @@
+//! A Redis that has forgotten something sells nothing until it has been filled from the ledger.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use seckill_harness::{System, eventually, terms};
+
+/// A Redis server of the test's own, to be maltreated.
+struct OwnRedis {
+    child: Child,
+    port: u16,
+    folder: PathBuf,
+}
+
+impl OwnRedis {
+    async fn start() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let folder = std::env::temp_dir().join(format!("seckill-redis-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::create_dir(&folder).unwrap();
+        let mut own = Self { child: Self::spawn(port, &folder), port, folder };
+        own.answers().await;
+        own
+    }
+
+    fn spawn(port: u16, folder: &PathBuf) -> Child {
+        Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+            .args(["--appendfsync", "always", "--dir"])
+            .arg(folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    async fn answers(&mut self) {
+        eventually(|| async { self.ask(&["PING"]).await.map_err(|e| e.to_string()) }).await;
+    }
+
+    async fn ask(&self, words: &[&str]) -> redis::RedisResult<()> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port))?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut cmd = redis::cmd(words[0]);
+        cmd.arg(&words[1..]).query_async::<redis::Value>(&mut connection).await.map(drop)
+    }
+
+    /// Becomes a replica of that server, and waits until it has everything.
+    async fn follow(&self, master: &Self) {
+        self.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await.unwrap();
+        eventually(|| async {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
+            let mut connection = client.get_multiplexed_async_connection().await.map_err(|e| e.to_string())?;
+            let info: String =
+                redis::cmd("INFO").arg("replication").query_async(&mut connection).await.map_err(|e| e.to_string())?;
+            info.contains("master_link_status:up").then_some(()).ok_or(info)
+        })
+        .await;
+    }
+
+    /// Kills the server, cuts the end off what it had written, and starts it again.
+    async fn lose_last_writes(&mut self, share: f64) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let folder = self.folder.join("appendonlydir");
+        let log = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let log = log.into_iter().find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap();
+        let length = std::fs::metadata(&log).unwrap().len();
+        let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+        file.set_len((length as f64 * share) as u64).unwrap();
+        self.child = Self::spawn(self.port, &self.folder);
+        self.answers().await;
+    }
+}
+
+impl Drop for OwnRedis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+async fn system_on(redis: &OwnRedis) -> System {
+    let mut system = System::prepare(&[("REDIS_URL", &format!("redis://127.0.0.1:{}/", redis.port))]).await;
+    system.serve(true).await;
+    system
+}
+
+/// Buys for many, one after the other, until each has a definite answer; says who won.
+async fn all_buy(system: &System, sale: &seckill_harness::Sale, users: std::ops::Range<usize>) -> Vec<usize> {
+    let mut winners = Vec::new();
+    for n in users {
+        let (user, from) = (format!("u{n}"), format!("10.1.{}.{}", n / 250, n % 250));
+        let answer = eventually(|| async {
+            let answer = system.buy(sale, &user).idempotent("k").from(&from).send().await;
+            (answer.status != 503).then_some(answer.clone()).ok_or(answer.code())
+        })
+        .await;
+        match answer.code().as_str() {
+            "202" => winners.push(n),
+            "409 sold-out" => {}
+            other => panic!("{other}"),
+        }
+    }
+    winners
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flushall_and_script_flush_close_the_sale_until_it_is_filled() {
+    let redis = OwnRedis::start().await;
+    let system = system_on(&redis).await;
+    let sale = system.create_sale(terms(30)).await;
+    let mut winners = all_buy(&system, &sale, 0..10).await;
+    redis.ask(&["SCRIPT", "FLUSH"]).await.unwrap();
+    winners.extend(all_buy(&system, &sale, 10..20).await);
+    redis.ask(&["FLUSHALL"]).await.unwrap();
+    winners.extend(all_buy(&system, &sale, 20..40).await);
+    assert_eq!(winners.len(), 30);
+    system.settled(&sale).await;
+    assert_eq!(
+        (system.orders(&sale).await, system.stock(&sale).await, system.available(&sale).await),
+        (30, 0, Some(0))
+    );
+    // Tickets from before are known after.
+    assert_eq!(system.buy(&sale, "u3").idempotent("k").send().await.code(), "202");
+    system.finish().await;
+}
+
+/// F5 in small.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_writes_are_not_sold_again() {
+    let mut redis = OwnRedis::start().await;
+    let system = system_on(&redis).await;
+    let sale = system.create_sale(terms(60)).await;
+    let mut winners = all_buy(&system, &sale, 0..40).await;
+    assert_eq!(winners.len(), 40);
+    redis.lose_last_writes(0.5).await;
+    // The stock that the truncated log speaks of is more than there is; nobody gets to see it.
+    winners.extend(all_buy(&system, &sale, 40..80).await);
+    assert_eq!(winners.len(), 60);
+    system.settled(&sale).await;
+    let rejected = system.count("SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'", &sale).await;
+    assert_eq!((system.orders(&sale).await, rejected, system.stock(&sale).await), (60, 0, 0));
+    let epochs = system.count("SELECT epoch FROM sale_epochs WHERE sale_id = $1", &sale).await;
+    assert!(epochs >= 2, "it was filled anew");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    system.finish().await;
+}
+
+/// Somebody writes a stock figure into Redis: it is seen, an alarm is raised, and the sale is filled anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stock_that_does_not_add_up_is_found_and_filled_anew() {
+    let redis = OwnRedis::start().await;
+    let settings = [("REDIS_URL", format!("redis://127.0.0.1:{}/", redis.port))];
+    let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let mut system = System::prepare(&[settings[0], ("SECKILL_RECONCILE__DRIFT_INTERVAL_MS", "50")]).await;
+    system.serve(true).await;
+    let sale = system.create_sale(terms(30)).await;
+    assert_eq!(all_buy(&system, &sale, 0..10).await.len(), 10);
+    system.settled(&sale).await;
+    let key = format!("{}{{{}}}:sale", system.config.redis.prefix, sale.id);
+    redis.ask(&["HSET", &key, "stock", "25"]).await.unwrap();
+    eventually(|| async {
+        let available = system.available(&sale).await;
+        (available == Some(20)).then_some(()).ok_or(format!("{available:?}"))
+    })
+    .await;
+    system.settled(&sale).await;
+    let alarms: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE action = 'drift'")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!(alarms, 1);
+    system.finish().await;
+}
+
+/// A server that was demoted and promoted again still has the script in its cache, and the memory of somebody who had
+/// missed the last sales.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_comes_back_is_filled_before_it_sells() {
+    let (redis, replica) = (OwnRedis::start().await, OwnRedis::start().await);
+    let system = system_on(&redis).await;
+    let sale = system.create_sale(terms(30)).await;
+    assert_eq!(all_buy(&system, &sale, 0..10).await.len(), 10);
+    system.settled(&sale).await;
+    // The replica has all of this, and is then cut off.
+    replica.follow(&redis).await;
+    replica.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    assert_eq!(all_buy(&system, &sale, 10..25).await.len(), 15);
+    system.settled(&sale).await;
+    let epoch = "SELECT epoch FROM sale_epochs WHERE sale_id = $1";
+    let before = system.count(epoch, &sale).await;
+    redis.follow(&replica).await;
+    redis.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    assert_eq!(all_buy(&system, &sale, 25..60).await.len(), 5);
+    system.settled(&sale).await;
+    let rejected = system.count("SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'", &sale).await;
+    assert_eq!((system.orders(&sale).await, rejected), (30, 0));
+    assert!(system.count(epoch, &sale).await > before, "filled anew");
+    system.finish().await;
+}

@@ -1,0 +1,187 @@
+//! Reads that cost nothing: penetration, breakdown, and a filter that follows what comes and goes.
+
+use futures_util::future::join_all;
+
+use seckill_harness::{System, eventually, terms};
+
+/// How often PostgreSQL was asked for a product, or for anything but a heartbeat.
+async fn asked(system: &System, like: &str) -> i64 {
+    sqlx::query_scalar(
+        "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+         WHERE d.datname = current_database() AND query LIKE $1",
+    )
+    .bind(like)
+    .fetch_one(&system.sql)
+    .await
+    .unwrap()
+}
+
+async fn watch(system: &System) {
+    sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&system.sql).await.unwrap();
+}
+
+async fn docs(system: &System) -> usize {
+    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let pattern = format!("{}doc:*", system.config.redis.prefix);
+    let (mut cursor, mut found) = (0_u64, 0);
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
+        let (next, keys): (u64, Vec<String>) = scan.query_async(&mut connection).await.unwrap();
+        (cursor, found) = (next, found + keys.len());
+        if cursor == 0 {
+            return found;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_unknown_ids_reaches_neither_postgres_nor_redis() {
+    let system = System::start().await;
+    watch(&system).await;
+    system.create_sale(terms(5)).await;
+    for chunk in 0..30_i64 {
+        let unknown = (0..100).map(|n| 1_000_000_007 + (chunk * 100 + n) * 7_919);
+        let answers =
+            join_all(unknown.flat_map(|id| ["sales", "products"].map(|what| (what, id))).map(|(what, id)| {
+                let system = &system;
+                async move { system.get(&format!("/api/v1/{what}/{id}"), None).await.0 }
+            }))
+            .await;
+        assert!(answers.iter().all(|status| *status == 404));
+    }
+    // One in a thousand slips through the filter, to a null entry that soon goes.
+    let slipped = asked(&system, "%FROM products WHERE id = $1%").await
+        + asked(&system, "%FROM sales s JOIN products p%WHERE s.id = ANY($1)%").await;
+    assert!(slipped < 60, "{slipped} of 6000 reached PostgreSQL");
+    assert!(docs(&system).await < 60);
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster() {
+    let mut system = System::start().await;
+    system.serve(false).await;
+    watch(&system).await;
+    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Hot') RETURNING id")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    let urls = system.instances.iter().map(|i| format!("http://{}/api/v1/products/{id}", i.address));
+    let urls: Vec<String> = urls.collect();
+    // Known to both filters, and looked for by nobody yet.
+    let version = "SELECT version FROM catalog_version";
+    let version: i64 = sqlx::query_scalar(version).fetch_one(&system.sql).await.unwrap();
+    assert!(system.stores.ledger.everyone_has(version, std::time::Duration::from_secs(5)).await.unwrap());
+    let client = reqwest::Client::new();
+    let reads = (0..256).map(|n| client.get(&urls[n % 2]).send());
+    let answers = join_all(reads).await;
+    assert!(answers.into_iter().all(|answer| answer.unwrap().status() == 200));
+    assert_eq!(asked(&system, "%FROM products WHERE id = $1%").await, 1);
+    // A change is seen by both, although both remember.
+    sqlx::query("UPDATE products SET description = 'new' WHERE id = $1").bind(id).execute(&system.sql).await.unwrap();
+    for url in &urls {
+        eventually(|| async {
+            let text = client.get(url).send().await.unwrap().text().await.unwrap();
+            text.contains("new").then_some(()).ok_or(text)
+        })
+        .await;
+    }
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loader_that_died_holds_nobody_up_for_longer_than_its_lease() {
+    let system = System::start().await;
+    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Hot') RETURNING id")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let key = format!("{}lock:{{load:product:{id}}}", system.config.redis.prefix);
+    let _: () = redis::cmd("SET").arg(key).arg("dead").arg("PX").arg(2_000).query_async(&mut connection).await.unwrap();
+    let began = std::time::Instant::now();
+    let path = format!("/api/v1/products/{id}");
+    eventually(|| async {
+        let (status, body) = system.get(&path, None).await;
+        (status == 200).then_some(()).ok_or(format!("{status} {body}"))
+    })
+    .await;
+    assert!(began.elapsed().as_secs() < 6, "{:?}", began.elapsed());
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second() {
+    let mut system = System::start().await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    let seen = async |path: &str| {
+        let mut all = Vec::new();
+        for instance in &system.instances {
+            let url = format!("http://{}{path}", instance.address);
+            all.push(reqwest::get(url).await.unwrap().status().as_u16());
+        }
+        all
+    };
+    let path = format!("/api/v1/sales/{}", sale.id);
+    assert_eq!(seen(&path).await, [200, 200]);
+    assert!(system.stores.remove_sale(sale.id, "test").await.unwrap());
+    assert_eq!(seen(&path).await, [404, 404]);
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "404 unknown-sale");
+    // A sale that was bought in is not removed.
+    let bought = system.create_sale(terms(5)).await;
+    assert_eq!(system.buy(&bought, "ann").send().await.code(), "202");
+    assert!(!system.stores.remove_sale(bought.id, "test").await.unwrap());
+
+    // With notices cut, the poll finds it.
+    sqlx::raw_sql(
+        "CREATE OR REPLACE FUNCTION record_catalog_change() RETURNS trigger LANGUAGE plpgsql AS $$
+         DECLARE next bigint; BEGIN
+           UPDATE catalog_version SET version = version + 1 RETURNING version INTO next;
+           INSERT INTO catalog_changes (version, kind, id, removed)
+           VALUES (next, TG_ARGV[0], coalesce(NEW.id, OLD.id), TG_OP = 'DELETE'); RETURN NULL; END $$",
+    )
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Quiet') RETURNING id")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    eventually(|| async {
+        let all = seen(&format!("/api/v1/products/{id}")).await;
+        (all == [200, 200]).then_some(()).ok_or(format!("{all:?}"))
+    })
+    .await;
+    system.settled(&bought).await;
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_long_over_is_still_read_and_its_tickets_still_known() {
+    let system = System::start_with(&[
+        ("SECKILL_RECONCILE__RETIRE_AFTER_MS", "1500"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
+    ])
+    .await;
+    let sale = system.create_sale(seckill::domain::sale::NewSale { ends_in_ms: 1_000, ..terms(5) }).await;
+    let order = system.buy(&sale, "ann").idempotent("k").send().await.order_id();
+    system.settled(&sale).await;
+    eventually(|| async {
+        let view = system.stores.gate.sale_view(sale.id).await.unwrap();
+        view.is_none().then_some(()).ok_or(format!("{view:?}"))
+    })
+    .await;
+    let (status, shown) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
+    assert_eq!((status, shown["status"].as_str()), (200, Some("ended")));
+    let again = system.buy(&sale, "ann").idempotent("k").send().await;
+    assert_eq!((again.code(), again.order_id()), ("202".into(), order.clone()));
+    let other = system.buy(&sale, "ann").send().await;
+    assert_eq!((other.code(), other.order_id()), ("409 already-purchased".into(), order));
+    assert_eq!(system.buy(&sale, "bob").send().await.code(), "403 ended");
+    assert!(system.audit(&sale).await.unwrap().unwrap().held);
+    system.finish().await;
+}

@@ -1,0 +1,156 @@
+//! The whole service is killed in mid-rush, and started again (F1 to F3 as they come): every 202 has its order.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use seckill_load::{Buyer, Plan};
+
+use seckill_harness::{System, eventually, terms};
+
+/// A service in a process of its own, killed when it is dropped.
+pub struct Process {
+    child: Child,
+}
+
+impl Process {
+    fn start(system: &System, address: SocketAddr) -> Self {
+        Self::start_with(system, address, &[("RUST_LOG", "error")], Stdio::inherit())
+    }
+
+    /// Some of the workers alone.
+    pub fn work(system: &System, only: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        command.args(["work", "--only", only]).env_clear().envs(&system.environment).env("RUST_LOG", "error");
+        Self { child: command.stdout(Stdio::null()).spawn().unwrap() }
+    }
+
+    pub fn start_with(system: &System, address: SocketAddr, more: &[(&str, &str)], log: Stdio) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
+            .args(["serve", "--with-workers"])
+            .env_clear()
+            .envs(&system.environment)
+            .env("SECKILL_HTTP__BIND", address.to_string())
+            .envs(more.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { child }
+    }
+
+    /// A service whose clock is wrong by so much (`+1h`); how long a second lasts it knows.
+    pub fn start_wrong(system: &System, address: SocketAddr, offset: &str) -> Self {
+        let library = std::fs::read_dir("/usr/lib").unwrap().map(|folder| folder.unwrap().path());
+        let library = library.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|file| file.exists());
+        let library = library.expect("libfaketime, which ./dev test installs");
+        let more = [
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("FAKETIME", offset),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ("RUST_LOG", "error"),
+        ];
+        Self::start_with(system, address, &more, Stdio::inherit())
+    }
+
+    pub async fn ready(self, address: SocketAddr) -> Self {
+        let url = format!("http://{address}/readyz");
+        eventually(|| async {
+            let answer = reqwest::get(&url).await.map_err(|e| e.to_string())?;
+            answer.status().is_success().then_some(()).ok_or_else(|| answer.status().to_string())
+        })
+        .await;
+        self
+    }
+
+    /// Ends it in good order.
+    pub fn end(mut self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    #[cfg(feature = "failpoints")]
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// SIGKILL: nothing is said, nothing is finished.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
+    let system = System::prepare(&[]).await;
+    let address = free_address();
+    let mut process = Process::start(&system, address).ready(address).await;
+    let sale = system.create_sale(terms(400)).await;
+    // A rush of two seconds, so that each of the kills meets buyers under way.
+    let plan = Plan {
+        base: format!("http://{address}"),
+        sale_id: sale.id.get(),
+        buyers: 1_200,
+        rate: Some(600),
+        connections: 64,
+        ..Plan::default()
+    };
+    let buyers = (0..plan.identities()).map(|n| format!("u{n}"));
+    let buyers = buyers.map(|user| Buyer { token: system.token(&user, 0), user }).collect();
+    let rush = tokio::spawn(async move { seckill_load::run(&plan, buyers, false).await });
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        process.kill();
+        process = Process::start(&system, address).ready(address).await;
+    }
+    let report = rush.await.unwrap().unwrap();
+    assert_eq!(report.unanswered_users, Vec::<String>::new(), "{}", report.render_text());
+    system.settled(&sale).await;
+    assert_eq!(system.stock(&sale).await, 0, "{}", report.render_text());
+    assert_eq!(system.orders(&sale).await, 400);
+    for accepted in &report.accepted {
+        let found: Option<String> = sqlx::query_scalar("SELECT user_id FROM orders WHERE id = $1::uuid")
+            .bind(&accepted.order_id)
+            .fetch_optional(&system.sql)
+            .await
+            .unwrap();
+        assert_eq!(found.as_deref(), Some(accepted.user.as_str()));
+    }
+    process.kill();
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_whose_server_died_is_finished_by_the_reconciler() {
+    // The ledger is out of reach between the hold and its row: as if the process had died on that line.
+    let system = System::start_with(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")]).await;
+    let sale = system.create_sale(terms(3)).await;
+    sqlx::raw_sql("ALTER TABLE outbox RENAME TO hidden").execute(&system.sql).await.unwrap();
+    let answer = system.buy(&sale, "ann").idempotent("k").send().await;
+    assert_eq!(answer.code(), "503 temporarily-unavailable");
+    assert_eq!(system.available(&sale).await, Some(2), "the hold stays: forward only");
+    sqlx::raw_sql("ALTER TABLE hidden RENAME TO outbox").execute(&system.sql).await.unwrap();
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (1, 2));
+    let again = system.buy(&sale, "ann").idempotent("k").send().await;
+    assert_eq!((again.code(), &again.body["status"]), ("202".into(), &serde_json::json!("pending_payment")));
+    let repairs: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE action = 'finish holds'")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!(repairs, 1);
+    system.finish().await;
+}

@@ -1,0 +1,76 @@
+//! Stock that comes later: waves, each once, over refills too; and stock that is added.
+
+use futures_util::future::join_all;
+use seckill::domain::sale::{NewSale, Wave};
+
+use seckill_harness::{Sale, System, eventually, terms};
+
+async fn buyers(system: &System, sale: &Sale, prefix: &str, n: usize) -> usize {
+    let users: Vec<String> = (0..n).map(|n| format!("{prefix}{n}")).collect();
+    let answers = join_all(users.iter().map(|user| system.buy(sale, user).idempotent("k").send())).await;
+    answers.iter().filter(|answer| answer.status == 202).count()
+}
+
+/// As if Redis had forgotten the sale, at any moment.
+async fn force_refill(system: &System) {
+    sqlx::query("UPDATE sale_epochs SET run_id = NULL").execute(&system.sql).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_waves_over_refills_are_each_released_once() {
+    let system = System::start().await;
+    let wave = |after_ms, units| Wave { after_ms, units };
+    let sale = system.create_sale(NewSale { waves: vec![wave(1_500, 20), wave(3_000, 30)], ..terms(60) }).await;
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (10, Some(10)));
+    assert_eq!(buyers(&system, &sale, "first", 15).await, 10);
+    for released in [30, 60] {
+        force_refill(&system).await;
+        eventually(|| async {
+            force_refill(&system).await;
+            let left = system.stock(&sale).await + system.orders(&sale).await;
+            (left == released).then_some(()).ok_or(format!("{left} released"))
+        })
+        .await;
+        force_refill(&system).await;
+        // Who buys while it is filled is told to come again.
+        eventually(|| async {
+            let doubted = system.count("SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL", &sale);
+            (doubted.await == 0).then_some(()).ok_or("not filled again".to_owned())
+        })
+        .await;
+        system.settled(&sale).await;
+    }
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (50, Some(50)));
+    assert_eq!(buyers(&system, &sale, "then", 70).await, 50);
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 60));
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn added_stock_is_sold_to_those_who_were_told_sold_out() {
+    let system = System::start_with(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
+    let sale = system.create_sale(terms(2)).await;
+    assert_eq!(buyers(&system, &sale, "u", 5).await, 2);
+    let total = "SELECT total_stock FROM sales WHERE id = $1";
+    assert!(system.stores.add_stock(sale.id, 3, "test").await.unwrap());
+    assert_eq!(system.count(total, &sale).await, 5);
+    eventually(|| async {
+        let sold = buyers(&system, &sale, "u", 5).await;
+        (sold == 5).then_some(()).ok_or(format!("{sold} of 5 have theirs"))
+    })
+    .await;
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 5));
+    let unlimited = system.create_sale(terms(-1)).await;
+    assert!(!system.stores.add_stock(unlimited.id, 3, "test").await.unwrap());
+    system.finish().await;
+}
+
+#[test]
+fn waves_are_part_of_the_stock() {
+    let waves = |units| NewSale { waves: vec![Wave { after_ms: 0, units }], ..terms(10) };
+    assert!(waves(10).check().is_ok());
+    assert!(waves(11).check().is_err());
+    assert!(NewSale { waves: vec![Wave { after_ms: 0, units: 1 }], ..terms(-1) }.check().is_err());
+}

@@ -1,0 +1,189 @@
+//! What is counted of policies, thresholds that move, and alarms.
+
+use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill::domain::policy::{Name, NewPolicy, Range};
+use seckill::flow::policy_changes;
+use seckill_webhook::{Secret, verify};
+use serde_json::json;
+
+use crate::broken_network::wired;
+use crate::metrics_and_logs::collector;
+use crate::permits_and_policies::{Caller, a_day, policy, set};
+use seckill_harness::{System, eventually, terms};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_is_counted_by_the_second_and_by_the_minute() {
+    let system = System::start().await;
+    let shop = Caller::new(&system, "shop").await;
+    set(&system, policy("shop", "login", a_day(3))).await;
+    for _ in 0..10 {
+        shop.code(json!({ "app": "shop", "policy": "login" })).await;
+    }
+    let id: i64 = sqlx::query_scalar("SELECT id FROM policies").fetch_one(&system.sql).await.unwrap();
+    let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
+    eventually(|| async {
+        let [granted, refused, ..] = seckill::flow::policy_counts::recent(gate, id, 60).await.unwrap();
+        ((granted, refused) == (3, 7)).then_some(()).ok_or(format!("{granted} {refused}"))
+    })
+    .await;
+    // The minute is written when it is over: here a minute that was over long ago, twice.
+    let minute = gate.second().await.unwrap() / 60 - 2;
+    for _ in 0..2 {
+        gate.add_figures(minute * 60 + 7, ['g', 'r', 'w', 'f', 'o', 'e', 's'], &[(id, [5, 4, 3, 0, 0, 0, 0])])
+            .await
+            .unwrap();
+        seckill::flow::policy_counts::write_minutes(ledger, gate).await.unwrap();
+    }
+    let rows: Vec<(i64, i64, i64)> = sqlx::query_as(
+        "SELECT granted, refused, waited_ms FROM policy_minutes WHERE minute = to_timestamp($1::bigint * 60)",
+    )
+    .bind(minute)
+    .fetch_all(&system.sql)
+    .await
+    .unwrap();
+    assert_eq!(rows, [(10, 8, 6)]);
+    system.finish().await;
+}
+
+/// B10: slow calls move the threshold down, refusals while all is well move it up; never past floor and ceiling.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_threshold_moves_with_what_callers_report() {
+    let system = System::start_with(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "1000")]).await;
+    let shop = Caller::new(&system, "shop").await;
+    let windows = Parameters { limit: Some(60), window_ms: Some(100), ..Parameters::default() };
+    let algorithm = Algorithm::new(AlgorithmKind::FixedWindow, &windows).unwrap();
+    let range = Some(Range { floor: 20, ceiling: 100, target_ms: Some(50) });
+    set(&system, NewPolicy { range, ..policy("shop", "bank", algorithm) }).await;
+    let threshold =
+        || async { sqlx::query_scalar::<_, i64>("SELECT adapted FROM policies").fetch_one(&system.sql).await.unwrap() };
+    let call = |took_ms: u64| {
+        let shop = &shop;
+        async move {
+            let answer = shop.ask(json!({ "app": "shop", "policy": "bank" })).await;
+            if answer["code"] == 1 {
+                let give = json!({ "app": "shop", "policy": "bank", "lease": answer["lease"], "outcome": "ok", "took_ms": took_ms });
+                assert_eq!(shop.post("release", &give).await.0, 200);
+            }
+        }
+    };
+    eventually(|| async {
+        for _ in 0..15 {
+            call(500).await;
+        }
+        let at = threshold().await;
+        (at == 20).then_some(()).ok_or(format!("at {at}, the floor is 20"))
+    })
+    .await;
+    eventually(|| async {
+        futures_util::future::join_all((0..150).map(|_| call(1))).await;
+        let at = threshold().await;
+        (at > 20).then_some(()).ok_or(format!("at {at}, and all is well"))
+    })
+    .await;
+    let moves: Vec<(i64, i64)> = sqlx::query_as(
+        "SELECT (details->>'from')::bigint, (details->>'to')::bigint FROM audit_log
+         WHERE actor = 'controller' ORDER BY id",
+    )
+    .fetch_all(&system.sql)
+    .await
+    .unwrap();
+    assert_eq!(moves[..2], [(60, 42), (42, 30)]);
+    assert!(moves.iter().all(|(_, to)| (20..=100).contains(to)), "{moves:?}");
+    // What the owner sets holds until the next move begins from it.
+    set(&system, NewPolicy { range: None, ..policy("shop", "bank", algorithm) }).await;
+    let policy = system.stores.ledger.policies(Some(&Name::parse("shop", "app").unwrap())).await.unwrap().remove(0);
+    assert_eq!(policy.algorithm, algorithm);
+    system.finish().await;
+}
+
+/// B11: raised once, shown, and cleared by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn alarms_are_raised_once_and_clear_themselves() {
+    let (system, wire) = wired("REDIS_URL").await;
+    let open = |kind: &'static str| {
+        let system = &system;
+        async move {
+            let alarms = system.stores.ledger.alarms(100).await.unwrap();
+            let of_kind = alarms.iter().filter(|alarm| alarm.kind == kind);
+            (of_kind.clone().filter(|alarm| alarm.cleared_at.is_none()).count(), of_kind.count())
+        }
+    };
+    let shop = Caller::new(&system, "shop").await;
+    set(&system, policy("shop", "login", a_day(1))).await;
+    for n in 0..120 {
+        let key = format!("k{}", n % 2);
+        shop.code(json!({ "app": "shop", "policy": "login", "key": key })).await;
+    }
+    let sale = system.create_sale(terms(1)).await;
+    system.buy(&sale, "ann").send().await;
+    system.settled(&sale).await;
+    sqlx::query("UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'")
+        .execute(&system.sql)
+        .await
+        .unwrap();
+    wire.cut();
+    for kind in ["parked", "limiter-down"] {
+        eventually(|| async {
+            (open(kind).await == (1, 1)).then_some(()).ok_or(format!("{kind}: {:?}", open(kind).await))
+        })
+        .await;
+    }
+    wire.mend();
+    sqlx::query("UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'")
+        .execute(&system.sql)
+        .await
+        .unwrap();
+    for kind in ["parked", "limiter-down"] {
+        eventually(|| async {
+            (open(kind).await == (0, 1)).then_some(()).ok_or(format!("{kind}: {:?}", open(kind).await))
+        })
+        .await;
+    }
+    eventually(|| async { (open("refusals").await == (1, 1)).then_some(()).ok_or("no alarm for refusals".to_owned()) })
+        .await;
+    policy_changes::delete(
+        &system.stores.ledger,
+        &Name::parse("login", "name").unwrap(),
+        &[Name::parse("shop", "app").unwrap()],
+        "test",
+    )
+    .await
+    .unwrap();
+    eventually(|| async { (open("refusals").await == (0, 1)).then_some(()).ok_or("still there".to_owned()) }).await;
+    system.finish().await;
+}
+
+/// The webhook hears of both ends of an alarm, and can tell that it is us.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_hears_of_alarms_signed() {
+    let (url, mut received) = collector().await;
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let settings = [("SECKILL_ALARMS__WEBHOOK_URL", url.as_str()), ("SECKILL_ALARMS__WEBHOOK_SECRET", secret)];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(terms(1)).await;
+    system.buy(&sale, "ann").send().await;
+    system.settled(&sale).await;
+    let park = "UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'";
+    let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'";
+    for (sql, told) in [(park, "alarm.raised"), (mend, "alarm.cleared")] {
+        sqlx::query(sql).execute(&system.sql).await.unwrap();
+        let message = loop {
+            let message = String::from_utf8(received.recv().await.unwrap()).unwrap();
+            if message.contains("order_placed") {
+                break message;
+            }
+        };
+        let (head, body) = message.split_once("\r\n\r\n").unwrap();
+        let header = |name: &str| {
+            let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+            fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).unwrap().1
+        };
+        let keys = [Secret::parse(secret).unwrap()];
+        let (id, at, signature) = (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
+        let now_s = chrono::Utc::now().timestamp();
+        verify(&keys, id, at, signature, body.as_bytes(), now_s).unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&body["type"], &body["data"]["kind"]), (&json!(told), &json!("parked")));
+    }
+    system.finish().await;
+}

@@ -1,0 +1,88 @@
+//! F9, F18: a bank that does everything wrong that a bank can do, and workers that die on the way.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+use crate::world::{Rates, Worker, World, long};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
+    let seed = std::env::var("SECKILL_TEST_SEED").map_or(7, |seed| seed.parse().unwrap());
+    let orders = if long() { 2_000 } else { 200 };
+    let world = World::with_orders(orders, &Rates { pay: 200, refund: 50 }, false, &[]).await;
+    world
+        .bank
+        .switch(json!({
+            "seed": seed, "slow_ms": 30, "fail_permille": 50, "lost_answer_permille": 100, "decline_permille": 100,
+            "repeat_callbacks": 2, "callback_delay_ms": 400, "shuffle_callbacks": true,
+            "drop_callbacks_permille": 200, "wrong_amount_permille": 50, "confirm_ms": 50,
+        }))
+        .await;
+    let mut dice = StdRng::seed_from_u64(seed);
+    let mut workers = world.workers(3).await;
+    // Everybody pays; every fifth cancels soon after, every fifth of the others wants the money back.
+    let pauses: Vec<u64> = (0..orders).map(|_| dice.random_range(0..1_500)).collect();
+    let buying = async {
+        let buyers = stream::iter(pauses.iter().enumerate()).map(|(buyer, pause_ms)| {
+            let world = &world;
+            async move {
+                assert_eq!(world.pay(buyer).await, 202);
+                if buyer % 5 == 0 {
+                    tokio::time::sleep(Duration::from_millis(*pause_ms)).await;
+                    world.ask(buyer, "cancel", json!({})).await;
+                } else if buyer % 5 == 1 {
+                    tokio::time::sleep(Duration::from_millis(1_500 + pause_ms)).await;
+                    world.ask(buyer, "refunds", json!({ "reason": "second thoughts" })).await;
+                }
+            }
+        });
+        buyers.buffer_unordered(64).collect::<()>().await;
+    };
+    let mut deaths = 0;
+    let killing = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(dice.random_range(200..900))).await;
+            let victim = dice.random_range(0..workers.len());
+            workers[victim] = Worker::start(&world.system); // the old one is killed with its last owner
+            deaths += 1;
+        }
+    };
+    tokio::select! {
+        () = buying => {}
+        () = killing => {}
+    }
+    let least = if long() { 30 } else { 5 };
+    while deaths < least {
+        tokio::time::sleep(Duration::from_millis(dice.random_range(200..900))).await;
+        let victim = dice.random_range(0..workers.len());
+        workers[victim] = Worker::start(&world.system);
+        deaths += 1;
+    }
+    world.money_rests().await;
+    let (paid, declined, refunded) = (
+        world.count("SELECT count(*) FROM payments WHERE status = 'succeeded'").await,
+        world.count("SELECT count(*) FROM payments WHERE status = 'failed'").await,
+        world.count("SELECT count(*) FROM refunds WHERE status = 'succeeded'").await,
+    );
+    let aside = world.count("SELECT count(*) FROM callbacks_set_aside").await;
+    let refused = world.count("SELECT count(*) FROM refunds WHERE status = 'failed'").await;
+    eprintln!(
+        "seed {seed}: {paid} succeeded, {declined} declined, {refunded} refunded, {refused} refunds declined; {aside} callbacks set aside; {deaths} deaths"
+    );
+    assert!(paid > 0 && declined > 0 && refunded > 0);
+    // What the bank declined to give back is tried again by hand, when it is well again.
+    world.bank.switch(json!({ "decline_permille": 0, "fail_permille": 0, "lost_answer_permille": 0 })).await;
+    let failed: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT id FROM refunds WHERE status = 'failed'")
+        .fetch_all(&world.system.sql)
+        .await
+        .unwrap();
+    for refund in failed {
+        assert!(world.system.stores.ledger.retry_refund(refund, "test").await.unwrap());
+    }
+    world.money_rests().await;
+    world.audited().await;
+}

@@ -1,0 +1,152 @@
+//! Exactly so many per second at the receiver, whatever happens to the workers (B4, I5, F19).
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use seckill::domain::outflow::Pace;
+
+use crate::worker_processes::{JITTER_MS, Machine, Worker, Works, long, pass};
+use seckill_harness::eventually;
+use seckill_harness::receiver::Receiver;
+
+/// How idle a machine must have been, in per cent, to be asked for 95 % of the slots: where others take the processors,
+/// workers come too late, and give slots up rather than send too close. That they never send too close is asked always.
+const IDLE: f64 = 25.0;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A channel's receiver, and what it must see.
+struct Side {
+    channel: &'static str,
+    rate: u32,
+    receiver: Receiver,
+}
+
+impl Side {
+    async fn open(works: &Works, channel: &'static str, rate: u32) -> Self {
+        let receiver = Receiver::start();
+        works.channel(channel, rate, &receiver).await;
+        works.backlog(channel, 40, rate.cast_signed() * 300).await;
+        Self { channel, rate, receiver }
+    }
+
+    fn stamps(&self) -> Vec<Instant> {
+        let mut stamps: Vec<Instant> = self.receiver.seen().iter().map(|arrival| arrival.at).collect();
+        stamps.sort_unstable();
+        stamps
+    }
+
+    /// In no second, wherever it begins, more arrivals than the rate.
+    fn assert_never_more(&self) {
+        let (stamps, rate) = (self.stamps(), self.rate as usize);
+        let closest = stamps.windows(rate + 1).map(|w| w[rate] - w[0]).min().unwrap();
+        eprintln!("{}: {} arrivals, any {} of them within {closest:?}", self.channel, stamps.len(), rate + 1);
+        assert!(closest > SECOND, "{} arrivals within {closest:?}", rate + 1);
+    }
+
+    /// What became of the slots between the first arrival after one moment and another moment.
+    fn used(&self, after: Instant, to: Instant) -> Usage {
+        let used: Vec<Instant> = self.stamps().into_iter().filter(|at| (after..to).contains(at)).collect();
+        let gap_us = Pace::parse(self.rate.into(), JITTER_MS).unwrap().gap_us();
+        let (first, last) = (used[0], used[used.len() - 1]);
+        // The slot in which the clock was stopped had no time to be used.
+        let cut = to - last < Duration::from_micros(gap_us.unsigned_abs()).mul_f64(1.2);
+        let seconds = (if cut { last } else { to } - first).as_secs_f64();
+        let usage = Usage { used: used.len() - 1, slots: seconds * 1e6 / gap_us as f64, seconds };
+        eprintln!("{}: {usage:.1?}", self.channel);
+        usage
+    }
+
+    async fn first_after(&self, after: Instant) {
+        eventually(|| async {
+            let came = self.stamps().into_iter().any(|at| at > after);
+            came.then_some(()).ok_or_else(|| "nothing has arrived".to_owned())
+        })
+        .await;
+    }
+}
+
+/// What became of a channel's slots, from one arrival to another.
+#[derive(Debug)]
+struct Usage {
+    used: usize,
+    slots: f64,
+    seconds: f64,
+}
+
+fn assert_used(side: &Side, phases: &[Usage], idle: f64) {
+    let used = phases.iter().map(|u| u.used).sum::<usize>() as f64;
+    let (slots, seconds) = (phases.iter().map(|u| u.slots).sum::<f64>(), phases.iter().map(|u| u.seconds).sum::<f64>());
+    let (share, of_rate) = (100.0 * used / slots, 100.0 * used / seconds / f64::from(side.rate));
+    eprintln!("{}: {used} of {slots:.1} slots, {share:.1} %; {of_rate:.1} % of the rate", side.channel);
+    if idle < IDLE {
+        return eprintln!("NOT JUDGED: this machine was too busy");
+    }
+    // A minute is judged to the letter; a few seconds beside other tests are given slack.
+    let due = if long() { 95.0 } else { 80.0 };
+    assert!(share >= due, "{used} of {slots:.1} slots, on a machine that was {idle:.0} % idle");
+}
+
+/// Kills workers at random for a while, and starts others.
+async fn kill_at_random(works: &Works, workers: &mut [Worker], seconds: f64, dice: &mut StdRng) {
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    while Instant::now() < until {
+        pass(dice.random_range(0.3..1.0)).await;
+        let victim = dice.random_range(0..workers.len());
+        workers[victim].kill();
+        workers[victim] = Worker::start(&works.environment, None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and_restarted() {
+    let (run_s, pause_s) = if long() { (60.0, 60.0) } else { (6.0, 2.0) };
+    let seed = rand::random();
+    let mut dice = StdRng::seed_from_u64(seed);
+    eprintln!("seed {seed}");
+    let works = Works::prepare(&[]).await;
+    let mut workers = works.workers(20).await;
+    let sides = [Side::open(&works, "refunds", 1).await, Side::open(&works, "payments", 50).await];
+    let (machine, mut phases) = (Machine::now(), [Vec::new(), Vec::new()]);
+    let mut judge = |since: Instant| {
+        for (side, phases) in sides.iter().zip(&mut phases) {
+            phases.push(side.used(since, Instant::now()));
+        }
+    };
+
+    let begun = Instant::now();
+    kill_at_random(&works, &mut workers, run_s, &mut dice).await;
+    judge(begun);
+
+    for side in &sides {
+        assert!(works.ledger.pause_outflow(side.channel, true, "test").await.unwrap());
+    }
+    pass(0.5).await; // what has a slot goes
+    let paused = Instant::now();
+    pass(pause_s).await;
+    for side in &sides {
+        assert_eq!(side.stamps().into_iter().filter(|at| *at > paused).count(), 0, "sent while paused");
+        assert!(works.ledger.pause_outflow(side.channel, false, "test").await.unwrap());
+    }
+    let resumed = Instant::now();
+    pass(run_s / 2.0).await;
+    judge(resumed);
+
+    // Nobody is left for a while, and then everybody is back.
+    workers.iter_mut().for_each(Worker::kill);
+    pass(pause_s / 2.0).await;
+    let workers = works.workers(20).await;
+    let back = Instant::now();
+    for side in &sides {
+        side.first_after(back).await;
+    }
+    pass(run_s / 2.0).await;
+    judge(back);
+    drop(workers);
+    let idle = machine.idle_since();
+    eprintln!("idle: {idle:.0} %");
+    for (side, phases) in sides.iter().zip(&phases) {
+        side.assert_never_more();
+        assert_used(side, phases, idle);
+    }
+}

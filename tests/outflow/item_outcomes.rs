@@ -1,0 +1,266 @@
+//! Order within a key, fairness between keys, and what becomes of an item that fails.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use seckill::domain::outflow::{DeliveryOutcome, Pace};
+use seckill::ledger::outbox::RetryTerms;
+use seckill::ledger::outflow::items::{Enqueued, NewItem};
+use seckill::ledger::outflow::slots::{Settled, Slot};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::worker_processes::{Worker, Works};
+use seckill_harness::eventually;
+use seckill_harness::receiver::{Receiver, Reply};
+
+const QUICK: [(&str, &str); 4] = [
+    ("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "300"),
+    ("SECKILL_OUTFLOW__MAX_ATTEMPTS", "3"),
+    ("SECKILL_OUTFLOW__BACKOFF_BASE_MS", "100"),
+    ("SECKILL_OUTFLOW__BACKOFF_MAX_MS", "200"),
+];
+
+const RETRY: RetryTerms = RetryTerms { max_attempts: 3, backoff_base_ms: 100, backoff_max_ms: 200 };
+
+async fn arrivals(receiver: &Receiver, number: usize) {
+    eventually(|| async {
+        let seen = receiver.seen().len();
+        (seen >= number).then_some(()).ok_or_else(|| format!("{seen} of {number} arrived"))
+    })
+    .await;
+}
+
+async fn settled(works: &Works, channel: &str, expected: &[(&str, i64)]) {
+    eventually(|| async {
+        let is = works.statuses(channel).await;
+        let there = is.iter().map(|(status, n)| (status.as_str(), *n)).eq(expected.iter().copied());
+        there.then_some(()).ok_or_else(|| format!("{is:?}"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_take_turns_and_each_is_first_in_first_out_through_failures() {
+    let works = Works::prepare(&QUICK).await;
+    // Every third item of key `a` fails once.
+    let flaky = |body: &serde_json::Value| body["key"] == "a" && body["n"].as_u64().unwrap().is_multiple_of(3);
+    let receiver = Receiver::scripted(move |arrival, before| {
+        Reply::status(if before == 0 && flaky(&arrival.body) { 503 } else { 200 })
+    });
+    works.channel("c", 50, &receiver).await;
+    works.put("c", "a", 0..20).await;
+    for key in ["b", "c", "d"] {
+        works.put("c", key, 0..5).await;
+    }
+    let _workers = works.workers(4).await;
+    settled(&works, "c", &[("done", 35)]).await;
+    let mut last = HashMap::<String, u64>::new();
+    for arrival in receiver.seen() {
+        let (key, n) = (arrival.body["key"].as_str().unwrap(), arrival.body["n"].as_u64().unwrap());
+        let expected = last.get(key).map_or(0, |last| last + 1);
+        let again = last.get(key) == Some(&n);
+        assert!(n == expected || (again && flaky(&arrival.body)), "{key}: {n} after {:?}", last.get(key));
+        last.insert(key.to_owned(), n);
+    }
+    // One long key and three short ones: none of them waits for the long one's end.
+    let seen = receiver.seen();
+    let place = |key: &str| seen.iter().rposition(|arrival| arrival.body["key"] == key).unwrap();
+    for key in ["b", "c", "d"] {
+        assert!(place(key) < 22, "{key} ended at place {}", place(key));
+    }
+    let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
+    assert_eq!(keys, 0, "keys without items are forgotten");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_holds_up_the_rest() {
+    let works = Works::prepare(&QUICK).await;
+    let receiver = Receiver::scripted(|arrival, before| match (arrival.body["key"].as_str().unwrap(), before) {
+        ("broken", 0..3) if arrival.body["n"] == 0 => Reply::status(500),
+        ("refused", 0) => Reply::status(422),
+        ("slow", 0) => Reply { after: Duration::from_secs(1), ..Reply::OK },
+        ("busy", 0) => Reply { status: 429, headers: "retry-after: 1\r\n", ..Reply::OK },
+        _ => Reply::OK,
+    });
+    works.channel("c", 50, &receiver).await;
+    let mut ids = HashMap::new();
+    for key in ["broken", "refused", "slow", "busy"] {
+        ids.insert(key, works.put("c", key, 0..1).await[0].to_string());
+    }
+    works.put("c", "well", 0..3).await;
+    works.put("c", "broken", 1..2).await;
+    let _workers = works.workers(3).await;
+    settled(&works, "c", &[("done", 6), ("parked", 2)]).await;
+    let times = receiver.times();
+    let of = |key: &str| times[&ids[key]];
+    assert_eq!((of("broken"), of("refused"), of("slow"), of("busy")), (3, 1, 2, 2));
+    let attempts: Vec<(String, i32)> =
+        sqlx::query_as("SELECT key, attempts FROM outflow_items WHERE key IN ('slow', 'busy') ORDER BY key")
+            .fetch_all(&works.sql)
+            .await
+            .unwrap();
+    assert_eq!(attempts, [("busy".into(), 0), ("slow".into(), 1)], "too many is nobody's failure");
+    let parked = works.ledger.parked_outflow(10).await.unwrap();
+    assert_eq!(parked.len(), 2);
+    assert!(parked.iter().any(|item| item.last_error.as_deref() == Some("422 ok")), "{parked:?}");
+    // By hand, once the receiver is well.
+    assert_eq!(works.ledger.unpark_outflow("c", &[], "test").await.unwrap(), 2);
+    settled(&works, "c", &[("done", 8)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_is_away_costs_no_attempts_and_the_backlog_leaves_at_the_rate() {
+    let works = Works::prepare(&QUICK).await;
+    let absent = Receiver::start();
+    works.channel("c", 20, &absent).await;
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let aim = "UPDATE outflow_channels SET target = $1";
+    sqlx::query(aim).bind(format!("http://{nowhere}/take")).execute(&works.sql).await.unwrap();
+    let _workers = works.workers(4).await;
+    works.backlog("c", 30, 30).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(works.statuses("c").await.iter().map(|(_, n)| n).sum::<i64>(), 30);
+    let receiver = Receiver::at(nowhere, |_, _| Reply::OK);
+    settled(&works, "c", &[("done", 30)]).await;
+    let failed: i64 =
+        sqlx::query_scalar("SELECT sum(attempts) FROM outflow_items").fetch_one(&works.sql).await.unwrap();
+    assert_eq!(failed, 0);
+    let seen = receiver.seen();
+    for pair in seen.windows(21) {
+        assert!(pair[20].at - pair[0].at > Duration::from_secs(1), "a burst");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_is_taken_once_with_its_callers_transaction_and_never_above_the_bound() {
+    let works = Works::prepare(&[]).await;
+    let receiver = Receiver::start();
+    works.channel("c", 10, &receiver).await;
+    let item =
+        |channel: &str| NewItem { id: Uuid::new_v4(), channel: channel.into(), key: "k".into(), payload: json!({}) };
+    let mut tx = works.sql.begin().await.unwrap();
+    let given_up = item("c");
+    let put = seckill::ledger::outflow::items::enqueue(&mut tx, &given_up).await.unwrap();
+    assert_eq!(put, Enqueued::Taken);
+    tx.rollback().await.unwrap();
+    assert_eq!(works.statuses("c").await, []);
+    let once = item("c");
+    assert_eq!(works.ledger.enqueue_outflow(&once).await.unwrap(), Enqueued::Taken);
+    assert_eq!(works.ledger.enqueue_outflow(&once).await.unwrap(), Enqueued::Known);
+    assert!(works.ledger.enqueue_outflow(&item("nowhere")).await.is_err());
+    sqlx::query("UPDATE outflow_channels SET capacity = 1").execute(&works.sql).await.unwrap();
+    works.ledger.count_outflow().await.unwrap();
+    assert_eq!(works.ledger.enqueue_outflow(&item("c")).await.unwrap(), Enqueued::Full);
+    let _worker = Worker::start(&works.environment, None);
+    arrivals(&receiver, 1).await;
+    settled(&works, "c", &[("done", 1)]).await;
+    assert_eq!(receiver.seen()[0].idempotency_key, once.id.to_string());
+    assert_eq!(works.ledger.enqueue_outflow(&once).await.unwrap(), Enqueued::Known, "done is known, too");
+    let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
+    assert_eq!(keys, 0);
+}
+
+const LEASE: Duration = Duration::from_secs(5);
+
+async fn next_slot(works: &Works) -> Slot {
+    eventually(|| async {
+        let claimed = works.ledger.claim_slot(&[], LEASE).await.map_err(|e| e.to_string())?;
+        claimed.ok_or_else(|| "no slot".to_owned())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_is_used_up_by_what_is_sent_and_by_nothing_else() {
+    let works = Works::prepare(&[]).await;
+    works.channel("c", 1, &Receiver::start()).await;
+    let next_at = "SELECT next_at FROM outflow_channels";
+    let before: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
+    assert!(works.ledger.claim_slot(&[], LEASE).await.unwrap().is_none());
+    assert_eq!(works.ledger.next_slot(&[]).await.unwrap(), None);
+    let after: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
+    assert_eq!(before, after, "an empty channel uses up no slot");
+
+    let ids = works.put("c", "k", 0..2).await;
+    works.put("c", "other", 0..2).await;
+    let first = next_slot(&works).await;
+    assert_eq!(first.item, ids[0]);
+    assert!(works.ledger.claim_slot(&[], LEASE).await.unwrap().is_none(), "two slots in one");
+    works.ledger.give_back(&first).await.unwrap();
+    let again = next_slot(&works).await;
+    assert_eq!(again.item, ids[0], "it keeps its turn");
+    assert!(again.earliest - first.earliest < Duration::from_millis(500), "the slot was lost");
+    // Its key is being served: the other one's turn, and not before a second is over.
+    let second = next_slot(&works).await;
+    assert_eq!(second.key, "other");
+    assert!(second.earliest - again.latest > Duration::from_secs(1));
+    // A hole is as long as what was late.
+    works.ledger.leave_hole("c", Duration::from_millis(400)).await.unwrap();
+    works.ledger.settle_slot(&again, &DeliveryOutcome::Done, RETRY).await.unwrap();
+    let third = next_slot(&works).await;
+    assert_eq!(third.item, ids[1]);
+    assert!(third.earliest - second.latest > Duration::from_millis(1_400));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_rate_lets_no_second_see_both() {
+    let works = Works::prepare(&[]).await;
+    works.channel("c", 50, &Receiver::start()).await;
+    works.backlog("c", 10, 10).await;
+    let mut last = next_slot(&works).await;
+    for _ in 0..3 {
+        last = next_slot(&works).await;
+    }
+    let slow = Pace::parse(1, 10).unwrap();
+    assert!(works.ledger.set_outflow_pace("c", slow, "test").await.unwrap());
+    let first = next_slot(&works).await;
+    let second = next_slot(&works).await;
+    assert!(first.earliest - last.latest > Duration::from_secs(1));
+    assert!(second.earliest - first.latest > Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_that_comes_back_after_its_lease_changes_nothing_but_what_is_done() {
+    let works = Works::prepare(&[]).await;
+    works.channel("c", 50, &Receiver::start()).await;
+    works.put("c", "k", 0..2).await;
+    let short = Duration::from_millis(200);
+    let asleep = works.ledger.claim_slot(&[], short).await.unwrap().unwrap();
+    let heir = next_slot(&works).await;
+    assert_eq!(heir.item, asleep.item, "its lease ran out");
+    let late = DeliveryOutcome::TryAgain("late".into());
+    assert_eq!(works.ledger.settle_slot(&asleep, &late, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(
+        works.ledger.settle_slot(&heir, &DeliveryOutcome::Refused("no".into()), RETRY).await.unwrap(),
+        Settled::Parked
+    );
+    // The receiver has it after all.
+    assert_eq!(works.ledger.settle_slot(&asleep, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Done);
+    assert_eq!(works.ledger.settle_slot(&heir, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(next_slot(&works).await.payload["n"], 1);
+}
+
+/// I5: a sender dies before the request, after it, and after the outcome is written down.
+#[cfg(feature = "failpoints")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_on_any_line_leaves_one_effect() {
+    for (place, sent) in [("outflow.claimed", 1), ("outflow.sent", 2), ("outflow.settled", 1)] {
+        let works = Works::prepare(&QUICK).await;
+        let receiver = Receiver::start();
+        works.channel("c", 10, &receiver).await;
+        let ids = works.put("c", "k", 0..3).await;
+        let mut victim = Worker::start(&works.environment, Some(&format!("{place}=1*off->return")));
+        eventually(|| {
+            let ended = victim.has_ended();
+            async move { ended.then_some(()).ok_or_else(|| format!("{place} was not passed")) }
+        })
+        .await;
+        let _heirs = works.workers(2).await;
+        settled(&works, "c", &[("done", 3)]).await;
+        let times = receiver.times();
+        let times: Vec<usize> = ids.iter().map(|id| times[&id.to_string()]).collect();
+        assert_eq!(times, [1, sent, 1], "{place}");
+    }
+}

@@ -1,0 +1,152 @@
+//! Worker processes, and the system that they work for.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use seckill::app::stores;
+use seckill::config::Config;
+use seckill::domain::outflow::Pace;
+use seckill::ledger::Ledger;
+use seckill::ledger::outflow::items::{Enqueued, NewItem};
+use serde_json::json;
+use sqlx::PgPool;
+use tokio::sync::{Mutex, MutexGuard};
+use uuid::Uuid;
+
+use seckill_harness::receiver::Receiver;
+use seckill_harness::{Environment, environment, eventually};
+
+/// What `outflow create` takes where nothing is said.
+pub const JITTER_MS: i64 = 15;
+
+/// One test at a time: the machine's noise is enough.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// `seckill work --only outflow`, killed when it is dropped.
+pub struct Worker(Child);
+
+impl Worker {
+    pub fn start(environment: &Environment, dies_at: Option<&str>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        command
+            .args(["work", "--only", "outflow"])
+            .env_clear()
+            .envs(environment)
+            .env("SECKILL_DATABASE__MAX_CONNECTIONS", "3")
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
+            .stdout(Stdio::null());
+        if let Some(place) = dies_at {
+            command.env("FAILPOINTS", place);
+        }
+        Self(command.spawn().unwrap())
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    #[cfg(feature = "failpoints")]
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A ledger with channels, and nobody who drains them yet.
+pub struct Works {
+    pub environment: Environment,
+    pub ledger: Ledger,
+    pub sql: PgPool,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Works {
+    pub async fn prepare(settings: &[(&str, &str)]) -> Self {
+        let alone = ALONE.lock().await;
+        let environment = environment(settings).await;
+        let config = Config::read(&environment).unwrap();
+        let ledger = stores(&config).unwrap().ledger;
+        let sql = PgPool::connect(&config.database.url).await.unwrap();
+        Self { environment, ledger, sql, _alone: alone }
+    }
+
+    pub async fn channel(&self, name: &str, rate: u32, receiver: &Receiver) {
+        let pace = Pace::parse(rate.into(), JITTER_MS).unwrap();
+        assert!(self.ledger.create_outflow(name, pace, &receiver.url(), 1_000_000, "test").await.unwrap());
+    }
+
+    /// Puts `{key, n}` in for each; the ids, in order.
+    pub async fn put(&self, channel: &str, key: &str, numbers: std::ops::Range<usize>) -> Vec<Uuid> {
+        let mut ids = Vec::new();
+        for n in numbers {
+            let payload = json!({ "key": key, "n": n });
+            let item = NewItem { id: Uuid::new_v4(), channel: channel.into(), key: key.into(), payload };
+            assert_eq!(self.ledger.enqueue_outflow(&item).await.unwrap(), Enqueued::Taken);
+            ids.push(item.id);
+        }
+        ids
+    }
+
+    /// A backlog, put in at once.
+    pub async fn backlog(&self, channel: &str, keys: i32, items: i32) {
+        let put = "WITH items AS (
+                       INSERT INTO outflow_items (id, channel, key, payload)
+                       SELECT gen_random_uuid(), $1, 'k' || n % $2, jsonb_build_object('n', n)
+                       FROM generate_series(0, $3 - 1) n RETURNING key)
+                   INSERT INTO outflow_keys (channel, key, turn_at) SELECT DISTINCT $1, key, now() FROM items";
+        sqlx::query(put).bind(channel).bind(keys).bind(items).execute(&self.sql).await.unwrap();
+    }
+
+    /// So many workers, all of them up: as many processes starting at once take every millisecond there is.
+    pub async fn workers(&self, number: i64) -> Vec<Worker> {
+        let workers = (0..number).map(|_| Worker::start(&self.environment, None)).collect();
+        eventually(|| async {
+            let listening = "SELECT count(*) FROM pg_stat_activity
+                             WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+            let up: i64 = sqlx::query_scalar(listening).fetch_one(&self.sql).await.map_err(|e| e.to_string())?;
+            (up >= number).then_some(()).ok_or_else(|| format!("{up} workers are up"))
+        })
+        .await;
+        workers
+    }
+
+    pub async fn statuses(&self, channel: &str) -> Vec<(String, i64)> {
+        let count = "SELECT status, count(*) FROM outflow_items WHERE channel = $1 GROUP BY 1 ORDER BY 1";
+        sqlx::query_as(count).bind(channel).fetch_all(&self.sql).await.unwrap()
+    }
+}
+
+/// Whether tests are played at full length.
+pub fn long() -> bool {
+    std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
+}
+
+pub async fn pass(seconds: f64) {
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+}
+
+/// What this machine did while a test ran, all programs together: ticks of its processors, and those without work.
+pub struct Machine([u64; 2]);
+
+impl Machine {
+    pub fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        let ticks: Vec<u64> =
+            stat.lines().next().unwrap().split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap()).collect();
+        Self([ticks.iter().sum(), ticks[3]])
+    }
+
+    /// Per cent of the time since then that its processors had nothing to do.
+    pub fn idle_since(&self) -> f64 {
+        let Self([all, idle]) = Self::now();
+        100.0 * (idle - self.0[1]) as f64 / (all - self.0[0]) as f64
+    }
+}

@@ -1,0 +1,274 @@
+//! What is promised of each call.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::bank::{Bank, payment, said};
+use seckill_harness::eventually;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payment_is_taken_decided_and_told_in_a_signed_callback() {
+    let bank = Bank::start(&[]).await;
+    let key = Uuid::new_v4();
+    let (status, document) = bank.calls.pay(key, 100).await;
+    let mut expected = json!({
+        "key": key, "id": "pay_1", "status": "pending",
+        "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY",
+    });
+    assert_eq!((status, &document), (202, &expected));
+    expected["status"] = "succeeded".into();
+    assert_eq!(bank.calls.decided("payments", key).await, expected);
+
+    let callback = bank.receiver.wait_for(key, 1).await.remove(0);
+    assert_eq!(callback.believed, Ok(()));
+    assert_eq!((callback.id.as_str(), &callback.body["type"]), ("msg_1", &json!("payment.succeeded")));
+    assert_eq!(callback.body["data"], expected);
+    assert!(chrono::DateTime::parse_from_rfc3339(callback.body["timestamp"].as_str().unwrap()).is_ok());
+
+    let ledger = bank.calls.ledger().await;
+    assert_eq!(ledger.len(), 1);
+    assert_eq!((&ledger[0]["seq"], &ledger[0]["kind"], &ledger[0]["key"]), (&json!(1), &json!("payment"), &json!(key)));
+    assert!(ledger[0]["applied_at_us"].as_i64().unwrap() > 1_600_000_000_000_000);
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_one_effect_and_one_body() {
+    let bank = Bank::start(&[]).await;
+    let key = Uuid::new_v4();
+    // A crowd of them at once.
+    let answers = join_all((0..20).map(|_| bank.calls.pay(key, 100))).await;
+    let taken = answers.iter().filter(|(status, _)| *status == 202).count();
+    let repeated = answers.iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!((taken, repeated), (1, 19));
+    assert!(answers.iter().all(|(_, document)| document["id"] == "pay_1"));
+
+    bank.calls.decided("payments", key).await;
+    let (status, document) = bank.calls.pay(key, 100).await;
+    assert_eq!((status, &document["status"]), (200, &json!("succeeded")));
+    let (status, problem) = bank.calls.pay(key, 101).await;
+    assert_eq!((status, &problem["code"]), (422, &json!("idempotency-mismatch")));
+    assert_eq!(bank.calls.ledger().await.len(), 1);
+
+    let mut outcomes = bank.calls.outcomes("pay").await;
+    assert_eq!((outcomes.pop().unwrap().as_str(), outcomes.len()), ("refused", 21));
+    assert_eq!(outcomes.iter().filter(|outcome| *outcome == "repeated").count(), 20);
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refunds_never_exceed_their_payment() {
+    let bank = Bank::start(&[]).await;
+    let refused = async |key, cents| {
+        let (status, problem) = bank.calls.refund(Uuid::new_v4(), key, cents).await;
+        (status, problem["code"].as_str().unwrap_or_default().to_owned())
+    };
+    let not_refundable = (422, "not-refundable".to_owned());
+    assert_eq!(refused(Uuid::new_v4(), 1).await, not_refundable, "unknown");
+
+    bank.calls.switch(json!({ "confirm_ms": 86_400_000 })).await;
+    let pending = Uuid::new_v4();
+    bank.calls.pay(pending, 100).await;
+    assert_eq!(refused(pending, 1).await, not_refundable, "pending");
+    bank.calls.switch(json!({ "confirm_ms": 20 })).await;
+
+    let paid = bank.calls.paid(100).await;
+    let body = json!({ "payment_key": paid, "amount_cents": 1, "currency": "EUR" });
+    assert_eq!(bank.calls.post("/v1/refunds", Uuid::new_v4(), &body).await.0, 422, "another currency");
+    assert_eq!(refused(paid, 101).await, not_refundable, "too much");
+
+    // A part that fails can be asked for again.
+    let (part, failed) = (Uuid::new_v4(), Uuid::new_v4());
+    assert_eq!(bank.calls.refund(part, paid, 60).await.0, 202);
+    assert_eq!(refused(paid, 41).await, not_refundable, "pending ones count");
+    bank.calls.decided("refunds", part).await;
+    bank.calls.switch(json!({ "decline_permille": 1000 })).await;
+    assert_eq!(bank.calls.refund(failed, paid, 40).await.0, 202);
+    assert_eq!(bank.calls.decided("refunds", failed).await["status"], "failed");
+    bank.calls.switch(json!({ "decline_permille": 0 })).await;
+    let rest = Uuid::new_v4();
+    let (status, document) = bank.calls.refund(rest, paid, 40).await;
+    assert_eq!((status, &document["id"], &document["payment_key"]), (202, &json!("ref_3"), &json!(paid)));
+    bank.calls.decided("refunds", rest).await;
+    assert_eq!(bank.calls.refund(rest, paid, 40).await.0, 200, "again, though nothing is left");
+    assert_eq!(refused(paid, 1).await, not_refundable);
+
+    let told = bank.receiver.wait_for(failed, 1).await;
+    assert_eq!(told[0].body["type"], "refund.failed");
+    let moved: Vec<Value> = bank.calls.ledger().await.iter().map(|entry| entry["amount_cents"].clone()).collect();
+    assert_eq!(moved, [100, 60, 40]);
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_sign_is_not_heard() {
+    let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "1")]).await;
+    let (key, body) = (Uuid::new_v4(), payment(100).to_string());
+    let unsigned = || bank.calls.request(Method::POST, "/v1/payments").header("idempotency-key", key.to_string());
+    let signed = || bank.calls.signed("/v1/payments", key, &body);
+    let mut changed = signed();
+    changed = changed.body(payment(1).to_string());
+    let old = unsigned().header("webhook-id", "1").header("webhook-timestamp", "1").header("webhook-signature", "v1,");
+    for request in [unsigned().body(body.clone()), changed, old.body(body.clone())] {
+        let (status, problem) = said(request).await;
+        assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")));
+    }
+    assert_eq!(bank.calls.outcomes("pay").await, [""; 0], "it counts for nothing");
+    assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.0, 404);
+    assert_eq!(said(signed()).await.0, 202, "the second still has room");
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_calls_are_refused_and_have_no_effect() {
+    let bank = Bank::start(&[]).await;
+    let key = Uuid::new_v4();
+    for body in [
+        "",
+        "[]",
+        r#"{"order_id":"7","amount_cents":1,"currency":"CNY"}"#,
+        r#"{"order_id":"00000000-0000-0000-0000-000000000007","amount_cents":-1,"currency":"CNY"}"#,
+        r#"{"order_id":"00000000-0000-0000-0000-000000000007","amount_cents":1,"currency":"CNY","tip":1}"#,
+    ] {
+        let (status, problem) = said(bank.calls.signed("/v1/payments", key, body)).await;
+        assert_eq!((status, &problem["code"]), (400, &json!("invalid-request")), "{body}");
+    }
+    let big = " ".repeat(16 * 1024 + 1);
+    let (status, problem) = said(bank.calls.signed("/v1/payments", key, &big)).await;
+    assert_eq!((status, &problem["code"]), (413, &json!("body-too-large")));
+    for (path, status) in [
+        ("/v1/payments/x", 400),
+        ("/v1/refunds/00000000-0000-0000-0000-000000000007", 404),
+        ("/v1/ledger?limit=1001", 400),
+        ("/v1/ledger?until=1", 400),
+        ("/v1/arrivals", 400),
+        ("/v1/arrivals?kind=gift", 400),
+        ("/v1/refunds", 405),
+        ("/v2", 404),
+    ] {
+        let (seen, problem) = bank.calls.get(path).await;
+        assert_eq!(seen, status, "{path}");
+        assert!(problem["code"].is_string() && problem["detail"].is_string(), "{path}: {problem}");
+    }
+    assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.0, 404);
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_second_takes_more_than_the_rate_and_what_is_refused_has_no_effect() {
+    const RATE: usize = 5;
+    let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "5")]).await;
+    let began = Instant::now();
+    let mut taken = 0;
+    // A crowd that does not care, for more than two seconds.
+    while began.elapsed() < Duration::from_millis(2300) {
+        let keys: Vec<Uuid> = (0..4).map(|_| Uuid::new_v4()).collect();
+        let answers =
+            join_all(keys.iter().map(|key| bank.calls.signed("/v1/payments", *key, &payment(1).to_string()).send()));
+        for (key, answer) in keys.iter().zip(answers.await) {
+            let answer = answer.unwrap();
+            let known = bank.calls.get(&format!("/v1/payments/{key}")).await.0 == 200;
+            match answer.status().as_u16() {
+                202 => taken += 1,
+                429 => assert_eq!(answer.headers()["retry-after"], "1"),
+                other => panic!("{other}"),
+            }
+            assert_eq!(known, answer.status().as_u16() == 202);
+        }
+    }
+    let (_, page) = bank.calls.get("/v1/arrivals?kind=pay").await;
+    let arrivals = page["arrivals"].as_array().unwrap();
+    let mut accepted: Vec<i64> = arrivals
+        .iter()
+        .filter(|arrival| arrival["outcome"] == "accepted")
+        .map(|arrival| arrival["at_us"].as_i64().unwrap())
+        .collect();
+    accepted.sort_unstable();
+    assert_eq!(accepted.len(), taken);
+    assert!(accepted.windows(RATE + 1).all(|window| window[RATE] - window[0] >= 1_000_000), "{accepted:?}");
+    assert!(taken >= 2 * RATE, "and no less: {taken}");
+    // Refused requests are seen, though they do not count.
+    let (_, peak) = bank.calls.get("/v1/arrivals/peak?kind=pay").await;
+    assert!(peak["peak"].as_u64().unwrap() as usize > RATE, "{peak}");
+    assert_eq!(peak["count"].as_u64().unwrap() as usize, arrivals.len());
+    assert!(peak["closest_us"].as_i64().unwrap() < 1_000_000, "{peak}");
+    // The refunds' second is another one.
+    assert_eq!(bank.calls.refund(Uuid::new_v4(), Uuid::new_v4(), 1).await.0, 422);
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeats_count_as_requests() {
+    let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "2")]).await;
+    let key = Uuid::new_v4();
+    let began = Instant::now();
+    let seen = [bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0];
+    assert!(began.elapsed() < Duration::from_secs(1), "the machine is too slow to judge");
+    assert_eq!(seen, [202, 200, 429]);
+    assert_eq!(bank.calls.outcomes("pay").await, ["accepted", "repeated", "refused-rate"]);
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ledger_and_the_arrivals_are_read_page_by_page() {
+    let bank = Bank::start(&[]).await;
+    for amount in 1..=5 {
+        bank.calls.paid(amount).await;
+    }
+    let (mut after, mut amounts, mut numbers) = (json!(0), Vec::new(), Vec::new());
+    while !after.is_null() {
+        let (_, page) = bank.calls.get(&format!("/v1/ledger?after={after}&limit=2")).await;
+        amounts.extend(page["entries"].as_array().unwrap().iter().map(|entry| entry["amount_cents"].clone()));
+        after = page["next"].clone();
+    }
+    assert_eq!(amounts, [1, 2, 3, 4, 5]);
+    after = json!(0);
+    while !after.is_null() {
+        let (_, page) = bank.calls.get(&format!("/v1/arrivals?kind=pay&after={after}&limit=5")).await;
+        numbers.extend(page["arrivals"].as_array().unwrap().iter().map(|arrival| arrival["n"].clone()));
+        after = page["next"].clone();
+    }
+    assert_eq!(numbers, [1, 2, 3, 4, 5]);
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callback_is_sent_until_it_is_heard_under_one_id() {
+    let bank = Bank::start(&[]).await;
+    bank.receiver.answer(503);
+    let key = bank.calls.paid(100).await;
+    bank.receiver.wait_for(key, 3).await;
+    let fate = async || bank.calls.get(&format!("/v1/admin/callbacks/{key}")).await.1["fate"].clone();
+    assert_eq!(fate().await, json!({ "waiting": 1, "delivered": 0, "refused": 0, "given_up": 0 }));
+    bank.receiver.answer(204);
+    eventually(|| async {
+        let fate = fate().await;
+        if fate["delivered"] == 1 { Ok(()) } else { Err(fate.to_string()) }
+    })
+    .await;
+    let seen = bank.receiver.of(key);
+    assert!(seen.iter().all(|callback| callback.id == seen[0].id && callback.body == seen[0].body));
+    // Half of 250 ms at least, then half of twice that.
+    assert!(seen[1].at - seen[0].at >= Duration::from_millis(124));
+    assert!(seen[2].at - seen[1].at >= Duration::from_millis(249));
+    bank.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_422_is_the_receivers_last_word() {
+    let bank = Bank::start(&[]).await;
+    bank.receiver.answer(422);
+    let key = bank.calls.paid(100).await;
+    eventually(|| async {
+        let (_, callback) = bank.calls.get(&format!("/v1/admin/callbacks/{key}")).await;
+        let expected = json!({ "waiting": 0, "delivered": 0, "refused": 1, "given_up": 0 });
+        if callback["fate"] == expected { Ok(()) } else { Err(callback.to_string()) }
+    })
+    .await;
+    assert_eq!(bank.receiver.of(key).len(), 1);
+    bank.stop().await;
+}

@@ -1,0 +1,200 @@
+//! The program is killed, its file torn, and nothing that was answered is lost.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::bank::{Bank, Folder, Program, payment};
+use crate::receiver::Receiver;
+use seckill_harness::eventually;
+
+/// Pays until the bank is gone. What was answered, by key.
+async fn crowd(bank: &Program, answered: &Mutex<HashMap<Uuid, Value>>) {
+    let buyer = async || {
+        loop {
+            let key = Uuid::new_v4();
+            let Ok(answer) = bank.calls.signed("/v1/payments", key, &payment(7).to_string()).send().await else {
+                return;
+            };
+            let Ok(document) = answer.json().await else { return };
+            answered.lock().unwrap().insert(key, document);
+        }
+    };
+    join_all((0..16).map(|_| buyer())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_loses_nothing_that_was_answered_and_does_nothing_twice() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let settings = folder.settings(&receiver, &[("SECKILL_SANDBOX__PAY_RATE", "100000")]);
+    let answered = Mutex::new(HashMap::new());
+    for _ in 0..3 {
+        let (mut bank, _) = Program::start(&settings);
+        let before = answered.lock().unwrap().len();
+        let kill = bank.killer();
+        let killing = eventually(|| async {
+            let more = answered.lock().unwrap().len() - before;
+            if more >= 100 { Ok(()) } else { Err(format!("{more} answered")) }
+        });
+        let killing = async {
+            killing.await;
+            kill();
+        };
+        tokio::join!(crowd(&bank, &answered), killing);
+        bank.kill();
+    }
+
+    let answered = answered.into_inner().unwrap();
+    let (bank, _) = Program::start(&settings);
+    for (key, document) in &answered {
+        let (status, now) = bank.calls.get(&format!("/v1/payments/{key}")).await;
+        assert_eq!((status, &now["id"]), (200, &document["id"]), "{key}");
+        bank.calls.decided("payments", *key).await;
+    }
+    let ids: HashSet<&str> = answered.values().map(|document| document["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), answered.len(), "no number twice");
+
+    let (mut after, mut moved) = (json!(0), Vec::new());
+    while !after.is_null() {
+        let (_, page) = bank.calls.get(&format!("/v1/ledger?after={after}&limit=1000")).await;
+        moved.extend(page["entries"].as_array().unwrap().iter().map(|entry| entry["key"].as_str().unwrap().to_owned()));
+        after = page["next"].clone();
+    }
+    let once: HashSet<&str> = moved.iter().map(String::as_str).collect();
+    assert_eq!(once.len(), moved.len(), "money moves once");
+    assert!(answered.keys().all(|key| once.contains(key.to_string().as_str())));
+
+    // Everybody is told in the end, and always under the same id.
+    eventually(|| async {
+        let told: HashSet<String> =
+            receiver.seen().iter().map(|callback| callback.data("key").as_str().unwrap().to_owned()).collect();
+        let untold = moved.iter().filter(|key| !told.contains(*key)).count();
+        if untold == 0 { Ok(()) } else { Err(format!("{untold} untold")) }
+    })
+    .await;
+    let pairs: HashSet<(String, String)> =
+        receiver.seen().into_iter().map(|c| (c.data("key").to_string(), c.id)).collect();
+    let keys: HashSet<&String> = pairs.iter().map(|(key, _)| key).collect();
+    assert_eq!(keys.len(), pairs.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_pending_or_untold_goes_on_after_a_kill() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let settings = folder.settings(&receiver, &[]);
+    let (mut bank, _) = Program::start(&settings);
+    receiver.answer(500);
+    let untold = bank.calls.paid(1).await;
+    receiver.wait_for(untold, 1).await;
+    bank.calls.switch(json!({ "confirm_ms": 2000 })).await;
+    let pending = Uuid::new_v4();
+    bank.calls.pay(pending, 2).await;
+    bank.kill();
+
+    receiver.answer(200);
+    let tries = receiver.of(untold).len();
+    let (bank, _) = Program::start(&settings);
+    let told = receiver.wait_for(untold, tries + 1).await;
+    assert!(told.iter().all(|callback| callback.id == told[0].id && callback.body == told[0].body));
+    assert_eq!(bank.calls.pay(pending, 2).await.0, 200);
+    bank.calls.decided("payments", pending).await;
+    receiver.wait_for(pending, 1).await;
+    assert!(bank.end(), "SIGTERM ends it in good order");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_last_line_is_cut_off_and_said() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let settings = folder.settings(&receiver, &[]);
+    let (mut bank, _) = Program::start(&settings);
+    let key = bank.calls.paid(1).await;
+    receiver.wait_for(key, 1).await;
+    bank.kill();
+    let whole = std::fs::read(folder.file()).unwrap();
+    let mut file = OpenOptions::new().append(true).open(folder.file()).unwrap();
+    file.write_all(br#"{"event":"taken","key":"0000"#).unwrap();
+
+    let (mut bank, log) = Program::start(&settings);
+    assert!(log.iter().any(|line| line.contains("WARN") && line.contains("torn")), "{log:?}");
+    assert!(std::fs::read(folder.file()).unwrap().starts_with(&whole));
+    assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.1["status"], "succeeded");
+    bank.calls.paid(2).await;
+    bank.kill();
+    let (bank, log) = Program::start(&settings);
+    assert!(!log.iter().any(|line| line.contains("WARN")), "{log:?}");
+    assert_eq!(bank.calls.ledger().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_file_is_not_gone_by() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let decided = json!({
+        "event": "decided", "which": { "kind": "payment", "key": Uuid::nil() }, "message": 1, "at_us": 0,
+        "verdict": { "succeeded": true, "told_cents": 1, "due_us": [] },
+    });
+    for damage in ["nonsense".to_owned(), decided.to_string()] {
+        std::fs::write(folder.file(), format!("{damage}\n")).unwrap();
+        let ended = Program::command(&folder.settings(&receiver, &[])).output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(!ended.status.success() && said.contains("line 1"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bank_that_cannot_write_answers_nobody_and_ends() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let settings = folder.settings(&receiver, &[]);
+    let (mut bank, _) = Program::run(&mut Program::confined(&settings));
+    let answered = Mutex::new(HashMap::new());
+    crowd(&bank, &answered).await;
+    assert!(!bank.ended());
+
+    let (bank, log) = Program::start(&settings);
+    let answered = answered.into_inner().unwrap();
+    let taken = answered.iter().filter(|(_, document)| document["status"] == "pending");
+    assert!(taken.clone().count() > 0);
+    for (key, _) in taken {
+        assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.0, 200, "{log:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_one_processs_alone() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let settings = folder.settings(&receiver, &[]);
+    let (bank, _) = Program::start(&settings);
+    let ended = Program::command(&settings).output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success() && said.contains("in use"), "{said}");
+    drop(bank);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_secret_only_development_mode_starts() {
+    let (folder, receiver) = (Folder::new(), Receiver::start());
+    let mut settings = folder.settings(&receiver, &[]);
+    settings.remove("SECKILL_SANDBOX__SECRET");
+    let ended = Program::command(&settings).output().unwrap();
+    assert!(!ended.status.success());
+    assert!(String::from_utf8(ended.stderr).unwrap().contains("sandbox.secret"));
+    settings.insert("SECKILL_DEV".to_owned(), "1".to_owned());
+    let (bank, _) = Program::start(&settings);
+    assert!(bank.end());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordered_end_and_a_new_start_in_one_process_keep_all() {
+    let bank = Bank::start(&[]).await;
+    let key = bank.calls.paid(1).await;
+    let folder = bank.stop().await;
+    let receiver = Receiver::start();
+    let (bank, _) = Program::start(&folder.settings(&receiver, &[]));
+    assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.1["status"], "succeeded");
+    tokio::time::timeout(Duration::from_secs(10), async { assert!(bank.end()) }).await.unwrap();
+}
