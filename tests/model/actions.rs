@@ -86,9 +86,9 @@ pub enum Action {
 
     // ---- faults
     /// An instance dies between any two of its steps.
-    StopInstance(usize),
+    KillInstance(usize),
     /// The reconciler and the releaser die.
-    StopWorkers,
+    KillWorkers,
     /// Redis writes its memory to disk. Between two of these, every write may be lost.
     Fsync,
     /// Rule 10: Redis crashes and starts again with the data on its disk.
@@ -165,7 +165,7 @@ impl World {
         let serves = s.redis.loaded && s.redis.now.phase == Phase::Open;
         for i in 0..self.selling {
             for order in (0..ORDERS).filter(|order| self.budget.requests[*order] > 0) {
-                if s.sold_out_caches[i].is_some_and(|memory| !self.knows_holder(&memory.holders, order)) {
+                if s.sold_out_caches[i].is_some_and(|cache| !self.knows_holder(&cache.holders, order)) {
                     out.push(Action::AnswerSoldOut(i, order));
                 } else if serves && s.requests[i] == PurchaseStep::Idle && s.budget.requests[order] > 0 {
                     out.push(Action::Reserve(i, order));
@@ -195,9 +195,9 @@ impl World {
                     || s.refills[*i] != RefillStep::Idle
                     || s.sold_out_caches[*i].is_some()
             };
-            out.extend((0..INSTANCES).filter(busy).map(Action::StopInstance));
+            out.extend((0..INSTANCES).filter(busy).map(Action::KillInstance));
             if s.reconciler != Reconciler::Idle || s.releaser.is_some() {
-                out.push(Action::StopWorkers);
+                out.push(Action::KillWorkers);
             }
         }
         if s.budget.crashes > 0 {

@@ -52,11 +52,11 @@ pub fn of(world: &World) -> Vec<Property<World>> {
             world.units_of(|o| s.ledger.orders[o] == Status::Cancelled || s.accepted[o]) > world.total
         }),
         Property::sometimes(OVERTAKEN, |_, s: &State| {
-            let refused = |till: &PurchaseStep| matches!(*till, PurchaseStep::Reserved(o, epoch) if epoch < s.ledger.epoch && s.ledger.purchase_rows[o] == PurchaseRow::None);
+            let refused = |step: &PurchaseStep| matches!(*step, PurchaseStep::Reserved(o, epoch) if epoch < s.ledger.epoch && s.ledger.purchase_rows[o] == PurchaseRow::None);
             s.requests.iter().any(refused)
         }),
         Property::sometimes(REFILLS_MEET, |_, s: &State| {
-            s.refills.iter().all(|guard| matches!(guard, RefillStep::Read(..)))
+            s.refills.iter().all(|refill| matches!(refill, RefillStep::Read(..)))
         }),
         Property::sometimes(KEPT_ASIDE, |_, s: &State| {
             s.redis.now.returning > 0 && s.sold_out_caches.iter().any(Option::is_some)

@@ -62,9 +62,9 @@ impl World {
         match action {
             Action::Reserve(i, order) => self.reserve(s, i, order),
             Action::AnswerSoldOut(i, order) => {
-                let memory = s.sold_out_caches[i];
+                let cache = s.sold_out_caches[i];
                 s.violations.sold_out_to_holder |= s.ledger.purchase_rows[order] != PurchaseRow::None;
-                s.violations.sold_out_with_stock |= memory.is_some_and(|memory| !memory.stock_was_0);
+                s.violations.sold_out_with_stock |= cache.is_some_and(|cache| !cache.stock_was_0);
             }
             Action::Commit(_) | Action::LoseCommit(_) | Action::Answer(_) | Action::Confirm(_) => {
                 self.finish_purchase(s, action)
@@ -146,11 +146,11 @@ impl World {
             Action::ForgetSoldOut(i) => s.sold_out_caches[i] = None,
             Action::ReturnUnits => s.redis.now.return_units(),
 
-            Action::StopInstance(i) => {
+            Action::KillInstance(i) => {
                 s.budget.deaths -= 1;
                 (s.requests[i], s.refills[i], s.sold_out_caches[i]) = (PurchaseStep::Idle, RefillStep::Idle, None);
             }
-            Action::StopWorkers => {
+            Action::KillWorkers => {
                 s.budget.deaths -= 1;
                 (s.reconciler, s.releaser) = (Reconciler::Idle, None);
             }
