@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use super::parts::Parts;
@@ -17,10 +18,9 @@ use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
 use crate::pay::PaymentService;
 use crate::pay::payment_sender::PaymentSender;
-use crate::queue::{Broker, Publisher, QueueError, Source};
+use crate::queue::{Broker, Consumer, Publisher, QueueError, Source};
 use crate::sale::expire::OrderExpiry;
 use crate::sale::fulfil::Fulfilment;
-use crate::sale::intake::Intake;
 use crate::sale::reconcile::DriftWatch;
 use crate::sale::relay::Relay;
 use crate::sale::{SaleError, Step};
@@ -80,15 +80,15 @@ impl<'a> WorkerWiring<'a> {
             }
             Worker::Fulfil => {
                 let fulfilment = Fulfilment { ledger: ledger.clone(), notifier: notifier.clone(), retry: self.retry };
-                let intake = Intake::new(self.broker.clone(), Source::OrderPlaced, config.orders.batch_max);
-                consume(parts, "fulfil", intake, fulfilment, |fulfilment, bodies| async move {
-                    fulfilment.settle(&bodies).await
+                let consumer = Consumer::new(self.broker.clone(), Source::OrderPlaced, config.orders.batch_max);
+                consume(parts, "fulfil", consumer, fulfilment, |fulfilment, messages| async move {
+                    fulfilment.settle(messages).await
                 });
             }
             Worker::Expire => {
-                let intake = Intake::new(self.broker.clone(), Source::OrderExpire, config.orders.batch_max);
-                consume(parts, "expire", intake, self.expiry.clone(), |expiry, bodies| async move {
-                    expiry.settle(&bodies).await
+                let consumer = Consumer::new(self.broker.clone(), Source::OrderExpire, config.orders.batch_max);
+                consume(parts, "expire", consumer, self.expiry.clone(), |expiry, messages| async move {
+                    expiry.settle(messages).await.map(|()| Vec::new())
                 });
             }
             Worker::Release => {
@@ -134,8 +134,10 @@ impl<'a> WorkerWiring<'a> {
             Worker::Outflow => self.spawn_outflow(),
             Worker::Pay => {
                 let sender = PaymentSender::new(self.payment_service.clone(), tasks.clone(), stop.clone());
-                let intake = Intake::new(self.broker.clone(), Source::PaymentRequested, config.payments.batch_max);
-                consume(parts, "pay", intake, sender, |sender, bodies| async move { sender.settle(&bodies).await });
+                let consumer = Consumer::new(self.broker.clone(), Source::PaymentRequested, config.payments.batch_max);
+                consume(parts, "pay", consumer, sender, |sender, messages| async move {
+                    sender.settle(messages).await.map(|()| Vec::new())
+                });
             }
             Worker::Ask => {
                 let (every, service) = (Duration::from_secs(1), self.payment_service);
@@ -219,22 +221,24 @@ impl<'a> WorkerWiring<'a> {
     }
 }
 
-/// Consumes a queue: each batch is given to `settle` with a clone of `consumer`.
-fn consume<T, F, E>(
+/// Repeats a consumer's step. `settle` gets the messages with a clone of `of`, and returns the indexes of those that go to
+/// the dead-letter queue.
+fn consume<M, T, F, E>(
     parts: &Parts,
     name: &'static str,
-    intake: Intake,
-    consumer: T,
-    settle: impl Fn(T, Vec<Vec<u8>>) -> F + Copy + Send + Sync + 'static,
+    consumer: Consumer<M>,
+    of: T,
+    settle: impl Fn(T, Vec<M>) -> F + Copy + Send + Sync + 'static,
 ) where
+    M: DeserializeOwned + Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
     F: Future<Output = Result<Vec<usize>, E>> + Send + 'static,
     E: From<QueueError> + std::fmt::Display + Send + 'static,
 {
     let stop = parts.stop.clone();
-    let state = (Arc::new(Mutex::new(intake)), consumer);
-    parts.repeat(name, Duration::ZERO, None, state, move |(intake, consumer)| {
+    let state = (Arc::new(Mutex::new(consumer)), of);
+    parts.repeat(name, Duration::ZERO, None, state, move |(consumer, of)| {
         let stop = stop.clone();
-        async move { intake.lock().await.step(&stop, |bodies| settle(consumer.clone(), bodies)).await }
+        async move { consumer.lock().await.step(&stop, |messages| settle(of.clone(), messages)).await }
     });
 }
