@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # ./dev test: all tests and checks. A failure stops none of the others, and the summary at the end names every failure.
 #
-# First come the checks that compile nothing: they take a second. Then the tests, so that on a new machine nothing but them is
+# First come the checks that compile nothing: they take seconds. Then the tests, so that on a new machine nothing but them is
 # compiled before the first one runs. Last come the checks that compile for themselves.
 
 SUMMARY=()                                       # a line for each check
@@ -19,10 +19,10 @@ finish_tests() { # EXIT-CODE BEGIN
 }
 
 TESTS_LOG=.dev/log/tests.log
-build_tests() { # the warnings of a build without failpoints are found here, because clippy sees the code only with them
-  local log=.dev/log/build-tests.log
-  cargo test --locked --workspace --no-run 2>&1 | tee $log || return 1
-  ! grep -qE '^warning: .* generated [0-9]+ warning' $log
+BUILD_LOG=.dev/log/build-tests.log
+build_tests() { cargo test --locked --workspace --no-run 2>&1 | tee $BUILD_LOG; }
+no_warnings() { # clippy sees the code only with failpoints; cargo repeats the warnings of what is built already
+  ! grep -E '^warning: .* generated [0-9]+ warning' $BUILD_LOG
 }
 cargo_tests() {
   local code=0
@@ -71,7 +71,8 @@ run_tests() {
 
   check "formatting" "cargo fmt corrects it; $components" cargo fmt --all --check
   check "shell scripts" "" shellcheck --check-sourced --external-sources dev .ci/run
-  check "building the tests" "The compiler's message is above" build_tests
+  step "building the tests" "The compiler's message is above" build_tests
+  check "no compiler warnings" "See $BUILD_LOG" no_warnings
   start_empty test
   eval "$(urls)"
   check "tests" "" cargo_tests
