@@ -48,7 +48,7 @@ failed_tests() { # prints the names of the failed tests that cargo's output list
 }
 
 cargo_deny() {
-  # A build without optimization takes a third of the time, and the check itself takes a second either way.
+  # Built without optimization (its release profile has fat LTO): the check takes seconds either way.
   cargo deny --version &>/dev/null || step "installing cargo-deny into .dev/tools, which takes minutes, once" "See .dev/log/cargo-deny.log" \
     logged .dev/log/cargo-deny.log env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=false \
     cargo install --locked --debug cargo-deny --root .dev/tools
