@@ -1,17 +1,18 @@
 //! The report as text for a terminal.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use super::plan::Role;
 use super::report::{MeasuredFrom, Report};
 use super::shape::{Shape, WAITING_SHARE};
-use super::timeline::{Bucket, Latency};
+use super::statistics::{Bucket, Latency};
 
 const LABEL_WIDTH: usize = 28;
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 impl Report {
-    /// A summary of some thirty lines, to be read by a person.
+    /// A summary of about thirty lines.
     pub fn render_text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -32,9 +33,9 @@ impl Report {
         writeln!(
             out,
             "  crowd     {} buyers and {} bots over {} connections, {}",
-            grouped(self.buyers as u64),
-            grouped(self.bots as u64),
-            grouped(self.connections as u64),
+            with_commas(self.buyers as u64),
+            with_commas(self.bots as u64),
+            with_commas(self.connections as u64),
             self.pace(),
         )?;
         let mixed: Vec<String> = self.mixed_in().iter().map(|(number, what)| format!("{number} {what}")).collect();
@@ -42,33 +43,39 @@ impl Report {
         writeln!(
             out,
             "  answers   {} to {} arrivals in {seconds:.2} s, {} a second; {} retries",
-            grouped(self.answers),
-            grouped(self.arrivals as u64),
-            grouped(self.answers_per_second.round() as u64),
-            grouped(self.retries),
+            with_commas(self.answers),
+            with_commas(self.arrivals as u64),
+            with_commas(self.answers_per_second.round() as u64),
+            with_commas(self.retries),
         )?;
-        writeln!(out, "  orders    {} promised", grouped(self.orders as u64))?;
-        if self.accepted.len() > self.orders {
-            let twice = self.accepted.len() - self.orders;
-            writeln!(
-                out,
-                "  WARNING   {} promises name an order that somebody else was promised",
-                grouped(twice as u64)
-            )?;
-        }
-        if self.wrongly_accepted > 0 {
-            let what = "forged tokens, unknown sales or early clicks were accepted";
-            writeln!(out, "  WARNING   {} {what}", grouped(self.wrongly_accepted))?;
-        }
-        if self.unanswered > 0 {
-            writeln!(out, "  WARNING   {} buyers never had a definite answer", grouped(self.unanswered as u64))?;
+        writeln!(out, "  orders    {} promised", with_commas(self.orders as u64))?;
+        for (number, problem) in self.warnings() {
+            writeln!(out, "  WARNING   {} {problem}", with_commas(number))?;
         }
         Ok(())
     }
 
-    /// How the buyers came.
+    /// What must never happen, and how often it did.
+    pub(super) fn warnings(&self) -> Vec<(u64, &'static str)> {
+        let mut warnings = vec![
+            (self.accepted.len().saturating_sub(self.orders) as u64, "answers promise an order of another buyer"),
+            (self.wrongly_accepted, "forged tokens, unknown sales or early clicks were accepted"),
+            (self.unanswered as u64, "buyers never had a definite answer"),
+        ];
+        warnings.retain(|(number, _)| *number > 0);
+        warnings
+    }
+
+    /// Every status and code that was answered, sorted.
+    pub(super) fn labels(&self) -> Vec<&str> {
+        let labels: BTreeSet<&str> =
+            self.counts_by_role.values().flat_map(|counts| counts.keys().map(String::as_str)).collect();
+        labels.into_iter().collect()
+    }
+
+    /// How the buyers were spread over time.
     pub(super) fn pace(&self) -> String {
-        let rate = self.rate_per_second.map(|rate| grouped(rate.round() as u64));
+        let rate = self.rate_per_second.map(|rate| with_commas(rate.round() as u64));
         match (self.shape, rate) {
             (Shape::Rush, _) => format!(
                 "{:.0} % waiting for the start and a long tail over {} s",
@@ -76,15 +83,15 @@ impl Report {
                 self.rush_s.unwrap_or_default()
             ),
             (Shape::Even, Some(rate)) => format!("{rate} buyers a second"),
-            (Shape::Even, None) => "as fast as the machine carries".to_owned(),
+            (Shape::Even, None) => "as fast as possible".to_owned(),
         }
     }
 
-    /// What came besides, and its share of the buyers.
+    /// The requests mixed in, each as a number and its share of the buyers.
     pub(super) fn mixed_in(&self) -> Vec<(String, &'static str)> {
         let share = |number: usize| {
             let percent = 100.0 * number as f64 / self.buyers.max(1) as f64;
-            format!("{} ({})", grouped(number as u64), format!("{percent:.1} %").replace(".0 %", " %"))
+            format!("{} ({})", with_commas(number as u64), format!("{percent:.1} %").replace(".0 %", " %"))
         };
         let early = match self.mix.early_clicks {
             0 => ("no".to_owned(), "early clicks"),
@@ -95,20 +102,19 @@ impl Report {
             (share(self.mix.second_clicks), "double clicks"),
             (share(self.mix.unknown_sales), "unknown sales"),
             (share(self.mix.forged_tokens), "forged tokens"),
-            (grouped(self.mix.bot_requests as u64), "requests of bots"),
+            (with_commas(self.mix.bot_requests as u64), "requests of bots"),
         ]
     }
 
     fn write_answers(&self, out: &mut String) -> fmt::Result {
-        let mut labels: Vec<&String> = self.counts_by_role.values().flat_map(|counts| counts.keys()).collect();
-        labels.sort();
-        labels.dedup();
         write!(out, "\n{:LABEL_WIDTH$}{:>12}", "answer", "rush")?;
-        self.counts_by_role.keys().try_for_each(|role| write!(out, "{:>12}", heading(*role)))?;
+        self.counts_by_role.keys().try_for_each(|role| write!(out, "{:>12}", role.heading()))?;
         writeln!(out)?;
-        for label in labels {
-            write!(out, "  {label:<width$}{:>12}", cell(self.counts.get(label)), width = LABEL_WIDTH - 2)?;
-            self.counts_by_role.values().try_for_each(|counts| write!(out, "{:>12}", cell(counts.get(label))))?;
+        for label in self.labels() {
+            write!(out, "  {label:<width$}{:>12}", or_dot(self.counts.get(label).copied()), width = LABEL_WIDTH - 2)?;
+            self.counts_by_role
+                .values()
+                .try_for_each(|counts| write!(out, "{:>12}", or_dot(counts.get(label).copied())))?;
             writeln!(out)?;
         }
         Ok(())
@@ -143,7 +149,7 @@ impl Report {
         }
         writeln!(
             out,
-            "\ntime line, {} ms a column; every row to its own scale, its peak at the right",
+            "\ntimeline, {} ms a column; each row has a scale of its own, its peak at the right",
             self.bucket_ms
         )?;
         let row = |of: fn(&Bucket) -> u64| self.timeline.iter().map(of).collect::<Vec<u64>>();
@@ -159,8 +165,8 @@ impl Report {
         for (name, values) in rows {
             let peak = values.iter().copied().max().unwrap_or(0);
             if peak > 0 {
-                let picture: String = values.iter().map(|value| bar(*value, peak)).collect();
-                writeln!(out, "  {name:<17}{picture}  {}", grouped(peak))?;
+                let bars: String = values.iter().map(|value| bar(*value, peak)).collect();
+                writeln!(out, "  {name:<17}{bars}  {}", with_commas(peak))?;
             }
         }
         Ok(())
@@ -168,35 +174,39 @@ impl Report {
 }
 
 fn write_latency(out: &mut String, name: &str, latency: &Latency) -> fmt::Result {
-    write!(out, "  {name:<width$}{:>10}", grouped(latency.arrivals), width = LABEL_WIDTH - 2)?;
+    write!(out, "  {name:<width$}{:>10}", with_commas(latency.arrivals), width = LABEL_WIDTH - 2)?;
     let Latency { p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms, .. } = latency;
     [p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms].iter().try_for_each(|value_ms| write!(out, "{value_ms:>10.1}"))?;
     writeln!(out)
 }
 
-pub(super) fn heading(role: Role) -> &'static str {
-    match role {
-        Role::Buyer => "buyers",
-        Role::SecondClick => "2nd clicks",
-        Role::UnknownSale => "strays",
-        Role::ForgedToken => "forged",
-        Role::Bot => "bots",
-        Role::EarlyClick => "too early",
+impl Role {
+    /// The heading of the role's column or row.
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Self::Buyer => "buyers",
+            Self::SecondClick => "2nd clicks",
+            Self::UnknownSale => "no sale",
+            Self::ForgedToken => "forged",
+            Self::Bot => "bots",
+            Self::EarlyClick => "too early",
+        }
     }
 }
 
-fn cell(number: Option<&u64>) -> String {
-    number.map_or_else(|| "·".to_owned(), |number| grouped(*number))
+/// A number, or a dot if there is none.
+pub(super) fn or_dot(number: Option<u64>) -> String {
+    number.map_or_else(|| "·".to_owned(), with_commas)
 }
 
-/// A column of the picture: blank for nothing, and at least the lowest block for anything.
+/// A column of a bar chart: blank for 0, and at least the lowest block for any other value.
 fn bar(value: u64, peak: u64) -> char {
     let height = (value * HEIGHTS.len() as u64).div_ceil(peak.max(1)) as usize;
     height.checked_sub(1).map_or(' ', |height| HEIGHTS[height.min(HEIGHTS.len() - 1)])
 }
 
-/// 1234567 as 1,234,567.
-pub fn grouped(number: u64) -> String {
+/// Groups the digits: 1234567 as 1,234,567.
+pub fn with_commas(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -232,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn bars_show_even_the_smallest() {
+    fn the_smallest_value_has_a_bar() {
         let picture: String = [0, 1, 500, 1_000].map(|value| bar(value, 1_000)).iter().collect();
         assert_eq!(picture, " ▁▄█");
     }
 
     #[test]
     fn numbers_are_grouped() {
-        assert_eq!([7, 1_000, 1_234_567].map(grouped), ["7", "1,000", "1,234,567"]);
+        assert_eq!([7, 1_000, 1_234_567].map(with_commas), ["7", "1,000", "1,234,567"]);
     }
 }

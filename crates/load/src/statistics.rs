@@ -1,19 +1,19 @@
-//! Latencies and the time line, from samples.
+//! Percentiles, histograms and timelines, computed from samples.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::measurements::{AnswerKind, Sample};
 use super::plan::Arrival;
-use super::tally::{Kind, Sample};
 
-/// Most buckets of a time line: what fits beside its label on a terminal.
+/// A timeline has at most this many buckets: they fit beside their label on a terminal.
 const MAX_BUCKETS: u64 = 72;
 /// Significant digits kept by the histograms.
 const DIGITS: u8 = 3;
 
-/// Latency of a group in milliseconds: one value per arrival, to its last answer, retries included.
+/// Latency of a group: one value per arrival, to its last answer, with retries.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Latency {
     pub arrivals: u64,
@@ -24,23 +24,30 @@ pub struct Latency {
     pub max_ms: f64,
 }
 
-/// What happened in a stretch of the time line, by the time of the send and of the answers.
+/// What happened in one bucket of the timeline, by the time of the send and of the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Bucket {
     pub from_ms: u64,
-    /// Due by the schedule; nobody where all were due at once.
+    /// Arrivals due by the schedule; 0 if all were due at once.
     pub arrived: u64,
     pub sent: u64,
     pub accepted: u64,
     pub sold_out: u64,
     pub refused: u64,
     pub failed: u64,
-    /// Distinct orders promised until its end, and what they leave of the stock at the beginning.
+    /// Distinct orders promised until the end of the bucket.
     pub orders_so_far: u64,
+    /// Stock at the beginning less these orders.
     pub stock_left: Option<u64>,
 }
 
-/// Latency of those who arrived in a stretch of the time line.
+impl Bucket {
+    pub(super) fn from_s(&self) -> f64 {
+        self.from_ms as f64 / 1_000.0
+    }
+}
+
+/// Latency of the arrivals of one bucket of the timeline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LatencyBucket {
     pub from_ms: u64,
@@ -48,15 +55,15 @@ pub struct LatencyBucket {
     pub latency: Latency,
 }
 
-/// How many had waited no longer than this, and longer than the step before says.
+/// Number of arrivals that waited at most this long, and longer than the step before.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Step {
+pub struct HistogramStep {
     pub up_to_ms: f64,
     pub all: u64,
     pub first_second: u64,
 }
 
-/// An arrival's beginning and wait, in microseconds.
+/// When an arrival began, and how long it took until its last answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Wait {
     pub began_us: u64,
@@ -90,32 +97,32 @@ pub fn bucket_width_ms(duration_ms: u64) -> u64 {
     ladder.into_iter().find(|width_ms| duration_ms / width_ms < MAX_BUCKETS).unwrap_or(u64::MAX)
 }
 
-/// What a time line is made of.
+/// The input of a timeline.
 pub struct Events<'a> {
     pub arrivals: &'a [Arrival],
-    /// Whether the arrivals' times mean anything.
+    /// False if all arrivals were due at once, so that their times mean nothing.
     pub paced: bool,
     pub samples: &'a [Sample],
     /// When each order was first promised, in microseconds.
     pub orders_us: &'a [u64],
-    /// Units left at the beginning.
+    /// Units left when the rush began.
     pub stock: Option<u64>,
 }
 
 impl Events<'_> {
-    /// The time line, up to a time or to the last event.
+    /// The timeline, up to a time or to the last event, whichever is earlier.
     pub fn timeline(&self, bucket_ms: u64, until_ms: u64) -> Vec<Bucket> {
-        let place = |us: u64| usize::try_from(us / 1_000 / bucket_ms).unwrap_or(usize::MAX);
+        let bucket_of = |us: u64| usize::try_from(us / 1_000 / bucket_ms).unwrap_or(usize::MAX);
         let due_us = self.arrivals.iter().filter(|_| self.paced).map(|arrival| arrival.due.as_micros() as u64);
         let answered_us = self.samples.iter().map(|sample| sample.answered_us);
         let Some(last_us) = due_us.clone().chain(answered_us).max() else {
             return Vec::new();
         };
-        let length = (place(last_us) + 1).min(place(until_ms.saturating_mul(1_000)));
+        let length = (bucket_of(last_us) + 1).min(bucket_of(until_ms.saturating_mul(1_000)));
         let mut buckets: Vec<Bucket> =
             (0..length as u64).map(|n| Bucket { from_ms: n * bucket_ms, ..Bucket::default() }).collect();
         let mut count = |us: u64, field: fn(&mut Bucket) -> &mut u64| {
-            if let Some(bucket) = buckets.get_mut(place(us)) {
+            if let Some(bucket) = buckets.get_mut(bucket_of(us)) {
                 *field(bucket) += 1;
             }
         };
@@ -125,10 +132,10 @@ impl Events<'_> {
             count(
                 sample.answered_us,
                 match sample.kind {
-                    Kind::Accepted => |bucket| &mut bucket.accepted,
-                    Kind::SoldOut => |bucket| &mut bucket.sold_out,
-                    Kind::Refused => |bucket| &mut bucket.refused,
-                    Kind::Failed => |bucket| &mut bucket.failed,
+                    AnswerKind::Accepted => |bucket| &mut bucket.accepted,
+                    AnswerKind::SoldOut => |bucket| &mut bucket.sold_out,
+                    AnswerKind::Refused => |bucket| &mut bucket.refused,
+                    AnswerKind::Failed => |bucket| &mut bucket.failed,
                 },
             );
         }
@@ -143,7 +150,7 @@ impl Events<'_> {
     }
 }
 
-/// Latencies by the time of arrival; stretches in which nobody arrived are left out.
+/// Latencies by the time of arrival. Buckets without an arrival are left out.
 pub fn latency_timeline(waits: &[Wait], bucket_ms: u64, until_ms: u64) -> Vec<LatencyBucket> {
     let mut buckets: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for wait in waits.iter().filter(|wait| wait.began_us / 1_000 < until_ms) {
@@ -156,12 +163,12 @@ pub fn latency_timeline(waits: &[Wait], bucket_ms: u64, until_ms: u64) -> Vec<La
     buckets.into_iter().filter_map(bucket).collect()
 }
 
-/// How many waited how long, in steps of 1, 2, 5, 10 … ms, from the first to the last that anybody is in.
-pub fn histogram(waits: &[Wait]) -> Vec<Step> {
+/// Number of arrivals by their wait, in steps of 1, 2, 5, 10 … ms, without empty steps at either end.
+pub fn histogram(waits: &[Wait]) -> Vec<HistogramStep> {
     let ladder_us = (0..9u32).flat_map(|power| [100, 200, 500].map(|step| step * 10u64.pow(power)));
     let bounds_us: Vec<u64> = ladder_us.collect();
-    let mut steps: Vec<Step> =
-        bounds_us.iter().map(|us| Step { up_to_ms: *us as f64 / 1_000.0, all: 0, first_second: 0 }).collect();
+    let mut steps: Vec<HistogramStep> =
+        bounds_us.iter().map(|us| HistogramStep { up_to_ms: *us as f64 / 1_000.0, all: 0, first_second: 0 }).collect();
     for wait in waits {
         let place = bounds_us.partition_point(|bound_us| *bound_us < wait.waited_us).min(steps.len() - 1);
         steps[place].all += 1;
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_stand_where_the_arrivals_were() {
+    fn latencies_are_grouped_by_the_time_of_arrival() {
         let waits = [wait(5, 2_000), wait(9, 4_000), wait(1_205, 1_000)];
         let line = latency_timeline(&waits, 10, u64::MAX);
         let found: Vec<_> = line.iter().map(|bucket| (bucket.from_ms, bucket.latency.arrivals)).collect();

@@ -1,4 +1,4 @@
-//! What one connection writes down; merged once at the end, so that nothing is shared while it runs.
+//! What each connection measures. The measurements are merged once at the end, so that connections share nothing.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::client::{Answer, NoAnswer};
 use super::plan::Role;
 
-/// What an answer means to the one who asked.
+/// What an answer means to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Accepted {
@@ -15,24 +15,24 @@ pub enum Outcome {
     },
     SoldOut,
     Refused,
-    /// Not known: the service could not say, or nobody answered.
+    /// The result is not known: the service could not answer, or no answer came.
     Failed {
         may_retry: bool,
     },
 }
 
-/// An answer reduced to what is counted.
+/// The part of an answer that is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// HTTP status; 0 where there was no answer.
+    /// HTTP status; 0 if there was no answer.
     pub status: u16,
     pub code: String,
     pub outcome: Outcome,
 }
 
-/// The fields read from an answer; a refusal is a problem document with a code.
+/// The fields read from a body; a refusal is a problem document with a code.
 #[derive(Deserialize, Default)]
-struct Fields {
+struct AnswerFields {
     code: Option<String>,
     order_id: Option<String>,
 }
@@ -47,7 +47,7 @@ impl Reply {
             }
         };
         let status = answer.status.as_u16();
-        let fields: Fields = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let fields: AnswerFields = serde_json::from_slice(&answer.body).unwrap_or_default();
         let mut code = fields.code.unwrap_or_default();
         let outcome = match (status, fields.order_id) {
             (202, Some(order_id)) => Outcome::Accepted { order_id },
@@ -56,7 +56,7 @@ impl Reply {
                 Outcome::Failed { may_retry: false }
             }
             (409, _) if code == "sold-out" => Outcome::SoldOut,
-            // A proxy's word for "I do not know" counts as the service's own.
+            // A proxy that got no answer from the service counts as the service not knowing.
             (502..=504, _) => Outcome::Failed { may_retry: true },
             (500.., _) => Outcome::Failed { may_retry: false },
             _ => Outcome::Refused,
@@ -72,24 +72,24 @@ pub struct Sample {
     pub arrival: usize,
     pub sent_us: u64,
     pub answered_us: u64,
-    /// From the arrival (its scheduled time or its first send, as the report says) to this answer, retries included.
+    /// From the arrival (its scheduled time or its first send, see [`super::MeasuredFrom`]) to this answer, with retries.
     pub waited_us: u64,
     /// How long after its scheduled time the first request left.
     pub lag_us: u64,
-    pub kind: Kind,
+    pub kind: AnswerKind,
     /// No further request follows for this arrival.
     pub last: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum AnswerKind {
     Accepted,
     SoldOut,
     Refused,
     Failed,
 }
 
-impl From<&Outcome> for Kind {
+impl From<&Outcome> for AnswerKind {
     fn from(outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Accepted { .. } => Self::Accepted,
@@ -109,15 +109,15 @@ pub struct Count {
 }
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct Measurements {
     pub samples: Vec<Sample>,
-    /// A dozen entries at most, so a scan is cheaper than a map with owned keys.
+    /// About a dozen entries: a scan is cheaper than a map with owned keys.
     pub counts: Vec<Count>,
-    /// Who was promised which order, the index into the crowd and the id; and when it was first heard, in microseconds.
+    /// Orders promised: index into the crowd and order id, with the time of the first promise in microseconds.
     pub accepted: BTreeMap<(usize, String), u64>,
 }
 
-impl Tally {
+impl Measurements {
     pub fn count(&mut self, role: Role, status: u16, code: &str, number: u64) {
         let same = |count: &&mut Count| count.role == role && count.status == status && count.code == code;
         match self.counts.iter_mut().find(same) {
@@ -126,18 +126,18 @@ impl Tally {
         }
     }
 
-    /// A promise; the answer to a repeated request repeats it.
-    pub fn promise(&mut self, who: usize, order_id: String, heard_us: u64) {
+    /// Records a promised order. A repeated request repeats the promise; the earliest time counts.
+    pub fn promise(&mut self, caller: usize, order_id: String, at_us: u64) {
         self.accepted
-            .entry((who, order_id))
-            .and_modify(|first_us| *first_us = heard_us.min(*first_us))
-            .or_insert(heard_us);
+            .entry((caller, order_id))
+            .and_modify(|first_us| *first_us = at_us.min(*first_us))
+            .or_insert(at_us);
     }
 
     pub fn merge(&mut self, other: Self) {
         self.samples.extend(other.samples);
-        for ((who, order_id), heard_us) in other.accepted {
-            self.promise(who, order_id, heard_us);
+        for ((caller, order_id), at_us) in other.accepted {
+            self.promise(caller, order_id, at_us);
         }
         for Count { role, status, code, number } in other.counts {
             self.count(role, status, &code, number);
@@ -157,17 +157,17 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_counts_from_when_it_was_first_heard() {
-        let mut tally = Tally::default();
-        tally.promise(3, "a1".to_owned(), 70);
-        let mut other = Tally::default();
+    fn the_earliest_promise_of_an_order_counts() {
+        let mut measurements = Measurements::default();
+        measurements.promise(3, "a1".to_owned(), 70);
+        let mut other = Measurements::default();
         other.promise(3, "a1".to_owned(), 40);
-        tally.merge(other);
-        assert_eq!(tally.accepted, BTreeMap::from([((3, "a1".to_owned()), 40)]));
+        measurements.merge(other);
+        assert_eq!(measurements.accepted, BTreeMap::from([((3, "a1".to_owned()), 40)]));
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn answers_are_classified() {
         let accepted = reply(StatusCode::ACCEPTED, r#"{"order_id":"a1","status":"accepted"}"#);
         assert_eq!(accepted.outcome, Outcome::Accepted { order_id: "a1".to_owned() });
         assert_eq!(reply(StatusCode::CONFLICT, r#"{"code":"sold-out"}"#).outcome, Outcome::SoldOut);
