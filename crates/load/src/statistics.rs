@@ -42,7 +42,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    pub(super) fn from_s(&self) -> f64 {
+    pub(super) fn starts_at_s(&self) -> f64 {
         self.from_ms as f64 / 1_000.0
     }
 }

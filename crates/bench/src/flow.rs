@@ -1,42 +1,42 @@
-//! Flow control's part of the bench: limiters in Redis, and permits over HTTP, beside a public limiter server.
+//! Flow control: limiters in Redis, and permits over HTTP, compared with a public limiter server.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::callers::{self, CALLERS, Counter, Way};
-use crate::limiters;
-use crate::medians::thousands;
+use crate::limiter_scripts;
+use crate::permits::{self, CALLERS, Scenario, Servers};
+use crate::series::thousands;
 use crate::service::Service;
 use crate::throttlecrab::Throttlecrab;
 
 const ROUNDS: usize = 3;
-/// There are twenty cases a round: the bench is to end within minutes.
+/// A round has twenty cases, so each is short: the bench ends within minutes.
 const SECONDS_MAX: u64 = 1;
 
-pub struct Found {
+pub struct Results {
     seconds: u64,
-    callers: Vec<callers::Measured>,
-    limiters: Vec<limiters::Measured>,
+    permits: Vec<permits::Measured>,
+    limiters: Vec<limiter_scripts::Measured>,
 }
 
-/// What is asked over HTTP.
+/// Measures permits over HTTP.
 pub async fn over_http(
     service: &Service,
     servers: &[(&'static str, u32)],
     other: Option<&Throttlecrab>,
     redis: &str,
     seconds: u64,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<Results> {
     let seconds = seconds.min(SECONDS_MAX);
-    let counter = Counter::set(service, servers, other, redis).await?;
-    Ok(Found { seconds, callers: callers::measure(counter, ROUNDS, seconds).await?, limiters: Vec::new() })
+    let compared = Servers::prepare(service, servers, other, redis).await?;
+    Ok(Results { seconds, permits: permits::measure(compared, ROUNDS, seconds).await?, limiters: Vec::new() })
 }
 
-impl Found {
-    /// Limiters in Redis, which has nobody else to serve now; what it holds goes.
-    pub async fn ask_redis(&mut self, redis: &str, other: Option<&Throttlecrab>) -> anyhow::Result<()> {
-        self.limiters = limiters::measure(redis, other, ROUNDS).await?;
+impl Results {
+    /// Measures the limiters in Redis, which nothing else uses now. Its data is lost.
+    pub async fn measure_scripts(&mut self, redis: &str, other: Option<&Throttlecrab>) -> anyhow::Result<()> {
+        self.limiters = limiter_scripts::measure(redis, other, ROUNDS).await?;
         Ok(())
     }
 
@@ -58,9 +58,9 @@ impl Found {
              keys | 16 in flight each |\n|---|---|---|---|---|"
         );
         for m in &self.limiters {
-            let _ = write!(text, "| {} |", m.asked.title());
+            let _ = write!(text, "| {} |", m.target.title());
             match &m.rates {
-                Some(rates) => rates.iter().for_each(|rate| _ = write!(text, " {} |", rate.in_words(thousands))),
+                Some(rates) => rates.iter().for_each(|rate| _ = write!(text, " {} |", rate.with_range(thousands))),
                 None => text.push_str(" not installed | | | |"),
             }
             text.push('\n');
@@ -75,15 +75,15 @@ impl Found {
         );
         CALLERS.iter().for_each(|callers| _ = write!(text, " {callers} |"));
         text.push_str(" p50 ms | p99 ms | CPU µs: server, Redis, wrk |\n|---|---|---|---|---|---|---|---|\n");
-        for way in Way::ALL {
-            let _ = write!(text, "| {} |", way.title());
-            let of: Vec<_> = self.callers.iter().filter(|m| m.way == way && !m.rounds.is_empty()).collect();
-            of.iter().for_each(|m| _ = write!(text, " {} |", m.rate().in_words(thousands)));
+        for scenario in Scenario::ALL {
+            let _ = write!(text, "| {} |", scenario.title());
+            let of: Vec<_> = self.permits.iter().filter(|m| m.scenario == scenario && !m.rounds.is_empty()).collect();
+            of.iter().for_each(|m| _ = write!(text, " {} |", m.rate().with_range(thousands)));
             let Some(last) = of.last() else {
                 text.push_str(" not installed | | | | | | |\n");
                 continue;
             };
-            for figure in [|round: &callers::Round| round.seen.p50_us, |round: &callers::Round| round.seen.p99_us] {
+            for figure in [|round: &permits::Round| round.seen.p50_us, |round: &permits::Round| round.seen.p99_us] {
                 let ms = of.iter().map(|m| format!("{:.2}", m.series(|round| figure(round) as f64 / 1000.0).median()));
                 let _ = write!(text, " {} |", ms.collect::<Vec<_>>().join(", "));
             }
@@ -101,8 +101,8 @@ impl Found {
         json!({
             "rounds": ROUNDS,
             "seconds": self.seconds,
-            "limiters": limiters::json(&self.limiters),
-            "callers": callers::json(&self.callers),
+            "limiters": limiter_scripts::json(&self.limiters),
+            "callers": permits::json(&self.permits),
         })
     }
 }

@@ -1,9 +1,9 @@
-//! Numbers of several rounds, and what is said of them.
+//! Figures of several rounds, their median and their range.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// A figure of every round.
+/// One figure of every round.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Series(Vec<f64>);
@@ -32,7 +32,7 @@ impl Series {
         (sorted.first().copied().unwrap_or(f64::NAN), sorted.last().copied().unwrap_or(f64::NAN))
     }
 
-    /// Round by round: two figures of one round were measured right after each other, on the same mood of the machine.
+    /// The ratios round by round: the figures of one round were measured within seconds of each other.
     pub fn over(&self, other: &Self) -> Self {
         Self::of(self.0.iter().zip(&other.0).map(|(a, b)| a / b))
     }
@@ -42,14 +42,14 @@ impl Series {
         json!({ "median": self.median(), "min": min, "max": max, "rounds": self })
     }
 
-    /// `123,400 (98,000–130,000)`
-    pub fn in_words(&self, write: impl Fn(f64) -> String) -> String {
+    /// The median and the range, such as `123,400 (98,000–130,000)`.
+    pub fn with_range(&self, write: impl Fn(f64) -> String) -> String {
         let (min, max) = self.spread();
         format!("{} ({}–{})", write(self.median()), write(min), write(max))
     }
 }
 
-/// To three figures, as more would be noise: `123,000`.
+/// Rounds to three digits, because the others are noise: `123,000`.
 pub fn thousands(n: f64) -> String {
     let unit = 10f64.powi((n.abs().max(1.0).log10().floor() - 2.0).max(0.0) as i32);
     let digits = format!("{:.0}", (n / unit).round() * unit);

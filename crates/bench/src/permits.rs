@@ -1,4 +1,4 @@
-//! Checks a second over HTTP, by callers in parallel: `POST /api/v1/flow/acquire`, and a public limiter server beside it.
+//! Checks per second over HTTP, by parallel callers: `POST /api/v1/flow/acquire`, and a public limiter server.
 
 use std::time::Duration;
 
@@ -6,31 +6,31 @@ use anyhow::{Context, ensure};
 use redis::Connection;
 use serde_json::{Value, json};
 
-use crate::limiters::calls_of;
-use crate::medians::Series;
+use crate::limiter_scripts::calls_of;
 use crate::processes::{Meter, seckill};
+use crate::series::Series;
 use crate::service::Service;
 use crate::throttlecrab::{PLENTY, Throttlecrab};
 use crate::wrk::{self, Seen};
 
-/// How many callers ask at once, each waiting for its answer.
+/// Numbers of parallel callers. Each sends its next request after the last answer.
 pub const CALLERS: [u64; 4] = [1, 10, 100, 256];
 const MANY_KEYS: u64 = 10_000;
-/// How long a server may take to count what wrk did not wait for.
-const PATIENCE_MS: u64 = 5000;
+/// A server must count the requests that wrk did not wait for within this time.
+const TIMEOUT_MS: u64 = 5000;
 
-/// Who is asked, and over how many keys.
+/// Which server is called, and over how many keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Scenario {
     OneKey,
     ManyKeys,
-    /// A caller who was refused and does not wait.
+    /// A caller who was refused and does not wait is refused from memory.
     FromMemory,
     Other,
     OtherManyKeys,
 }
 
-impl Way {
+impl Scenario {
     pub const ALL: [Self; 5] = [Self::OneKey, Self::ManyKeys, Self::FromMemory, Self::Other, Self::OtherManyKeys];
 
     pub fn title(self) -> &'static str {
@@ -53,7 +53,7 @@ impl Way {
         }
     }
 
-    /// The policy that is asked, and the only answer that it may give.
+    /// The policy that is used, and the only answer that it may give.
     fn policy(self) -> (&'static str, &'static str) {
         if self == Self::FromMemory { ("none", "refused") } else { ("plenty", "granted") }
     }
@@ -63,15 +63,15 @@ impl Way {
     }
 }
 
-/// One way with so many callers, once.
+/// One measurement of a scenario.
 pub struct Round {
     pub seen: Seen,
-    /// Microseconds a check, by process.
+    /// Microseconds of CPU per check, by process.
     pub cpu_us: Vec<(&'static str, f64)>,
 }
 
 /// The service with its policies, and the other server.
-pub struct Counter<'a> {
+pub struct Servers<'a> {
     service: &'a Service,
     servers: &'a [(&'static str, u32)],
     other: Option<&'a Throttlecrab>,
@@ -79,8 +79,9 @@ pub struct Counter<'a> {
     redis: Connection,
 }
 
-impl<'a> Counter<'a> {
-    pub async fn set(
+impl<'a> Servers<'a> {
+    /// Creates the application and the policies.
+    pub async fn prepare(
         service: &'a Service,
         servers: &'a [(&'static str, u32)],
         other: Option<&'a Throttlecrab>,
@@ -97,54 +98,60 @@ impl<'a> Counter<'a> {
         Ok(Self { service, servers, other, token, redis })
     }
 
-    /// `None`: there is no other server.
-    pub async fn measure(&mut self, way: Way, callers: u64, seconds: u64) -> anyhow::Result<Option<Round>> {
-        let (process, path, head, body) = match (way.is_other(), self.other) {
+    /// Returns `None` if the scenario needs the other server and there is none.
+    pub async fn measure(&mut self, scenario: Scenario, callers: u64, seconds: u64) -> anyhow::Result<Option<Round>> {
+        let (process, path, head, body) = match (scenario.is_other(), self.other) {
             (true, None) => return Ok(None),
             (true, Some(other)) => (&other.process, "/throttle", String::new(), Throttlecrab::body()),
             (false, _) => {
                 let head = format!("Authorization: Bearer {}\\n", self.token);
-                let body = json!({ "app": "bench", "policy": way.policy().0, "key": "%s" });
+                let body = json!({ "app": "bench", "policy": scenario.policy().0, "key": "%s" });
                 (&self.service.process, "/api/v1/flow/acquire", head, body)
             }
         };
-        let keys = if matches!(way, Way::ManyKeys | Way::OtherManyKeys) { MANY_KEYS } else { 1 };
-        let counted_before = self.counted(way).await?;
+        let keys = if matches!(scenario, Scenario::ManyKeys | Scenario::OtherManyKeys) { MANY_KEYS } else { 1 };
+        let counted_before = self.counted(scenario).await?;
         let asked_before = calls_of(&mut self.redis, "evalsha")?;
         let meter = Meter::start(process.pid, self.servers)?;
         let arguments = [path, &head, &body.to_string(), &keys.to_string()];
         let seen = wrk::run("permits.lua", process.address, callers, &arguments, seconds).await?;
         let cpu_us = meter.read(seen.requests)?;
         let asked = calls_of(&mut self.redis, "evalsha")? - asked_before;
-        ensure!(seen.refused == 0, "{way:?}: {} answers from 400 on", seen.refused);
-        self.all_were_as_told(way, counted_before, &seen, callers).await?;
-        match way {
-            Way::OneKey | Way::ManyKeys => ensure!(asked >= seen.requests, "{way:?}: Redis was asked {asked} times"),
-            _ => ensure!(asked <= 100 + seen.requests / 10, "{way:?}: Redis was asked {asked} times"),
+        ensure!(seen.refused == 0, "{scenario:?}: {} answers from 400 on", seen.refused);
+        self.check_answers(scenario, counted_before, &seen, callers).await?;
+        match scenario {
+            Scenario::OneKey | Scenario::ManyKeys => {
+                ensure!(asked >= seen.requests, "{scenario:?}: Redis was asked {asked} times");
+            }
+            _ => ensure!(asked <= 100 + seen.requests / 10, "{scenario:?}: Redis was asked {asked} times"),
         }
         Ok(Some(Round { seen, cpu_us }))
     }
 
-    /// Every answer was the one that the way is about, by the server's own count.
-    async fn all_were_as_told(&self, way: Way, before: u64, seen: &Seen, callers: u64) -> anyhow::Result<()> {
+    /// Checks by the server's metrics that every answer was the scenario's.
+    async fn check_answers(&self, scenario: Scenario, before: u64, seen: &Seen, callers: u64) -> anyhow::Result<()> {
         let mut waited_ms = 0;
         loop {
-            let counted = self.counted(way).await? - before;
-            // The first refusal comes after the one grant there is; at the end wrk hangs up without waiting.
+            let counted = self.counted(scenario).await? - before;
+            // The first request is the only one granted. At the end, wrk closes its connections without waiting.
             if counted + 1 >= seen.requests && counted <= seen.requests + callers {
                 return Ok(());
             }
-            ensure!(waited_ms < PATIENCE_MS, "{way:?}: wrk has {} answers; {counted} were as told", seen.requests);
+            ensure!(
+                waited_ms < TIMEOUT_MS,
+                "{scenario:?}: wrk has {} answers; the server counts {counted}",
+                seen.requests
+            );
             waited_ms += 50;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    async fn counted(&self, way: Way) -> anyhow::Result<u64> {
-        if let (true, Some(other)) = (way.is_other(), self.other) {
+    async fn counted(&self, scenario: Scenario) -> anyhow::Result<u64> {
+        if let (true, Some(other)) = (scenario.is_other(), self.other) {
             return other.allowed().await;
         }
-        let (policy, answer) = way.policy();
+        let (policy, answer) = scenario.policy();
         let url = format!("http://{}/metrics", self.service.process.address);
         let metrics = self.service.client.get(url).send().await?.text().await?;
         let name = format!("seckill_permits_total{{policy=\"{policy}\",answer=\"{answer}\"}} ");
@@ -152,9 +159,9 @@ impl<'a> Counter<'a> {
     }
 }
 
-/// One way with so many callers.
+/// A scenario with this many callers.
 pub struct Measured {
-    pub way: Way,
+    pub scenario: Scenario,
     pub callers: u64,
     pub rounds: Vec<Round>,
 }
@@ -177,7 +184,7 @@ impl Measured {
         let processes = self.rounds.first().map(|round| round.cpu_us.iter().map(|(name, _)| *name));
         let cpu = processes.into_iter().flatten().map(|name| (name.to_owned(), self.cpu_us(name).json()));
         json!({
-            "way": self.way.name(),
+            "way": self.scenario.name(),
             "callers": self.callers,
             "per_second": self.rate().json(),
             "p50_us": self.series(|round| round.seen.p50_us as f64).json(),
@@ -187,14 +194,14 @@ impl Measured {
     }
 }
 
-/// Each way with each number of callers once a round.
-pub async fn measure(mut counter: Counter<'_>, rounds: usize, seconds: u64) -> anyhow::Result<Vec<Measured>> {
-    let pairs = Way::ALL.into_iter().flat_map(|way| CALLERS.map(|callers| (way, callers)));
-    let mut all: Vec<_> = pairs.map(|(way, callers)| Measured { way, callers, rounds: Vec::new() }).collect();
+/// Measures each scenario with each number of callers, once per round.
+pub async fn measure(mut compared: Servers<'_>, rounds: usize, seconds: u64) -> anyhow::Result<Vec<Measured>> {
+    let pairs = Scenario::ALL.into_iter().flat_map(|scenario| CALLERS.map(|callers| (scenario, callers)));
+    let mut all: Vec<_> = pairs.map(|(scenario, callers)| Measured { scenario, callers, rounds: Vec::new() }).collect();
     for n in 1..=rounds {
         eprintln!("checks over HTTP: round {n} of {rounds}");
-        for Measured { way, callers, rounds } in &mut all {
-            rounds.extend(counter.measure(*way, *callers, seconds).await?);
+        for Measured { scenario, callers, rounds } in &mut all {
+            rounds.extend(compared.measure(*scenario, *callers, seconds).await?);
         }
     }
     Ok(all)

@@ -1,4 +1,4 @@
-//! What is measured over HTTP: one kind of answer a case, and proof that every answer was of that kind.
+//! What is measured over HTTP. Each case has one kind of answer, and every answer is checked to be of that kind.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -11,10 +11,10 @@ use crate::processes::{Meter, Process};
 use crate::service::{Answers, Service};
 use crate::wrk::{self, Buyers, Seen};
 
-/// Units for sale where everybody is to win.
+/// Units for sale in the case in which every buyer gets one.
 const PLENTY: i64 = 5_000_000;
-/// How long the service may take to finish what wrk did not wait for.
-const PATIENCE_MS: u64 = 5000;
+/// The service must finish the requests that wrk did not wait for within this time.
+const TIMEOUT_MS: u64 = 5000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
@@ -25,7 +25,7 @@ pub enum Case {
 }
 
 impl Case {
-    /// In the order of a round.
+    /// All cases, in the order of a round.
     pub const ALL: [Self; 4] = [Self::Hello, Self::SoldOut, Self::RefusedByRedis, Self::Winners];
 
     pub fn name(self) -> &'static str {
@@ -46,7 +46,7 @@ impl Case {
         }
     }
 
-    /// The service's word for the only answer that this case may get.
+    /// The code of the only answer that this case may get, in the service's metrics.
     fn code(self) -> &'static str {
         match self {
             Self::Hello => "",
@@ -56,17 +56,17 @@ impl Case {
     }
 }
 
-/// Everything that cases are played with. All of it stays up; what is not measured is idle.
+/// The servers and buyers that the cases use. All servers stay up; those that are not measured are idle.
 pub struct Stage<'a> {
     pub hello: Process,
-    /// As it comes.
+    /// The service with its default settings.
     pub service: &'a Service,
-    /// The same without its memory of "sold out".
-    pub forgetful: Service,
-    /// Whose CPU time is looked at, beside that of the server that answers.
+    /// The service without the memory of "sold out".
+    pub no_memory: Service,
+    /// The processes whose CPU time is measured, besides the server that answers.
     pub behind: Vec<(&'static str, u32)>,
     pub buyers: Buyers,
-    /// A sale of which nothing is left.
+    /// A sale that is sold out.
     pub sold_out: Sale,
 }
 
@@ -79,14 +79,14 @@ pub struct Sale {
 /// One case in one round.
 pub struct Round {
     pub seen: Seen,
-    /// Microseconds a request, by process.
+    /// Microseconds of CPU per request, by process.
     pub cpu_us: Vec<(&'static str, f64)>,
     pub during: Range<SystemTime>,
 }
 
 impl Stage<'_> {
     pub async fn play(&self, case: Case, seconds: u64) -> anyhow::Result<Round> {
-        // New buyers are new in every round: nobody has a ticket, or a count in a limit, of a sale that was just made.
+        // In a sale that was just created, no buyer has a ticket or is counted by a limit.
         let (server, sale) = match case {
             Case::Hello => {
                 let round = self.load(&self.hello, &self.sold_out, seconds).await?;
@@ -94,7 +94,7 @@ impl Stage<'_> {
                 return Ok(round);
             }
             Case::SoldOut => (self.service, &self.sold_out),
-            Case::RefusedByRedis => (&self.forgetful, &self.forgetful.sale(0).await?),
+            Case::RefusedByRedis => (&self.no_memory, &self.no_memory.sale(0).await?),
             Case::Winners => (self.service, &self.service.sale(PLENTY).await?),
         };
         let before = server.answers().await?;
@@ -104,18 +104,18 @@ impl Stage<'_> {
         ensure!(seen.refused == refused, "{case:?}: {} of {} were refused", seen.refused, seen.requests);
         let asked = self.check(case, server, &before, seen).await?;
         match case {
-            // Each thread asks again when its memory lapses, for those who come before the reply.
+            // Each thread calls Redis again when its memory expires.
             Case::SoldOut => ensure!(asked < seen.requests / 10, "Redis was asked for {asked} of {}", seen.requests),
             _ => ensure!(asked >= seen.requests, "Redis was asked for {asked} of {} only", seen.requests),
         }
         if case == Case::Winners {
             let rows = server.purchase_rows(sale.id).await?;
-            ensure!(seen.is_all(rows), "{rows} purchase rows stand for {} answers of 202", seen.requests);
+            ensure!(seen.is_all(rows), "{rows} purchase rows for {} answers of 202", seen.requests);
         }
         Ok(round)
     }
 
-    /// All buyers, one after another, on one sale.
+    /// Sends purchases in one sale, by one buyer after another.
     pub async fn load(&self, server: &Process, sale: &Sale, seconds: u64) -> anyhow::Result<Round> {
         let meter = Meter::start(server.pid, &self.behind)?;
         let begun = SystemTime::now();
@@ -125,15 +125,15 @@ impl Stage<'_> {
         Ok(Round { seen, cpu_us, during })
     }
 
-    /// Every answer had the one code, by the service's own count. Says for how many buyers it asked Redis.
+    /// Checks by the service's metrics that all answers had the case's code. Returns the number of purchases that called Redis.
     async fn check(&self, case: Case, server: &Service, before: &Answers, seen: &Seen) -> anyhow::Result<u64> {
         let mut waited_ms = 0;
         loop {
             let given = server.answers().await?.since(before);
             if given.by_code.len() == 1 && given.by_code.get(case.code()).is_some_and(|n| seen.is_all(*n)) {
-                return Ok(given.asked_redis);
+                return Ok(given.redis_calls);
             }
-            ensure!(waited_ms < PATIENCE_MS, "{case:?}: wrk has {} answers; the service gave {given:?}", seen.requests);
+            ensure!(waited_ms < TIMEOUT_MS, "{case:?}: wrk has {} answers; the service gave {given:?}", seen.requests);
             waited_ms += 50;
             sleep(Duration::from_millis(50)).await;
         }
@@ -145,7 +145,7 @@ impl Sale {
         Self { id, path: format!("/api/v1/sales/{id}/purchases"), body: json!({ "key": key }).to_string() }
     }
 
-    /// Sells all that is left of it to these buyers.
+    /// Sells the whole stock to these buyers.
     pub async fn sell_out(&self, service: &Service, tokens: &[&str]) -> anyhow::Result<()> {
         for token in tokens {
             let url = format!("http://{}{}", service.process.address, self.path);

@@ -1,8 +1,8 @@
-//! Orders that wait for payment, and those who pay them.
+//! Orders that wait for payment, and the buyers who pay them.
 //!
-//! What is to leave for the bank while something is measured was begun before, and its messages are with the broker: the
-//! relay would carry the purchases' messages too, which the case that is measured has stopped. As much is begun meanwhile,
-//! so that the service has all the work that payments are; those wait in the outbox, as the purchases do.
+//! The payments that leave for the bank during a measurement were begun before, and their messages are with the broker.
+//! The relay is stopped, because it would carry the messages of the measured purchases too. As many payments are begun
+//! meanwhile, so that the service does all the work of payments; their messages wait in the outbox, like the purchases'.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,14 +22,14 @@ use crate::bank::RATE;
 use crate::cases::Stage;
 use crate::processes;
 
-/// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Purchases a second that any machine has, for so many orders.
-const BOUGHT_A_SECOND: u64 = 4_000;
-/// Payments that begin at once where nobody is measuring.
-const CROWD: usize = 32;
-/// Messages that wait for the relay.
-const LEFT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'";
+/// Each step must finish within this time.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Purchases per second that every machine reaches.
+const PURCHASES_PER_SECOND: u64 = 4_000;
+/// Payments begun at the same time outside a measurement.
+const IN_PARALLEL: usize = 32;
+/// Number of messages that wait for the relay.
+const PENDING_MESSAGES: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'";
 
 /// An order, and its buyer's token.
 type Due = (Uuid, String);
@@ -43,11 +43,11 @@ pub struct Payers {
 }
 
 impl Payers {
-    /// Buys so many orders, has them made, and begins half of their payments.
+    /// Buys this many orders, waits until the workers have created them, and begins half of their payments.
     pub async fn prepare(stage: &Stage<'_>, sql: &PgPool, log: &Path, orders: u64) -> anyhow::Result<Self> {
         eprintln!("{orders} orders to be paid are bought, and half of their payments begun");
         let sale = stage.service.sale(orders.cast_signed()).await?;
-        stage.load(&stage.service.process, &sale, orders / BOUGHT_A_SECOND + 1).await?;
+        stage.load(&stage.service.process, &sale, orders / PURCHASES_PER_SECOND + 1).await?;
         let service = format!("http://{}", stage.service.process.address);
         let (client, sql) = (stage.service.client.clone(), sql.clone());
         let mut payers = Self { sale: sale.id, service, client, sql, due: Vec::new() };
@@ -58,13 +58,13 @@ impl Payers {
         payers.due = payers.with_tokens().await?;
         let first = payers.take(orders / 2);
         let begun = stream::iter(first).map(|due| begin(payers.client.clone(), payers.service.clone(), due));
-        begun.buffer_unordered(CROWD).try_collect::<Vec<_>>().await?;
+        begun.buffer_unordered(IN_PARALLEL).try_collect::<Vec<_>>().await?;
         let sent = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'payment_requested' AND status = 'sent'";
         payers.wait_for(sent, orders / 2, "payments are with the broker").await?;
-        // The auditor wants them gone, too.
-        payers.wait_for(LEFT, 0, "messages are left").await?;
+        // The audit requires that no message is left.
+        payers.wait_for(PENDING_MESSAGES, 0, "messages are left").await?;
         work.kill().await?;
-        // As autovacuum does within a minute; statements planned for empty tables would be measured.
+        // Autovacuum does this within a minute. Without it, statements planned for empty tables would be measured.
         sqlx::query("ANALYZE").execute(&payers.sql).await?;
         Ok(payers)
     }
@@ -78,41 +78,41 @@ impl Payers {
         due.collect::<Option<_>>().context("a buyer has no token")
     }
 
-    /// Those who pay next.
+    /// Takes the orders that are paid next.
     pub fn take(&mut self, payers: u64) -> Vec<Due> {
         self.due.split_off(self.due.len().saturating_sub(payers as usize))
     }
 
-    /// Begins payments at the bank's rate until `stop`; says when each had its answer.
+    /// Begins payments at the bank's rate until `stop`. Returns when each was answered.
     pub async fn pay(&self, due: Vec<Due>, stop: &CancellationToken) -> anyhow::Result<Vec<SystemTime>> {
-        let (mut beat, mut under_way) = (interval(Duration::from_secs(1) / RATE as u32), JoinSet::new());
+        let (mut ticks, mut in_progress) = (interval(Duration::from_secs(1) / RATE as u32), JoinSet::new());
         for due in due {
-            if stop.run_until_cancelled(beat.tick()).await.is_none() {
+            if stop.run_until_cancelled(ticks.tick()).await.is_none() {
                 break;
             }
-            under_way.spawn(begin(self.client.clone(), self.service.clone(), due));
+            in_progress.spawn(begin(self.client.clone(), self.service.clone(), due));
         }
-        under_way.join_all().await.into_iter().collect()
+        in_progress.join_all().await.into_iter().collect()
     }
 
-    /// Until nothing is under way to the bank.
+    /// Waits until no payment is in progress at the bank.
     pub async fn wait_for_outcomes(&self) -> anyhow::Result<()> {
-        let under_way = "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
+        let in_progress = "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
                          WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting')";
-        self.wait_for(under_way, 0, "payments are under way").await
+        self.wait_for(in_progress, 0, "payments are in progress").await
     }
 
-    /// Until the auditor can judge: messages that went back to the outbox, when workers ended, are with the broker again.
+    /// Waits until the audit can run: messages that went back to the outbox when workers ended are sent again.
     pub async fn settle(&self, log: &Path) -> anyhow::Result<()> {
         self.wait_for_outcomes().await?;
-        // The relay would carry hundreds of thousands of purchases' messages first, which nobody looks at any more.
+        // Otherwise the relay would first carry hundreds of thousands of messages of purchases that are no longer needed.
         sqlx::query("DELETE FROM outbox WHERE sale_id <> $1").bind(self.sale).execute(&self.sql).await?;
         let mut work = processes::work(log, Some("relay"))?;
-        self.wait_for(LEFT, 0, "messages are left").await?;
+        self.wait_for(PENDING_MESSAGES, 0, "messages are left").await?;
         Ok(work.kill().await?)
     }
 
-    /// Payments that only wait for their slot.
+    /// Number of payments that wait for their slot.
     pub async fn backlog(&self) -> anyhow::Result<u64> {
         self.count(
             "SELECT count(*) FROM payments p JOIN outbox b ON b.kind = 'payment_requested' AND b.order_id = p.id
@@ -121,8 +121,8 @@ impl Payers {
         .await
     }
 
-    /// Payments that have reached the bank, or have a slot for it.
-    pub async fn gone(&self) -> anyhow::Result<u64> {
+    /// Number of payments that have reached the bank, or have a slot for it.
+    pub async fn departed(&self) -> anyhow::Result<u64> {
         self.count(
             "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
              WHERE o.sale_id = $1 AND p.status <> 'created'",
@@ -135,20 +135,20 @@ impl Payers {
         Ok(count.unsigned_abs())
     }
 
-    async fn wait_for(&self, sql: &'static str, wanted: u64, what: &str) -> anyhow::Result<()> {
+    async fn wait_for(&self, sql: &'static str, expected: u64, what: &str) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
-            let is = self.count(sql).await?;
-            if is == wanted {
+            let found = self.count(sql).await?;
+            if found == expected {
                 return Ok(());
             }
-            ensure!(begun.elapsed() < PATIENCE, "{is} {what}, and not {wanted}");
+            ensure!(begun.elapsed() < TIMEOUT, "{found} {what}, expected {expected}");
             sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// Begins one payment; says when it had its answer.
+/// Begins one payment. Returns when it was answered.
 async fn begin(client: reqwest::Client, service: String, (order, token): Due) -> anyhow::Result<SystemTime> {
     let pay = client.post(format!("{service}/api/v1/orders/{order}/payments")).bearer_auth(token);
     let answer = pay.json(&json!({ "channel": "sandbox" })).send().await?;

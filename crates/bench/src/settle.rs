@@ -1,4 +1,4 @@
-//! What comes after the 202: how many purchases a second the workers turn into orders.
+//! After the 202: how many purchases per second the workers turn into orders.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use tokio::time::sleep;
 
 use crate::processes::{self, cpu_us, seckill};
 
-/// How long settling everything may take.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// All purchases must be settled within this time.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub struct Settled {
     pub orders: i64,
     pub per_second: f64,
-    /// Microseconds an order, by process.
+    /// Microseconds of CPU per order, by process.
     pub cpu_us: Vec<(&'static str, f64)>,
 }
 
-/// Starts the workers on what the winners have left, until all of it is `pending_payment`.
+/// Runs the workers until every purchase is an order in `pending_payment`.
 pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -> anyhow::Result<Settled> {
     let backlog: i64 =
         sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed'")
@@ -30,13 +30,13 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
     let mut processes = vec![("work", work.id().context("the workers have ended")?)];
     processes.extend(servers);
 
-    // From the first orders to the last: how long a process takes to start is another question.
+    // Measured from the first orders to the last, without the time that the workers take to start.
     let sold = units_sold(sql).await?;
     let (mut first, mut last) = (None, sold);
     let begun = Instant::now();
     while last < sold + backlog {
-        ensure!(begun.elapsed() < PATIENCE, "{} of {backlog} purchases are orders after {PATIENCE:?}", last - sold);
-        ensure!(work.try_wait()?.is_none(), "the workers ended by themselves; see {}", log.display());
+        ensure!(begun.elapsed() < TIMEOUT, "{} of {backlog} purchases are orders after {TIMEOUT:?}", last - sold);
+        ensure!(work.try_wait()?.is_none(), "the workers ended unexpectedly; see {}", log.display());
         sleep(Duration::from_millis(20)).await;
         last = units_sold(sql).await?;
         if first.is_none() && last > sold {
@@ -56,16 +56,19 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
     Ok(Settled { orders, per_second: orders as f64 / seconds, cpu_us })
 }
 
-/// Falls with each order, in the order's transaction; cheaper to ask than counting orders.
+/// Units sold, by the stock, which changes in each order's transaction. Cheaper than counting orders.
 async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
     let sold = sqlx::query_scalar("SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales");
     Ok(sold.fetch_one(sql).await?)
 }
 
-/// The auditor's word: on everything that was sold here, or on what is named.
-pub async fn audit(named: &[&str]) -> anyhow::Result<()> {
-    let said = seckill(&[&["audit", "--json"], named].concat()).await?;
-    ensure!(said["held"] == true, "the audit failed: {said}");
+/// Runs `seckill audit` on all sales, or with these arguments.
+///
+/// # Errors
+/// The audit failed.
+pub async fn audit(arguments: &[&str]) -> anyhow::Result<()> {
+    let verdict = seckill(&[&["audit", "--json"], arguments].concat()).await?;
+    ensure!(verdict["held"] == true, "the audit failed: {verdict}");
     Ok(())
 }
 

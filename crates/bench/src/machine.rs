@@ -1,4 +1,4 @@
-//! What it was measured on.
+//! The machine and the versions of the servers.
 
 use std::fmt;
 use std::process::Command;
@@ -16,7 +16,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub async fn look(sql: &PgPool) -> anyhow::Result<Self> {
+    pub async fn read(sql: &PgPool) -> anyhow::Result<Self> {
         let cpus = std::fs::read_to_string("/proc/cpuinfo")?;
         let cpu = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let postgres: String = sqlx::query_scalar("SHOW server_version").fetch_one(sql).await?;
@@ -45,9 +45,9 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The word after a mark in what a program says of itself.
+/// The word after a mark in the output of a command, or "unknown".
 fn word(command: &[&str], mark: &str) -> String {
-    let said = command.split_first().and_then(|(name, args)| Command::new(name).args(args).output().ok());
-    let said = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
-    said.split_once(mark).and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("unknown").to_owned()
+    let output = command.split_first().and_then(|(name, args)| Command::new(name).args(args).output().ok());
+    let output = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    output.split_once(mark).and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("unknown").to_owned()
 }

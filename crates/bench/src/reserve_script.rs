@@ -1,24 +1,24 @@
-//! `lua/reserve.lua` alone, by redis-benchmark: how many buyers a second Redis can judge.
+//! `lua/reserve.lua` alone, by redis-benchmark: how many purchases per second Redis can decide.
 
 use anyhow::{Context, ensure};
 use redis::{Connection, cmd};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::medians::Series;
+use crate::series::Series;
 
-const SCRIPT: &str = include_str!("../../lua/reserve.lua");
-/// Where the keys of a run stand; nothing else uses this tag.
+const SCRIPT: &str = include_str!("../../../lua/reserve.lua");
+/// Prefix of the keys of a run; nothing else uses it.
 const TAG: &str = "bench:{bench}:";
-/// The limits as they come, but for the sale's own, which is counted and does not refuse.
+/// The default limits, except that the sale's own limit never refuses.
 const LIMITS: [&str; 6] = ["5", "60000", "1200", "60000", "1000000000", "1000"];
 const STOCK: u64 = 1_000_000_000;
 
-/// One way to ask.
+/// One kind of call.
 pub struct Run {
     pub title: &'static str,
     pub name: &'static str,
-    /// Units for sale; `None`: INCR, to compare with.
+    /// Units for sale; `None` means INCR, to compare with.
     stock: Option<u64>,
     buyers_a_call: u64,
     pipeline: u64,
@@ -46,23 +46,24 @@ const RUNS: [Run; 8] = [
     run(("refuse_batched", "reserve, sold out, 50 buyers a call"), Some(0), 50, 1, 6_000),
 ];
 
-/// Redis to itself: the services are gone, and what they kept in it goes too. The script stays loaded.
-pub struct Bare {
+/// The script in an otherwise empty Redis that nothing else uses. The service loaded the script before it ended.
+pub struct ReserveScript {
     redis: Connection,
     url: String,
-    /// A sale as the service writes it.
+    /// The hash of a sale, as the service wrote it.
     terms: Vec<(String, String)>,
 }
 
-impl Bare {
-    pub fn take(url: &str, prefix: &str, sale: i64) -> anyhow::Result<Self> {
+impl ReserveScript {
+    /// Copies a sale's hash, then empties Redis.
+    pub fn prepare(url: &str, prefix: &str, sale: i64) -> anyhow::Result<Self> {
         let mut redis = redis::Client::open(url)?.get_connection()?;
         let terms = cmd("HGETALL").arg(format!("{prefix}{{{sale}}}:sale")).query(&mut redis)?;
         cmd("FLUSHALL").query::<()>(&mut redis)?;
         Ok(Self { redis, url: url.to_owned(), terms })
     }
 
-    /// All runs, round by round.
+    /// Measures all runs, round by round.
     pub async fn rounds(&mut self, rounds: usize) -> anyhow::Result<Vec<(&'static Run, Series)>> {
         let mut rates = vec![Vec::new(); RUNS.len()];
         for n in 1..=rounds {
@@ -74,7 +75,7 @@ impl Bare {
         Ok(RUNS.iter().zip(rates.into_iter().map(Series::of)).collect())
     }
 
-    /// Buyers a second, or INCRs.
+    /// Measures buyers per second, or INCRs per second.
     async fn measure(&mut self, run: &Run) -> anyhow::Result<f64> {
         cmd("FLUSHALL").query::<()>(&mut self.redis)?;
         let sale_key = format!("{TAG}sale");
@@ -82,7 +83,7 @@ impl Bare {
             cmd("HSET").arg(&sale_key).arg(&self.terms).arg("stock").arg(stock).query::<()>(&mut self.redis)?;
         }
         let mut benchmark = Command::new("redis-benchmark");
-        // Of so many numbers, the most that it takes, two buyers hardly ever draw the same.
+        // The largest range that redis-benchmark takes, so that two buyers hardly ever draw the same number.
         benchmark.args(["-u", &self.url, "--csv", "-c", "50", "-r", "2147483647"]);
         benchmark.args(["-n", &run.calls.to_string(), "-P", &run.pipeline.to_string()]);
         match run.stock {
@@ -90,16 +91,16 @@ impl Bare {
             Some(_) => benchmark.args(self.call(run.buyers_a_call)?),
         };
         let done = benchmark.kill_on_drop(true).output().await.context("redis-benchmark")?;
-        let said = String::from_utf8_lossy(&done.stdout);
-        let rate = said.lines().last().and_then(|line| line.split("\",\"").nth(1)?.parse::<f64>().ok());
-        let rate = rate.with_context(|| format!("redis-benchmark said: {said}"))?;
+        let output = String::from_utf8_lossy(&done.stdout);
+        let rate = output.lines().last().and_then(|line| line.split("\",\"").nth(1)?.parse::<f64>().ok());
+        let rate = rate.with_context(|| format!("redis-benchmark printed: {output}"))?;
         if let Some(stock) = run.stock {
             self.check(run, stock)?;
         }
         Ok(rate * run.buyers_a_call as f64)
     }
 
-    /// The arguments of one call for so many buyers, each of them new.
+    /// The arguments of one call for this many new buyers.
     fn call(&self, buyers: u64) -> anyhow::Result<Vec<String>> {
         let term = |name| {
             let found = self.terms.iter().find(|(field, _)| field == name);
@@ -112,7 +113,7 @@ impl Bare {
         call.extend([term("epoch")?, "0".into(), "0".into()]);
         call.extend(LIMITS.map(str::to_owned));
         call.push(buyers.to_string());
-        // As long as ids, users and addresses are in life.
+        // Ids, users and addresses as long as real ones.
         let buyer = ["01890000-0000-7000-8000-__rand_int__", "b__rand_int__", "a__rand_int__", "1", &term("key")?, "0"];
         for _ in 0..buyers {
             call.extend(buyer.map(str::to_owned));
@@ -120,7 +121,7 @@ impl Bare {
         Ok(call)
     }
 
-    /// All were sold to, or none; a few in a million drew the number of another.
+    /// Checks that all buyers got a unit, or none. A few in a million drew the same number as another.
     fn check(&mut self, run: &Run, stock: u64) -> anyhow::Result<()> {
         let left: u64 = cmd("HGET").arg(format!("{TAG}sale")).arg("stock").query(&mut self.redis)?;
         let counted: u64 = cmd("HLEN").arg(format!("{TAG}limit:buyer")).query(&mut self.redis)?;

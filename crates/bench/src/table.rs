@@ -1,37 +1,37 @@
-//! What was found, as the README's table and as JSON.
+//! The results as Markdown tables and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::beside;
 use crate::cases::{Case, Round};
 use crate::flow;
 use crate::machine::Machine;
-use crate::medians::{Series, thousands, two_places};
-use crate::script::{self, Run};
+use crate::payments_table;
+use crate::reserve_script::{self, Run};
+use crate::series::{Series, thousands, two_places};
 use crate::settle::Settled;
 use crate::wrk::CONNECTIONS;
 
-pub struct Found {
+pub struct Results {
     pub machine: Machine,
     pub sold: Option<Sold>,
-    pub flow: Option<flow::Found>,
-    pub money: Option<beside::Found>,
+    pub flow: Option<flow::Results>,
+    pub payments: Option<payments_table::Results>,
 }
 
-/// The sale's part.
+/// The results of the sale.
 pub struct Sold {
     pub seconds: u64,
     pub rounds: Vec<BTreeMap<&'static str, Round>>,
     pub settled: Settled,
-    /// The sale that is sold out.
+    /// Id of the sale that is sold out.
     pub sold_out: i64,
     pub script: Vec<(&'static Run, Series)>,
 }
 
-/// Whose CPU time the table has, beside the answering server's.
+/// The processes whose CPU time is in the table, after the answering server's.
 const BEHIND: [&str; 3] = ["redis", "postgres", "wrk"];
 
 impl Sold {
@@ -64,7 +64,7 @@ impl Sold {
         for case in Case::ALL {
             let ms = |figure: fn(&Round) -> u64| self.series(case, |round| figure(round) as f64 / 1000.0).median();
             let (p50, p99) = (ms(|round| round.seen.p50_us), ms(|round| round.seen.p99_us));
-            let (rate, of_hello) = (self.rate(case).in_words(thousands), self.of_hello(case).in_words(two_places));
+            let (rate, of_hello) = (self.rate(case).with_range(thousands), self.of_hello(case).with_range(two_places));
             let _ = write!(text, "| {} | {rate} | {of_hello} | {p50:.1}, {p99:.1}", case.title());
             for process in ["server"].iter().chain(&BEHIND) {
                 let _ = write!(text, " | {:.1}", self.cpu_us(case, process).median());
@@ -77,7 +77,7 @@ impl Sold {
         let _ = write!(text, "| orders settled by one `seckill work`, of {} ", thousands(settled.orders as f64));
         let _ = writeln!(text, "| {} |", thousands(settled.per_second));
         for (run, rate) in &self.script {
-            let _ = writeln!(text, "| redis-benchmark: {} | {} |", run.title, rate.in_words(thousands));
+            let _ = writeln!(text, "| redis-benchmark: {} | {} |", run.title, rate.with_range(thousands));
         }
     }
 
@@ -107,12 +107,12 @@ impl Sold {
             },
             "cases": cases.into_iter().collect::<serde_json::Map<_, _>>(),
             "settled": self.settled.json(),
-            "redis_benchmark": script::json(&self.script),
+            "redis_benchmark": reserve_script::json(&self.script),
         })
     }
 }
 
-impl Found {
+impl Results {
     pub fn markdown(&self) -> String {
         let mut text = String::new();
         match &self.sold {
@@ -122,8 +122,8 @@ impl Found {
         if let Some(flow) = &self.flow {
             flow.markdown(&mut text);
         }
-        if let Some(money) = &self.money {
-            money.markdown(&mut text);
+        if let Some(payments) = &self.payments {
+            payments.markdown(&mut text);
         }
         text
     }
@@ -134,8 +134,8 @@ impl Found {
         if let Some(flow) = &self.flow {
             json["flow"] = flow.json();
         }
-        if let Some(money) = &self.money {
-            json["payments"] = money.json();
+        if let Some(payments) = &self.payments {
+            json["payments"] = payments.json();
         }
         json
     }

@@ -1,6 +1,6 @@
--- Purpose: one check of a limiter a request, for one key or for many in turn.
+-- Purpose: sends one limiter check per request, for one key or for many keys in turn.
 --
--- Arguments: 1 path   2 header lines, with \n for their ends   3 body, in which %s is the key   4 how many keys
+-- Arguments: 1 path   2 header lines, each ending in \n   3 body, in which %s is the key   4 number of keys
 
 local requests, at = {}, 0
 

@@ -1,4 +1,4 @@
-//! What purchases were like beside payments, as a table and as JSON.
+//! The results of purchases without and with payments, as a table and as JSON.
 
 use std::fmt::Write;
 
@@ -6,47 +6,47 @@ use serde_json::{Map, Value, json};
 
 use crate::bank::RATE;
 use crate::cases::{Case, Round};
-use crate::medians::{Series, thousands, two_places};
+use crate::series::{Series, thousands, two_places};
 
-/// Whose CPU time is told.
+/// The processes whose CPU time is printed.
 const PROCESSES: [&str; 8] = ["server", "redis", "postgres", "wrk", "work", "bank", "rabbitmq", "bench"];
 
-/// One round of both.
+/// One round without and one with payments.
 pub struct Pair {
     pub without: Round,
-    pub with: PayOutcome,
+    pub with: PaymentRound,
 }
 
-/// Purchases with payments running.
-pub struct PayOutcome {
+/// A round of purchases with payments running.
+pub struct PaymentRound {
     pub round: Round,
-    /// Payments a second that the bank took, and that began.
+    /// Payments per second that the bank took, and that were begun.
     pub bank: f64,
     pub begun: f64,
-    /// Cores that payments kept busy while nobody bought, by process.
+    /// Cores that payments kept busy without purchases, by process.
     pub alone: Vec<(&'static str, f64)>,
 }
 
-pub struct Found {
+pub struct Results {
     pub seconds: u64,
     pub rounds: Vec<Pair>,
 }
 
-/// The two that are compared.
+/// One of the two rounds that are compared.
 type Side = fn(&Pair) -> &Round;
 const WITHOUT: Side = |pair| &pair.without;
 const WITH: Side = |pair| &pair.with.round;
 const SIDES: [(&str, Side); 2] = [("without payments", WITHOUT), ("with payments running", WITH)];
 
 impl Pair {
-    pub fn tell(&self, what: &str) {
+    pub fn log(&self, what: &str) {
         for (title, side) in SIDES {
             let round = side(self);
             let cpu = PROCESSES.map(|process| format!("{process} {:.1}", round.cpu_us(process))).join(", ");
             let rate = thousands(round.seen.per_second());
             eprintln!("{what}: {}, {title}: {rate} a second; µs of CPU each: {cpu}", Case::Winners.title());
         }
-        let PayOutcome { bank, begun, .. } = self.with;
+        let PaymentRound { bank, begun, .. } = self.with;
         eprintln!("{what}: the bank took {bank:.0} payments a second, {begun:.0} began");
     }
 
@@ -55,7 +55,7 @@ impl Pair {
     }
 }
 
-impl Found {
+impl Results {
     fn of(&self, figure: impl Fn(&Pair) -> f64) -> Series {
         Series::of(self.rounds.iter().map(figure))
     }
@@ -68,7 +68,7 @@ impl Found {
         self.of(|pair| side(pair).cpu_us(process))
     }
 
-    /// Cores that all of it together kept busy.
+    /// Cores that all processes together kept busy.
     fn cores(&self, side: Side) -> Series {
         self.of(|pair| {
             let us: f64 = PROCESSES.iter().map(|process| side(pair).cpu_us(process)).sum();
@@ -93,7 +93,7 @@ impl Found {
             let ms = |figure: fn(&Round) -> u64| self.of(|pair| figure(side(pair)) as f64 / 1000.0).median();
             let (p50, p99) = (ms(|round| round.seen.p50_us), ms(|round| round.seen.p99_us));
             let (rate, ratio) = (self.rate(side), self.rate(side).over(&self.rate(WITHOUT)));
-            let (rate, ratio) = (rate.in_words(thousands), ratio.in_words(two_places));
+            let (rate, ratio) = (rate.with_range(thousands), ratio.with_range(two_places));
             let _ = write!(text, "| {title} | {rate} | {ratio} | {p50:.1}, {p99:.1}");
             for process in PROCESSES {
                 let _ = write!(text, " | {:.1}", self.cpu_us(side, process).median());
@@ -114,8 +114,8 @@ impl Found {
              `seckill work`: `--only ask` in the first, `--only pay,ask` in the second. All other workers are stopped: the \
              messages of the backlog were brought to the broker before. The last row is what payments take while nobody buys: where all share \
              the processors, so much less is left to purchases.",
-            self.of(|pair| pair.with.bank).in_words(whole),
-            self.of(|pair| pair.with.begun).in_words(whole),
+            self.of(|pair| pair.with.bank).with_range(whole),
+            self.of(|pair| pair.with.begun).with_range(whole),
         );
     }
 

@@ -1,6 +1,5 @@
--- Purpose: one request a line of work for wrk: new buyers from a file, each record of it the part of a request's head
---          that differs from buyer to buyer. All cases send requests of the same make, so that what the generator costs
---          is the same for each of them.
+-- Purpose: sends one request for each buyer in a file. A record of the file is the part of the request's head that differs
+--          from buyer to buyer. All cases send the same kind of request, so that the generator costs the same in each.
 --
 -- Arguments: 1 file of records   2 length of a record in bytes   3 path   4 body
 
@@ -22,7 +21,7 @@ function request()
   return head .. buyer .. body
 end
 
--- Answers are not looked at here, which would cost more than the request: the service counts them by code.
+-- Answers are not parsed here, because that would cost more than the request. The service counts them by code.
 function done(summary, latency)
   local errors = summary.errors
   io.write(string.format(
