@@ -32,7 +32,7 @@ impl AdminCommand {
         if !stores(config)?.ledger.create_account(&name, role, &hash, ACTOR).await? {
             bail!("account {name} already exists");
         }
-        tracing::info!(%name, role = role.as_str(), "account created");
+        tracing::info!(%name, role = role.into_str(), "account created");
         Ok(())
     }
 }

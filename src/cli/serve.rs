@@ -1,12 +1,10 @@
 //! `serve`, `work` and `channel-sandbox`: the processes that run until they are told to stop.
 
-use std::collections::BTreeSet;
-
 use seckill_sandbox::Sandbox;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{Service, WORKERS, work};
+use crate::app::{Service, Worker, work};
 use crate::config::Config;
 
 #[derive(clap::Args)]
@@ -19,8 +17,8 @@ pub(super) struct ServeArgs {
 #[derive(clap::Args)]
 pub(super) struct WorkArgs {
     /// Run only these workers, comma-separated; without it, all of them
-    #[arg(long, value_name = "WORKERS", value_delimiter = ',', value_parser = WORKERS)]
-    only: Option<Vec<String>>,
+    #[arg(long, value_name = "WORKERS", value_delimiter = ',')]
+    only: Option<Vec<Worker>>,
 }
 
 impl ServeArgs {
@@ -41,7 +39,7 @@ impl ServeArgs {
 
 impl WorkArgs {
     pub(super) async fn run(self, config: Config) -> anyhow::Result<()> {
-        work(config, self.only.map(BTreeSet::from_iter), stop_signal()?).await
+        work(config, self.only, stop_signal()?).await
     }
 }
 
