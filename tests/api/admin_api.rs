@@ -483,7 +483,7 @@ async fn accounts_are_created_on_the_command_line() {
     let good = format!("{PASSWORD}\n");
     assert!(create("root", "admin", &good).0);
     for (name, role, typed, message) in [
-        ("root", "admin", good.as_str(), "there is an account root already"),
+        ("root", "admin", good.as_str(), "account root already exists"),
         ("short", "admin", "elevenchars\n", "at least 12 characters"),
         ("none", "admin", "", "at least 12 characters"),
         ("long", "admin", &"x".repeat(5000), "at most 1024 bytes"),
