@@ -87,7 +87,7 @@ impl Parts {
         let wake = self.listener.subscribe(Topic::Catalog);
         let (gate, listener, stop) = (self.stores.gate.clone(), self.listener.clone(), self.stop.clone());
         self.tasks.spawn(async move {
-            while stop.run_until_cancelled(gate.doubted()).await.is_some() {
+            while stop.run_until_cancelled(gate.refill_needed()).await.is_some() {
                 listener.wake(Topic::Catalog);
                 tokio::time::sleep(Duration::from_millis(20)).await; // one look answers a crowd of doubts
             }

@@ -42,7 +42,7 @@ impl Asked {
             ..Parameters::default()
         };
         let mut all = vec![Self::Incr];
-        for kind in AlgorithmKind::ALL {
+        for &kind in AlgorithmKind::ALL {
             let window = |limit, window_ms| (Some(limit), Some(window_ms), None);
             // Of what is listed one by one, ten thousand are the most: at 100 ms, a hundred thousand a second.
             let (limit, window_ms, lease_ms) = match kind {

@@ -79,7 +79,7 @@ impl Console {
 
     /// Both limits or none. Where the limiter cannot be asked, nobody signs in: tries that nobody counts are free.
     async fn count_attempt(&self, name: &AccountName, address: &str) -> Result<(), AdminError> {
-        let slot = |policy, key| SlotKey::new(SLOTS, policy, key, false).map_err(|_| GateError::Impossible);
+        let slot = |policy, key| SlotKey::new(SLOTS, policy, key, false).map_err(|_| GateError::InvalidRequest);
         let slots = [slot("login-account", name.as_str())?, slot("login-address", address)?];
         let take = |slot| Take { slot, algorithm: &self.attempts, permits: 1, lease: None };
         let answer = self.limiter.acquire(&slots.each_ref().map(take)).await?;

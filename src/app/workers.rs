@@ -175,7 +175,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
         let controller = Arc::new(Mutex::new(controller));
         tasks.spawn(repeat("adapt", Duration::from_millis(interval_ms), None, stop.clone(), move || {
             let controller = Arc::clone(&controller);
-            async move { controller.lock().await.look().await.map(|()| Step::Idle) }
+            async move { controller.lock().await.check().await.map(|()| Step::Idle) }
         }));
     }
     if wanted("alarms") {
@@ -187,7 +187,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
         let every = Duration::from_millis(config.alarms.interval_ms);
         tasks.spawn(repeat("alarms", every, None, stop.clone(), move || {
             let watch = watch.clone();
-            async move { watch.look().await.map(|()| Step::Idle) }
+            async move { watch.check().await.map(|()| Step::Idle) }
         }));
     }
     if wanted("alarms")

@@ -29,7 +29,7 @@ pub enum PolicyCommand {
         app: String,
         #[arg(long)]
         account: String,
-        #[arg(long, value_parser = Role::parse)]
+        #[arg(long)]
         role: Role,
     },
     /// Show the policies
@@ -87,7 +87,7 @@ pub struct SetArgs {
     #[arg(long, default_value = "reject")]
     excess: String,
     /// When the limiter cannot be asked: closed, open, or local (each instance its share)
-    #[arg(long, default_value = "closed", value_parser = WhenDown::parse)]
+    #[arg(long, default_value = "closed")]
     when_down: WhenDown,
     /// A circuit breaker, as JSON; {} takes the defaults, which docs/limits.md shows
     #[arg(long, value_name = "JSON")]
