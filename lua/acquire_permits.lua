@@ -1,5 +1,5 @@
--- Purpose: takes permits of one or several limiters, all or nothing: it checks all limiters, then counts in all, so that
---          a call that the third limiter refuses uses up nothing of the first two. The main part; see limit_begin.lua.
+-- Purpose: takes permits of one or several limiters, all or nothing: it checks all, then counts in all, so that a call
+--          that the third limiter refuses uses up nothing of the first two. The main part; see limit_begin.lua.
 --
 -- KEYS: the key of each limiter; no two the same, all with one hash tag
 -- ARGV: 1 now (see limit_begin); then for each limiter: algorithm, permits, a, b, c, lease

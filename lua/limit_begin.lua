@@ -6,7 +6,7 @@
 --
 -- A limiter is a table of functions. `a`, `b` and `c` are its parameters; `a` is the most permits of one call.
 --   check(key, n, a, b, c, lease)  reads, and writes nothing. Returns `s`:
---       fits; at (the time of the check); remaining; retry, reset and delay in us from now; mark and detail (the receipt)
+--       fits; at (the time of the check); remaining; retry, reset and delay in us from now; the receipt: mark, detail
 --       (n may be above `a` for a waiter in line: retry is then an estimate)
 --   count(s)                       writes a grant that check found to fit, sets the key's end, and updates `s`
 --   carry(s)                       buckets only, when s.carried: writes the state under changed parameters

@@ -34,8 +34,8 @@ function bucket.in_period(level, of, by, up)
   return math.floor(level / of) * by + scale(level % of, by, of, up)
 end
 
--- How much of n permits can be given back at `at`. `mark` is the time of the grant, and `detail` the flow after which the
--- bucket would have been at its end without the grant; the flow beyond that is lost. nil: everything is lost.
+-- How much of n permits can be given back at `at`. `mark` is the time of the grant, and `detail` the flow after which
+-- the bucket would have been at its end without the grant; the flow beyond that is lost. nil: everything is lost.
 function bucket.returnable(n, rate, period, at, mark, detail)
   local taken, since = n * period, at - mark
   if since >= math.ceil((detail + taken) / rate) then return nil end

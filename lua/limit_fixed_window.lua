@@ -1,7 +1,7 @@
 -- Purpose: at most a permits in each aligned window of b microseconds. limit_begin.lua says how it is composed.
 --
 -- Key: string "at|width|count": the permits of one window; it is `width` wide and contains `at`, the last grant.
--- A count of another width counts in full when its last grant lies in this window, so that a change of width loses none.
+-- A count of another width counts in full when its last grant lies in this window: a change of width loses none.
 -- Receipt: mark is the start of the window, detail its width.
 
 local function read_window(key)

@@ -1,8 +1,8 @@
 -- Purpose: at most a permits in any window of b microseconds, in little memory. limit_begin.lua says how it is
 --          composed.
 --
--- Key: hash of permits by sub-window (its number since the epoch; 125 to a window). Field '#' is "at|width|oldest|total":
--- the last grant, the width of the sub-windows, the oldest sub-window that counted at that time, and the sum of all.
+-- Key: hash of permits by sub-window (its number since the epoch; 125 to a window). Field '#' is
+-- "at|width|oldest|total": the last grant, the width of the sub-windows, the oldest sub-window that counted at that time, and the sum of all.
 -- The hash has at most 127 fields, because it has its compact form up to 128.
 -- The usual form keeps two counts and weights the older one by its overlap with the window. That assumes evenly spread
 -- permits; if they came late, nearly twice the limit passes in some window. Here the oldest sub-window, which overlaps

@@ -1,7 +1,8 @@
 -- Purpose: takes permits of one limiter in the order of arrival. A later waiter is granted only when the limiter has
 --          room for the waiters ahead as well. The main part; see limit_begin.lua.
 --
--- KEYS: 1 the limiter's key   2 line (sorted set: waiter by arrival)   3 waiters (hash: waiter -> "asked|until|permits")
+-- KEYS: 1 the limiter's key   2 line (sorted set: waiter by arrival)
+--       3 waiters (hash: waiter -> "asked|deadline|permits")
 -- ARGV: 1 now (see limit_begin)   2 algorithm   3 permits   4 a   5 b   6 c   7 lease
 --       8 waiter's id   9 the longest wait in us, from its first call on   10 the most waiters of the line
 --
@@ -30,10 +31,10 @@ local states = #ids > 0 and redis.call('HMGET', waiters_key, unpack(ids)) or {}
 
 local gone, standing, ahead, own = {}, 0, 0, nil
 for i, id in ipairs(ids) do
-  local asked, till, permits = string.match(states[i] or '', '^(%d+)|(%d+)|(%d+)$')
-  if id == waiter and till then
-    own = { position = standing + 1, till = tonumber(till) }
-  elseif not asked or now_us - tonumber(asked) >= SILENT_US or now_us >= tonumber(till) then
+  local asked, deadline, permits = string.match(states[i] or '', '^(%d+)|(%d+)|(%d+)$')
+  if id == waiter and deadline then
+    own = { position = standing + 1, deadline = tonumber(deadline) }
+  elseif not asked or now_us - tonumber(asked) >= SILENT_US or now_us >= tonumber(deadline) then
     gone[#gone + 1] = id
   else
     standing = standing + 1
@@ -45,10 +46,10 @@ local limiter = limiters[ARGV[2]]
 local b, c = tonumber(ARGV[5]), tonumber(ARGV[6])
 local s = limiter.check(key, ahead + n, most, b, c, ARGV[7])
 if s.fits and ahead > 0 then s = limiter.check(key, n, most, b, c, ARGV[7]) end
-local till = own and own.till or now_us + tonumber(ARGV[9])
+local deadline = own and own.deadline or now_us + tonumber(ARGV[9])
 local code
 if s.fits then code = GRANTED
-elseif now_us >= till then code = TOO_LATE
+elseif now_us >= deadline then code = TOO_LATE
 elseif not own and standing >= tonumber(ARGV[10]) then code = LINE_FULL
 else code = WAIT end
 
@@ -62,12 +63,12 @@ if #gone > 0 then
 end
 if code == WAIT then
   if not own then redis.call('ZADD', line_key, text(math.max(now_us, last_arrival + 1)), waiter) end
-  redis.call('HSET', waiters_key, waiter, table.concat({ text(now_us), text(till), text(n) }, '|'))
+  redis.call('HSET', waiters_key, waiter, table.concat({ text(now_us), text(deadline), text(n) }, '|'))
   redis.call('PEXPIRE', line_key, ttl(SILENT_US))
   redis.call('PEXPIRE', waiters_key, ttl(SILENT_US))
 end
 
-local again = math.max(1, ms(math.min(s.retry, ASK_WITHIN_US, till - now_us)))
+local again = math.max(1, ms(math.min(s.retry, ASK_WITHIN_US, deadline - now_us)))
 return {
   code, code == WAIT and (own and own.position or standing + 1) or 0, code == WAIT and again or 0,
   s.fits and 1 or 0, s.at, s.remaining, s.fits and 0 or ms(s.retry), ms(s.reset), s.fits and ms(s.delay) or 0,

@@ -8,9 +8,9 @@ pub struct Verdict {
     pub granted: bool,
     /// Permits left after this call; -1 where there is no limit.
     pub remaining: i64,
-    /// When the same call would be granted if nobody else came, rounded up; 0 when it was granted.
+    /// When the same call would be granted if no other caller came, rounded up; 0 when it was granted.
     pub retry_after_ms: i64,
-    /// When all permits are available again if nobody else comes, rounded up.
+    /// When all permits are available again if no other caller comes, rounded up.
     pub reset_ms: i64,
     /// How long a granted caller must wait so that the outflow is even; leaky buckets only.
     pub delay_ms: i64,
