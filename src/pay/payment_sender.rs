@@ -62,26 +62,17 @@ impl PaymentSender {
         Self { payment_service, tasks, places, breaker, paced: Arc::default(), started: Instant::now(), stop }
     }
 
-    /// Settles a batch of messages: their payments have slots, or need none. Returns the places of unreadable ones.
-    #[tracing::instrument(level = "debug", name = "pay", skip_all, fields(messages = bodies.len()))]
-    pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, PayError> {
-        let (mut payments, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new());
-        for (place, body) in bodies.iter().enumerate() {
-            match serde_json::from_slice::<PaymentRequestedV1>(body) {
-                Ok(message) => payments.push(message.payment_id),
-                Err(error) => {
-                    tracing::error!(%error, bytes = body.len(), "unreadable message goes to the dead-letter queue");
-                    poison.push(place);
-                }
-            }
-        }
+    /// Settles a batch of messages: their payments have slots, or need none.
+    #[tracing::instrument(level = "debug", name = "pay", skip_all, fields(messages = messages.len()))]
+    pub async fn settle(&self, messages: Vec<PaymentRequestedV1>) -> Result<(), PayError> {
+        let payments: Vec<PaymentId> = messages.iter().map(|message| message.payment_id).collect();
         self.payment_service.open().await?;
         let until = Instant::now() + SETTLE_MAX;
         for channel in self.payment_service.channels.iter() {
             self.pace(channel).await?;
             self.send_all(channel, &payments, until).await?;
         }
-        Ok(poison)
+        Ok(())
     }
 
     /// Sees, once, to the channel's pace in the ledger: it is for those to say who send.
