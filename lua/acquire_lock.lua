@@ -1,12 +1,12 @@
--- Purpose: takes a lock (SET NX PX) and draws its fencing token, in one step.
+-- Purpose: takes a lock (SET NX PX) and makes its fencing token, in one step.
 --
--- The token is the greater of the last one plus one and this server's time in microseconds, so that it rises even on a
--- server that has forgotten the last one, as long as its clock has not gone back behind it.
+-- The token is the greater of the last token plus one and this server's time in microseconds. So tokens rise even on a
+-- server that has lost the last token, unless its clock has gone back behind that token.
 --
 -- KEYS: 1 lock (string: the holder's random id)   2 fence (string: the last token)
 -- ARGV: 1 holder   2 lease in ms   3 how long the last token is remembered, in ms
 --
--- Replies: the token, as a string | false when somebody holds the lock
+-- Replies: the token, as a string | false: another holder has the lock
 
 local lease, remember = tonumber(ARGV[2]), tonumber(ARGV[3])
 if not lease or lease < 1 or not remember or remember < lease then
@@ -15,7 +15,7 @@ end
 if redis.call('EXISTS', KEYS[1]) == 1 then return false end
 local time = redis.call('TIME')
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
--- Below 2^53 until the year 2255, so exact; written out, because Lua would write it with an exponent.
+-- Below 2^53, and so exact, until the year 2255. Formatted, because Lua would write it with an exponent.
 local token = string.format('%.0f', math.max(last + 1, time[1] * 1000000 + time[2]))
 
 ---------------------------------------------------------------- changes from here on

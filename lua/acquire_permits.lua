@@ -1,20 +1,23 @@
--- Purpose: takes permits in one or several dimensions, all or nothing: all are checked, then all are counted, so that
---          a call that the third refuses has used up nothing of the first two. The main part; see limit_begin.lua.
+-- Purpose: takes permits of one or several limiters, all or nothing: it checks all, then counts in all, so that a call
+--          that the third limiter refuses uses up nothing of the first two. The main part; see limit_begin.lua.
 --
--- KEYS: the key of each dimension's limiter; no two the same, all of one hash tag
--- ARGV: 1 now (see limit_begin); then for each dimension: algorithm, permits, a, b, c, lease
+-- KEYS: the key of each limiter; no two the same, all with one hash tag
+-- ARGV: 1 now (see limit_begin); then for each limiter: algorithm, permits, a, b, c, lease
 --
--- Replies: {-2} permits that are no whole number from 1 to a, or a key twice: nothing was looked at
---          {code (1 granted, -1 refused: nothing was taken), then for each dimension: fits (1|0), at_us, remaining,
---           retry_ms, reset_ms, delay_ms, mark, detail}
+-- Replies: {code}: the request was invalid
+--          {code, then for each limiter: fits (1|0), at_us, remaining, retry_ms, reset_ms, delay_ms, mark, detail}
+--   code 1   GRANTED
+--   code -1  REFUSED          nothing was taken
+--   code -2  INVALID_REQUEST  permits are not a whole number from 1 to a, or a key is there twice; nothing was changed
 
-local WIDTH = 6
+local GRANTED, REFUSED, INVALID_REQUEST = 1, -1, -2
+local WIDTH = 6 -- arguments of a limiter
 
-local seen, dimensions, granted = {}, {}, true
+local seen, checks, granted = {}, {}, true
 for i, key in ipairs(KEYS) do
   local from = 2 + (i - 1) * WIDTH
   local n, most = tonumber(string.match(ARGV[from + 1], '^%d+$')), tonumber(ARGV[from + 2])
-  if not n or n < 1 or n > most or seen[key] then return { -2 } end
+  if not n or n < 1 or n > most or seen[key] then return { INVALID_REQUEST } end
   seen[key] = true
 end
 for i, key in ipairs(KEYS) do
@@ -24,21 +27,21 @@ for i, key in ipairs(KEYS) do
     tonumber(ARGV[from + 4]), ARGV[from + 5])
   s.limiter = limiter
   granted = granted and s.fits
-  dimensions[i] = s
+  checks[i] = s
 end
 
 ---------------------------------------------------------------- changes from here on
 
-for _, s in ipairs(dimensions) do
+for _, s in ipairs(checks) do
   if granted then s.limiter.count(s) elseif s.carried then s.limiter.carry(s) end
 end
 
-local reply = { granted and 1 or -1 }
-for _, s in ipairs(dimensions) do
-  local of_dimension = {
+local reply = { granted and GRANTED or REFUSED }
+for _, s in ipairs(checks) do
+  local verdict = {
     s.fits and 1 or 0, s.at, s.remaining, s.fits and 0 or ms(s.retry), ms(s.reset), granted and ms(s.delay) or 0,
     granted and s.mark or 0, granted and s.detail or 0,
   }
-  for _, value in ipairs(of_dimension) do reply[#reply + 1] = value end
+  for _, value in ipairs(verdict) do reply[#reply + 1] = value end
 end
 return reply

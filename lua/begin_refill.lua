@@ -1,10 +1,10 @@
--- Purpose: first step of a refill: stops selling and forgets what this server knows of a sale.
---          Limits stay: a refill is no fresh start for those who were refused.
+-- Purpose: first step of a refill: stops the sale and deletes what this server has of it. It keeps the counts of the
+--          limits, so that a refill lets no buyer pass that was refused.
 --
 -- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed   5 holders   6 waves
--- ARGV: 1 epoch that is being filled   2 "close": stop selling only, keep everything
+-- ARGV: 1 epoch that is being filled   2 "close": only stop the sale, and delete nothing
 --
--- Replies: 1 done, 0 refused: this server holds that epoch already, or a newer one
+-- Replies: 1 done | 0 refused: this server has that epoch already, or a newer one
 
 local epoch = tonumber(ARGV[1])
 if not epoch then return redis.error_reply('begin_refill: epoch is not a number') end

@@ -1,9 +1,9 @@
--- Purpose: takes orders whose purchase rows are committed off the unconfirmed list.
+-- Purpose: takes orders off the unconfirmed list, after their purchase rows are committed.
 --
 -- KEYS: 1 unconfirmed
 -- ARGV: order ids, at least one, at most 1000
 --
--- Replies: the number that were on the list
+-- Replies: how many orders were on the list
 
 if #ARGV < 1 or #ARGV > 1000 then return redis.error_reply('confirm: 1 to 1000 order ids') end
 

@@ -1,11 +1,11 @@
--- Purpose: gives back what acquire_permits or wait_in_line took. The main part; see limit_begin.lua.
+-- Purpose: gives back permits that acquire_permits or wait_in_line took. The main part; see limit_begin.lua.
 --
--- KEYS: the key of each dimension's limiter
--- ARGV: 1 now (see limit_begin); then for each dimension: algorithm, permits, a, b, c, lease, mark, detail
+-- KEYS: the key of each limiter
+-- ARGV: 1 now (see limit_begin); then for each limiter: algorithm, permits, a, b, c, lease, mark, detail
 --
--- Replies: {1|0 a dimension}: whether there was something to give back to
+-- Replies: for each limiter, 1: it took permits back | 0: it no longer had the grant
 
-local WIDTH = 8
+local WIDTH = 8 -- arguments of a limiter
 
 ---------------------------------------------------------------- changes from here on
 

@@ -1,9 +1,9 @@
--- Purpose: takes a waiter out of a line that it does not want to stand in any more. Harmless twice.
+-- Purpose: removes a waiter from a line. A second call does nothing.
 --
 -- KEYS: 1 line   2 waiters (see wait_in_line.lua)
 -- ARGV: 1 waiter's id
 --
--- Replies: 1 it stood there, 0 it did not
+-- Replies: 1 the waiter was in the line | 0 it was not
 
 ---------------------------------------------------------------- changes from here on
 

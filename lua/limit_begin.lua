@@ -1,19 +1,19 @@
--- Purpose: the beginning of every limiter script: the clock and the arithmetic that limiters share. No script by
---          itself: src/gate/scripts.rs composes limit_begin, one or all of limit_ALGORITHM, and a main part
+-- Purpose: the beginning of every limiter script: the clock and the arithmetic that limiters share. It is not a script
+--          by itself: src/gate/scripts.rs composes limit_begin, one or all of limit_ALGORITHM, and a main part
 --          (acquire_permits, give_back_permits or wait_in_line).
 --
--- ARGV: 1 now in microseconds; empty but in tests: then it is the server's clock
+-- ARGV: 1 now in microseconds, given by tests only; empty: the server's clock
 --
--- A limiter is a table of functions. `a`, `b` and `c` are its parameters, and `a` the most permits of one call.
---   check(key, n, a, b, c, lease)  looks, and writes nothing. Returns what it saw, as `s`:
---       fits; at (the time judged at); remaining; retry, reset and delay in us from now; mark and detail (the receipt)
---       (n may be above `a` for who stands in line: then retry is an estimate)
---   count(s)                       writes what check has found to fit, TTL included, and brings `s` up to date
---   carry(s)                       buckets alone, where s.carried: writes the state down under changed parameters
---   give_back(key, n, a, b, c, lease, mark, detail)  returns what a grant took; 1, or 0 where nothing was left of it
+-- A limiter is a table of functions. `a`, `b` and `c` are its parameters; `a` is the most permits of one call.
+--   check(key, n, a, b, c, lease)  reads, and writes nothing. Returns `s`:
+--       fits; at (the time of the check); remaining; retry, reset and delay in us from now; the receipt: mark, detail
+--       (n may be above `a` for a waiter in line: retry is then an estimate)
+--   count(s)                       writes a grant that check found to fit, sets the key's end, and updates `s`
+--   carry(s)                       buckets only, when s.carried: writes the state under changed parameters
+--   give_back(key, n, a, b, c, lease, mark, detail)  takes a grant back. Returns 1, or 0 when nothing of it was left
 --
--- Every number stays below 2^53, where a double is exact (the bounds are in src/domain/limiter), and is written by
--- text(), because `..` keeps 14 digits only.
+-- Every number stays below 2^53, where a double is exact (src/domain/limiter has the bounds). text() writes numbers,
+-- because `..` keeps 14 digits only.
 
 local limiters = {}
 
@@ -26,5 +26,5 @@ end
 local function text(number) return string.format('%.0f', number) end
 local function ms(us) return math.ceil(us / 1000) end
 
--- Keys outlive their meaning by 5 s: Redis expires them by a clock that may be set forward, a little, by NTP.
+-- A key ends 5 s after its state has lost its meaning: Redis expires it by a clock that NTP may set forward a little.
 local function ttl(us) return text(math.max(0, ms(us)) + 5000) end

@@ -1,7 +1,8 @@
--- Purpose: what token buckets and leaky buckets share. Composed as limit_begin.lua says, before either of them.
+-- Purpose: the functions that token buckets and leaky buckets share. limit_begin.lua says how it is composed; it stands
+--          before the bucket.
 --
--- Key: string "at|level|capacity|rate|period": a level at a time, and the parameters that it stands under.
--- Levels are counted in permits times the period in microseconds, so that a microsecond is worth exactly `rate`.
+-- Key: string "at|level|capacity|rate|period": the level at a time, and the parameters of that level.
+-- A level is counted in permits times the period in microseconds, so that one microsecond is worth exactly `rate`.
 
 local bucket = {}
 
@@ -19,7 +20,7 @@ function bucket.write(key, at, level, capacity, rate, period, rests_in)
   redis.call('SET', key, value, 'PX', ttl(rests_in))
 end
 
--- x * by / of, rounded down or up, for x < of: the product in two steps, because the whole of it is above 2^53.
+-- x * by / of, rounded down or up, for x < of. It takes two steps, because the full product may be above 2^53.
 local function scale(x, by, of, up)
   local high = x * math.floor(by / 65536)
   local low = high % of * 65536 + x * (by % 65536)
@@ -27,14 +28,14 @@ local function scale(x, by, of, up)
   return math.floor(high / of) * 65536 + math.floor(low / of) + ((up and rest > 0) and 1 or 0)
 end
 
--- A level in another period's measure.
+-- Converts a level to another period.
 function bucket.in_period(level, of, by, up)
   if by == of then return level end
   return math.floor(level / of) * by + scale(level % of, by, of, up)
 end
 
--- How much of n permits can be given back at `at`: `detail` could flow since `mark` (the grant) before the bucket would
--- have been at its end without that grant; what flowed beyond that is gone. nil: all of it.
+-- How much of n permits can be given back at `at`. `mark` is the time of the grant, and `detail` the flow after which
+-- the bucket would have been at its end without the grant; the flow beyond that is lost. nil: everything is lost.
 function bucket.returnable(n, rate, period, at, mark, detail)
   local taken, since = n * period, at - mark
   if since >= math.ceil((detail + taken) / rate) then return nil end

@@ -1,8 +1,8 @@
--- Purpose: at most a permits in flight, each for b microseconds at most. Composed as limit_begin.lua says.
+-- Purpose: at most a permits in flight, each for at most b microseconds. limit_begin.lua says how it is composed.
 --
--- Key: sorted set of permits by the time that their lease ends; member "lease:i". Member '@' is the greatest time seen.
--- A lease that has ended counts no more: a crashed holder frees its place by time alone.
--- Given back by the lease's id, however many permits it is of; twice is harmless.
+-- Key: sorted set of permits by the end of their lease; member "lease:i". Member '@' has the greatest time seen.
+-- A lease that has ended no longer counts, so that the permits of a crashed holder become free by themselves.
+-- The id of a lease gives back all its permits; a second call does nothing.
 
 local CHUNK = 1000 -- Lua's stack holds about 8000 arguments
 

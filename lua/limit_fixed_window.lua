@@ -1,8 +1,8 @@
--- Purpose: at most a permits in each aligned window of b microseconds. Composed as limit_begin.lua says.
+-- Purpose: at most a permits in each aligned window of b microseconds. limit_begin.lua says how it is composed.
 --
--- Key: string "at|width|count": the permits of the window, `width` wide, that `at` (the last grant) lies in.
--- A count of another width, whose last grant lies in this window, counts in full: no change of width forgets it.
--- Receipt: mark is the window's start, detail its width.
+-- Key: string "at|width|count": the permits of one window; it is `width` wide and contains `at`, the last grant.
+-- A count of another width counts in full when its last grant lies in this window: a change of width loses none.
+-- Receipt: mark is the start of the window, detail its width.
 
 local function read_window(key)
   local at, width, count = string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)|(%d+)$')

@@ -1,10 +1,10 @@
--- Purpose: a bucket as a meter: permits are water, which drains by b permits in c microseconds; one is granted when it
---          still fits under a. Composed as limit_begin.lua says, after limit_bucket.lua, which has the key.
+-- Purpose: a bucket as a meter: permits are water, which drains by b permits in c microseconds. A permit is granted
+--          when it still fits under a. limit_begin.lua says how it is composed; limit_bucket.lua, before it, has the key.
 --
 -- The delay is the time until the caller's turn at the constant outflow.
--- No key: the bucket is empty. A changed policy finds the water in permits, drained at the old rate until now; it is
--- written down by the first call (carry), as in token buckets.
--- Receipt: mark is the time, detail the water before.
+-- No key: the bucket is empty. Under changed parameters the water is carried over in permits, drained at the old rate
+-- until now. The first call writes it (carry), as in token buckets.
+-- Receipt: mark is the time, detail the water before the grant.
 
 local function water_at(found, at)
   local elapsed = at - found.at

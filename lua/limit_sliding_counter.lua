@@ -1,17 +1,17 @@
--- Purpose: at most a permits in any window of b microseconds, in little memory. Composed as limit_begin.lua says.
+-- Purpose: at most a permits in any window of b microseconds, in little memory. limit_begin.lua says how it is
+--          composed.
 --
--- Key: hash of permits by sub-window (number since the epoch, 125 to a window); field '#' is "at|width|oldest|total":
--- the last grant, the sub-windows' width, the first that was not yet forgotten then, and the sum of all.
--- At most 127 fields: up to 128 a hash has its compact form.
--- The form usually met keeps two counts and takes the older one at the share by which its window still overlaps. That
--- supposes its permits spread evenly; where they came late, nearly twice the limit gets through in some window. It was
--- rejected. Here the oldest sub-window, which overlaps only in part, counts in full: never above the limit in any
--- window, and at least 125/126 of what is allowed.
--- Counts under another width are put where the latest of their permits can have been: never forgotten too early.
+-- Key: hash of permits by sub-window (its number since the epoch; 125 to a window). Field '#' is
+-- "at|width|oldest|total": the last grant, the width of the sub-windows, the oldest sub-window that counted at that time, and the sum of all.
+-- The hash has at most 127 fields, because it has its compact form up to 128.
+-- The usual form keeps two counts and weights the older one by its overlap with the window. That assumes evenly spread
+-- permits; if they came late, nearly twice the limit passes in some window. Here the oldest sub-window, which overlaps
+-- only in part, counts in full: no window holds more than the limit, and at least 125/126 of it is granted.
+-- Counts of another width move to the latest time that their permits can have, so that none is forgotten too early.
 -- Receipt: mark is the sub-window, detail its width.
 
-local PARTS = 125 -- a window is one of whole milliseconds, so that its 125th part is a whole number of microseconds
-local CHUNK = 16  -- a refusal looks at the oldest first, and seldom at more
+local PARTS = 125 -- a window is whole milliseconds, so that its 125th part is whole microseconds
+local CHUNK = 16  -- sub-windows read at once; a refusal seldom needs more than the oldest
 
 local function read_counter(key)
   local at, width, oldest, total = string.match(redis.call('HGET', key, '#') or '', '^(%d+)|(%d+)|(%d+)|(%d+)$')
@@ -28,7 +28,7 @@ local function parts(from, to)
   return names
 end
 
--- All counts, by sub-windows of another width.
+-- All counts, converted to sub-windows of another width.
 local function counts_by(key, found, width)
   local flat, moved = redis.call('HGETALL', key), {}
   for i = 1, #flat, 2 do
@@ -49,7 +49,7 @@ limiters['sliding-counter'] = {
     local newest = math.max(oldest, found and math.floor(found.at / width) or 0)
     local live, expired, moved, afresh = 0, {}, nil, false
     if not found or math.floor(found.at / width) < oldest then
-      afresh = true -- nothing is left that counts
+      afresh = true -- nothing counts any more
     elseif found.width ~= width then
       moved, afresh = counts_by(key, found, width), true
       for part, count in pairs(moved) do
@@ -65,7 +65,7 @@ limiters['sliding-counter'] = {
       end
     end
 
-    -- A sub-window is left behind when its last microsecond is a window old.
+    -- A sub-window stops counting when its last microsecond is one window old.
     local function free(part) return (part + 1) * width + window - 1 - now_us end
     local s = {
       key = key, n = n, at = at, width = width, oldest = oldest, live = live, expired = expired, moved = moved,

@@ -1,7 +1,7 @@
--- Purpose: at most a permits in any window of b microseconds, exactly. Composed as limit_begin.lua says.
+-- Purpose: at most a permits in any window of b microseconds, exactly. limit_begin.lua says how it is composed.
 --
--- Key: sorted set of permits by time; member "time:place", place among those of one microsecond. The window is half
--- open, (now - b, now]: a place is free again exactly one window later.
+-- Key: sorted set of permits by time; member "time:place", with the place among the permits of one microsecond. The
+-- window is half open, (now - b, now]: a place is free again exactly one window later.
 -- Receipt: mark is the time, detail the first of n places.
 
 local CHUNK = 1000 -- Lua's stack holds about 8000 arguments
@@ -21,7 +21,7 @@ limiters['sliding-log'] = {
       detail = last == at and tonumber(string.match(newest[1], ':(%d+)$')) + 1 or 0,
     }
     if not s.fits then
-      -- Room is there when so many of the oldest have left.
+      -- There is room when the `excess` oldest permits have left the window.
       local excess = live + n - limit
       local dead = redis.call('ZCARD', key) - live
       local leaves = redis.call('ZRANGE', key, dead + excess - 1, dead + excess - 1, 'WITHSCORES')

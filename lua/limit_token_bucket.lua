@@ -1,15 +1,15 @@
--- Purpose: a bucket of a tokens, refilled by b tokens in c microseconds, when it is asked. Composed as limit_begin.lua
---          says, after limit_bucket.lua, which has the key.
+-- Purpose: a bucket of a tokens, refilled by b tokens in c microseconds, when a call comes. limit_begin.lua says how it
+--          is composed; limit_bucket.lua, before it, has the key.
 --
--- No key: the bucket is full. A changed policy finds the level in tokens, the time until now counted at the old rate,
--- and no more than the new bucket holds; a larger one is not filled for that. The first call under it writes this
--- down even when it is refused (carry), so that from then on the new rate counts; no other refusal writes.
--- Receipt: mark is the time, detail what was missing to a full bucket before.
+-- No key: the bucket is full. Under changed parameters the level is carried over in tokens: they grew at the old rate
+-- until now, and the new capacity bounds them; a larger bucket does not start full. The first call writes this level
+-- even when it is refused (carry), so that the new rate counts from then on. No other refusal writes.
+-- Receipt: mark is the time, detail the tokens that a full bucket had more before the grant.
 
 local function tokens_at(found, at)
   local full = found.capacity * found.period
   local elapsed = at - found.at
-  -- Asked this way round, nothing overflows however long nobody came.
+  -- Comparing times first keeps the product from overflowing after a long pause.
   if elapsed >= math.ceil((full - found.level) / found.rate) then return full end
   return found.level + elapsed * found.rate
 end

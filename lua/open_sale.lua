@@ -1,12 +1,12 @@
--- Purpose: last step of a refill: the sale's terms and what is left to sell; from here on it sells, for as long as this
---          server is the same master.
+-- Purpose: last step of a refill: writes the terms and the stock of the sale, and opens it. The sale stays open while
+--          this server is the same master.
 --
 -- KEYS: 1 sale   2 waves
 -- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   4 n, then the ids of n
---       waves that the stock contains; then field, value pairs of the terms:
+--       waves that the stock contains; then pairs of field and value, the terms:
 --       starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms
 --
--- Replies: 1 done, 0 refused: another epoch is being filled, or this one is open
+-- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')
 if sale[1] ~= ARGV[1] or sale[2] ~= 'filling' then return 0 end

@@ -1,9 +1,9 @@
--- Purpose: second step of a refill: tickets as PostgreSQL knows them, oldest first, in as many calls as it takes.
+-- Purpose: second step of a refill: writes the tickets that PostgreSQL has, oldest first, in several calls.
 --
 -- KEYS: 1 sale   2 tickets   3 buyers   4 holders
 -- ARGV: 1 epoch   2 n; then for each ticket: order id, user, units, kind ("h" live, "t" ended)
 --
--- Replies: 1 done, 0 refused: another epoch is being filled, or this one is open
+-- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')
 if sale[1] ~= ARGV[1] or sale[2] ~= 'filling' then return 0 end
@@ -14,7 +14,7 @@ if not n or n < 1 or n > 500 then return redis.error_reply('put_tickets: 1 to 50
 
 for i = 0, n - 1 do
   local id, user, units, kind = ARGV[3 + i * 4], ARGV[4 + i * 4], ARGV[5 + i * 4], ARGV[6 + i * 4]
-  -- The same ticket twice (a call repeated after a time-out) counts once.
+  -- A ticket that comes twice (a call was repeated after a time-out) counts once.
   if redis.call('HSETNX', KEYS[2], id, kind .. '|' .. units .. '|' .. user) == 1 then
     local owned = 0
     local buyer = redis.call('HGET', KEYS[3], user)

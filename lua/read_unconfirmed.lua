@@ -1,10 +1,10 @@
--- Purpose: holds that have been unconfirmed for a while, with the epoch that they belong to, in one moment: read apart,
---          a server that fell back between the two reads would have an old hold pass for a new one.
+-- Purpose: reads the holds that have been unconfirmed for a while, and their epoch, in one step. In two steps, a server
+--          that lost its last writes in between would give an old hold a new epoch.
 --
 -- KEYS: 1 sale   2 tickets   3 unconfirmed
--- ARGV: 1 age in ms   2 how many at most (1 to 1000)
+-- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)
 --
--- Replies: {} no such sale here, or being refilled
+-- Replies: {} this server does not know the sale, or it is being refilled
 --          {epoch, order id, ticket, order id, ticket...}   oldest first
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')

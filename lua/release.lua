@@ -1,16 +1,20 @@
--- Purpose: ends holds of one sale: each leaves a tombstone, so that its id is never sold again, and gives its
---          units back for sale where asked to. Harmless twice: it acts on live holds only.
+-- Purpose: ends holds of one sale. Each hold leaves a tombstone, so that its id is never sold again, and its units
+--          return for sale where asked to. The script acts on live holds only, so that a second call does nothing.
 --
 -- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed
 -- ARGV: 1 n; then for each order: order id, whether its units return (1|0)
 --
--- Replies: {-1} no such sale here, {-2} being refilled: nothing was changed, ask again
+-- Replies: {code}: ask again later
+--   code -1  UNKNOWN_SALE  this server does not know the sale; nothing was changed
+--   code -2  REFILLING     the sale is being refilled; nothing was changed
 --          {epoch, number of holds that were live}
+
+local UNKNOWN_SALE, REFILLING = -1, -2
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'returning', 'returning_at_ms',
   'sold_out_until_ms', 'clock_ms')
-if not sale[1] then return { -1 } end
-if sale[2] == 'filling' then return { -2 } end
+if not sale[1] then return { UNKNOWN_SALE } end
+if sale[2] == 'filling' then return { REFILLING } end
 local n = tonumber(ARGV[1])
 local time = redis.call('TIME')
 local now = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(sale[7] or 0))
@@ -43,7 +47,7 @@ if released > 0 then redis.call('HINCRBY', KEYS[1], 'changes', released) end
 if back > 0 and stock ~= -1 then
   if returning > 0 and now >= returning_at then stock, returning = stock + returning, 0 end
   if now < sold_out_until then
-    -- Some instance may still remember "sold out": these units wait until none does (protocol, rule 13).
+    -- An instance may still remember "sold out". These units are kept back until none does (protocol, rule 13).
     redis.call('HSET', KEYS[1], 'stock', stock, 'returning', returning + back,
       'returning_at_ms', returning > 0 and returning_at or sold_out_until, 'clock_ms', now)
   else

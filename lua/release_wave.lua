@@ -1,15 +1,19 @@
--- Purpose: puts a wave's units up for sale, once an epoch however often it is asked to.
+-- Purpose: puts the units of a wave up for sale, once an epoch, however often it is called.
 --
 -- KEYS: 1 sale   2 waves (set: ids of the waves that this epoch's stock contains)
 -- ARGV: 1 wave id   2 units
 --
--- Replies: {-1} no such sale here, {-2} being refilled: nothing was changed, ask again
---          {epoch, 1 applied | 0 it was already}
+-- Replies: {code}: ask again later
+--   code -1  UNKNOWN_SALE  this server does not know the sale; nothing was changed
+--   code -2  REFILLING     the sale is being refilled; nothing was changed
+--          {epoch, 1 applied | 0 applied before}
+
+local UNKNOWN_SALE, REFILLING = -1, -2
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'returning', 'returning_at_ms',
   'sold_out_until_ms', 'clock_ms')
-if not sale[1] then return { -1 } end
-if sale[2] == 'filling' then return { -2 } end
+if not sale[1] then return { UNKNOWN_SALE } end
+if sale[2] == 'filling' then return { REFILLING } end
 local units = tonumber(ARGV[2])
 if not units or units < 1 then return redis.error_reply('release_wave: units must be positive') end
 local time = redis.call('TIME')
@@ -24,7 +28,7 @@ if stock == -1 then return { epoch, 0 } end
 if redis.call('SADD', KEYS[2], ARGV[1]) == 0 then return { epoch, 0 } end
 if returning > 0 and now >= returning_at then stock, returning = stock + returning, 0 end
 if now < sold_out_until then
-  -- Some instance may still remember "sold out": these units wait until none does (protocol, rule 13).
+  -- An instance may still remember "sold out". These units are kept back until none does (protocol, rule 13).
   redis.call('HSET', KEYS[1], 'stock', stock, 'returning', returning + units,
     'returning_at_ms', returning > 0 and returning_at or sold_out_until, 'clock_ms', now)
 else

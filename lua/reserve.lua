@@ -1,42 +1,54 @@
--- Purpose: takes units of one sale's stock for one or many buyers, in the order given.
---          It is the only script that sells. It is never loaded on demand: that it is missing from a server's
---          script cache is what keeps a server that may have forgotten anything from selling (protocol, rule 10).
+-- Purpose: takes units of the stock of one sale for one or many buyers, in the order given.
+--          It is the only script that sells, and no call loads it on demand: a server that may have lost its memory
+--          cannot sell, because the script is missing from its cache (protocol, rule 10).
 --
 -- KEYS: 1 sale (hash)          2 tickets (hash: order id -> "h|units|user" live, "t|units|user" ended)
 --       3 buyers (hash: user -> "units|newest order id")
---       4 unconfirmed (zset: order id by time)   5 holders (list of users, appended to only)
+--       4 unconfirmed (zset: order id by time)   5 holders (list of users, append-only)
 --       6 limit of buyers   7 limit of addresses   8 limit of the sale
 --         (hashes of counts in the current window; '#' is "window|its width in ms")
 --
--- ARGV: 1 epoch and 2 length up to which the caller knows the holders   3 sold_out_ms: for how long the caller may
+-- ARGV: 1 epoch and 2 length up to which the caller knows the holders   3 sold_out_ms: how long the caller may
 --       remember "sold out" (0: not at all)
 --       4 buyer limit  5 buyer window ms  6 address limit  7 address window ms  8 sale limit  9 sale window ms
---         (a limit of -1 is none)
+--         (-1 means no limit)
 --       10 n; then for each buyer: order id, user, address, units, purchase key, level
 --
--- Replies: {state}                 -1 no such sale here, -2 being refilled, or to be: nothing was looked at or changed
+-- Replies: {code}: the server cannot sell the sale
+--   code -1  UNKNOWN_SALE   this server does not know the sale; nothing was changed
+--   code -2  REFILLING      the sale is being refilled, or must be; nothing was changed
 --          {epoch, now_ms, may_remember (0|1), holders_known, {holders...}, code, detail, code, detail...}
---   codes: 0 reserved (detail: expires_at_ms)    1 repeat, confirmed or not ("u|..." not yet, "c|..." confirmed)
---          2 repeat of an ended order            3 repeat with other units
---          4 at the limit (detail: newest order) 5 not started   6 ended   7 wrong key   8 level too low
---          9 sold out   10 fewer left than asked for   11 refused by a limit (detail: "dimension|retry_ms")
---          12 paused   13 not a positive number of units
+--   code 0   RESERVED       units were taken; detail: expires_at_ms
+--   code 1   REPEAT         the order exists; detail: "u|..." unconfirmed, "c|..." confirmed
+--   code 2   REPEAT_ENDED   the order exists and has ended
+--   code 3   MISMATCH       the order exists with other units
+--   code 4   AT_LIMIT       the buyer holds per_user units; detail: the newest order
+--   code 5   NOT_STARTED
+--   code 6   ENDED
+--   code 7   WRONG_KEY
+--   code 8   LEVEL_TOO_LOW
+--   code 9   SOLD_OUT       no unit is left
+--   code 10  TOO_FEW_LEFT   fewer units are left than asked for
+--   code 11  LIMITED        a limit refused; detail: "limit|retry_ms"
+--   code 12  PAUSED
+--   code 13  BAD_UNITS      units are not a positive whole number
 
 local sale_key, tickets_key, buyers_key, unconfirmed_key, holders_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local UNKNOWN_SALE, REFILLING = -1, -2
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
-local WRONG_KEY, LEVEL, SOLD_OUT, TOO_FEW, LIMITED, PAUSED, BAD_UNITS = 7, 8, 9, 10, 11, 12, 13
-local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that is behind asks again before it may remember
+local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS = 7, 8, 9, 10, 11, 12, 13
+local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
   'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes', 'replid')
-if not sale[1] then return { -1 } end
+if not sale[1] then return { UNKNOWN_SALE } end
 local state = sale[2]
-if state == 'filling' then return { -2 } end
--- A server that was demoted and promoted again has this script in its cache, and may have missed what was sold
--- elsewhere meanwhile. Every promotion and every restart gives a master a new replication id.
-if sale[15] ~= string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') then return { -2 } end
+if state == 'filling' then return { REFILLING } end
+-- A server that was demoted and promoted again has this script in its cache, but may have missed sales on another
+-- master. Every promotion and every restart gives a master a new replication id.
+if sale[15] ~= string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') then return { REFILLING } end
 
--- The server's clock, and never less than it was.
+-- The server's clock; it never goes back.
 local time = redis.call('TIME')
 local now = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(sale[13] or 0))
 local epoch, starts, ends, key = sale[1], tonumber(sale[3]), tonumber(sale[4]), sale[5]
@@ -45,7 +57,7 @@ local returning, returning_at = tonumber(sale[9] or 0), tonumber(sale[10] or 0)
 local sold_out_until, pay_within = tonumber(sale[11] or 0), tonumber(sale[12])
 local unlimited = stock == -1
 
--- Units come back for sale only when no instance may remember "sold out" any more (rule 13).
+-- Returned units are for sale again only when no instance may remember "sold out" any more (rule 13).
 local came_back = 0
 if returning > 0 and now >= returning_at then came_back = returning end
 
@@ -58,7 +70,7 @@ end
 local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
 local buyers_now = redis.call('HMGET', buyers_key, unpack(users))
 
--- One window's counts: read for the whole batch at once, counted on the side, written once.
+-- Opens the window of one limit: its counts are read once for the whole batch, and written once at the end.
 local function open_limit(limit_key, limit, window_ms, fields)
   local l = { key = limit_key, max = tonumber(limit), window_ms = tonumber(window_ms), counts = {}, changed = {} }
   if l.max < 0 then return l end
@@ -67,7 +79,7 @@ local function open_limit(limit_key, limit, window_ms, fields)
   stored, width = tonumber(stored), tonumber(width)
   l.window = math.floor(now / l.window_ms)
   if stored and width ~= l.window_ms then
-    -- The policy has changed. A window of another width counts on in the one that now is, where the two meet.
+    -- The policy has changed. The counts of a window of another width go on where it overlaps the present window.
     stored = (stored + 1) * width > l.window * l.window_ms and l.window or nil
     l.changed_width = true
   end
@@ -89,7 +101,7 @@ local by_buyer = open_limit(KEYS[6], ARGV[4], ARGV[5], users)
 local by_address = open_limit(KEYS[7], ARGV[6], ARGV[7], addresses)
 local by_sale = open_limit(KEYS[8], ARGV[8], ARGV[9], { 'n' })
 
--- Decide for each buyer in turn; what one takes, the next one sees. Nothing is written yet.
+-- Decides for one buyer after another; a later one sees what an earlier one took. Nothing is written yet.
 local available = unlimited and -1 or stock + came_back
 local tickets, buyers, taken = {}, {}, {}
 local replies = {}
@@ -125,11 +137,11 @@ local function decide(i)
   if now >= ends or state == 'closed' then return ENDED, '' end
   if state == 'paused' then return PAUSED, '' end
   if ARGV[at + 4] ~= key then return WRONG_KEY, '' end
-  if tonumber(ARGV[at + 5]) < min_level then return LEVEL, '' end
+  if tonumber(ARGV[at + 5]) < min_level then return LEVEL_TOO_LOW, '' end
   if owned + units > per_user then return AT_LIMIT, newest end
   if not unlimited then
     if available == 0 then return SOLD_OUT, '' end
-    if available < units then return TOO_FEW, '' end
+    if available < units then return TOO_FEW_LEFT, '' end
     available = available - units
   end
   tickets[id] = 'h|' .. units .. '|' .. user
@@ -174,12 +186,12 @@ for _, l in ipairs({ by_buyer, by_address, by_sale }) do
     end
     if l.fresh then redis.call('UNLINK', l.key) end
     redis.call('HSET', l.key, unpack(counts))
-    -- Once a window; a key that lost its time to live is of an old window by the next one.
+    -- Once a window is enough: the next window deletes a key that has lost its time to live.
     if l.fresh or l.changed_width then redis.call('PEXPIRE', l.key, l.window_ms * 2) end
   end
 end
 
--- Sold out may be remembered only at stock 0, with nothing on its way back, by a caller that knows every holder.
+-- A caller may remember "sold out" only at stock 0, with no returned unit kept back, when it knows every holder.
 local may_remember, known, holders = 0, 0, {}
 local sold_out_ms = tonumber(ARGV[3])
 if sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0) then

@@ -3,7 +3,7 @@
 -- KEYS: 1 sale
 -- ARGV: 1 epoch   2 state (open|paused|closed)
 --
--- Replies: 1 done, 0 refused: this server holds another epoch, or is being refilled
+-- Replies: 1 done | 0 refused: this server has another epoch, or the sale is being refilled
 
 if ARGV[2] ~= 'open' and ARGV[2] ~= 'paused' and ARGV[2] ~= 'closed' then
   return redis.error_reply('set_sale_state: open, paused or closed')

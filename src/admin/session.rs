@@ -84,7 +84,7 @@ impl Console {
     /// Counts the attempt under both limits, or under neither. Without the limiter there is no sign-in: attempts that are
     /// not counted would be free.
     async fn count_attempt(&self, name: &AccountName, address: &str) -> Result<(), AdminError> {
-        let slot = |policy, key| SlotKey::new(SLOTS, policy, key, false).map_err(|_| GateError::Impossible);
+        let slot = |policy, key| SlotKey::new(SLOTS, policy, key, false).map_err(|_| GateError::InvalidRequest);
         let slots = [slot("login-account", name.as_str())?, slot("login-address", address)?];
         let take = |slot| Take { slot, algorithm: &self.attempts, permits: 1, lease: None };
         let answer = self.limiter.acquire(&slots.each_ref().map(take)).await?;

@@ -41,7 +41,7 @@ impl Parts {
         // A doubt about Redis is checked at once, like a new sale; everything is checked every second.
         let (gate, listener, stop) = (self.stores.gate.clone(), self.listener.clone(), self.stop.clone());
         self.tasks.spawn(async move {
-            while stop.run_until_cancelled(gate.doubted()).await.is_some() {
+            while stop.run_until_cancelled(gate.refill_needed()).await.is_some() {
                 listener.wake(Topic::Catalog);
                 tokio::time::sleep(DOUBTS_MERGED).await;
             }

@@ -127,7 +127,7 @@ impl<'a> WorkerWiring<'a> {
                 let controller = ThresholdController::new(ledger.clone(), stores.gate.clone(), interval_s);
                 let controller = Arc::new(Mutex::new(controller));
                 parts.repeat("adapt", every, None, controller, |controller| async move {
-                    controller.lock().await.look().await.map(|()| Step::Idle)
+                    controller.lock().await.check().await.map(|()| Step::Idle)
                 });
             }
             Worker::Alarms => self.spawn_alarms(),
@@ -172,7 +172,7 @@ impl<'a> WorkerWiring<'a> {
         let terms =
             AlarmTerms { outbox_age_s: settings.outbox_age_s.cast_signed(), refused_percent: settings.refused_percent };
         let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
-        self.parts.repeat("alarms", every, None, watch, |watch| async move { watch.look().await.map(|()| Step::Idle) });
+        self.parts.repeat("alarms", every, None, watch, |watch| async move { watch.check().await.map(|()| Step::Idle) });
         if let Ok(secret) = Secret::parse(&settings.webhook_secret) {
             let (ledger, url) = (stores.ledger.clone(), settings.webhook_url.clone());
             let webhook = AlarmWebhook { ledger, url, secret, poster: Arc::default() };

@@ -40,7 +40,7 @@ pub(super) enum PolicyCommand {
         #[arg(long, value_parser = account)]
         account: AccountName,
         /// Role: viewer (sees the policies) or owner (changes them too)
-        #[arg(long, value_parser = Role::parse)]
+        #[arg(long)]
         role: Role,
     },
     /// Show policies
@@ -102,7 +102,7 @@ pub(super) struct SetArgs {
     #[arg(long, default_value = "reject")]
     excess: String,
     /// Answer when Redis cannot be reached: closed (refuse), open (grant) or local (each instance grants its share)
-    #[arg(long, default_value = "closed", value_parser = WhenDown::parse)]
+    #[arg(long, default_value = "closed")]
     when_down: WhenDown,
     /// Circuit breaker settings; {} takes the defaults, which docs/limits.md lists
     #[arg(long, value_name = "JSON")]

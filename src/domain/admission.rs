@@ -1,4 +1,4 @@
-//! What may come of asking for units: the answers of `reserve`, and the limits it is asked under.
+//! The answers of `reserve` to a request for units, and the limits of purchases.
 
 use super::ids::{Epoch, OrderId, Shard, Units, UserId};
 
@@ -7,30 +7,30 @@ use super::ids::{Epoch, OrderId, Shard, Units, UserId};
 pub struct ReserveRequest {
     pub order: OrderId,
     pub user: UserId,
-    /// The caller's network address, as limits see it: an IPv4 address, or an IPv6 /64.
+    /// The caller's network address for the limits: an IPv4 address, or an IPv6 /64.
     pub address: String,
     pub units: Units,
     pub purchase_key: String,
     pub level: i64,
 }
 
-/// What a sale's gate says to one ask.
+/// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// Units were taken for this order; its purchase row must be committed before anybody is told.
+    /// Units were taken for this order. Its purchase row must be committed before the buyer is answered.
     Reserved {
         hold: Hold,
         expires_at_ms: i64,
     },
-    /// The same purchase again. An unconfirmed one is committed (again) before it is told.
+    /// The same purchase again. `hold` is set while it is unconfirmed: its row is committed (again) before the answer.
     Repeat {
         hold: Option<Hold>,
     },
-    /// The same purchase again, and its order has ended.
+    /// The same purchase again, after its order has ended.
     RepeatEnded,
-    /// The same key for another number of units.
+    /// The same idempotency key with another number of units.
     Mismatch,
-    /// The buyer has all that one buyer may have.
+    /// The buyer holds all units that one buyer may have.
     AtLimit {
         newest: Option<OrderId>,
     },
@@ -39,26 +39,27 @@ pub enum Admission {
     Paused,
     WrongKey,
     LevelTooLow,
-    /// Nothing is left, or fewer than asked for: the difference is never remembered, only the first is (rule 13).
+    /// No unit is left, or fewer than asked for. Only the former may be remembered (rule 13).
     SoldOut,
-    /// Refused by a limit; nothing was counted.
+    /// A limit refused the request; nothing was counted.
     Limited {
         limit: Limit,
         retry_ms: u64,
     },
-    /// This Redis does not know the sale, or is being refilled: nothing was looked at.
+    /// This Redis does not know the sale, or is being refilled; nothing was changed.
     NotServing,
 }
 
-/// Units taken in Redis for one order: where, and under which epoch.
+/// Units taken in Redis for one order: the shard and the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
     pub epoch: Epoch,
     pub shard: Shard,
 }
 
-/// The dimensions that purchases of a sale are limited in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The dimensions in which purchases of a sale are limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Limit {
     Buyer,
     Address,
@@ -66,25 +67,21 @@ pub enum Limit {
 }
 
 impl Limit {
-    pub const ALL: [Self; 3] = [Self::Buyer, Self::Address, Self::Sale];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Buyer => "buyer",
-            Self::Address => "address",
-            Self::Sale => "sale",
-        }
+        self.into_str()
     }
 }
 
-/// At most `max` in each aligned window of `window_ms`; a `max` of -1 is no limit.
+/// At most `max` requests in each aligned window of `window_ms`; a `max` of -1 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     pub max: i64,
     pub window_ms: i64,
 }
 
-/// The limits of a sale's purchases: all are checked before any is counted.
+/// The limits of the purchases of a sale. All are checked before any is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub buyer: Window,

@@ -1,47 +1,38 @@
-//! What can be wrong, and be told.
+//! Alarms: what can be wrong.
 
 use serde_json::Value;
 
 /// Kinds of alarms. docs/runbooks says what to do about each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum AlarmKind {
-    /// Messages that are not sent again by themselves.
+    /// Outbox rows that are parked: no worker tries them again.
     Parked,
-    /// Rows of the outbox that nobody carries out.
+    /// Outbox rows that wait too long for a worker.
     OutboxOld,
     /// Redis and PostgreSQL disagreed about a sale at rest.
     Drift,
-    /// What could not be sent to a channel, and is not sent again by itself.
+    /// Outflow items that are parked: their channel did not take them.
     DeadChannel,
-    /// A policy refuses most of what it is asked.
+    /// A policy refuses most requests.
     Refusals,
     /// The limiter's Redis does not answer.
     LimiterDown,
-    /// Callbacks that do not fit what is known, set aside.
+    /// Callbacks that do not fit their order and were set aside.
     SetAside,
-    /// Refunds that their channel has refused.
+    /// Refunds that their channel refused.
     RefundFailed,
-    /// Money of which nothing has been heard for long.
+    /// Payments or refunds that have waited long for an answer of their channel.
     MoneyStuck,
 }
 
 impl AlarmKind {
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Parked => "parked",
-            Self::OutboxOld => "outbox-old",
-            Self::Drift => "drift",
-            Self::DeadChannel => "dead-channel",
-            Self::Refusals => "refusals",
-            Self::LimiterDown => "limiter-down",
-            Self::SetAside => "set-aside",
-            Self::RefundFailed => "refund-failed",
-            Self::MoneyStuck => "money-stuck",
-        }
+        self.into_str()
     }
 }
 
-/// One thing that is wrong: with what, and by how much.
+/// One thing that is wrong, and its details.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trouble {
     pub subject: String,
@@ -54,7 +45,7 @@ impl Trouble {
     }
 }
 
-/// Whether so many refusals among so many answers are an alarm: a share says nothing of a handful.
+/// Whether the share of refusals raises an alarm. With fewer than 100 answers it does not.
 pub fn too_many_refused(granted: u64, refused: u64, percent: u64) -> bool {
     const ANSWERS_MIN: u64 = 100;
     let answers = granted.saturating_add(refused);
@@ -66,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_counts_from_a_hundred_answers_on() {
+    fn refusals_count_from_a_hundred_answers_on() {
         assert!(too_many_refused(10, 90, 90));
         assert!(!too_many_refused(11, 89, 90));
         assert!(!too_many_refused(0, 99, 90));

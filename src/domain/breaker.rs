@@ -1,6 +1,6 @@
-//! Circuit breakers: what keeps failing is left alone for a while, then tried with a few probes (Nygard, Release It!;
-//! the states and thresholds are those of resilience4j). Pure: time is a parameter, in milliseconds of any clock that
-//! does not go back.
+//! Circuit breakers. A breaker stops the calls to something that keeps failing, and after a while lets a few probes
+//! through (Nygard, Release It!; the states and thresholds are those of resilience4j). Pure: time is a parameter, in
+//! milliseconds of any clock that does not go back.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,17 +11,18 @@ use super::ids::Invalid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BreakerTerms {
-    /// The share of calls that may fail, in percent.
+    /// The breaker opens when this share of calls failed, in percent.
     pub error_percent: u32,
-    /// The share of calls that may be slow, in percent; and what is slow.
+    /// The breaker opens when this share of calls was slow, in percent.
     pub slow_percent: u32,
+    /// A call that took at least this long is slow.
     pub slow_ms: u64,
-    /// Fewer calls than this in the window say nothing.
+    /// With fewer calls than this in the window, the breaker stays closed.
     pub min_calls: u32,
     pub window_ms: u64,
-    /// How long it stays open before probes are let through.
+    /// How long the breaker stays open before it lets probes through.
     pub open_ms: u64,
-    /// Probes let through at once; all of them must do well.
+    /// The number of probes; the breaker closes when all of them succeed.
     pub probes: u32,
 }
 
@@ -40,6 +41,9 @@ impl Default for BreakerTerms {
 }
 
 impl BreakerTerms {
+    /// # Errors
+    ///
+    /// A term is out of its bounds.
     pub fn check(self) -> Result<Self, Invalid> {
         let wrong = |problem| Err(Invalid::new("breaker", problem));
         if !(1..=100).contains(&self.error_percent) || !(1..=100).contains(&self.slow_percent) {
@@ -63,7 +67,7 @@ pub struct CallOutcome {
     pub took_ms: u64,
 }
 
-/// What a breaker shows.
+/// The state of a breaker, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BreakerState {
@@ -78,10 +82,10 @@ enum State {
     Open {
         until_ms: u64,
     },
-    /// Probes not yet let through, and those that have done well. A probe of which nothing is heard is given up.
+    /// Probes not yet let through, and probes that succeeded. After `until_ms`, missing probes are sent again.
     HalfOpen {
         left: u32,
-        well: u32,
+        succeeded: u32,
         until_ms: u64,
     },
 }
@@ -122,16 +126,16 @@ impl Breaker {
         }
     }
 
-    /// Whether a call may be made; if not, after how many milliseconds to ask again.
+    /// Admits a call, or returns after how many milliseconds to ask again.
     pub fn admit(&mut self, now_ms: u64) -> Result<(), u64> {
         match self.state {
             State::Closed => return Ok(()),
             State::Open { until_ms } if now_ms < until_ms => return Err(until_ms - now_ms),
             State::HalfOpen { left: 0, until_ms, .. } if now_ms < until_ms => return Err(until_ms - now_ms),
-            // The time is over, or the probes of last time were never heard of again.
+            // The time is over, or the last probes were never reported.
             State::Open { .. } | State::HalfOpen { left: 0, .. } => {
                 self.state =
-                    State::HalfOpen { left: self.terms.probes, well: 0, until_ms: now_ms + self.terms.open_ms };
+                    State::HalfOpen { left: self.terms.probes, succeeded: 0, until_ms: now_ms + self.terms.open_ms };
             }
             State::HalfOpen { .. } => {}
         }
@@ -141,22 +145,22 @@ impl Breaker {
         Ok(())
     }
 
-    /// A call that was let through was not made after all.
+    /// Takes back an admission: the call was not made.
     pub fn withdraw(&mut self) {
         if let State::HalfOpen { left, .. } = &mut self.state {
             *left = (*left + 1).min(self.terms.probes);
         }
     }
 
-    /// Hears how a call ended. Returns whether the breaker opened because of it.
+    /// Records how a call ended. Returns whether the breaker opened because of this call.
     pub fn report(&mut self, now_ms: u64, outcome: CallOutcome) -> bool {
         let bad = outcome.failed || outcome.took_ms >= self.terms.slow_ms;
         match &mut self.state {
-            State::Open { .. } => return false, // a straggler from before
+            State::Open { .. } => return false, // a late report of an earlier call
             State::HalfOpen { .. } if bad => return self.open(now_ms),
-            State::HalfOpen { well, .. } => {
-                *well += 1;
-                if *well >= self.terms.probes {
+            State::HalfOpen { succeeded, .. } => {
+                *succeeded += 1;
+                if *succeeded >= self.terms.probes {
                     self.state = State::Closed;
                     self.buckets = Default::default();
                 }
@@ -172,10 +176,10 @@ impl Breaker {
         bucket.calls += 1;
         bucket.failed += u32::from(outcome.failed);
         bucket.slow += u32::from(outcome.took_ms >= self.terms.slow_ms);
-        if self.is_too_much(slot) { self.open(now_ms) } else { false }
+        if self.exceeds_terms(slot) { self.open(now_ms) } else { false }
     }
 
-    fn is_too_much(&self, slot: u64) -> bool {
+    fn exceeds_terms(&self, slot: u64) -> bool {
         let recent = self.buckets.iter().filter(|bucket| slot - bucket.slot.min(slot) < BUCKETS);
         let (calls, failed, slow) = recent.fold((0, 0, 0), |(calls, failed, slow), bucket| {
             (calls + bucket.calls, failed + bucket.failed, slow + bucket.slow)
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_at_the_share_and_not_before() {
+    fn a_breaker_opens_at_the_share_and_not_before() {
         for bad in [BROKEN, SLOW] {
             let mut breaker = breaker();
             let share = if bad.failed { 5 } else { 8 };
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_window_is_forgotten() {
+    fn calls_older_than_the_window_do_not_count() {
         let mut breaker = breaker();
         (0..9).for_each(|_| _ = breaker.report(0, BROKEN));
         assert!(!breaker.report(10_000, BROKEN));
@@ -226,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn all_probes_must_do_well() {
+    fn a_breaker_closes_only_when_all_probes_succeed() {
         let mut breaker = breaker();
         (0..10).for_each(|_| _ = breaker.report(0, BROKEN));
         (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(())));
-        assert!(breaker.admit(5_000).is_err(), "three probes and no more");
+        assert!(breaker.admit(5_000).is_err(), "a fourth probe was admitted");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         breaker.report(5_010, FINE);
-        assert!(breaker.report(5_010, BROKEN), "one that fails is enough");
+        assert!(breaker.report(5_010, BROKEN), "a failed probe did not open the breaker");
         assert_eq!(breaker.admit(5_010), Err(5_000));
         (0..3).for_each(|_| assert_eq!(breaker.admit(10_010), Ok(())));
         (0..3).for_each(|_| _ = breaker.report(10_011, FINE));
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_are_never_heard_of_are_given_up() {
+    fn probes_that_are_never_reported_are_sent_again() {
         let mut breaker = breaker();
         (0..10).for_each(|_| _ = breaker.report(0, BROKEN));
         (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(())));

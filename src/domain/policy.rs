@@ -1,4 +1,5 @@
-//! Policies of flow control: an algorithm with its parameters, who may use it, and what happens to the excess.
+//! Policies of flow control: an algorithm with its parameters, the applications that may use it, and what happens to
+//! the excess.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::breaker::BreakerTerms;
 use super::ids::Invalid;
-use super::limiter::{Algorithm, AlgorithmKind, Parameters, WrongParameter};
+use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, WrongParameter};
 
 /// The name of an application or a policy: 1 to 64 of `A-Z a-z 0-9 _ . -`, the first a letter or a digit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ToSchema)]
@@ -18,6 +19,7 @@ use super::limiter::{Algorithm, AlgorithmKind, Parameters, WrongParameter};
 pub struct Name(Box<str>);
 
 impl Name {
+    /// `field` names the value in the error.
     pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
@@ -44,11 +46,11 @@ impl fmt::Display for Name {
 pub enum Excess {
     /// It is refused.
     Reject,
-    /// It waits its turn, in order, for so long at most.
+    /// It waits in line for at most `patience`, and is then refused.
     Queue { patience: Duration },
-    /// It gets a prepared answer.
+    /// It is refused with a prepared answer.
     Degrade { answer: Value },
-    /// It is let through, and only counted: how a new limit is tried out.
+    /// It is granted and counted as refused. This tries out a new limit.
     Shadow,
 }
 
@@ -57,7 +59,7 @@ impl Excess {
     const PATIENCE_MAX_MS: u64 = 60_000;
     const ANSWER_MAX_BYTES: usize = 4096;
 
-    /// As the command line has it: `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
+    /// Parses `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let wrong = |problem| Err(Invalid::new("excess", problem));
         match text.split_once(':') {
@@ -76,6 +78,7 @@ impl Excess {
         }
     }
 
+    /// The name without the argument.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Reject => "reject",
@@ -96,53 +99,48 @@ impl fmt::Display for Excess {
     }
 }
 
-/// What is answered when the limiter's Redis cannot be asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// What a policy answers while the limiter's Redis cannot be asked.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, strum::EnumString, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", const_into_str, parse_err_ty = Invalid, parse_err_fn = wrong_when_down)]
 pub enum WhenDown {
     /// Refuse.
     Closed,
-    /// Let through.
+    /// Grant.
     Open,
     /// Each instance grants its share of the limit from its own memory.
     Local,
 }
 
-impl WhenDown {
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "closed" => Ok(Self::Closed),
-            "open" => Ok(Self::Open),
-            "local" => Ok(Self::Local),
-            _ => Err(Invalid::new("when-down", "must be closed, open or local")),
-        }
-    }
+fn wrong_when_down(_: &str) -> Invalid {
+    Invalid::new("when-down", "must be closed, open or local")
+}
 
+impl WhenDown {
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::Local => "local",
-        }
+        self.into_str()
     }
 }
 
-/// Between what and what a threshold moves by itself, and the latency that it is steered by.
+/// The range in which a threshold moves by itself, and the target that steers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Range {
     pub floor: i64,
     pub ceiling: i64,
-    /// Calls that the caller reports as slower than this are a sign to let fewer through.
+    /// Calls that the caller reports as slower than this count as trouble, which lowers the threshold.
     pub target_ms: Option<i64>,
 }
 
-/// A policy as somebody wants it, checked.
+/// The terms of a policy, as a user sets them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewPolicy {
     pub name: Name,
     pub apps: Vec<Name>,
-    /// What the caller's key stands for; for people.
+    /// What the caller's key stands for: user, address… For readers; the limiter does not use it.
     pub key: String,
+    /// Whether each key has a hash tag of its own; see `SlotKey::new`.
     pub spread: bool,
     pub algorithm: Algorithm,
     pub range: Option<Range>,
@@ -154,7 +152,11 @@ pub struct NewPolicy {
 impl NewPolicy {
     pub const APPS_MAX: usize = 100;
 
-    /// Checks what the parts cannot check alone.
+    /// Checks the terms against each other.
+    ///
+    /// # Errors
+    ///
+    /// The field that is wrong, and the values that it may have.
     pub fn check(self) -> Result<Self, WrongPolicy> {
         if self.apps.is_empty() || self.apps.len() > Self::APPS_MAX {
             return Err(Invalid::new("app", "must be given once to a hundred times").into());
@@ -176,46 +178,55 @@ impl NewPolicy {
                 )
                 .into());
             }
-            // Both ends must be legal limits too: better said now than when the load comes.
+            // Both ends must be legal limits too, so that no later move of the threshold can fail.
             with_threshold(&self.algorithm, range.floor)?;
             with_threshold(&self.algorithm, range.ceiling)?;
         }
         if let Some(breaker) = self.breaker {
             breaker.check()?;
         }
-        // Purchases are limited inside the one script that sells, which has fixed windows.
-        let purchases = self.apps.iter().any(|app| app.as_str() == HOUSE_APP);
-        if purchases && (self.apps.len() > 1 || self.algorithm.kind() != AlgorithmKind::FixedWindow) {
+        // The script that sells limits purchases itself, and has fixed windows only.
+        let limits_purchases = self.apps.iter().any(|app| app.as_str() == HOUSE_APP);
+        if limits_purchases && (self.apps.len() > 1 || self.algorithm.kind() != AlgorithmKind::FixedWindow) {
             return Err(Invalid::new(
                 "algorithm",
                 "must be fixed-window for the app seckill, which shares its policies with no other",
             )
             .into());
         }
-        if purchases && !matches!(self.excess, Excess::Reject) {
+        if limits_purchases && !matches!(self.excess, Excess::Reject) {
             return Err(Invalid::new("excess", "must be reject for the app seckill").into());
         }
         Ok(self)
     }
 }
 
-/// The threshold that moves: a bucket's rate, everybody else's limit. `None` where there is no limit.
+/// The parameter of an algorithm that can move: the rate of a bucket, the limit of every other algorithm. `None` where
+/// there is no limit.
 pub fn threshold(algorithm: &Algorithm) -> Option<i64> {
     let Parameters { limit, rate, .. } = algorithm.parameters();
-    rate.or(limit).filter(|threshold| *threshold > 0)
-}
-
-/// The same algorithm with its threshold elsewhere.
-pub fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Algorithm, WrongParameter> {
-    let was = algorithm.parameters();
-    let moved = match was.rate {
-        Some(_) => Parameters { rate: Some(threshold), ..was },
-        None => Parameters { limit: Some(threshold), ..was },
+    let threshold = match algorithm.kind().parameter_set() {
+        ParameterSet::Bucket => rate,
+        ParameterSet::Window | ParameterSet::Leases => limit,
     };
-    Algorithm::new(algorithm.kind(), &moved)
+    threshold.filter(|threshold| *threshold > 0)
 }
 
-/// Why there can be no such policy.
+/// The same algorithm with another threshold.
+///
+/// # Errors
+///
+/// The threshold is out of the algorithm's bounds.
+pub fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Algorithm, WrongParameter> {
+    let before = algorithm.parameters();
+    let after = match algorithm.kind().parameter_set() {
+        ParameterSet::Bucket => Parameters { rate: Some(threshold), ..before },
+        ParameterSet::Window | ParameterSet::Leases => Parameters { limit: Some(threshold), ..before },
+    };
+    Algorithm::new(algorithm.kind(), &after)
+}
+
+/// Why the terms make no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrongPolicy {
     #[error(transparent)]
@@ -224,18 +235,19 @@ pub enum WrongPolicy {
     Parameter(#[from] WrongParameter),
 }
 
-/// The application that is this service itself: its policies limit purchases.
+/// The application that stands for this service itself. Its policies limit purchases.
 pub const HOUSE_APP: &str = "seckill";
 
-/// A policy as it stands.
+/// A stored policy.
 #[derive(Debug, Clone)]
 pub struct Policy {
     pub id: i64,
-    /// Policies of one home can be asked together, all or nothing, in one call.
+    /// The first application of the policy when it was made. It never changes; slots of one home can be checked in one
+    /// script.
     pub home: Name,
     pub version: i64,
     pub terms: NewPolicy,
-    /// The algorithm in force: its threshold may have moved between floor and ceiling.
+    /// The algorithm in force. Its threshold may have moved between floor and ceiling.
     pub algorithm: Algorithm,
     pub created_by: String,
     pub updated_by: String,
@@ -243,7 +255,7 @@ pub struct Policy {
 }
 
 impl NewPolicy {
-    /// What it says, for the audit log.
+    /// The terms as JSON, for the audit log.
     pub fn describe(&self) -> Value {
         let Parameters { limit, capacity, rate, window_ms, lease_ms } = self.algorithm.parameters();
         json!({
@@ -256,36 +268,32 @@ impl NewPolicy {
 }
 
 impl Policy {
-    /// Whether everything is granted, and nothing counted.
+    /// Whether the policy grants everything and counts nothing.
     pub fn is_unlimited(&self) -> bool {
-        matches!(self.algorithm, Algorithm::Unlimited(_))
+        self.algorithm.is_unlimited()
     }
 }
 
 /// What an account may do with an application's policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, strum::EnumString, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", const_into_str, parse_err_ty = Invalid, parse_err_fn = wrong_role)]
 #[schema(as = GrantedRole)]
 pub enum Role {
     /// See them.
     Viewer,
-    /// Change and delete them too.
+    /// See, change and delete them.
     Owner,
 }
 
-impl Role {
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "viewer" => Ok(Self::Viewer),
-            "owner" => Ok(Self::Owner),
-            _ => Err(Invalid::new("role", "must be viewer or owner")),
-        }
-    }
+fn wrong_role(_: &str) -> Invalid {
+    Invalid::new("role", "must be viewer or owner")
+}
 
+impl Role {
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Owner => "owner",
-        }
+        self.into_str()
     }
 }

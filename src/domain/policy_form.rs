@@ -1,76 +1,80 @@
-//! A policy as somebody wrote it down, on the command line or over the API: nothing is known of it yet.
+//! A policy as the command line or the API gives it, before it is checked.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::breaker::BreakerTerms;
 use super::ids::Invalid;
-use super::limiter::{Algorithm, AlgorithmKind, Parameters};
+use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use super::policy::{Excess, Name, NewPolicy, Range, WhenDown, WrongPolicy};
 
-/// The terms of a policy; which of them an algorithm takes, docs/limits.md says.
+/// The terms of a policy. docs/limits.md says which parameters each algorithm takes.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PolicyTerms)]
 pub struct PolicyForm {
-    /// The applications that may use it. The first one, when it is made, is its home.
+    /// The applications that may use the policy. The first one given when the policy is made is its home.
     #[schema(min_items = 1, max_items = 100)]
     pub apps: Vec<String>,
     pub algorithm: AlgorithmKind,
-    /// Permits in a window, or at once (concurrency); -1 is no limit.
+    /// Permits in a window, or permits in flight (concurrency); -1 means no limit.
     #[schema(nullable = false)]
     pub limit: Option<i64>,
-    /// The window; for a bucket, the time in which it gets back its rate (1000 where it is missing).
+    /// The window in milliseconds; for a bucket, the period of its rate (default 1000).
     #[schema(nullable = false)]
     pub window_ms: Option<i64>,
-    /// Permits that a bucket gets back, or drains, in its window.
+    /// Permits that a bucket regains, or drains, in one window.
     #[schema(nullable = false)]
     pub rate: Option<i64>,
-    /// Permits that a bucket holds; as many as its rate where it is missing.
+    /// Permits that a bucket holds (default: its rate).
     #[schema(nullable = false)]
     pub capacity: Option<i64>,
-    /// How long a place is kept for a caller who is not heard of again; 30000 where it is missing.
+    /// After how many milliseconds the permits of a caller that does not give them back are free again (default 30000).
     #[schema(nullable = false)]
     pub lease_ms: Option<i64>,
-    /// With `ceiling`: the limit, or a bucket's rate, moves between the two by itself.
+    /// With `ceiling`: the range in which the limit, or the rate of a bucket, moves by itself.
     #[schema(nullable = false)]
     pub floor: Option<i64>,
     #[schema(nullable = false)]
     pub ceiling: Option<i64>,
-    /// Calls reported as slower than this make the limit move down.
+    /// Calls reported as slower than this many milliseconds lower the limit.
     #[schema(nullable = false)]
     pub target_ms: Option<i64>,
-    /// `reject` (where it is missing), `queue:MS`, `degrade:JSON` or `shadow`.
+    /// `reject` (default), `queue:MS`, `degrade:JSON` or `shadow`.
     #[schema(nullable = false)]
     pub excess: Option<String>,
-    /// When the limiter cannot be asked; `closed` where it is missing.
+    /// What to answer while the limiter's Redis cannot be asked (default `closed`).
     #[schema(nullable = false)]
     pub when_down: Option<WhenDown>,
     /// A circuit breaker; `{}` takes the defaults.
     #[schema(nullable = false)]
     pub breaker: Option<BreakerTerms>,
-    /// What the caller's key stands for: user, address, interface, channel…; for people, and for warnings.
+    /// What the caller's key stands for: user, address, interface, channel… For readers and for warnings.
     #[serde(default)]
     #[schema(max_length = 64)]
     pub key: String,
-    /// Spread the keys over a cluster's slots: more throughput, but alone in a call.
+    /// Distribute the keys over the nodes of a cluster. Gives more throughput, but a call over several policies then
+    /// asks them one after another.
     #[serde(default)]
     pub spread: bool,
 }
 
 impl PolicyForm {
-    /// A caller that has not given its place back by then is taken for dead.
+    /// The default of `lease_ms`.
     const LEASE_MS: i64 = 30_000;
 
-    /// The policy that this makes under a name; what its parts cannot say alone is still to be checked.
+    /// The policy with these terms under a name. `NewPolicy::check` is still to be called.
+    ///
+    /// # Errors
+    ///
+    /// The field that cannot be parsed.
     pub fn named(self, name: &str) -> Result<NewPolicy, WrongPolicy> {
-        let is_bucket = matches!(self.algorithm, AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket);
-        let parameters = Parameters {
-            limit: self.limit,
-            window_ms: self.window_ms,
-            rate: self.rate,
-            capacity: self.capacity.or(self.rate.filter(|_| is_bucket)),
-            lease_ms: self.lease_ms.or((self.algorithm == AlgorithmKind::Concurrency).then_some(Self::LEASE_MS)),
+        let Self { limit, window_ms, rate, capacity, lease_ms, .. } = self;
+        let given = Parameters { limit, window_ms, rate, capacity, lease_ms };
+        let parameters = match self.algorithm.parameter_set() {
+            ParameterSet::Window => given,
+            ParameterSet::Bucket => Parameters { capacity: capacity.or(rate), ..given },
+            ParameterSet::Leases => Parameters { lease_ms: lease_ms.or(Some(Self::LEASE_MS)), ..given },
         };
         let range = match (self.floor, self.ceiling, self.target_ms) {
             (Some(floor), Some(ceiling), target_ms) => Some(Range { floor, ceiling, target_ms }),
@@ -91,7 +95,7 @@ impl PolicyForm {
     }
 }
 
-/// Names of applications. The first one given is the policy's home; the same one twice is one.
+/// Parses the names of applications, and drops repeated ones. The first one is the home of the policy.
 pub fn names(texts: &[String]) -> Result<Vec<Name>, Invalid> {
     let mut names = texts.iter().map(|text| Name::parse(text, "app")).collect::<Result<Vec<_>, _>>()?;
     let mut seen = std::collections::HashSet::new();

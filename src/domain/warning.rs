@@ -1,56 +1,60 @@
-//! Thresholds that do not fit each other: a policy for everybody together that lets through less than one that counts
-//! each user, address or interface by itself would give to a single one. For people: nothing is refused for it.
+//! Warnings about policies that do not fit together: a policy for all callers that grants less than another policy
+//! grants to a single user, address or interface. They are only shown; no policy is rejected for a warning.
 
-use super::limiter::Parameters;
-use super::policy::{Name, Policy};
+use super::limiter::{ParameterSet, Parameters};
+use super::policy::{Name, Policy, threshold};
 
-/// Permits in so many milliseconds; of a concurrency policy, at once.
+/// Permits in so many milliseconds, or permits in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     Over { permits: i64, ms: i64 },
-    AtOnce(i64),
+    InFlight(i64),
 }
 
 impl Pace {
     /// `None` where there is no limit.
     fn of(policy: &Policy) -> Option<Self> {
-        let Parameters { limit, rate, window_ms, .. } = policy.algorithm.parameters();
-        let permits = rate.or(limit).filter(|permits| *permits > 0)?;
-        Some(window_ms.map_or(Self::AtOnce(permits), |ms| Self::Over { permits, ms }))
+        let permits = threshold(&policy.algorithm)?;
+        let Parameters { window_ms, .. } = policy.algorithm.parameters();
+        match policy.algorithm.kind().parameter_set() {
+            ParameterSet::Window | ParameterSet::Bucket => window_ms.map(|ms| Self::Over { permits, ms }),
+            ParameterSet::Leases => Some(Self::InFlight(permits)),
+        }
     }
 
+    /// Whether this pace is lower than another; paces of different kinds cannot be compared.
     fn is_below(self, other: Self) -> bool {
         match (self, other) {
-            // a/b < c/d, without a fraction lost.
+            // a/b < c/d in whole numbers.
             (Self::Over { permits: a, ms: b }, Self::Over { permits: c, ms: d }) => {
                 i128::from(a) * i128::from(d) < i128::from(c) * i128::from(b)
             }
-            (Self::AtOnce(a), Self::AtOnce(b)) => a < b,
-            _ => false,
+            (Self::InFlight(a), Self::InFlight(b)) => a < b,
+            (Self::Over { .. }, Self::InFlight(_)) | (Self::InFlight(_), Self::Over { .. }) => false,
         }
     }
 
     fn text(self) -> String {
         match self {
             Self::Over { permits, ms } => format!("{permits} in {ms} ms"),
-            Self::AtOnce(permits) => format!("{permits} at once"),
+            Self::InFlight(permits) => format!("{permits} at once"),
         }
     }
 }
 
-/// What is to be said about a policy in the light of the others that its applications have. `visible` says which
-/// applications the reader may know of.
+/// The warnings about a policy, compared with the other policies of its applications. `visible` says which applications
+/// the reader may see.
 pub fn warnings(policy: &Policy, all: &[Policy], visible: impl Fn(&Name) -> bool) -> Vec<String> {
     let Some(whole) = Pace::of(policy).filter(|_| policy.terms.key.is_empty()) else { return Vec::new() };
     let shares_an_app =
         |other: &Policy| other.terms.apps.iter().any(|app| visible(app) && policy.terms.apps.contains(app));
     let narrower = all.iter().filter(|other| !other.terms.key.is_empty() && shares_an_app(other));
-    let greedy = narrower.filter_map(|other| Some((other, Pace::of(other).filter(|one| whole.is_below(*one))?)));
-    let said = greedy.map(|(other, one)| {
+    let larger = narrower.filter_map(|other| Some((other, Pace::of(other).filter(|pace| whole.is_below(*pace))?)));
+    let warnings = larger.map(|(other, pace)| {
         let (name, key) = (&other.terms.name, &other.terms.key);
-        format!("{} for everybody together is less than {name} gives to one {key}: {}", whole.text(), one.text())
+        format!("{} for everybody together is less than {name} gives to one {key}: {}", whole.text(), pace.text())
     });
-    said.collect()
+    warnings.collect()
 }
 
 #[cfg(test)]
@@ -60,14 +64,11 @@ mod tests {
     use crate::domain::policy::{Excess, NewPolicy, WhenDown};
 
     fn policy(app: &str, key: &str, kind: AlgorithmKind, limit: i64, span_ms: i64) -> Policy {
-        let parameters = match kind {
-            AlgorithmKind::Concurrency => {
-                Parameters { limit: Some(limit), lease_ms: Some(span_ms), ..Parameters::default() }
-            }
-            AlgorithmKind::TokenBucket => {
-                Parameters { rate: Some(limit), capacity: Some(1), window_ms: Some(span_ms), ..Parameters::default() }
-            }
-            _ => Parameters { limit: Some(limit), window_ms: Some(span_ms), ..Parameters::default() },
+        let (limit, span_ms, none) = (Some(limit), Some(span_ms), Parameters::default());
+        let parameters = match kind.parameter_set() {
+            ParameterSet::Leases => Parameters { limit, lease_ms: span_ms, ..none },
+            ParameterSet::Bucket => Parameters { rate: limit, capacity: Some(1), window_ms: span_ms, ..none },
+            ParameterSet::Window => Parameters { limit, window_ms: span_ms, ..none },
         };
         let algorithm = Algorithm::new(kind, &parameters).unwrap();
         let name = |text| Name::parse(text, "name").unwrap();
@@ -95,30 +96,32 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_below_one_part_is_told() {
-        let told = |whole: &Policy, part: &Policy| {
+    fn a_policy_for_all_that_grants_less_than_one_caller_gets_has_a_warning() {
+        let warnings_of = |whole: &Policy, part: &Policy| {
             let all = [whole.clone(), part.clone()];
             assert_eq!(warnings(part, &all, |_| true), Vec::<String>::new());
             warnings(whole, &all, |_| true)
         };
         let window = |key, limit, ms| policy("shop", key, AlgorithmKind::FixedWindow, limit, ms);
         assert_eq!(
-            told(&window("", 4, 1000), &window("user", 5, 1000)),
+            warnings_of(&window("", 4, 1000), &window("user", 5, 1000)),
             ["4 in 1000 ms for everybody together is less than p gives to one user: 5 in 1000 ms"]
         );
-        assert!(told(&window("", 5, 1000), &window("user", 5, 1000)).is_empty());
-        // 100 a minute is less than 2 a second, of a bucket too; nothing is less than no limit.
+        assert!(warnings_of(&window("", 5, 1000), &window("user", 5, 1000)).is_empty());
+        // 100 a minute is less than 2 a second, also for a bucket; a policy without a limit has no warning.
         assert_eq!(
-            told(&window("", 100, 60_000), &policy("shop", "user", AlgorithmKind::TokenBucket, 2, 1000)).len(),
+            warnings_of(&window("", 100, 60_000), &policy("shop", "user", AlgorithmKind::TokenBucket, 2, 1000)).len(),
             1
         );
-        assert!(told(&window("", -1, 1000), &window("user", 5, 1000)).is_empty());
-        assert!(told(&window("", 1, 1000), &window("user", -1, 1000)).is_empty());
-        // Places are compared with places only, and applications by themselves.
-        let places = |key, limit| policy("shop", key, AlgorithmKind::Concurrency, limit, 1000);
-        assert_eq!(told(&places("", 1), &places("user", 2)).len(), 1);
-        assert!(told(&window("", 1, 1000), &places("user", 2)).is_empty());
-        assert!(told(&window("", 1, 1000), &policy("bank", "user", AlgorithmKind::FixedWindow, 2, 1000)).is_empty());
+        assert!(warnings_of(&window("", -1, 1000), &window("user", 5, 1000)).is_empty());
+        assert!(warnings_of(&window("", 1, 1000), &window("user", -1, 1000)).is_empty());
+        // Permits in flight are compared with permits in flight only, and policies within one application only.
+        let in_flight = |key, limit| policy("shop", key, AlgorithmKind::Concurrency, limit, 1000);
+        assert_eq!(warnings_of(&in_flight("", 1), &in_flight("user", 2)).len(), 1);
+        assert!(warnings_of(&window("", 1, 1000), &in_flight("user", 2)).is_empty());
+        assert!(
+            warnings_of(&window("", 1, 1000), &policy("bank", "user", AlgorithmKind::FixedWindow, 2, 1000)).is_empty()
+        );
         let unseen = [window("", 1, 1000), window("user", 2, 1000)];
         assert!(warnings(&unseen[0], &unseen, |_| false).is_empty());
     }

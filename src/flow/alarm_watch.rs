@@ -1,5 +1,5 @@
-//! Raising alarms, and clearing them. Any number of workers may look: an alarm is a row, and there is one of a kind and
-//! subject.
+//! Raises alarms, and clears them. Any number of workers may check: an alarm is a row, and each kind and subject has at
+//! most one open row.
 
 use serde_json::json;
 
@@ -8,16 +8,20 @@ use super::policy_counts::recent;
 use crate::domain::alarm::{AlarmKind, Trouble, too_many_refused};
 use crate::domain::message::OutboxKind;
 use crate::gate::Gate;
+use crate::gate::policy_counts::PolicyCounts;
 use crate::ledger::Ledger;
+use crate::ledger::flow::alarms::AlarmChanges;
 
-/// When something is wrong.
+/// When to raise an alarm.
 #[derive(Debug, Clone, Copy)]
 pub struct AlarmTerms {
+    /// The age of a waiting outbox row, in seconds.
     pub outbox_age_s: i64,
+    /// The share of refused requests, in percent.
     pub refused_percent: u64,
 }
 
-/// Looks at everything that can be wrong.
+/// Checks for everything that can be wrong.
 #[derive(Clone)]
 pub struct AlarmWatch {
     pub ledger: Ledger,
@@ -26,51 +30,51 @@ pub struct AlarmWatch {
 }
 
 impl AlarmWatch {
-    /// How far back refusals are looked at.
+    /// How far back refusals count.
     const WINDOW_S: i64 = 60;
 
-    /// One look. What cannot be seen at the moment is left as it was.
-    pub async fn look(&self) -> Result<(), FlowError> {
+    /// Checks once. Alarms about something that cannot be read now stay as they are.
+    pub async fn check(&self) -> Result<(), FlowError> {
         let backlog = self.ledger.backlog().await?;
         for message in OutboxKind::ALL.map(OutboxKind::as_str).into_iter().chain(["order_event"]) {
-            let of = backlog.iter().find(|of| of.kind == message);
+            let row = backlog.iter().find(|row| row.kind == message);
             let gauge = |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message).set(value as f64);
-            gauge("seckill_outbox_pending", of.map_or(0, |of| of.pending));
-            gauge("seckill_outbox_parked", of.map_or(0, |of| of.parked));
-            gauge("seckill_outbox_oldest_seconds", of.map_or(0, |of| of.oldest_s));
+            gauge("seckill_outbox_pending", row.map_or(0, |row| row.pending));
+            gauge("seckill_outbox_parked", row.map_or(0, |row| row.parked));
+            gauge("seckill_outbox_oldest_seconds", row.map_or(0, |row| row.oldest_s));
         }
-        for (kind, wrong) in self.ledger.troubles(&backlog, self.terms.outbox_age_s).await? {
-            self.judge(kind, &wrong).await?;
+        for (kind, troubles) in self.ledger.troubles(&backlog, self.terms.outbox_age_s).await? {
+            self.update(kind, &troubles).await?;
         }
         let down = self.gate.ping().await.err();
         let down = down.map(|error| Trouble::new("redis", json!({ "error": error.to_string() })));
-        self.judge(AlarmKind::LimiterDown, down.as_slice()).await?;
+        self.update(AlarmKind::LimiterDown, down.as_slice()).await?;
         if down.is_none() {
-            self.judge(AlarmKind::Refusals, &self.refusals().await?).await?;
+            self.update(AlarmKind::Refusals, &self.refusals().await?).await?;
         }
         Ok(())
     }
 
     async fn refusals(&self) -> Result<Vec<Trouble>, FlowError> {
-        let mut wrong = Vec::new();
+        let mut troubles = Vec::new();
         for policy in self.ledger.policies(None).await? {
-            let [granted, refused, ..] = recent(&self.gate, policy.id, Self::WINDOW_S).await?;
+            let PolicyCounts { granted, refused, .. } = recent(&self.gate, policy.id, Self::WINDOW_S).await?;
             if too_many_refused(granted, refused, self.terms.refused_percent) {
                 let subject = format!("{} of {}", policy.terms.name, policy.home);
-                wrong.push(Trouble::new(&subject, json!({ "granted": granted, "refused": refused })));
+                troubles.push(Trouble::new(&subject, json!({ "granted": granted, "refused": refused })));
             }
         }
-        Ok(wrong)
+        Ok(troubles)
     }
 
-    async fn judge(&self, kind: AlarmKind, wrong: &[Trouble]) -> Result<(), FlowError> {
-        let (raised, cleared) = self.ledger.judge(kind, wrong).await?;
-        metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(wrong.len() as f64);
+    async fn update(&self, kind: AlarmKind, troubles: &[Trouble]) -> Result<(), FlowError> {
+        let AlarmChanges { raised, cleared } = self.ledger.update_alarms(kind, troubles).await?;
+        metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(troubles.len() as f64);
         if raised > 0 {
-            tracing::error!(kind = kind.as_str(), ?wrong, "ALARM");
+            tracing::error!(kind = kind.as_str(), ?troubles, "alarm raised");
         }
         if cleared > 0 {
-            tracing::info!(kind = kind.as_str(), cleared, "alarm is over");
+            tracing::info!(kind = kind.as_str(), cleared, "alarm cleared");
         }
         Ok(())
     }

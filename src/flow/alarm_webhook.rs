@@ -29,12 +29,12 @@ impl AlarmWebhook {
 
     /// Tells what is untold. What is not heard is told again later, under the same id.
     pub async fn step(&self) -> Result<Step, FlowError> {
-        let untold = self.ledger.untold_alarms(Self::BATCH_MAX).await?;
+        let untold = self.ledger.unsent_alarms(Self::BATCH_MAX).await?;
         let now_s = self.ledger.now_ms().await? / 1000;
         for alarm in &untold {
             match self.tell(alarm, now_s).await {
                 Ok(answer) if (200..300).contains(&answer.status) => {
-                    self.ledger.alarm_told(alarm.id, alarm.raised).await?;
+                    self.ledger.mark_alarm_sent(alarm.id, alarm.raised).await?;
                 }
                 Ok(answer) => tracing::warn!(alarm = alarm.id, status = answer.status, "the alarms' webhook refused"),
                 Err(error) => tracing::warn!(alarm = alarm.id, %error, "the alarms' webhook did not hear"),

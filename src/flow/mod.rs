@@ -1,4 +1,4 @@
-//! Flow control: permits for whoever may ask, under policies that live.
+//! Flow control: permits for applications under policies that can change at any time; alarms, webhooks and outflows.
 
 pub mod alarm_watch;
 pub mod alarm_webhook;
@@ -10,6 +10,7 @@ pub mod permits;
 pub mod policy_cache;
 pub mod policy_changes;
 pub mod policy_counts;
+mod policy_request;
 mod policy_state;
 mod refusal_cache;
 pub mod threshold_controller;
@@ -19,7 +20,7 @@ use crate::domain::policy::WrongPolicy;
 use crate::gate::GateError;
 use crate::ledger::LedgerError;
 
-/// Why a step of flow control could not be taken.
+/// Why a step of flow control failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FlowError {
     #[error(transparent)]
@@ -30,15 +31,15 @@ pub enum FlowError {
     Invalid(#[from] Invalid),
     #[error(transparent)]
     Policy(#[from] WrongPolicy),
-    /// A policy, or an application, that is not there.
+    /// The policy or application does not exist.
     #[error("there is no {0}")]
     Unknown(String),
-    /// One change cannot be for several policies.
+    /// The applications have several policies of this name, and a change is for one.
     #[error("these applications have different policies of this name: change them one at a time")]
     Ambiguous,
-    /// A policy is changed by who may change the policies of all of its applications.
-    #[error("not all of its applications are yours to change")]
+    /// The account may not change the policies of all applications of this policy.
+    #[error("the policy belongs to an application whose policies you may not change")]
     NotOwned,
-    #[error("there is an application {0} already")]
+    #[error("application {0} exists already")]
     Exists(String),
 }

@@ -1,4 +1,4 @@
-//! Asking for permits, and the answer: the words that guard.rs and whoever calls it have in common.
+//! Requests for permits, and their answers.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::domain::ids::Invalid;
 use crate::domain::policy::Name;
 
-/// One policy that is asked, and for whom.
+/// A request for permits of one policy, under the caller's key.
 #[derive(Debug)]
 pub struct PermitRequest {
     pub(super) policy: Name,
@@ -21,6 +21,11 @@ pub struct PermitRequest {
 impl PermitRequest {
     const KEY_MAX_BYTES: usize = 128;
 
+    /// `permits` is 1 where it is missing.
+    ///
+    /// # Errors
+    ///
+    /// The field that is wrong.
     pub fn new(policy: &str, key: String, permits: Option<i64>) -> Result<Self, Invalid> {
         if key.len() > Self::KEY_MAX_BYTES {
             return Err(Invalid::new("key", "must be at most 128 bytes"));
@@ -33,7 +38,7 @@ impl PermitRequest {
     }
 }
 
-/// What a grant is given back by: its id, and when it was granted.
+/// What a caller gives a grant back by: the id of the grant, and when it was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub id: Uuid,
@@ -45,15 +50,15 @@ impl Lease {
         Self { id: Uuid::new_v4(), granted_ms: wall_ms() }
     }
 
-    /// As it was told.
+    /// Parses the text that the caller was given.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let parts = text.split_once('.').and_then(|(id, at)| {
             Some(Self { id: Uuid::try_parse(id).ok()?, granted_ms: u64::from_str_radix(at, 16).ok()? })
         });
-        parts.ok_or(Invalid::new("lease", "is none that was given out"))
+        parts.ok_or(Invalid::new("lease", "unknown lease"))
     }
 
-    /// How long ago it was granted. Instances' clocks differ: what cannot be is not believed.
+    /// How long ago the lease was granted; 0 for an age above an hour, because the clocks of instances may differ.
     pub(super) fn age_ms(self) -> u64 {
         Some(wall_ms().saturating_sub(self.granted_ms)).filter(|ms| *ms < 3_600_000).unwrap_or(0)
     }
@@ -70,20 +75,20 @@ fn wall_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
-/// Why an answer is what it is.
+/// The reason of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     Limit,
     Breaker,
     QueueFull,
-    /// The limiter's Redis cannot be asked: the policy says what then.
+    /// The limiter's Redis cannot be asked; the policy's `when_down` was applied.
     LimiterDown,
-    /// It would have been refused, but the policy only counts.
+    /// The limit would have refused the request, but the policy only counts.
     Shadow,
 }
 
-/// The limit that an answer was given under, for its headers.
+/// The limit of an answer, for its headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quota {
     pub policy: Name,
@@ -92,16 +97,17 @@ pub struct Quota {
     pub reset_ms: u64,
 }
 
-/// What became of a request.
+/// The answer to a request.
 #[derive(Debug, Default)]
 pub struct PermitAnswer {
-    /// 1 granted, -1 refused, 0 not configured.
+    /// 1 granted, -1 refused, 0 the application has no such policy.
     pub code: i8,
     pub remaining: i64,
     pub retry_after_ms: u64,
     pub lease: Option<Lease>,
     pub policy: Option<Name>,
-    pub why: Option<Reason>,
+    pub reason: Option<Reason>,
+    /// The prepared answer of a policy that degrades.
     pub body: Option<Value>,
     pub delay_ms: Option<u64>,
     pub quota: Option<Quota>,

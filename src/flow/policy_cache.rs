@@ -1,4 +1,4 @@
-//! The policies as an instance knows them: all of them, in memory, at most a notice behind.
+//! All policies in the memory of an instance. The cache follows changes by notices, and by a poll each second.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,36 +14,38 @@ use crate::domain::policy::{HOUSE_APP, Name, Policy};
 use crate::ledger::Ledger;
 use crate::ledger::flow::policies::Policies;
 
-/// A policy, and what this instance has going on under it.
+/// A policy, and its state in this instance.
 #[derive(Clone)]
-pub struct Entry {
+pub(super) struct Entry {
     pub policy: Arc<Policy>,
-    pub live: Arc<PolicyState>,
+    pub state: Arc<PolicyState>,
 }
 
 #[derive(Default)]
-struct Pages {
+struct Snapshot {
     by_app: HashMap<Name, HashMap<Name, Entry>>,
+    /// Hash of a token to its application.
     tokens: HashMap<[u8; 32], Name>,
 }
 
-/// The cache of policies. It is swapped whole: a request sees the old one or the new one, never neither.
+/// The cache of policies. It is replaced as a whole, so that a request sees either the old policies or the new ones.
 pub struct PolicyCache {
     ledger: Ledger,
     instance: Uuid,
-    pages: ArcSwap<Pages>,
+    snapshot: ArcSwap<Snapshot>,
     version: AtomicI64,
+    /// The number of live instances, and the rank of this one among them.
     instances: AtomicU32,
     rank: AtomicU32,
 }
 
 impl PolicyCache {
-    /// Loads everything there is.
+    /// Loads all policies.
     pub async fn load(ledger: Ledger, instance: Uuid) -> Result<Self, FlowError> {
         let cache = Self {
             ledger,
             instance,
-            pages: ArcSwap::default(),
+            snapshot: ArcSwap::default(),
             version: AtomicI64::new(0),
             instances: AtomicU32::new(1),
             rank: AtomicU32::new(0),
@@ -52,59 +54,60 @@ impl PolicyCache {
         Ok(cache)
     }
 
-    /// Takes in what has changed, says so, and counts the instances. Returns whether anything was new.
+    /// Loads the policies if they have changed, records the version that this instance follows, and counts the instances.
+    /// Returns whether the policies have changed.
     pub async fn keep_up(&self) -> Result<bool, FlowError> {
-        self.ledger.in_time(async { Ok(self.catch_up().await) }).await?
+        self.ledger.in_time(async { Ok(self.load_changes().await) }).await?
     }
 
-    async fn catch_up(&self) -> Result<bool, FlowError> {
+    async fn load_changes(&self) -> Result<bool, FlowError> {
         let version = self.version.load(Ordering::Relaxed);
-        let news = self.ledger.policies_since(version).await?;
-        let changed = news.is_some();
-        if let Some(news) = news {
-            self.version.store(news.version, Ordering::Relaxed);
-            self.pages.store(Arc::new(self.bind(news)));
+        let policies = self.ledger.policies_since(version).await?;
+        let changed = policies.is_some();
+        if let Some(policies) = policies {
+            self.version.store(policies.version, Ordering::Relaxed);
+            self.snapshot.store(Arc::new(self.merge(policies)));
         }
         let version = self.version.load(Ordering::Relaxed);
-        let (instances, rank) = self.ledger.note_policies(self.instance, version).await?;
-        self.instances.store(instances.max(1), Ordering::Relaxed);
-        self.rank.store(rank, Ordering::Relaxed);
+        let rank = self.ledger.record_policy_version(self.instance, version).await?;
+        self.instances.store(rank.instances.max(1), Ordering::Relaxed);
+        self.rank.store(rank.rank, Ordering::Relaxed);
         Ok(changed)
     }
 
-    /// Puts the news in order. What goes on under a policy goes on under its next version.
-    fn bind(&self, news: Policies) -> Pages {
-        let old = self.pages.load();
-        let going_on: HashMap<i64, &Entry> =
-            old.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry)).collect();
-        let mut pages = Pages::default();
-        for policy in news.policies {
-            let before = going_on.get(&policy.id);
-            let live = before.map(|entry| entry.live.under(&entry.policy, &policy));
-            let live = live.unwrap_or_else(|| Arc::new(PolicyState::new(&policy)));
-            let entry = Entry { policy: Arc::new(policy), live };
+    /// Merges the loaded policies with the states in this instance: a policy keeps its state in its next version.
+    fn merge(&self, loaded: Policies) -> Snapshot {
+        let before = self.snapshot.load();
+        let before: HashMap<i64, &Entry> =
+            before.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry)).collect();
+        let mut snapshot = Snapshot { tokens: loaded.apps.into_iter().collect(), ..Snapshot::default() };
+        for policy in loaded.policies {
+            let state = match before.get(&policy.id) {
+                Some(entry) => entry.state.carried_over(&entry.policy, &policy),
+                None => PolicyState::new(&policy),
+            };
+            let entry = Entry { policy: Arc::new(policy), state: Arc::new(state) };
             for app in &entry.policy.terms.apps {
-                pages.by_app.entry(app.clone()).or_default().insert(entry.policy.terms.name.clone(), entry.clone());
+                snapshot.by_app.entry(app.clone()).or_default().insert(entry.policy.terms.name.clone(), entry.clone());
             }
         }
-        pages.tokens = news.apps.into_iter().collect();
-        pages
+        snapshot
     }
 
     /// The policy that an application has under a name.
-    pub fn find(&self, app: &Name, policy: &Name) -> Option<Entry> {
-        self.pages.load().by_app.get(app)?.get(policy).cloned()
+    pub(super) fn find(&self, app: &Name, policy: &Name) -> Option<Entry> {
+        self.snapshot.load().by_app.get(app)?.get(policy).cloned()
     }
 
-    /// Whose token it is.
+    /// The application that a token belongs to.
     pub fn app_of(&self, token: &str) -> Option<Name> {
-        self.pages.load().tokens.get(blake3::hash(token.as_bytes()).as_bytes()).cloned()
+        self.snapshot.load().tokens.get(blake3::hash(token.as_bytes()).as_bytes()).cloned()
     }
 
-    /// The limits of purchases: this service's own policies `purchase-buyer`, `purchase-address` and `purchase-sale`,
-    /// and for those that are not there, what the configuration says.
-    pub fn purchase_limits(&self, otherwise: Limits) -> Limits {
-        let window = |limit: Limit| self.house_window(limit).unwrap_or(otherwise.of(limit));
+    /// The limits of purchases: the policies `purchase-buyer`, `purchase-address` and `purchase-sale` of this service's own
+    /// application, and `configured` for those that do not exist.
+    pub fn purchase_limits(&self, configured: Limits) -> Limits {
+        let window = |limit: Limit| self.house_window(limit).unwrap_or(configured.of(limit));
         Limits { buyer: window(Limit::Buyer), address: window(Limit::Address), sale: window(Limit::Sale) }
     }
 
@@ -115,16 +118,16 @@ impl PolicyCache {
         Some(Window { max: terms.limit?, window_ms: terms.window_ms? })
     }
 
-    /// Every policy once.
-    pub fn entries(&self) -> Vec<Entry> {
-        let pages = self.pages.load();
-        let all: HashMap<i64, Entry> =
-            pages.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry.clone())).collect();
-        all.into_values().collect()
+    /// All policies, each once.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        let snapshot = self.snapshot.load();
+        let by_id: HashMap<i64, Entry> =
+            snapshot.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry.clone())).collect();
+        by_id.into_values().collect()
     }
 
-    /// This instance's part of a limit that the instances share while they cannot count together. The parts of all
-    /// make the limit, so that some have nothing where the limit is small.
+    /// The share of this instance in a limit, while the instances cannot count together. All shares together are the limit,
+    /// so that an instance may have a share of 0.
     pub fn share_of(&self, limit: i64) -> i64 {
         let instances = i64::from(self.instances.load(Ordering::Relaxed));
         let rank = i64::from(self.rank.load(Ordering::Relaxed));

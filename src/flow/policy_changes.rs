@@ -1,4 +1,5 @@
-//! Changing policies and who may use them. Every change is in the audit log, and is followed by every instance.
+//! Changes policies, applications and grants. Every change is in the audit log, and waits until every instance follows
+//! it.
 
 use std::time::Duration;
 
@@ -8,34 +9,50 @@ use crate::domain::policy::{Name, NewPolicy, Role};
 use crate::ledger::Ledger;
 use crate::ledger::flow::policies::PolicyChange;
 
-/// How long a change waits for the instances: a notice takes milliseconds, the poll behind it a second.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a change waits for the instances. A notice takes milliseconds; the poll, should a notice be lost, a second.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Makes an application, and its token, which is told once: only the hash is kept.
+/// Makes an application, and returns its token. The token cannot be read again: only its hash is stored.
+///
+/// # Errors
+///
+/// `Exists`: there is an application of this name.
 pub async fn create_app(ledger: &Ledger, app: &Name, actor: &str) -> Result<String, FlowError> {
-    // 32 random bytes: nothing to guess, so that a plain hash is as good as a slow one.
+    // 32 random bytes cannot be guessed, so that a plain hash is as safe as a slow one.
     let secret: [u8; 32] = rand::random();
     let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let made = ledger.create_app(app, blake3::hash(token.as_bytes()).as_bytes(), actor).await?;
-    if !made {
+    let created = ledger.create_app(app, blake3::hash(token.as_bytes()).as_bytes(), actor).await?;
+    if !created {
         return Err(FlowError::Exists(app.to_string()));
     }
-    follow(ledger, None).await?;
+    wait_for_instances(ledger, ledger.policy_version().await?).await?;
     Ok(token)
 }
 
-/// Makes or changes a policy. Returns whether every instance goes by it already.
+/// Makes or changes a policy. Returns whether every instance follows it already.
+///
+/// # Errors
+///
+/// `Policy`: the terms are wrong. `Ambiguous` or `NotOwned`: this change is not possible for this policy and actor.
 pub async fn set(ledger: &Ledger, policy: NewPolicy, actor: impl Into<Actor>) -> Result<bool, FlowError> {
     let policy = policy.check()?;
-    settled(ledger, ledger.set_policy(&policy, &actor.into()).await?, &policy.name).await
+    complete(ledger, ledger.set_policy(&policy, &actor.into()).await?, &policy.name).await
 }
 
-/// Removes a policy: who asks for it is told that there is none.
+/// Deletes a policy. Returns whether every instance follows that already; callers are then answered with code 0.
+///
+/// # Errors
+///
+/// `Unknown`, `Ambiguous` or `NotOwned`: there is no such policy, or several, or the actor may not change it.
 pub async fn delete(ledger: &Ledger, name: &Name, apps: &[Name], actor: impl Into<Actor>) -> Result<bool, FlowError> {
-    settled(ledger, ledger.delete_policy(name, apps, &actor.into()).await?, name).await
+    complete(ledger, ledger.delete_policy(name, apps, &actor.into()).await?, name).await
 }
 
-/// Lets an account see an application's policies, or change them; with no role, neither any more.
+/// Grants an account a role on the policies of an application; without a role, takes the grant back.
+///
+/// # Errors
+///
+/// `Unknown`: there is no such application.
 pub async fn grant(
     ledger: &Ledger,
     app: &Name,
@@ -43,25 +60,19 @@ pub async fn grant(
     role: Option<Role>,
     actor: &str,
 ) -> Result<(), FlowError> {
-    match ledger.grant(app, account, role, actor).await? {
-        true => Ok(()),
-        false => Err(FlowError::Unknown(format!("application {app}"))),
-    }
+    let granted = ledger.grant(app, account, role, actor).await?;
+    if granted { Ok(()) } else { Err(FlowError::Unknown(format!("application {app}"))) }
 }
 
-async fn settled(ledger: &Ledger, changed: PolicyChange, name: &Name) -> Result<bool, FlowError> {
-    match changed {
-        PolicyChange::At(version) => follow(ledger, Some(version)).await,
+async fn complete(ledger: &Ledger, change: PolicyChange, name: &Name) -> Result<bool, FlowError> {
+    match change {
+        PolicyChange::At(version) => wait_for_instances(ledger, version).await,
         PolicyChange::NotThere => Err(FlowError::Unknown(format!("policy {name} of these applications"))),
         PolicyChange::Ambiguous => Err(FlowError::Ambiguous),
         PolicyChange::NotOwned => Err(FlowError::NotOwned),
     }
 }
 
-async fn follow(ledger: &Ledger, version: Option<i64>) -> Result<bool, FlowError> {
-    let version = match version {
-        Some(version) => version,
-        None => ledger.policy_version().await?,
-    };
-    Ok(ledger.everyone_follows(version, PATIENCE).await?)
+async fn wait_for_instances(ledger: &Ledger, version: i64) -> Result<bool, FlowError> {
+    Ok(ledger.wait_until_followed(version, FOLLOW_TIMEOUT).await?)
 }

@@ -1,53 +1,68 @@
-//! What an instance has going on under one policy: it outlives changes of the policy.
+//! The state of one policy in this instance. It outlives changes of the policy.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use super::local_limiter::LocalLimiter;
 use super::refusal_cache::RefusalCache;
 use crate::domain::breaker::{Breaker, CallOutcome};
 use crate::domain::policy::Policy;
+use crate::gate::policy_counts::PolicyCounts;
 
-/// Counts since they were taken last.
+/// `PolicyCounts` since they were last taken, counted by all threads.
 #[derive(Debug, Default)]
-pub struct PolicyCounts {
+pub(super) struct PolicyCounters {
     pub granted: AtomicU64,
     pub refused: AtomicU64,
     pub waited_ms: AtomicU64,
     pub failed: AtomicU64,
-    /// What callers reported of calls that they were granted: all of them, those that failed, those that were slow.
-    pub reports: AtomicU64,
-    pub errors: AtomicU64,
-    pub slow: AtomicU64,
+    reports: AtomicU64,
+    errors: AtomicU64,
+    slow: AtomicU64,
 }
 
-impl PolicyCounts {
-    /// One letter each, as they are kept by the second.
-    pub const LETTERS: [char; 7] = ['g', 'r', 'w', 'f', 'o', 'e', 's'];
-
-    fn all(&self) -> [&AtomicU64; 7] {
-        let Self { granted, refused, waited_ms, failed, reports, errors, slow } = self;
-        [granted, refused, waited_ms, failed, reports, errors, slow]
+impl PolicyCounters {
+    /// Returns the counts and starts again from 0.
+    pub fn take(&self) -> PolicyCounts {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        PolicyCounts {
+            granted: take(&self.granted),
+            refused: take(&self.refused),
+            waited_ms: take(&self.waited_ms),
+            failed: take(&self.failed),
+            reports: take(&self.reports),
+            errors: take(&self.errors),
+            slow: take(&self.slow),
+        }
     }
 
-    pub fn take(&self) -> [u64; 7] {
-        self.all().map(|count| count.swap(0, Ordering::Relaxed))
-    }
-
-    /// What was taken could not be written.
-    pub fn put_back(&self, counts: &[u64; 7]) {
-        self.all().into_iter().zip(counts).for_each(|(count, back)| _ = count.fetch_add(*back, Ordering::Relaxed));
+    /// Adds counts that could not be written.
+    pub fn put_back(&self, counts: &PolicyCounts) {
+        let PolicyCounts { granted, refused, waited_ms, failed, reports, errors, slow } = *counts;
+        for (counter, count) in [
+            (&self.granted, granted),
+            (&self.refused, refused),
+            (&self.waited_ms, waited_ms),
+            (&self.failed, failed),
+            (&self.reports, reports),
+            (&self.errors, errors),
+            (&self.slow, slow),
+        ] {
+            counter.fetch_add(count, Ordering::Relaxed);
+        }
     }
 }
 
-/// One policy's memory in this instance.
-pub struct PolicyState {
+/// The state of one policy in this instance.
+pub(super) struct PolicyState {
     began: Instant,
-    pub counts: Arc<PolicyCounts>,
-    /// Callers who were told when to come again, and do not wait.
-    pub refused: Arc<RefusalCache>,
-    pub local: Arc<LocalLimiter>,
+    pub counters: Arc<PolicyCounters>,
+    /// Callers that were refused and do not wait.
+    pub refusals: Arc<RefusalCache>,
+    pub local_limiter: Arc<LocalLimiter>,
     breaker: Option<Arc<Mutex<Breaker>>>,
 }
 
@@ -55,51 +70,49 @@ impl PolicyState {
     pub fn new(policy: &Policy) -> Self {
         Self {
             began: Instant::now(),
-            counts: Arc::default(),
-            refused: Arc::default(),
-            local: Arc::default(),
+            counters: Arc::default(),
+            refusals: Arc::default(),
+            local_limiter: Arc::default(),
             breaker: policy.terms.breaker.map(|terms| Arc::new(Mutex::new(Breaker::new(terms)))),
         }
     }
 
-    /// The same under the policy's next version: counts go on, and a breaker too, where its terms have not changed.
-    /// Who was refused under the old terms may be granted under the new.
-    pub fn under(&self, before: &Policy, after: &Policy) -> Arc<Self> {
-        let same = before.terms.breaker == after.terms.breaker;
+    /// The state under the next version of the policy. The counts are kept, and the breaker too if its terms are the same.
+    /// Remembered refusals are kept only if the version is the same, because the new terms may grant those callers.
+    pub fn carried_over(&self, before: &Policy, after: &Policy) -> Self {
         let fresh = Self::new(after);
-        Arc::new(Self {
+        let same_breaker = before.terms.breaker == after.terms.breaker;
+        Self {
             began: self.began,
-            counts: Arc::clone(&self.counts),
-            local: Arc::clone(&self.local),
-            refused: if before.version == after.version { Arc::clone(&self.refused) } else { fresh.refused },
-            breaker: if same { self.breaker.clone() } else { fresh.breaker },
-        })
+            counters: Arc::clone(&self.counters),
+            local_limiter: Arc::clone(&self.local_limiter),
+            refusals: if before.version == after.version { Arc::clone(&self.refusals) } else { fresh.refusals },
+            breaker: if same_breaker { self.breaker.clone() } else { fresh.breaker },
+        }
     }
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the policy's breaker lets a call through; if not, after how many milliseconds to ask again.
+    /// Asks the policy's breaker to admit a call. The error is after how many milliseconds to ask again.
     pub fn admit(&self) -> Result<(), u64> {
-        let Some(breaker) = &self.breaker else { return Ok(()) };
-        breaker.lock().unwrap_or_else(PoisonError::into_inner).admit(self.now_ms())
+        self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.lock().admit(self.now_ms()))
     }
 
-    /// A call that the breaker let through was not made after all.
+    /// Takes back an admission: the call was not made.
     pub fn withdraw(&self) {
         if let Some(breaker) = &self.breaker {
-            breaker.lock().unwrap_or_else(PoisonError::into_inner).withdraw();
+            breaker.lock().withdraw();
         }
     }
 
-    /// Hears how a call ended. Returns whether the breaker opened because of it.
+    /// Records how a call ended. Returns whether the breaker opened because of this call.
     pub fn report(&self, outcome: CallOutcome, target_ms: Option<i64>) -> bool {
-        self.counts.reports.fetch_add(1, Ordering::Relaxed);
-        self.counts.errors.fetch_add(u64::from(outcome.failed), Ordering::Relaxed);
         let slow = target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
-        self.counts.slow.fetch_add(u64::from(slow), Ordering::Relaxed);
-        let Some(breaker) = &self.breaker else { return false };
-        breaker.lock().unwrap_or_else(PoisonError::into_inner).report(self.now_ms(), outcome)
+        self.counters.reports.fetch_add(1, Ordering::Relaxed);
+        self.counters.errors.fetch_add(u64::from(outcome.failed), Ordering::Relaxed);
+        self.counters.slow.fetch_add(u64::from(slow), Ordering::Relaxed);
+        self.breaker.as_ref().is_some_and(|breaker| breaker.lock().report(self.now_ms(), outcome))
     }
 }

@@ -1,17 +1,18 @@
-//! Callers who were refused, remembered until their time is up: one who ignores it is refused again at no cost.
+//! Remembers refused callers until they may ask again, so that a caller who ignores a refusal costs no call to Redis.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Those of one policy. Bounded: beyond, Redis is asked as if nobody remembered.
+use parking_lot::Mutex;
+
+/// The refused callers of one policy. It is bounded; Redis answers the callers that do not fit.
 #[derive(Default)]
-pub struct RefusalCache {
-    until: Mutex<HashMap<Box<str>, Bar>>,
+pub(super) struct RefusalCache {
+    callers: Mutex<HashMap<Box<str>, Refusal>>,
 }
 
 #[derive(Clone, Copy)]
-struct Bar {
+struct Refusal {
     until: Instant,
     permits: u32,
 }
@@ -19,28 +20,28 @@ struct Bar {
 impl RefusalCache {
     const CALLERS_MAX: usize = 10_000;
 
-    /// For how much longer this caller is to wait, if he was told so and asks for no less than then.
-    pub fn recall(&self, key: &str, permits: u32) -> Option<Duration> {
-        let until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        let bar = until.get(key).filter(|bar| permits >= bar.permits)?;
-        let left = bar.until.saturating_duration_since(Instant::now());
+    /// How much longer this caller must wait, if it was refused and asks for no fewer permits than then.
+    pub fn wait_of(&self, key: &str, permits: u32) -> Option<Duration> {
+        let callers = self.callers.lock();
+        let refusal = callers.get(key).filter(|refusal| permits >= refusal.permits)?;
+        let left = refusal.until.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Remembers what a caller was told.
-    pub fn note(&self, key: &str, permits: u32, wait: Duration) {
+    /// Remembers that a caller was refused, and how long it must wait.
+    pub fn remember(&self, key: &str, permits: u32, wait: Duration) {
         let now = Instant::now();
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        if until.len() >= Self::CALLERS_MAX {
-            until.retain(|_, bar| bar.until > now);
+        let mut callers = self.callers.lock();
+        if callers.len() >= Self::CALLERS_MAX {
+            callers.retain(|_, refusal| refusal.until > now);
         }
-        if until.len() < Self::CALLERS_MAX {
-            until.insert(key.into(), Bar { until: now + wait, permits });
+        if callers.len() < Self::CALLERS_MAX {
+            callers.insert(key.into(), Refusal { until: now + wait, permits });
         }
     }
 
-    /// Something was given back: what was told may be true no more.
-    pub fn forget(&self) {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// Forgets all refusals, because permits were given back.
+    pub fn clear(&self) {
+        self.callers.lock().clear();
     }
 }

@@ -1,5 +1,5 @@
-//! Thresholds that move by themselves, between what their owners allow. Each move is a conditional update and a line in
-//! the audit log; any number of workers may look, and one of them moves.
+//! Moves the thresholds of policies that have a range. Each move is a conditional update and an entry in the audit log;
+//! any number of workers may check, and one of them moves the threshold.
 
 use std::collections::HashMap;
 
@@ -10,17 +10,19 @@ use super::policy_counts::recent;
 use crate::domain::policy::{Policy, threshold};
 use crate::domain::threshold::{LoadSeen, ThresholdState};
 use crate::gate::Gate;
+use crate::gate::policy_counts::PolicyCounts;
 use crate::ledger::Ledger;
 
-/// Who the audit log says it was.
+/// The actor in the audit log.
 const ACTOR: &str = "controller";
 
-/// Looks at the policies whose thresholds move.
+/// Moves the thresholds.
 pub struct ThresholdController {
     ledger: Ledger,
     gate: Gate,
-    /// How far back to look, and how far apart moves are.
+    /// How far back load is read, and the least time between two moves.
     interval_s: i64,
+    /// By policy: the threshold at which there was trouble last.
     trouble_at: HashMap<i64, i64>,
 }
 
@@ -29,17 +31,18 @@ impl ThresholdController {
         Self { ledger, gate, interval_s, trouble_at: HashMap::new() }
     }
 
-    /// One look at all of them.
-    pub async fn look(&mut self) -> Result<(), FlowError> {
+    /// Checks all policies once.
+    pub async fn check(&mut self) -> Result<(), FlowError> {
         for policy in self.ledger.policies(None).await? {
-            self.steer(&policy).await?;
+            self.move_threshold(&policy).await?;
         }
         Ok(())
     }
 
-    async fn steer(&mut self, policy: &Policy) -> Result<(), FlowError> {
+    async fn move_threshold(&mut self, policy: &Policy) -> Result<(), FlowError> {
         let Some((range, threshold)) = policy.terms.range.zip(threshold(&policy.algorithm)) else { return Ok(()) };
-        let [granted, refused, _, _, reports, errors, slow] = recent(&self.gate, policy.id, self.interval_s).await?;
+        let counts = recent(&self.gate, policy.id, self.interval_s).await?;
+        let PolicyCounts { granted, refused, reports, errors, slow, .. } = counts;
         let seen = LoadSeen { granted, refused, reports, errors, slow };
         let trouble_at = self.trouble_at.get(&policy.id).copied();
         let next = ThresholdState { threshold, floor: range.floor, ceiling: range.ceiling, trouble_at }.next(&seen);
@@ -47,8 +50,8 @@ impl ThresholdController {
         if next == threshold {
             return Ok(());
         }
-        let why = json!({ "from": threshold, "to": next, "seen": seen });
-        if self.ledger.move_threshold(policy, next, self.interval_s * 1000, ACTOR, why).await? {
+        let details = json!({ "from": threshold, "to": next, "seen": seen });
+        if self.ledger.move_threshold(policy, next, self.interval_s * 1000, ACTOR, details).await? {
             tracing::info!(policy = %policy.terms.name, from = threshold, to = next, "threshold moved");
             if next < threshold {
                 self.trouble_at.insert(policy.id, threshold);

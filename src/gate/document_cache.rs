@@ -1,4 +1,4 @@
-//! Documents about sales and products in Redis, shared by all instances. They are copies: any of them may be gone.
+//! Caches documents about sales and products in Redis for all instances. They are copies: any of them may be missing.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use redis::cmd;
 use super::{Gate, GateError};
 use crate::domain::ids::DocId;
 
-/// A document as it was at a version of the catalogue; without text it says that there is none.
+/// A document at a version of the catalogue. Without text, the document does not exist.
 #[derive(Debug, Clone)]
 pub struct CachedDocument {
     pub as_of: i64,
     pub text: Option<String>,
 }
 
-/// How long a document is kept, and how long the word that there is none: short, so that a flood of ids that do not
-/// exist leaves nothing behind.
+/// How long a document is kept.
 const KEEP: Duration = Duration::from_secs(300);
+/// How long the absence of a document is kept: short, so that a flood of unknown ids leaves nothing behind.
 const KEEP_NULL: Duration = Duration::from_secs(5);
 
 impl Gate {
-    /// What Redis has; `None` is a miss.
+    /// Reads a document; `None` is a miss.
     pub async fn cached(&self, id: DocId) -> Result<Option<CachedDocument>, GateError> {
         let found: Option<String> = cmd("GET").arg(self.keys.doc(id)).query_async(&mut self.connection.clone()).await?;
         let Some((as_of, text)) = found.as_deref().and_then(|found| found.split_once('|')) else { return Ok(None) };
@@ -28,10 +28,10 @@ impl Gate {
         Ok(Some(CachedDocument { as_of, text: (!text.is_empty()).then(|| text.to_owned()) }))
     }
 
-    /// Keeps a document, or the word that there is none.
+    /// Stores a document, or its absence.
     pub async fn cache(&self, id: DocId, doc: &CachedDocument) -> Result<(), GateError> {
         let keep = if doc.text.is_some() { KEEP } else { KEEP_NULL };
-        // Not all at once: what was cached together shall not be missed together.
+        // Jitter: documents that were stored together must not expire together.
         let keep_ms = keep.mul_f64(rand::random_range(0.8..1.2)).as_millis();
         let mut set = cmd("SET");
         set.arg(self.keys.doc(id)).arg(format!("{}|{}", doc.as_of, doc.text.as_deref().unwrap_or_default()));

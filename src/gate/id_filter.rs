@@ -1,16 +1,16 @@
-//! The Bloom filter of ids that exist (Bloom, "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970): an id
-//! that was never given out is turned away without a question to anybody.
+//! A Bloom filter of the ids that exist (Bloom, "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970). An
+//! unknown id is refused without a call to Redis or PostgreSQL.
 
 use bloomfilter::Bloom;
 
 use crate::domain::ids::DocId;
 
-/// One id in a thousand that does not exist is let through, to the null entries behind.
+/// One unknown id in a thousand passes the filter; the cached absence answers for it.
 const FALSE_POSITIVES: f64 = 0.001;
-/// Room to grow until the filter is built anew.
+/// The smallest capacity, so that a new filter has room to grow.
 const LEAST_CAPACITY: usize = 10_000;
 
-/// Which ids exist, for all that is known. It forgets nothing: after a removal it is built anew.
+/// The ids that may exist. The filter cannot remove an id: after a removal it is built anew.
 #[derive(Clone)]
 pub struct IdFilter {
     bloom: Bloom<DocId>,
@@ -19,6 +19,9 @@ pub struct IdFilter {
 }
 
 impl IdFilter {
+    /// # Errors
+    ///
+    /// The filter cannot be made for so many ids.
     pub fn of(ids: &[DocId]) -> Result<Self, &'static str> {
         let capacity = LEAST_CAPACITY.max(ids.len() * 2);
         let mut filter = Self { bloom: Bloom::new_for_fp_rate(capacity, FALSE_POSITIVES)?, items: 0, capacity };
@@ -36,12 +39,12 @@ impl IdFilter {
         self.bloom.check(&id)
     }
 
-    /// Fuller than it was made for: more and more would be let through.
+    /// Whether the filter holds more ids than its size allows at this error rate. It should then be built anew.
     pub fn is_full(&self) -> bool {
         self.items >= self.capacity
     }
 
-    /// The filter's size in memory.
+    /// The size of the filter in memory, in bits.
     pub fn bits(&self) -> u64 {
         self.bloom.len()
     }
@@ -56,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_exists_is_let_through_and_nearly_nothing_else() {
+    fn known_ids_pass_and_nearly_all_unknown_ids_do_not() {
         let ids: Vec<DocId> = (1..=5_000).map(DocId::Sale).collect();
         let filter = IdFilter::of(&ids).unwrap();
         assert!(ids.iter().all(|id| filter.may_contain(*id)));

@@ -1,25 +1,25 @@
 //! All Redis keys.
 //!
 //! The sharding rule: keys that one script touches share a hash tag. Everything about a sale's home shard is tagged
-//! `{sale}`, everything about its shard k > 0 `{sale.k}`. Limiters of one app share `{flow:app}`, so that several
-//! dimensions can be checked at once; those of a spread policy have a tag a key. Locks and cached documents are alone
-//! under their own names. No other keys exist.
+//! `{sale}`, everything about its shard k > 0 `{sale.k}`. Limiters of one application share `{flow:app}`, so that one
+//! script can check several; each key of a spread policy has a tag of its own. Each lock, each cached document and each
+//! policy's counts have a tag of their own. There are no other keys.
 
 use crate::domain::ids::{DocId, SaleId, Shard};
 use crate::domain::limiter::{AlgorithmKind, SlotKey};
 
-/// Makes keys under one prefix, so that several systems can share a server.
+/// Makes keys with one prefix, so that several systems can share a server.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub(super) struct Keys {
     prefix: String,
 }
 
 /// The keys of one shard of a sale.
 #[derive(Debug)]
-pub struct SaleKeys {
+pub(super) struct SaleKeys {
     /// Hash: terms, state, epoch and stock.
     pub sale: String,
-    /// Hash: order id to its ticket.
+    /// Hash: order id to ticket.
     pub tickets: String,
     /// Hash: buyer to units held and newest order.
     pub buyers: String,
@@ -27,16 +27,16 @@ pub struct SaleKeys {
     pub unconfirmed: String,
     /// Set: ids of the waves that this epoch's stock contains.
     pub waves: String,
-    /// List: everyone who ever held a ticket, appended to only.
+    /// List: the buyers of all tickets, append-only.
     pub holders: String,
-    /// Hashes: counts in the current window of each limit.
+    /// Hashes: counts in the current window of each `Limit`.
     pub limits: [String; 3],
 }
 
 /// The keys of a lock.
 #[derive(Debug)]
-pub struct LockKeys {
-    /// String: the holder's random id.
+pub(super) struct LockKeys {
+    /// String: the random id of the holder.
     pub lock: String,
     /// String: the last fencing token.
     pub fence: String,
@@ -68,7 +68,7 @@ impl Keys {
         format!("{}doc:{{{id}}}", self.prefix)
     }
 
-    /// What two slots must share to meet in one script: the part of their keys with the hash tag.
+    /// The part of a slot's keys that has the hash tag. One script can check the slots that share it.
     pub fn slot_tag(&self, slot: &SlotKey) -> String {
         let (app, prefix) = (slot.app(), &self.prefix);
         if slot.is_spread() {
@@ -78,12 +78,12 @@ impl Keys {
         }
     }
 
-    /// A limiter's state. Each algorithm has a key of its own: their states are not each other's.
+    /// The state of a limiter. Each algorithm has a key of its own, because their states differ.
     pub fn limiter(&self, slot: &SlotKey, kind: AlgorithmKind) -> String {
         self.slot(slot, kind.as_str())
     }
 
-    /// Who waits for a limiter, in order, and what is known of each.
+    /// The line of waiters at a limiter, and the hash with the state of each waiter.
     pub fn line(&self, slot: &SlotKey) -> [String; 2] {
         ["line", "waiters"].map(|name| self.slot(slot, name))
     }
@@ -92,8 +92,8 @@ impl Keys {
         format!("{}:{}:{name}:{}", self.slot_tag(slot), slot.policy(), slot.key())
     }
 
-    /// Counts of one policy, by the second, in one minute since the epoch.
-    pub fn figures(&self, policy: i64, minute: i64) -> String {
+    /// Hash: the counts of one policy in one minute since the epoch, by the second.
+    pub fn policy_counts(&self, policy: i64, minute: i64) -> String {
         format!("{}figures:{{{policy}}}:{minute}", self.prefix)
     }
 

@@ -1,6 +1,6 @@
-//! Limiters in Redis: lua/limit_*.lua, asked over a connection of their own with a short time-out.
+//! Calls the limiters in Redis (lua/limit_*.lua) over a connection of their own with a short time-out.
 //!
-//! Calls of many requests share the connection and are sent on as they come, so that they batch by themselves.
+//! All requests share the connection, and each call is sent at once, so that calls form batches on the wire.
 
 use std::io;
 use std::sync::Arc;
@@ -12,63 +12,64 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::keys::Keys;
+use super::reply_codes::{AcquireCode, WaitCode};
 use super::scripts::LimiterScripts;
 use super::{GateError, Timeouts, client, reconnecting, timed};
 use crate::config;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
 
-/// The most that may wait for one key: each call looks at everybody in line.
+/// The most waiters of one key. Each call reads the whole line.
 pub const LINE_MAX: u32 = 1000;
 
-/// Permits asked of one limiter.
+/// A request for permits of one limiter.
 #[derive(Debug, Clone, Copy)]
 pub struct Take<'a> {
     pub slot: &'a SlotKey,
     pub algorithm: &'a Algorithm,
     pub permits: u32,
-    /// Names a concurrency limiter's grant, to be released by; fresh for every call. Others do without.
+    /// The id of a grant of a concurrency limiter, by which it is released; new for every call. Other limiters need none.
     pub lease: Option<Uuid>,
 }
 
 impl Take<'_> {
-    /// Leases without a name would be one and the same.
+    /// Refuses a lease without an id: two such leases could not be told apart.
     fn checked(&self) -> Result<&Self, GateError> {
-        let nameless = self.lease.is_none() && matches!(self.algorithm, Algorithm::Concurrency(_));
-        if nameless { Err(GateError::Impossible) } else { Ok(self) }
+        let without_id = self.lease.is_none() && self.algorithm.keeps_leases();
+        if without_id { Err(GateError::InvalidRequest) } else { Ok(self) }
     }
 }
 
-/// What came of asking several limiters at once: all of it was taken, or nothing.
+/// The answer of several limiters to one call: all permits were taken, or none.
 #[derive(Debug, Clone)]
 pub struct AcquireReply {
     pub granted: bool,
-    /// One a take. `None` was not asked, because an earlier one, which it cannot meet in one script, had refused.
+    /// One for each take. `None`: this limiter was not asked, because one in an earlier script had refused.
     pub verdicts: Vec<Option<Verdict>>,
 }
 
-/// A caller that would rather wait than be refused.
+/// A caller that waits in line.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiter {
     /// The same in all calls of one wait.
     pub id: Uuid,
-    /// How long it will still wait.
+    /// How long the caller will still wait.
     pub patience: Duration,
-    /// How many may stand in line, up to `LINE_MAX`.
+    /// The most waiters in the line, up to `LINE_MAX`.
     pub line_max: u32,
 }
 
-/// How a waiter stands.
+/// The answer to a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     Granted(Verdict),
-    /// 1 is the next. Who does not ask again, soon after this time, loses the place.
+    /// Position 1 is next. A waiter that does not ask again soon after this time loses its place.
     Wait {
         position: i64,
         ask_again: Duration,
     },
-    /// The time is over, and the place given up.
+    /// The time is over, and the place is given up.
     TooLate(Verdict),
-    /// No more can wait.
+    /// The line has no room.
     LineFull(Verdict),
 }
 
@@ -83,7 +84,11 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Prepares a handle; the connection is made, and made again, when it is needed.
+    /// Prepares a handle. It connects, and reconnects, when a call needs the connection.
+    ///
+    /// # Errors
+    ///
+    /// The address of the server cannot be parsed.
     pub fn new(redis: &config::Redis, flow: &config::Flow) -> Result<Self, GateError> {
         let timeout = Duration::from_millis(flow.timeout_ms);
         let timeouts = Timeouts { connect: timeout, response: timeout };
@@ -92,107 +97,114 @@ impl Limiter {
         Ok(Self { connection, keys, scripts, timeout, now_us: None })
     }
 
-    /// The same limiters at a time of one's own instead of the server's. For tests alone.
+    /// The same limiters at this time instead of the server's. For tests only.
     pub fn at(&self, now_us: i64) -> Self {
         Self { now_us: Some(now_us), ..self.clone() }
     }
 
-    /// Takes from all or from none. An error means that it is unknown whether anything was taken.
+    /// Takes permits from all limiters or from none.
     ///
-    /// Takes whose slots share a hash tag are one script, in which all are checked before any is counted. Others are
-    /// asked in order, each within the time-out, and what earlier ones gave is given back when a later one refuses or
-    /// fails; dropping this future midway keeps it taken.
+    /// Takes whose slots share a hash tag are one script, which checks all before it counts any. Other takes are asked in
+    /// order, each within the time-out; when a later one refuses or fails, the permits of earlier ones are given back.
+    /// When this future is dropped midway, they are not.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidRequest`: nothing was taken. Any other error: whether permits were taken is unknown.
     pub async fn acquire(&self, takes: &[Take<'_>]) -> Result<AcquireReply, GateError> {
-        let mut answer = AcquireReply { granted: true, verdicts: vec![None; takes.len()] };
+        let mut reply = AcquireReply { granted: true, verdicts: vec![None; takes.len()] };
         for group in self.groups(takes) {
-            let asked = self.acquire_together(takes, &group).await;
-            let granted = match &asked {
-                Ok(verdicts) => verdicts.iter().all(|verdict| verdict.granted),
-                Err(_) => false,
-            };
-            if !granted && let Err(error) = self.give_back(takes, &answer).await {
-                // It is lost to its window, or comes back with its lease: too little is granted, never too much.
+            let verdicts = self.acquire_group(takes, &group).await;
+            let granted = verdicts.as_ref().is_ok_and(|verdicts| verdicts.iter().all(|verdict| verdict.granted));
+            if !granted && let Err(error) = self.give_back(takes, &reply).await {
+                // The permits come back with their window or lease: the limiter grants too few until then, never too many.
                 tracing::debug!(%error, "permits of a refused call were not given back");
             }
-            for (index, verdict) in group.into_iter().zip(asked?) {
-                answer.verdicts[index] = Some(verdict);
+            for (index, verdict) in group.into_iter().zip(verdicts?) {
+                reply.verdicts[index] = Some(verdict);
             }
             if !granted {
-                answer.granted = false;
+                reply.granted = false;
                 break;
             }
         }
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// Returns what a granted answer took, as far as it still counts somewhere.
-    pub async fn give_back(&self, takes: &[Take<'_>], answer: &AcquireReply) -> Result<(), GateError> {
-        if !answer.granted {
+    /// Gives back the permits of a granted reply, as far as the limiters still count them.
+    pub async fn give_back(&self, takes: &[Take<'_>], reply: &AcquireReply) -> Result<(), GateError> {
+        if !reply.granted {
             return Ok(());
         }
         for group in self.groups(takes) {
-            let asked = group.iter().filter_map(|index| Some((&takes[*index], answer.verdicts[*index]?)));
-            let taken: Vec<(&Take<'_>, Verdict)> = asked.filter(|(take, _)| !take.algorithm.is_unlimited()).collect();
+            let taken = group.iter().filter_map(|index| Some((&takes[*index], reply.verdicts[*index]?)));
+            let taken: Vec<(&Take<'_>, Verdict)> = taken.filter(|(take, _)| !take.algorithm.is_unlimited()).collect();
             if taken.is_empty() {
                 continue;
             }
             let mut call = self.call(self.scripts.give_back.of(taken.iter().map(|(take, _)| take.algorithm.kind())));
             for (take, Verdict { receipt: Receipt { mark, detail }, .. }) in taken {
-                self.describe(&mut call, take).arg(mark).arg(detail);
+                self.add_take(&mut call, take).arg(mark).arg(detail);
             }
-            self.ask::<Vec<i64>>(&call).await?;
+            self.invoke::<Vec<i64>>(&call).await?;
         }
         Ok(())
     }
 
-    /// Gives a concurrency limiter's lease back, all permits of it; `false` when it had ended, or was given back before.
+    /// Gives back all permits of a lease. Returns `false` when the lease had ended or was given back before.
     pub async fn release(&self, slot: &SlotKey, algorithm: &Algorithm, lease: Uuid) -> Result<bool, GateError> {
-        if !matches!(algorithm, Algorithm::Concurrency(_)) {
+        if !algorithm.keeps_leases() {
             return Ok(false);
         }
         let mut call = self.call(self.scripts.give_back.of(std::iter::once(algorithm.kind())));
-        self.describe(&mut call, &Take { slot, algorithm, permits: 1, lease: Some(lease) }).arg(0).arg(0);
-        Ok(self.ask::<Vec<i64>>(&call).await?.contains(&1))
+        self.add_take(&mut call, &Take { slot, algorithm, permits: 1, lease: Some(lease) }).arg(0).arg(0);
+        Ok(self.invoke::<Vec<i64>>(&call).await?.contains(&1))
     }
 
-    /// Takes permits in the order of arrival: asked again and again, until the turn is something else than `Wait`.
-    /// One limiter only: a line over several dimensions would hold the places of one while it waits for another. All
-    /// callers of a slot with a line must stand in it, because `acquire` does not look at it.
+    /// Takes permits in the order of arrival. Call it again with the same id until the turn is not `Wait`.
+    ///
+    /// A line is for one limiter: over several, a waiter would keep the permits of one while it waits for another. All
+    /// callers of a slot with a line must wait in it, because `acquire` does not read the line.
+    ///
+    /// # Errors
+    ///
+    /// As of `acquire`.
     pub async fn wait_in_line(&self, take: &Take<'_>, waiter: &Waiter) -> Result<Turn, GateError> {
         if take.algorithm.is_unlimited() {
             return Ok(Turn::Granted(Verdict::UNLIMITED));
         }
         let mut call = self.call(self.scripts.wait_in_line.of(std::iter::once(take.algorithm.kind())));
-        self.describe(&mut call, take.checked()?);
+        self.add_take(&mut call, take.checked()?);
         let patience_us = u64::try_from(waiter.patience.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
         call.key(&self.keys.line(take.slot)[..]);
         call.arg(waiter.id.to_string()).arg(patience_us).arg(waiter.line_max.min(LINE_MAX));
-        let reply: Vec<i64> = timed("wait_in_line", self.ask(&call)).await?;
-        match reply[..] {
-            [-2] => Err(GateError::Impossible),
-            [code, position, again, ref verdict @ ..] => {
-                let [verdict] = read_verdicts(verdict, 1)?[..] else { return Err(MALFORMED) };
-                let ask_again = Duration::from_millis(again.max(1).unsigned_abs());
-                match code {
-                    1 => Ok(Turn::Granted(verdict)),
-                    0 => Ok(Turn::Wait { position, ask_again }),
-                    -1 => Ok(Turn::TooLate(verdict)),
-                    -3 => Ok(Turn::LineFull(verdict)),
-                    _ => Err(MALFORMED),
-                }
-            }
+        let reply: Vec<i64> = timed("wait_in_line", self.invoke(&call)).await?;
+        let (code, rest) = reply.split_first().ok_or(MALFORMED)?;
+        let verdict_in = |rest: &[i64]| match rest {
+            [_position, _ask_again_ms, verdict @ ..] => one_verdict(verdict),
             _ => Err(MALFORMED),
+        };
+        match (WaitCode::from_repr(*code).ok_or(MALFORMED)?, rest) {
+            (WaitCode::InvalidRequest, _) => Err(GateError::InvalidRequest),
+            (WaitCode::Wait, [position, ask_again_ms, ..]) => {
+                let ask_again = Duration::from_millis((*ask_again_ms).max(1).unsigned_abs());
+                Ok(Turn::Wait { position: *position, ask_again })
+            }
+            (WaitCode::Wait, _) => Err(MALFORMED),
+            (WaitCode::Granted, rest) => Ok(Turn::Granted(verdict_in(rest)?)),
+            (WaitCode::TooLate, rest) => Ok(Turn::TooLate(verdict_in(rest)?)),
+            (WaitCode::LineFull, rest) => Ok(Turn::LineFull(verdict_in(rest)?)),
         }
     }
 
-    /// Gives up a place in line; `false` when there was none.
+    /// Gives up a place in line. Returns `false` when there was none.
     pub async fn leave_line(&self, slot: &SlotKey, waiter: Uuid) -> Result<bool, GateError> {
         let mut call = self.scripts.leave_line.prepare_invoke();
         call.key(&self.keys.line(slot)[..]).arg(waiter.to_string());
-        Ok(self.ask::<i64>(&call).await? == 1)
+        Ok(self.invoke::<i64>(&call).await? == 1)
     }
 
-    /// Takes that can meet in one script, by their places, in order.
+    /// Groups the takes, by their indices, into those that one script can check.
     fn groups(&self, takes: &[Take<'_>]) -> Vec<Vec<usize>> {
         let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
         for (index, take) in takes.iter().enumerate() {
@@ -205,32 +217,31 @@ impl Limiter {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    async fn acquire_together(&self, takes: &[Take<'_>], group: &[usize]) -> Result<Vec<Verdict>, GateError> {
+    async fn acquire_group(&self, takes: &[Take<'_>], group: &[usize]) -> Result<Vec<Verdict>, GateError> {
         let takes = || group.iter().map(|index| &takes[*index]);
         let limited = || takes().filter(|take| !take.algorithm.is_unlimited());
         let mut verdicts = Vec::new();
         if limited().next().is_some() {
             let mut call = self.call(self.scripts.acquire.of(limited().map(|take| take.algorithm.kind())));
             for take in limited() {
-                self.describe(&mut call, take.checked()?);
+                self.add_take(&mut call, take.checked()?);
             }
-            let reply: Vec<i64> = timed("acquire", self.ask(&call)).await?;
-            verdicts = match reply[..] {
-                [-2] => return Err(GateError::Impossible),
-                [1 | -1, ref verdicts @ ..] => read_verdicts(verdicts, limited().count())?,
-                _ => return Err(MALFORMED),
+            let reply: Vec<i64> = timed("acquire", self.invoke(&call)).await?;
+            let (code, rest) = reply.split_first().ok_or(MALFORMED)?;
+            verdicts = match AcquireCode::from_repr(*code).ok_or(MALFORMED)? {
+                AcquireCode::InvalidRequest => return Err(GateError::InvalidRequest),
+                AcquireCode::Granted | AcquireCode::Refused => read_verdicts(rest, limited().count())?,
             };
         }
         let mut verdicts = verdicts.into_iter();
-        let verdict_of = |take: &Take<'_>| match take.algorithm {
-            Algorithm::Unlimited(_) => Ok(Verdict::UNLIMITED),
-            _ => verdicts.next().ok_or(MALFORMED),
+        let verdict_of = |take: &Take<'_>| {
+            if take.algorithm.is_unlimited() { Ok(Verdict::UNLIMITED) } else { verdicts.next().ok_or(MALFORMED) }
         };
         takes().map(verdict_of).collect()
     }
 
-    /// The time-out holds for all of it: connecting, being queued, and loading a script that is missing.
-    async fn ask<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, GateError> {
+    /// Runs a script. The time-out includes connecting, queueing, and loading a script that is missing.
+    async fn invoke<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, GateError> {
         let mut connection = self.connection.clone();
         match timeout(self.timeout, call.invoke_async(&mut connection)).await {
             Ok(reply) => Ok(reply?),
@@ -238,14 +249,15 @@ impl Limiter {
         }
     }
 
+    /// Begins a call with the argument that all limiter scripts have first: the time.
     fn call<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
         call.arg(self.now_us.map(|now| now.to_string()).unwrap_or_default());
         call
     }
 
-    /// A limiter's key, and the arguments that all scripts have of it.
-    fn describe<'a, 'b>(&self, call: &'b mut ScriptInvocation<'a>, take: &Take<'_>) -> &'b mut ScriptInvocation<'a> {
+    /// Adds the key of a limiter, and the arguments that all scripts take for it.
+    fn add_take<'a, 'b>(&self, call: &'b mut ScriptInvocation<'a>, take: &Take<'_>) -> &'b mut ScriptInvocation<'a> {
         let kind = take.algorithm.kind();
         call.key(self.keys.limiter(take.slot, kind)).arg(kind.as_str()).arg(take.permits);
         for parameter in take.algorithm.arguments() {
@@ -257,8 +269,12 @@ impl Limiter {
 
 const MALFORMED: GateError = GateError::Malformed("a limiter's script");
 
-/// A day: nobody waits so long, and Lua counts it exactly.
+/// A day: more than any policy allows, and exact in Lua.
 const PATIENCE_MAX_US: u64 = 86_400_000_000;
+
+fn one_verdict(reply: &[i64]) -> Result<Verdict, GateError> {
+    read_verdicts(reply, 1)?.pop().ok_or(MALFORMED)
+}
 
 fn read_verdicts(reply: &[i64], count: usize) -> Result<Vec<Verdict>, GateError> {
     let (rows, []) = reply.as_chunks::<8>() else { return Err(MALFORMED) };

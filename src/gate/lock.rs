@@ -1,14 +1,15 @@
-//! A lock among instances: SET NX PX with a random holder, compare-and-delete, a bounded spin, renewal while it is held,
-//! re-entrancy within a holder, and a fencing token that rises.
+//! Locks among instances: SET NX PX with a random holder id, compare-and-delete, a bounded spin, renewal while a lock is
+//! held, re-entrancy within a holder, and a fencing token that rises from holder to holder.
 //!
-//! It keeps instances from doing the same work twice. It does not protect a database from a holder that slept past
-//! its lease: what is written to PostgreSQL under it is checked there, by `ledger::fences` with the lock's token, or by
-//! something that does the same, as a sale's epoch does for its refills.
+//! A lock keeps instances from doing the same work twice. It does not stop a holder that slept past its lease.
+//! Therefore PostgreSQL checks what is written under a lock: `ledger::fences` checks the token, or an equivalent does,
+//! such as the epoch of a sale for its refills.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -19,23 +20,24 @@ use super::quorum::{LockClaim, Quorum};
 use super::{Gate, GateError};
 use crate::domain::ids::FenceToken;
 
-/// How long to try, and how often; the pause has jitter, so that waiters do not march in step.
+/// How long and how often to try. The pause has jitter, so that waiters do not try at the same moments.
 const SPIN_FOR: Duration = Duration::from_millis(500);
 const SPIN_STEP: Duration = Duration::from_millis(50);
 
 impl Gate {
-    /// Takes the lock, waiting up to 500 ms for it. `None` when somebody else kept it.
+    /// Takes the lock, and waits up to 500 ms for it. Returns `None` when another holder has it.
     pub async fn lock(&self, name: &str, lease: Duration) -> Result<Option<Lock>, GateError> {
         self.holder().lock(name, lease).await
     }
 
-    /// Somebody who may take a lock again while he holds it.
+    /// A new holder, which may take a lock again while it has that lock.
     pub fn holder(&self) -> Holder {
         Holder { quorum: self.locks.clone(), keys: self.keys.clone(), held: Arc::default() }
     }
 }
 
-/// One holder of locks; clones are the same. It takes one lock at a time: who waits for one makes the others wait.
+/// A holder of locks; clones are the same holder. It takes one lock at a time: while a call waits for a lock, other
+/// calls of this holder wait too.
 #[derive(Clone)]
 pub struct Holder {
     quorum: Quorum,
@@ -44,13 +46,13 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Takes the lock, waiting up to 500 ms for it, or once more what this holder has already; then the lease is the
-    /// first one's. `None` when somebody else kept it.
+    /// Takes the lock, and waits up to 500 ms for it. A lock that this holder has already is taken again, under its first
+    /// lease. Returns `None` when another holder has it.
     pub async fn lock(&self, name: &str, lease: Duration) -> Result<Option<Lock>, GateError> {
         self.lock_within(name, lease, SPIN_FOR).await
     }
 
-    /// The same, with another patience.
+    /// Like `lock`, but waits up to `patience`.
     pub async fn lock_within(
         &self,
         name: &str,
@@ -58,20 +60,20 @@ impl Holder {
         patience: Duration,
     ) -> Result<Option<Lock>, GateError> {
         let deadline = Instant::now() + patience;
-        let mut mine = self.held.lock().await;
-        if let Some(held) = mine.get(name).and_then(Weak::upgrade)
-            && held.belief.holds()
+        let mut held_locks = self.held.lock().await;
+        if let Some(held) = held_locks.get(name).and_then(Weak::upgrade)
+            && held.validity.is_valid()
         {
             return Ok(Some(Lock { held }));
         }
-        mine.retain(|_, held| held.strong_count() > 0);
+        held_locks.retain(|_, held| held.strong_count() > 0);
         loop {
-            // An id of its own for every try: what is on its way for an earlier one cannot touch it.
+            // Each attempt has an id of its own, so that a late command of an earlier attempt cannot touch it.
             let holder = Uuid::new_v4().to_string();
             let claim = Arc::new(LockClaim { keys: self.keys.lock(name), holder, lease });
             if let Some(grant) = self.quorum.acquire(&claim).await? {
                 let held = Arc::new(Held::new(self.quorum.clone(), claim, grant.token, grant.until));
-                mine.insert(name.to_owned(), Arc::downgrade(&held));
+                held_locks.insert(name.to_owned(), Arc::downgrade(&held));
                 return Ok(Some(Lock { held }));
             }
             let pause = SPIN_STEP.mul_f64(rand::random_range(0.5..1.5));
@@ -83,8 +85,8 @@ impl Holder {
     }
 }
 
-/// A lock that is held, and renewed every third of its lease until the last of its handles is dropped or given back.
-#[must_use = "a lock that is dropped at once protects nothing"]
+/// A lock that is held. It is renewed every third of its lease until the last handle is dropped or released.
+#[must_use = "a lock that is dropped at once is not held"]
 pub struct Lock {
     held: Arc<Held>,
 }
@@ -95,26 +97,26 @@ impl Lock {
         self.held.token
     }
 
-    /// Whether the lease can still be believed, by this process's clock. Only a hint: the answer may be old when it is
-    /// read.
+    /// Whether the lease is still valid by this process's clock. Only a hint: the process may sleep before it uses the
+    /// answer.
     pub fn still_held(&self) -> bool {
-        self.held.belief.holds()
+        self.held.validity.is_valid()
     }
 
-    /// Resolves when the lease can no longer be believed.
+    /// Waits until the lease is no longer valid.
     pub async fn lost(&self) {
-        self.held.belief.lost.cancelled().await;
+        self.held.validity.lost.cancelled().await;
     }
 
-    /// Gives the lock back, once every handle of its holder has; `false` when it had been lost.
+    /// Gives the lock back when this is the last handle of its holder. Returns `false` when the lock had been lost.
     pub async fn release(self) -> Result<bool, GateError> {
-        let belief = Arc::clone(&self.held.belief);
+        let validity = Arc::clone(&self.held.validity);
         match Arc::into_inner(self.held) {
             Some(held) => {
                 held.renewal.abort();
                 held.quorum.release(&held.claim).await
             }
-            None => Ok(belief.holds()),
+            None => Ok(validity.is_valid()),
         }
     }
 }
@@ -123,50 +125,50 @@ struct Held {
     quorum: Quorum,
     claim: Arc<LockClaim>,
     token: FenceToken,
-    belief: Arc<Belief>,
+    validity: Arc<Validity>,
     renewal: AbortHandle,
 }
 
 impl Held {
     fn new(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, until: Instant) -> Self {
-        let belief = Arc::new(Belief { until: Mutex::new(until), lost: CancellationToken::new() });
-        let renewal = tokio::spawn(renew(quorum.clone(), Arc::clone(&claim), token, Arc::clone(&belief)));
-        Self { quorum, claim, token, belief, renewal: renewal.abort_handle() }
+        let validity = Arc::new(Validity { until: Mutex::new(until), lost: CancellationToken::new() });
+        let renewal = tokio::spawn(renew(quorum.clone(), Arc::clone(&claim), token, Arc::clone(&validity)));
+        Self { quorum, claim, token, validity, renewal: renewal.abort_handle() }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.renewal.abort(); // the lease does the rest
+        self.renewal.abort(); // the lease then runs out
     }
 }
 
-/// Until when a lease can be believed: counted from before it was asked for, so never longer than the server's.
-struct Belief {
+/// Until when a lease is valid. It is counted from before the request was sent, so that it ends before the server's.
+struct Validity {
     until: Mutex<Instant>,
     lost: CancellationToken,
 }
 
-impl Belief {
+impl Validity {
     fn until(&self) -> Instant {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.until.lock()
     }
 
-    fn holds(&self) -> bool {
+    fn is_valid(&self) -> bool {
         !self.lost.is_cancelled() && Instant::now() < self.until()
     }
 
     fn prolong(&self, until: Instant) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        *self.until.lock() = until;
     }
 }
 
-/// Goes on through failures, more often then: one renewal that does not get through is no reason to lose the lock. Once
-/// the lease can no longer be believed, that is said, and never taken back.
-async fn renew(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, belief: Arc<Belief>) {
+/// Renews a lease until it is lost. After a failure it tries again sooner, because one failed renewal does not lose the
+/// lock. A lease that is no longer valid stays so.
+async fn renew(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, validity: Arc<Validity>) {
     let mut pause = claim.lease / 3;
-    let why = loop {
-        let until = belief.until();
+    let reason = loop {
+        let until = validity.until();
         sleep_until((Instant::now() + pause).min(until)).await;
         let asked = Instant::now();
         if asked >= until {
@@ -174,7 +176,7 @@ async fn renew(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, belief:
         }
         match timeout_at(until, quorum.renew(&claim, token)).await {
             Ok(Ok(true)) => {
-                belief.prolong(claim.believed(asked));
+                validity.prolong(claim.valid_until(asked));
                 pause = claim.lease / 3;
             }
             Ok(Ok(false)) => break "its lease ran out",
@@ -185,6 +187,6 @@ async fn renew(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, belief:
             Err(_) => break "not renewed in time",
         }
     };
-    tracing::warn!(key = claim.keys.lock, why, "lock lost");
-    belief.lost.cancel();
+    tracing::warn!(key = claim.keys.lock, reason, "lock lost");
+    validity.lost.cancel();
 }

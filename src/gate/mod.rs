@@ -1,16 +1,18 @@
-//! Redis: the gate in front of the sale. Fast, not trusted. The only room that names redis.
+//! Redis, the gate in front of a sale. It is fast, and PostgreSQL checks what it says. The only room that names redis.
 
 pub mod document_cache;
 pub mod holds;
 pub mod id_filter;
-pub mod keys;
+mod keys;
 pub mod limiter;
 pub mod lock;
-mod policy_counts;
+pub mod policy_counts;
 mod quorum;
 pub mod refill;
+mod reply_codes;
 pub mod reserve_batcher;
 mod reserve_reply;
+pub mod sale_state;
 mod scripts;
 mod sold_out_cache;
 
@@ -28,27 +30,27 @@ use keys::Keys;
 use quorum::Quorum;
 use scripts::Scripts;
 
-/// What can go wrong at the gate.
+/// Why a call to Redis failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
-    /// The server could not be asked, or did not answer in time: whether the command was carried out is unknown.
+    /// The server could not be reached, or did not answer in time. Whether the command was executed is unknown.
     #[error("redis: {0}")]
     Unreachable(#[from] redis::RedisError),
-    /// This server may have forgotten something, or is being refilled: nothing was changed.
+    /// This server does not know the sale, or the sale is being refilled. Nothing was changed.
     #[error("redis is not serving this sale")]
     NotServing,
-    /// A reply that no script of ours gives.
+    /// The reply has not the form that the script or command defines.
     #[error("redis: unexpected reply to {0}")]
     Malformed(&'static str),
-    /// The call for many failed, for the reason that the log has.
-    #[error("redis failed: whether anything was done is unknown")]
+    /// The call for a whole batch failed; the log has the reason.
+    #[error("redis failed: whether anything was changed is unknown")]
     Unknown,
-    /// More callers than the gate's queue holds.
-    #[error("the gate's queue is full")]
+    /// The queue of the batcher is full.
+    #[error("the queue for redis is full")]
     Overloaded,
-    /// Permits that no limiter can grant, or one limiter twice in a call: nothing was looked at.
-    #[error("these permits cannot be asked for")]
-    Impossible,
+    /// Permits below 1 or above the limit, a lease without an id, or one limiter twice in a call. Nothing was changed.
+    #[error("invalid request for permits: ask each limiter once, for 1 permit up to its limit")]
+    InvalidRequest,
 }
 
 /// Whether the script is missing from the server's cache.
@@ -56,7 +58,7 @@ fn is_no_script(error: &redis::RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// A handle on the gate; clones share one connection.
+/// A handle on Redis; clones share one connection.
 #[derive(Clone)]
 pub struct Gate {
     client: redis::Client,
@@ -67,7 +69,7 @@ pub struct Gate {
     limits: Arc<ArcSwap<Limits>>,
     locks: Quorum,
     terms: Terms,
-    doubt: Arc<Notify>,
+    refill_needed: Arc<Notify>,
 }
 
 #[derive(Clone, Copy)]
@@ -76,7 +78,7 @@ struct Timeouts {
     response: Duration,
 }
 
-/// What every call of `reserve` is made under.
+/// The settings of every call of reserve.lua.
 #[derive(Clone, Copy)]
 struct Terms {
     sold_out_ms: u64,
@@ -85,7 +87,11 @@ struct Terms {
 }
 
 impl Gate {
-    /// Prepares a handle; the connection is made, and made again, when it is needed.
+    /// Prepares a handle. It connects, and reconnects, when a call needs the connection.
+    ///
+    /// # Errors
+    ///
+    /// An address of a server cannot be parsed.
     pub fn new(redis: &config::Redis, purchase: &config::Purchase) -> Result<Self, GateError> {
         let client = |url: &str| client(url, Duration::from_millis(redis.response_timeout_ms));
         let timeouts = Timeouts {
@@ -111,41 +117,42 @@ impl Gate {
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(Scripts::new()));
         let lock_servers = if lock_servers.is_empty() { vec![connection.clone()] } else { lock_servers };
         let locks = Quorum::new(lock_servers, Arc::clone(&scripts), timeouts.response);
-        Ok(Self { client, connection, timeouts, keys, scripts, limits, locks, terms, doubt: Arc::default() })
+        Ok(Self { client, connection, timeouts, keys, scripts, limits, locks, terms, refill_needed: Arc::default() })
     }
 
-    /// The limits that purchases are made under.
+    /// The present limits of purchases.
     pub fn limits(&self) -> Limits {
         **self.limits.load()
     }
 
-    /// Makes purchases under other limits from now on; what was counted goes on counting.
+    /// Sets the limits of purchases. The counts of the present windows are kept.
     pub fn set_limits(&self, limits: Limits) {
         self.limits.store(Arc::new(limits));
     }
 
-    /// How long "sold out" may be remembered.
+    /// How long an instance may remember that a sale is sold out.
     pub fn sold_out_memory(&self) -> Duration {
         Duration::from_millis(self.terms.sold_out_ms)
     }
 
-    /// Resolves when a call has met a server that may have forgotten something.
-    pub async fn doubted(&self) {
-        self.doubt.notified().await;
+    /// Waits until a call finds that the server does not serve a sale: the server may have lost its memory, and a refill
+    /// may be needed.
+    pub async fn refill_needed(&self) {
+        self.refill_needed.notified().await;
     }
 
-    /// Whether the server answers.
+    /// Checks that the server answers.
     pub async fn ping(&self) -> Result<(), GateError> {
         Ok(redis::cmd("PING").query_async::<()>(&mut self.connection.clone()).await?)
     }
 
-    /// A connection of one's own that reconnects by itself.
+    /// Makes another connection, which reconnects by itself.
     fn own_connection(&self) -> Result<ConnectionManager, GateError> {
         reconnecting(&self.client, self.timeouts)
     }
 }
 
-/// Times the way to a script and back.
+/// Measures how long the call of a script takes.
 async fn timed<T>(script: &'static str, call: impl Future<Output = T>) -> T {
     let began = Instant::now();
     let reply = call.await;
@@ -154,7 +161,7 @@ async fn timed<T>(script: &'static str, call: impl Future<Output = T>) -> T {
 }
 
 fn client(url: &str, response_timeout: Duration) -> Result<redis::Client, GateError> {
-    // A server that vanished without a word must not keep its connection: packets that nobody acknowledges end it.
+    // A server can vanish without closing the connection. Unacknowledged packets end the connection.
     let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_user_timeout(response_timeout * 4);
     Ok(redis::Client::open(url.into_connection_info()?.set_tcp_settings(tcp))?)
 }
@@ -163,7 +170,7 @@ fn reconnecting(client: &redis::Client, timeouts: Timeouts) -> Result<Connection
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(timeouts.connect))
         .set_response_timeout(Some(timeouts.response))
-        // A purchase cannot wait for a second attempt: it fails, and the next one tries afresh.
+        // A purchase cannot wait for a second attempt: it fails, and the next purchase tries again.
         .set_number_of_retries(1)
         .set_max_delay(Duration::from_millis(100));
     Ok(ConnectionManager::new_lazy_with_config(client.clone(), config)?)

@@ -1,57 +1,80 @@
-//! What was asked of each policy, by the second, kept for an hour.
+//! What callers asked of each policy: counts by the second, kept for an hour.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 use redis::{cmd, pipe};
 
 use super::{Gate, GateError};
 
-/// How long seconds are kept: an hour, and the minute that is being filled.
+/// How long counts are kept: an hour, and the minute that is being filled.
 const KEPT_S: i64 = 3_660;
 
-/// One policy's counts in one second, in the order of the letters that they are kept under.
-pub type Second<const N: usize> = (i64, [u64; N]);
+/// What callers asked of one policy in some time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PolicyCounts {
+    pub granted: u64,
+    pub refused: u64,
+    /// How long callers waited in line, in milliseconds.
+    pub waited_ms: u64,
+    /// Requests that Redis did not answer.
+    pub failed: u64,
+    /// Calls whose end callers reported.
+    pub reports: u64,
+    /// Reported calls that failed.
+    pub errors: u64,
+    /// Reported calls that were slower than the policy's target.
+    pub slow: u64,
+}
+
+impl PolicyCounts {
+    /// Each count with its letter in the hash fields.
+    fn by_letter(&mut self) -> [(char, &mut u64); 7] {
+        let Self { granted, refused, waited_ms, failed, reports, errors, slow } = self;
+        [('g', granted), ('r', refused), ('w', waited_ms), ('f', failed), ('o', reports), ('e', errors), ('s', slow)]
+    }
+}
+
+impl AddAssign for PolicyCounts {
+    fn add_assign(&mut self, mut other: Self) {
+        for ((_, sum), (_, count)) in self.by_letter().into_iter().zip(other.by_letter()) {
+            *sum += *count;
+        }
+    }
+}
 
 impl Gate {
-    /// This server's time in whole seconds since the epoch.
-    pub async fn second(&self) -> Result<i64, GateError> {
+    /// The server's time in whole seconds since the epoch.
+    pub async fn now_s(&self) -> Result<i64, GateError> {
         let (seconds, _): (i64, i64) = cmd("TIME").query_async(&mut self.connection.clone()).await?;
         Ok(seconds)
     }
 
-    /// Adds an instance's counts to a second of each policy. One hash a policy and minute.
-    pub async fn add_figures<const N: usize>(
-        &self,
-        second: i64,
-        letters: [char; N],
-        figures: &[(i64, [u64; N])],
-    ) -> Result<(), GateError> {
-        let mut all = pipe();
-        for (policy, counts) in figures {
-            let key = self.keys.figures(*policy, second.div_euclid(60));
-            for (letter, count) in letters.iter().zip(counts).filter(|(_, count)| **count > 0) {
-                all.hincr(&key, format!("{}{letter}", second.rem_euclid(60)), *count).ignore();
+    /// Adds one instance's counts of each policy, by its number, to one second. There is one hash a policy and minute.
+    pub async fn add_policy_counts(&self, second: i64, counts: &[(i64, PolicyCounts)]) -> Result<(), GateError> {
+        let mut calls = pipe();
+        for (policy, mut counts) in counts.iter().copied() {
+            let key = self.keys.policy_counts(policy, second.div_euclid(60));
+            for (letter, count) in counts.by_letter().into_iter().filter(|(_, count)| **count > 0) {
+                calls.hincr(&key, format!("{}{letter}", second.rem_euclid(60)), *count).ignore();
             }
-            all.expire(&key, KEPT_S).ignore();
+            calls.expire(&key, KEPT_S).ignore();
         }
-        Ok(all.query_async(&mut self.connection.clone()).await?)
+        Ok(calls.query_async(&mut self.connection.clone()).await?)
     }
 
-    /// A policy's counts in a minute since the epoch, by the second; seconds without any are left out.
-    pub async fn figures<const N: usize>(
-        &self,
-        policy: i64,
-        minute: i64,
-        letters: [char; N],
-    ) -> Result<Vec<Second<N>>, GateError> {
-        let key = self.keys.figures(policy, minute);
+    /// The counts of a policy in one minute since the epoch, by the second. Seconds without counts are left out.
+    pub async fn policy_counts(&self, policy: i64, minute: i64) -> Result<Vec<(i64, PolicyCounts)>, GateError> {
+        let key = self.keys.policy_counts(policy, minute);
         let fields: Vec<(String, u64)> = cmd("HGETALL").arg(key).query_async(&mut self.connection.clone()).await?;
-        let mut seconds: BTreeMap<i64, [u64; N]> = BTreeMap::new();
-        for (field, count) in fields {
-            let place = field.chars().last().and_then(|last| letters.iter().position(|letter| *letter == last));
-            let second = field.get(..field.len().saturating_sub(1)).and_then(|digits| digits.parse::<i64>().ok());
-            if let Some((place, second)) = place.zip(second) {
-                seconds.entry(minute * 60 + second).or_insert([0; N])[place] = count;
+        let mut seconds: BTreeMap<i64, PolicyCounts> = BTreeMap::new();
+        for (field, value) in fields {
+            let mut letters = field.chars();
+            let Some(letter) = letters.next_back() else { continue };
+            let Ok(second) = letters.as_str().parse::<i64>() else { continue };
+            let counts = seconds.entry(minute * 60 + second).or_default();
+            if let Some((_, count)) = counts.by_letter().into_iter().find(|(known, _)| *known == letter) {
+                *count = value;
             }
         }
         Ok(seconds.into_iter().collect())

@@ -1,10 +1,9 @@
-//! Where locks are kept: one Redis server, or several that know nothing of each other, by majority (Redlock).
+//! The servers that keep locks: one Redis server, or a majority of several independent ones (Redlock).
 //!
-//! With one server a lock is as good as that server's memory. With several it outlives the death of any minority; it does
-//! not become proof against clocks that leap, servers that forget (a restart without its last writes), or holders that
-//! sleep. Tokens rise from holder to holder as long as a majority remembers: every token that is used has been made the
-//! least on a majority, and the next holder's majority shares a server with it. What protects a database is the fence in
-//! the database, whichever form is used.
+//! A lock on one server is as safe as that server's memory. A lock on several survives the death of any minority. It
+//! does not survive clocks that leap, servers that lose their last writes, or holders that sleep. Tokens rise from holder
+//! to holder as long as a majority remembers them: a token is stored on a majority before it is used, and the next
+//! holder's majority shares a server with that one. In both forms only the fence in PostgreSQL protects the database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use super::keys::LockKeys;
 use super::scripts::Scripts;
 use crate::domain::ids::FenceToken;
 
-/// How long a server remembers a lock's last token. Afterwards its clock keeps tokens rising.
+/// How long a server remembers the last token of a lock. Later the server's clock keeps tokens rising.
 const REMEMBER: Duration = Duration::from_secs(3600);
 
 /// The servers that keep locks.
@@ -27,57 +26,56 @@ const REMEMBER: Duration = Duration::from_secs(3600);
 pub(super) struct Quorum {
     servers: Arc<[ConnectionManager]>,
     scripts: Arc<Scripts>,
-    /// How long a server may take to answer.
-    patience: Duration,
+    /// The time-out of one server.
+    timeout: Duration,
 }
 
-/// One try to hold a lock: its keys, and a random id that no other try has.
+/// One attempt to take a lock: its keys, and a random id that no other attempt has.
 pub(super) struct LockClaim {
     pub keys: LockKeys,
     pub holder: String,
     pub lease: Duration,
 }
 
-/// A lock that was taken: its token, and until when that can be believed.
+/// A lock that was taken.
 pub(super) struct LockGrant {
     pub token: FenceToken,
     pub until: Instant,
 }
 
 impl LockClaim {
-    /// Until when a lease can be believed that was asked for at a moment: clocks run at different speeds, by far less
-    /// than this.
-    pub fn believed(&self, asked: Instant) -> Instant {
+    /// Until when a lease requested at `asked` is valid. The margin covers clocks that run at different speeds.
+    pub fn valid_until(&self, asked: Instant) -> Instant {
         asked + self.lease.saturating_sub(self.lease / 100 + Duration::from_millis(2))
     }
 }
 
 impl Quorum {
-    pub fn new(servers: Vec<ConnectionManager>, scripts: Arc<Scripts>, patience: Duration) -> Self {
-        Self { servers: servers.into(), scripts, patience }
+    pub fn new(servers: Vec<ConnectionManager>, scripts: Arc<Scripts>, timeout: Duration) -> Self {
+        Self { servers: servers.into(), scripts, timeout }
     }
 
-    /// Tries once; `None` when others hold it. What a failed try has taken is given back behind its back.
+    /// Tries once. Returns `None` when another holder has the lock. A failed attempt is released in the background.
     pub async fn acquire(&self, claim: &Arc<LockClaim>) -> Result<Option<LockGrant>, GateError> {
         let asked = Instant::now();
         let mut call = self.scripts.acquire_lock.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease)).arg(millis(REMEMBER.max(claim.lease)));
         let votes = self.ask(&call, claim).await;
-        let untouched = votes.iter().all(|vote: &Result<Option<String>, _>| matches!(vote, Ok(None)));
-        let granted = match self.weigh(votes) {
-            Ok(Some(tokens)) => self.agree(claim, asked, &tokens).await,
+        let nothing_taken = votes.iter().all(|vote: &Result<Option<String>, _>| matches!(vote, Ok(None)));
+        let granted = match self.decide(votes) {
+            Ok(Some(tokens)) => self.grant(claim, asked, &tokens).await,
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
-        if !untouched && !matches!(granted, Ok(Some(_))) {
+        if !nothing_taken && !matches!(granted, Ok(Some(_))) {
             let (quorum, claim) = (self.clone(), Arc::clone(claim));
             tokio::spawn(async move { quorum.release(&claim).await });
         }
         granted
     }
 
-    /// Makes the highest of the tokens everybody's, so that the next holder's is higher.
-    async fn agree(
+    /// Stores the highest of the tokens on all servers, so that the next holder's token is higher.
+    async fn grant(
         &self,
         claim: &LockClaim,
         asked: Instant,
@@ -89,11 +87,11 @@ impl Quorum {
         if self.servers.len() > 1 && !self.renew(claim, token).await? {
             return Ok(None);
         }
-        let until = claim.believed(asked);
+        let until = claim.valid_until(asked);
         Ok((Instant::now() < until).then_some(LockGrant { token, until }))
     }
 
-    /// Prolongs the lease; `false` when the lock is lost.
+    /// Prolongs the lease. Returns `false` when the lock is lost.
     pub async fn renew(&self, claim: &LockClaim, token: FenceToken) -> Result<bool, GateError> {
         let mut call = self.scripts.renew_lock.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease));
@@ -101,7 +99,7 @@ impl Quorum {
         self.vote(&call, claim).await
     }
 
-    /// Gives the lock back, on every server; `false` when it had been lost.
+    /// Gives the lock back on every server. Returns `false` when the lock had been lost.
     pub async fn release(&self, claim: &LockClaim) -> Result<bool, GateError> {
         let mut call = self.scripts.unlock.key(&claim.keys.lock);
         call.arg(&claim.holder);
@@ -110,7 +108,7 @@ impl Quorum {
 
     async fn vote(&self, call: &ScriptInvocation<'_>, claim: &LockClaim) -> Result<bool, GateError> {
         let votes = self.ask::<i64>(call, claim).await.into_iter();
-        Ok(self.weigh(votes.map(|vote| vote.map(|done| (done == 1).then_some(()))).collect())?.is_some())
+        Ok(self.decide(votes.map(|vote| vote.map(|done| (done == 1).then_some(()))).collect())?.is_some())
     }
 
     async fn ask<T: FromRedisValue>(
@@ -118,12 +116,12 @@ impl Quorum {
         call: &ScriptInvocation<'_>,
         claim: &LockClaim,
     ) -> Vec<Result<T, GateError>> {
-        // Among several, one that hangs must not eat up the lease; alone, there is nobody else to ask.
-        let patience = if self.servers.len() == 1 { self.patience } else { self.patience.min(claim.lease / 8) };
+        // One of several servers that hangs must not use up the lease.
+        let limit = if self.servers.len() == 1 { self.timeout } else { self.timeout.min(claim.lease / 8) };
         let ask = |server: &ConnectionManager| {
             let mut server = server.clone();
             async move {
-                let answer = timeout(patience, call.invoke_async(&mut server)).await;
+                let answer = timeout(limit, call.invoke_async(&mut server)).await;
                 let late = || redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
                 Ok(answer.unwrap_or_else(|_| Err(late()))?)
             }
@@ -131,21 +129,27 @@ impl Quorum {
         join_all(self.servers.iter().map(ask)).await
     }
 
-    /// What a majority said: yes, or that it cannot be yes any more; an error when too few could be asked to know.
-    fn weigh<T>(&self, votes: Vec<Result<Option<T>, GateError>>) -> Result<Option<Vec<T>>, GateError> {
+    /// Returns the replies of a majority that agreed, or `None` when a majority can no longer agree.
+    ///
+    /// # Errors
+    ///
+    /// Too few servers answered to decide.
+    fn decide<T>(&self, votes: Vec<Result<Option<T>, GateError>>) -> Result<Option<Vec<T>>, GateError> {
         let majority = votes.len() / 2 + 1;
-        let (mut yes, mut no, mut failure) = (Vec::new(), 0, GateError::Unknown);
+        let (mut agreed, mut refused, mut failure) = (Vec::new(), 0, GateError::Unknown);
         for vote in votes {
             match vote {
-                Ok(Some(said)) => yes.push(said),
-                Ok(None) => no += 1,
+                Ok(Some(reply)) => agreed.push(reply),
+                Ok(None) => refused += 1,
                 Err(error) => failure = error,
             }
         }
-        match (yes.len() >= majority, no > self.servers.len() - majority) {
-            (true, _) => Ok(Some(yes)),
-            (false, true) => Ok(None),
-            (false, false) => Err(failure),
+        if agreed.len() >= majority {
+            Ok(Some(agreed))
+        } else if refused > self.servers.len() - majority {
+            Ok(None)
+        } else {
+            Err(failure)
         }
     }
 }

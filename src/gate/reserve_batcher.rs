@@ -1,7 +1,7 @@
-//! Where a worker thread's buyers queue for Redis.
+//! Batches the purchase requests of one worker thread into calls of reserve.lua.
 //!
-//! Natural batching: the next call is made when the last one has returned, for all who have come meanwhile. Nobody
-//! waits for a timer, and under load a call serves hundreds.
+//! The next call is made when the last one has returned, for all requests that have come meanwhile. No request waits for
+//! a timer, and under load one call serves hundreds.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,79 +21,83 @@ use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
 
 type Reply = oneshot::Sender<Result<Admission, GateError>>;
 
-/// One worker thread's place at the gate. Not for sharing between threads: nothing here is locked.
+/// The batcher of one worker thread; clones share it. It has no locks and stays on its thread.
 #[derive(Clone)]
 pub struct ReserveBatcher {
     queue: mpsc::Sender<Queued>,
-    memory: Rc<RefCell<SoldOutCache>>,
+    sold_out: Rc<RefCell<SoldOutCache>>,
 }
 
 struct Queued {
     sale: SaleId,
-    ask: ReserveRequest,
+    request: ReserveRequest,
     reply: Reply,
 }
 
 impl ReserveBatcher {
-    /// Opens a desk on this thread, which must run a `LocalSet`; it closes when its last handle is dropped.
+    /// Starts the batcher on this thread, which must run a `LocalSet`. It ends when its last clone is dropped.
     pub fn start(gate: Gate) -> Result<Self, GateError> {
-        let (queue, asks) = mpsc::channel(gate.terms.queue_max);
-        let memory = Rc::<RefCell<SoldOutCache>>::default();
-        let batch_loop = BatchLoop { connection: gate.own_connection()?, gate, memory: Rc::clone(&memory) };
-        tokio::task::spawn_local(batch_loop.serve(asks));
-        Ok(Self { queue, memory })
+        let (queue, requests) = mpsc::channel(gate.terms.queue_max);
+        let sold_out = Rc::<RefCell<SoldOutCache>>::default();
+        let batch_loop = BatchLoop { connection: gate.own_connection()?, gate, sold_out: Rc::clone(&sold_out) };
+        tokio::task::spawn_local(batch_loop.run(requests));
+        Ok(Self { queue, sold_out })
     }
 
-    /// Whether this buyer can be told "sold out" without asking anybody.
+    /// Whether this buyer can be refused as sold out without a call to Redis.
     pub fn remembers_sold_out(&self, sale: SaleId, user: &UserId) -> bool {
-        self.memory.borrow().covers(sale, user)
+        self.sold_out.borrow().is_sold_out_for(sale, user)
     }
 
-    /// Asks for units. An error means that whether they were taken is unknown.
-    pub async fn reserve(&self, sale: SaleId, ask: ReserveRequest) -> Result<Admission, GateError> {
+    /// Asks for units.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded`: nothing was taken. Any other error: whether units were taken is unknown.
+    pub async fn reserve(&self, sale: SaleId, request: ReserveRequest) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
-        self.queue.try_send(Queued { sale, ask, reply }).map_err(|_| GateError::Overloaded)?;
+        self.queue.try_send(Queued { sale, request, reply }).map_err(|_| GateError::Overloaded)?;
         answer.await.unwrap_or(Err(GateError::Overloaded))
     }
 }
 
-/// Serves the queue of one desk.
 struct BatchLoop {
     gate: Gate,
     connection: ConnectionManager,
-    memory: Rc<RefCell<SoldOutCache>>,
+    sold_out: Rc<RefCell<SoldOutCache>>,
 }
 
 impl BatchLoop {
-    async fn serve(self, mut asks: mpsc::Receiver<Queued>) {
+    async fn run(self, mut requests: mpsc::Receiver<Queued>) {
         let batch_max = self.gate.terms.batch_max;
         let mut batch = Vec::with_capacity(batch_max);
-        while asks.recv_many(&mut batch, batch_max).await > 0 {
+        while requests.recv_many(&mut batch, batch_max).await > 0 {
             metrics::histogram!("seckill_gate_batch_size").record(batch.len() as f64);
             let mut by_sale: HashMap<SaleId, (Vec<ReserveRequest>, Vec<Reply>)> = HashMap::new();
-            for Queued { sale, ask, reply } in batch.drain(..) {
-                let (asks, replies) = by_sale.entry(sale).or_default();
-                asks.push(ask);
+            for Queued { sale, request, reply } in batch.drain(..) {
+                let (requests, replies) = by_sale.entry(sale).or_default();
+                requests.push(request);
                 replies.push(reply);
             }
-            join_all(by_sale.into_iter().map(|(sale, (asks, replies))| self.settle(sale, asks, replies))).await;
+            let calls = by_sale.into_iter().map(|(sale, (requests, replies))| self.answer(sale, requests, replies));
+            join_all(calls).await;
         }
     }
 
-    async fn settle(&self, sale: SaleId, asks: Vec<ReserveRequest>, replies: Vec<Reply>) {
+    async fn answer(&self, sale: SaleId, requests: Vec<ReserveRequest>, replies: Vec<Reply>) {
         let asked_at = Instant::now();
-        let known = self.memory.borrow().known(sale);
-        match self.gate.reserve(&self.connection, sale, known, &asks).await {
-            Ok(Some(mut answers)) => {
+        let known = self.sold_out.borrow().known(sale);
+        match self.gate.reserve(&self.connection, sale, known, &requests).await {
+            Ok(Some(mut reply)) => {
                 let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
-                self.memory.borrow_mut().learn(sale, &mut answers, asked_at, sold_out);
-                for (reply, admission) in replies.into_iter().zip(answers.admissions) {
-                    // A caller who has gone away is no concern of ours: the reconciler finishes his hold.
-                    let _ = reply.send(Ok(admission));
+                self.sold_out.borrow_mut().record(sale, &mut reply, asked_at, sold_out);
+                for (caller, admission) in replies.into_iter().zip(reply.admissions) {
+                    // The caller may have gone away; the reconciler then finishes the hold.
+                    let _ = caller.send(Ok(admission));
                 }
             }
             Ok(None) => {
-                self.gate.doubt.notify_one();
+                self.gate.refill_needed.notify_one();
                 for reply in replies {
                     let _ = reply.send(Ok(Admission::NotServing));
                 }
@@ -109,13 +113,13 @@ impl BatchLoop {
 }
 
 impl Gate {
-    /// One call of reserve.lua for many buyers of a sale. `None`: this server does not serve the sale.
+    /// Calls reserve.lua for many buyers of a sale. Returns `None` when this server does not serve the sale.
     async fn reserve(
         &self,
         connection: &ConnectionManager,
         sale: SaleId,
         known: (Epoch, usize),
-        asks: &[ReserveRequest],
+        requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut call = cmd("EVALSHA");
@@ -125,17 +129,18 @@ impl Gate {
         call.arg(known.0.0).arg(known.1).arg(self.terms.sold_out_ms);
         let limits = self.limits();
         for limit in Limit::ALL {
-            let window = limits.of(limit);
+            let window = limits.of(*limit);
             call.arg(window.max).arg(window.window_ms);
         }
-        call.arg(asks.len());
+        call.arg(requests.len());
         let mut id = uuid::Uuid::encode_buffer();
-        for ask in asks {
-            call.arg(&*ask.order.0.hyphenated().encode_lower(&mut id)).arg(ask.user.as_str()).arg(&ask.address);
-            call.arg(ask.units.get()).arg(&ask.purchase_key).arg(ask.level);
+        for request in requests {
+            call.arg(&*request.order.0.hyphenated().encode_lower(&mut id));
+            call.arg(request.user.as_str()).arg(&request.address);
+            call.arg(request.units.get()).arg(&request.purchase_key).arg(request.level);
         }
         match timed("reserve", call.query_async::<Vec<Value>>(&mut connection.clone())).await {
-            Ok(reply) => ReserveReply::read(reply, asks.len()),
+            Ok(reply) => ReserveReply::read(reply, requests.len()),
             Err(error) if is_no_script(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }

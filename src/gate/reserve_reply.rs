@@ -1,28 +1,32 @@
-//! `reserve`'s replies, read. The codes are listed in lua/reserve.lua.
+//! Reads the replies of reserve.lua.
 
 use redis::{FromRedisValue, Value};
 use uuid::Uuid;
 
 use super::GateError;
-use crate::domain::admission::{Admission, Hold, Limit};
+use super::reply_codes::{ReserveCode, SaleCode};
+use crate::domain::admission::{Admission, Hold};
 use crate::domain::ids::{Epoch, OrderId, Shard};
 
-/// One reply of `reserve`.
-pub struct ReserveReply {
+/// One reply of reserve.lua.
+pub(super) struct ReserveReply {
     pub epoch: Epoch,
-    /// Whether "sold out" may be remembered, and the holders learnt with it.
+    /// Whether the caller may remember "sold out", with all holders that it then knows.
     pub may_remember: bool,
     pub holders_known: usize,
     pub new_holders: Vec<String>,
-    /// One for each ask, in order.
+    /// One for each request, in order.
     pub admissions: Vec<Admission>,
 }
 
 impl ReserveReply {
-    /// `None` when the server does not serve the sale.
-    pub fn read(reply: Vec<Value>, asks: usize) -> Result<Option<Self>, GateError> {
-        if reply.len() == 1 {
-            return Ok(None);
+    /// Returns `None` when the server does not serve the sale.
+    pub fn read(reply: Vec<Value>, requests: usize) -> Result<Option<Self>, GateError> {
+        if let [code] = &reply[..] {
+            let code = i64::from_redis_value_ref(code).ok().and_then(SaleCode::from_repr).ok_or(MALFORMED)?;
+            return match code {
+                SaleCode::UnknownSale | SaleCode::Refilling => Ok(None),
+            };
         }
         let mut values = reply.into_iter();
         let epoch = Epoch(next(&mut values)?);
@@ -30,9 +34,10 @@ impl ReserveReply {
         let may_remember = next::<i64>(&mut values)? == 1;
         let holders_known = next(&mut values)?;
         let new_holders = next(&mut values)?;
-        let mut admissions = Vec::with_capacity(asks);
-        for _ in 0..asks {
+        let mut admissions = Vec::with_capacity(requests);
+        for _ in 0..requests {
             let (code, detail): (i64, String) = (next(&mut values)?, next(&mut values)?);
+            let code = ReserveCode::from_repr(code).ok_or(MALFORMED)?;
             admissions.push(admission(code, &detail, epoch).ok_or(MALFORMED)?);
         }
         Ok(Some(Self { epoch, may_remember, holders_known, new_holders, admissions }))
@@ -45,25 +50,26 @@ fn next<T: FromRedisValue>(values: &mut impl Iterator<Item = Value>) -> Result<T
     values.next().and_then(|v| T::from_redis_value(v).ok()).ok_or(MALFORMED)
 }
 
-fn admission(code: i64, detail: &str, epoch: Epoch) -> Option<Admission> {
+/// `None` when the detail cannot be read.
+fn admission(code: ReserveCode, detail: &str, epoch: Epoch) -> Option<Admission> {
     let hold = Hold { epoch, shard: Shard::HOME };
     Some(match code {
-        0 => Admission::Reserved { hold, expires_at_ms: detail.parse().ok()? },
-        1 => Admission::Repeat { hold: detail.starts_with('u').then_some(hold) },
-        2 => Admission::RepeatEnded,
-        3 => Admission::Mismatch,
-        4 => Admission::AtLimit { newest: Uuid::try_parse(detail).ok().map(OrderId) },
-        5 => Admission::NotStarted,
-        6 => Admission::Ended,
-        7 => Admission::WrongKey,
-        8 => Admission::LevelTooLow,
-        9 | 10 => Admission::SoldOut,
-        11 => {
-            let (name, retry_ms) = detail.split_once('|')?;
-            let limit = Limit::ALL.into_iter().find(|l| l.as_str() == name)?;
-            Admission::Limited { limit, retry_ms: retry_ms.parse().ok()? }
+        ReserveCode::Reserved => Admission::Reserved { hold, expires_at_ms: detail.parse().ok()? },
+        ReserveCode::Repeat => Admission::Repeat { hold: detail.starts_with('u').then_some(hold) },
+        ReserveCode::RepeatEnded => Admission::RepeatEnded,
+        ReserveCode::Mismatch => Admission::Mismatch,
+        ReserveCode::AtLimit => Admission::AtLimit { newest: Uuid::try_parse(detail).ok().map(OrderId) },
+        ReserveCode::NotStarted => Admission::NotStarted,
+        ReserveCode::Ended => Admission::Ended,
+        ReserveCode::WrongKey => Admission::WrongKey,
+        ReserveCode::LevelTooLow => Admission::LevelTooLow,
+        ReserveCode::SoldOut | ReserveCode::TooFewLeft => Admission::SoldOut,
+        ReserveCode::Limited => {
+            let (limit, retry_ms) = detail.split_once('|')?;
+            Admission::Limited { limit: limit.parse().ok()?, retry_ms: retry_ms.parse().ok()? }
         }
-        12 => Admission::Paused,
-        _ => return None,
+        ReserveCode::Paused => Admission::Paused,
+        // `Units` is at least 1, so that the script never says this.
+        ReserveCode::BadUnits => return None,
     })
 }

@@ -1,11 +1,12 @@
-//! The Lua scripts, each once.
+//! The Lua scripts of lua/.
 
 use redis::Script;
 
 use crate::domain::limiter::AlgorithmKind;
 
-/// Every script of lua/. All but `reserve` are loaded by whoever finds them missing.
-pub struct Scripts {
+/// The scripts of sales and locks. A call loads a script that is missing from the server, except `reserve`, which only
+/// a `ServerRun` loads.
+pub(super) struct Scripts {
     pub reserve: Script,
     pub confirm: Script,
     pub release: Script,
@@ -39,66 +40,66 @@ impl Scripts {
     }
 }
 
-/// A limiter script: the beginning, the limiters it knows, and what it does with them.
-macro_rules! limiter_script {
-    ($main:literal: $($limiter:literal),+) => {
-        Script::new(concat!(
-            include_str!("../../lua/limit_begin.lua"),
-            $(include_str!(concat!("../../lua/limit_", $limiter, ".lua")),)+
-            include_str!(concat!("../../lua/", $main, ".lua")),
-        ))
-    };
-}
-
-/// One main part, composed for each limiter alone and for all of them. A script says what it defines each time that it
-/// runs: one limiter alone is quicker.
-pub struct Composed {
-    alone: [(AlgorithmKind, Script); 6],
-    all: Script,
-}
-
-macro_rules! composed {
-    ($main:literal) => {
-        Composed {
-            alone: [
-                (AlgorithmKind::FixedWindow, limiter_script!($main: "fixed_window")),
-                (AlgorithmKind::SlidingLog, limiter_script!($main: "sliding_log")),
-                (AlgorithmKind::SlidingCounter, limiter_script!($main: "sliding_counter")),
-                (AlgorithmKind::TokenBucket, limiter_script!($main: "bucket", "token_bucket")),
-                (AlgorithmKind::LeakyBucket, limiter_script!($main: "bucket", "leaky_bucket")),
-                (AlgorithmKind::Concurrency, limiter_script!($main: "concurrency")),
-            ],
-            all: limiter_script!($main: "fixed_window", "sliding_log", "sliding_counter", "bucket", "token_bucket",
-                "leaky_bucket", "concurrency"),
-        }
-    };
-}
-
-impl Composed {
-    /// The smallest script that knows all these kinds.
-    pub fn of(&self, mut kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
-        let Some(first) = kinds.next() else { return &self.all };
-        if kinds.any(|kind| kind != first) {
-            return &self.all;
-        }
-        self.alone.iter().find(|(kind, _)| *kind == first).map_or(&self.all, |(_, script)| script)
+/// The files of lua/ that define a limiter, in the order in which a script needs them.
+const fn limiter_files(kind: AlgorithmKind) -> &'static [&'static str] {
+    const BUCKET: &str = include_str!("../../lua/limit_bucket.lua");
+    match kind {
+        AlgorithmKind::FixedWindow => &[include_str!("../../lua/limit_fixed_window.lua")],
+        AlgorithmKind::SlidingLog => &[include_str!("../../lua/limit_sliding_log.lua")],
+        AlgorithmKind::SlidingCounter => &[include_str!("../../lua/limit_sliding_counter.lua")],
+        AlgorithmKind::TokenBucket => &[BUCKET, include_str!("../../lua/limit_token_bucket.lua")],
+        AlgorithmKind::LeakyBucket => &[BUCKET, include_str!("../../lua/limit_leaky_bucket.lua")],
+        AlgorithmKind::Concurrency => &[include_str!("../../lua/limit_concurrency.lua")],
     }
 }
 
-/// The limiters' scripts, loaded by whoever finds them missing.
-pub struct LimiterScripts {
-    pub acquire: Composed,
-    pub give_back: Composed,
-    pub wait_in_line: Composed,
+/// One main part, composed with each limiter alone and with all of them. A script defines its functions anew at every
+/// call, so that a script with one limiter is faster.
+pub(super) struct ComposedScript {
+    /// In the order of `AlgorithmKind::ALL`.
+    single: Vec<Script>,
+    all: Script,
+}
+
+impl ComposedScript {
+    fn new(main: &str) -> Self {
+        let compose = |kinds: &[AlgorithmKind]| {
+            let mut files = vec![include_str!("../../lua/limit_begin.lua")];
+            for file in kinds.iter().flat_map(|kind| limiter_files(*kind)) {
+                if !files.contains(file) {
+                    files.push(file);
+                }
+            }
+            files.push(main);
+            Script::new(&files.concat())
+        };
+        let single = AlgorithmKind::ALL.iter().map(|kind| compose(&[*kind])).collect();
+        Self { single, all: compose(AlgorithmKind::ALL) }
+    }
+
+    /// The smallest script that has all these kinds.
+    pub fn of(&self, mut kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
+        match kinds.next() {
+            Some(first) if kinds.all(|kind| kind == first) => &self.single[first as usize],
+            _ => &self.all,
+        }
+    }
+}
+
+/// The scripts of the limiters. A call loads a script that is missing from the server.
+pub(super) struct LimiterScripts {
+    pub acquire: ComposedScript,
+    pub give_back: ComposedScript,
+    pub wait_in_line: ComposedScript,
     pub leave_line: Script,
 }
 
 impl LimiterScripts {
     pub fn new() -> Self {
         Self {
-            acquire: composed!("acquire_permits"),
-            give_back: composed!("give_back_permits"),
-            wait_in_line: composed!("wait_in_line"),
+            acquire: ComposedScript::new(include_str!("../../lua/acquire_permits.lua")),
+            give_back: ComposedScript::new(include_str!("../../lua/give_back_permits.lua")),
+            wait_in_line: ComposedScript::new(include_str!("../../lua/wait_in_line.lua")),
             leave_line: Script::new(include_str!("../../lua/leave_line.lua")),
         }
     }

@@ -1,4 +1,4 @@
-//! "Sold out", remembered (protocol, rule 13): for a moment only, and never told to a ticket's holder.
+//! Remembers that a sale is sold out (protocol, rule 13): for a moment only, and never for the holder of a ticket.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -9,40 +9,41 @@ use crate::domain::ids::{Epoch, SaleId, UserId};
 
 /// What one worker thread remembers of each sale.
 #[derive(Default)]
-pub struct SoldOutCache {
+pub(super) struct SoldOutCache {
     sales: HashMap<SaleId, Remembered>,
     hasher: RandomState,
 }
 
-/// Holders are kept as hashes: a false match only costs a question to Redis.
 struct Remembered {
     epoch: Epoch,
     holders_known: usize,
+    /// Hashes of buyers: a false match only costs a call to Redis.
     holders: HashSet<u64>,
+    /// Until when the sale counts as sold out.
     until: Option<Instant>,
 }
 
 impl SoldOutCache {
-    /// Sales that are remembered at once; beyond, the memory starts afresh.
+    /// The most sales that are remembered; when there are more, the cache is cleared.
     const SALES_MAX: usize = 1024;
 
-    /// Whether this buyer can be told "sold out" without asking anybody.
-    pub fn covers(&self, sale: SaleId, user: &UserId) -> bool {
+    /// Whether this buyer can be refused as sold out without a call to Redis.
+    pub fn is_sold_out_for(&self, sale: SaleId, user: &UserId) -> bool {
         self.sales.get(&sale).is_some_and(|r| {
             r.until.is_some_and(|until| Instant::now() < until)
                 && !r.holders.contains(&self.hasher.hash_one(user.as_str()))
         })
     }
 
-    /// Up to which epoch and how many holders this sale is known.
+    /// The epoch and the number of holders that are known of a sale.
     pub fn known(&self, sale: SaleId) -> (Epoch, usize) {
         self.sales.get(&sale).map_or((Epoch(0), 0), |r| (r.epoch, r.holders_known))
     }
 
-    /// Takes in what an answer says. `asked_at` is from before the question: the server promises to keep returned
-    /// units back for `sold_out` from when it answered, which is later.
-    pub fn learn(&mut self, sale: SaleId, answers: &mut ReserveReply, asked_at: Instant, sold_out: Duration) {
-        if !answers.may_remember && answers.new_holders.is_empty() {
+    /// Records a reply to a request that was sent at `asked_at`. The server keeps returned units back for `sold_out` from
+    /// the time of its reply, which is later.
+    pub fn record(&mut self, sale: SaleId, reply: &mut ReserveReply, asked_at: Instant, sold_out: Duration) {
+        if !reply.may_remember && reply.new_holders.is_empty() {
             if let Some(known) = self.sales.get_mut(&sale) {
                 known.until = None;
             }
@@ -52,17 +53,17 @@ impl SoldOutCache {
             self.sales.clear();
         }
         let entry = self.sales.entry(sale).or_insert_with(|| Remembered {
-            epoch: answers.epoch,
+            epoch: reply.epoch,
             holders_known: 0,
             holders: HashSet::new(),
             until: None,
         });
-        if entry.epoch != answers.epoch {
-            (entry.epoch, entry.holders_known) = (answers.epoch, 0);
+        if entry.epoch != reply.epoch {
+            (entry.epoch, entry.holders_known) = (reply.epoch, 0);
             entry.holders.clear();
         }
-        entry.holders.extend(answers.new_holders.drain(..).map(|user| self.hasher.hash_one(user.as_str())));
-        entry.holders_known = answers.holders_known;
-        entry.until = answers.may_remember.then(|| asked_at + sold_out);
+        entry.holders.extend(reply.new_holders.drain(..).map(|user| self.hasher.hash_one(user.as_str())));
+        entry.holders_known = reply.holders_known;
+        entry.until = reply.may_remember.then(|| asked_at + sold_out);
     }
 }

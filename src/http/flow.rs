@@ -218,7 +218,7 @@ fn render(answer: PermitAnswer) -> HttpResponse {
         retry_after_ms: answer.retry_after_ms,
         lease: answer.lease.map(|lease| lease.to_string()),
         policy: answer.policy,
-        reason: answer.why,
+        reason: answer.reason,
         answer: answer.body,
         delay_ms: answer.delay_ms,
     })

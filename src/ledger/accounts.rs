@@ -105,7 +105,7 @@ impl Ledger {
         let Some(row) = row.fetch_optional(&self.pool).await? else { return Ok(None) };
         let grants = row.apps.iter().zip(&row.roles).map(|(app, role)| {
             let app = Name::parse(app, "app").map_err(|_| LedgerError::Unreadable("policy_grants.app"))?;
-            Ok((app, Role::parse(role).map_err(|_| LedgerError::Unreadable("policy_grants.role"))?))
+            Ok((app, role.parse::<Role>().map_err(|_| LedgerError::Unreadable("policy_grants.role"))?))
         });
         let account = Account {
             name: AccountName::parse(&row.name, "name").map_err(|_| LedgerError::Unreadable("accounts.name"))?,

@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{SaleError, Stores};
 use crate::domain::ids::{OrderId, SaleId};
-use crate::gate::holds::{Snapshot, TicketKind};
+use crate::gate::holds::TicketKind;
+use crate::gate::sale_state::Snapshot;
 use crate::ledger::sales::audit::{Finding, LedgerSnapshot};
 
 /// How long to wait for rest, and how often to look meanwhile.
@@ -80,7 +81,7 @@ impl Stores {
         let Some(books) = self.ledger.books(sale, OVERDUE_GRACE_MS, retire_after_ms).await? else { return Ok(None) };
         let redis = match &snapshot {
             Some(redis) if redis.view.serving && redis.view.epoch == books.epoch && !books.retired => {
-                self.gate.stands_still(sale, &redis.view).await?.then_some(redis)
+                self.gate.unchanged_since(sale, &redis.view).await?.then_some(redis)
             }
             _ => None,
         };

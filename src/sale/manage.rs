@@ -46,7 +46,7 @@ impl Stores {
     /// orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
         let Some(version) = self.ledger.remove_sale(sale, actor).await? else { return Ok(false) };
-        self.gate.forget(sale).await?;
+        self.gate.delete_sale(sale).await?;
         self.ledger.everyone_has(version, PATIENCE).await?;
         Ok(true)
     }

@@ -30,13 +30,13 @@ impl RefillSupervisor {
         // As long as this connection lives it leads to the same run of the same server.
         let mut fence = match self.fence.take() {
             Some(fence) => fence,
-            None => self.stores.gate.fence().await?,
+            None => self.stores.gate.connect_to_run().await?,
         };
-        let loaded = fence.is_loaded().await?;
+        let loaded = fence.is_reserve_loaded().await?;
         let epochs = self.stores.ledger.epochs(self.retire_after_ms).await?;
         let sales: Vec<SaleId> = epochs.iter().map(|row| row.sale).collect();
         let mut busy = None;
-        for (row, standing) in epochs.iter().zip(fence.standings(&sales).await?) {
+        for (row, standing) in epochs.iter().zip(fence.sale_states(&sales).await?) {
             match self.stores.make_whole(&mut fence, row, standing).await {
                 Err(error @ SaleError::Busy(_)) => busy = Some(error),
                 other => other?,
@@ -48,7 +48,7 @@ impl RefillSupervisor {
         }
         if !loaded {
             die_at!("refill.loaded");
-            fence.load().await?;
+            fence.load_reserve().await?;
             tracing::info!(run_id = fence.run_id(), sales = sales.len(), "this Redis may sell");
         }
         self.fence = Some(fence);
@@ -82,7 +82,7 @@ impl Stores {
     pub async fn retire_sales(&self, retire_after_ms: u64) -> Result<(), SaleError> {
         self.ledger.retire_releases(retire_after_ms).await?;
         for row in self.ledger.retired(retire_after_ms).await? {
-            self.gate.forget(row.sale).await?;
+            self.gate.delete_sale(row.sale).await?;
             self.ledger.doubt(row.sale, row.epoch).await?;
             tracing::info!(sale = %row.sale, "long over, and no longer kept in Redis");
         }
@@ -94,7 +94,7 @@ impl Stores {
         let lock = self.gate.lock(&format!("refill:{sale}"), REFILL_LEASE).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("refill")) };
         let row = self.ledger.epoch(sale).await?;
-        let standing = fence.standings(&[sale]).await?.pop().flatten();
+        let standing = fence.sale_states(&[sale]).await?.pop().flatten();
         let done = match row {
             Some(row) if is_whole(&row, fence, standing) => Ok(()),
             Some(row) => self.refill(fence, &row).await,
@@ -120,7 +120,10 @@ impl Stores {
         let tickets: Vec<TicketRow> = from
             .tickets
             .into_iter()
-            .map(|t| (t.order, t.user, t.units, if t.live { TicketKind::Live } else { TicketKind::Ended }))
+            .map(|t| {
+                let kind = if t.live { TicketKind::Live } else { TicketKind::Ended };
+                TicketRow { order: t.order, user: t.user, units: t.units, kind }
+            })
             .collect();
         // Each step says no where another fill has taken over.
         let overtaken = |done: bool| if done { Ok(()) } else { Err(SaleError::Busy("refill")) };

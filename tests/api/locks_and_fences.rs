@@ -1,4 +1,4 @@
-//! Locks among instances, on one server and on five, and the fence that protects what is written under them.
+//! Locks among instances, on one server and on five, and the fence that checks what is written under them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ use seckill_harness::{Environment, PATIENCE, System, eventually};
 /// Long enough for a renewal to be a second late on a busy machine.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// A Redis server of a test's own, that can be stopped, continued and killed.
+/// A Redis server for one test, which can be stopped, continued and killed.
 struct Server {
     child: Child,
     url: String,
@@ -74,7 +74,7 @@ async fn servers(number: usize) -> Vec<Server> {
     servers
 }
 
-/// A gate whose locks are kept on these servers.
+/// A gate that keeps its locks on these servers.
 fn gate_over(servers: &[Server]) -> Gate {
     let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
     let settings = [
@@ -96,7 +96,7 @@ async fn one_holder_at_a_time_and_only_the_holder_gives_it_back() {
     let system = System::prepare(&[]).await;
     let gate = &system.stores.gate;
     let held = gate.lock("l", LEASE).await.unwrap().unwrap();
-    // Longer than its lease: it is renewed while it is held.
+    // Longer than the lease: the lock is renewed while it is held.
     sleep(LEASE + LEASE / 4).await;
     let asked = Instant::now();
     assert!(gate.lock("l", LEASE).await.unwrap().is_none(), "taken twice");
@@ -105,7 +105,7 @@ async fn one_holder_at_a_time_and_only_the_holder_gives_it_back() {
     assert!((425..10_000).contains(&spun.as_millis()), "gave up after {spun:?}");
     assert!(held.still_held() && held.release().await.unwrap());
     let next = gate.lock("l", LEASE).await.unwrap().expect("free again");
-    // A holder that dies without a word: its lease runs out.
+    // A holder that dies: its lease runs out.
     drop(next);
     let after = gate.holder().lock_within("l", LEASE, PATIENCE).await.unwrap().expect("free after the lease");
     assert!(after.release().await.unwrap());
@@ -127,7 +127,7 @@ async fn a_lost_lock_is_not_given_back_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_who_want_it_have_it_one_after_another_with_rising_tokens() {
+async fn twenty_holders_take_a_lock_one_after_another_with_rising_tokens() {
     let system = System::prepare(&[]).await;
     let inside = Arc::new(AtomicUsize::new(0));
     let tokens = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -169,11 +169,11 @@ async fn a_holder_takes_again_what_it_has_and_the_last_handle_gives_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_that_fails_once_loses_nothing_and_a_lease_that_ran_out_is_told() {
+async fn a_lock_survives_a_failed_renewal_and_its_holder_learns_when_it_is_lost() {
     let servers = servers(1).await;
     let gate = gate_over(&servers);
     let lock = gate.lock("l", LEASE).await.unwrap().unwrap();
-    // Away while the first renewal is due, and back before the lease is over.
+    // The server is away when the first renewal is due, and back before the lease ends.
     sleep(LEASE / 4).await;
     servers[0].signal("STOP");
     sleep(LEASE / 3).await;
@@ -181,14 +181,14 @@ async fn a_renewal_that_fails_once_loses_nothing_and_a_lease_that_ran_out_is_tol
     sleep(LEASE).await;
     assert!(lock.still_held(), "one failure lost it");
     assert!(gate.holder().lock_within("l", LEASE, Duration::ZERO).await.unwrap().is_none());
-    // Away for longer than a lease.
+    // The server is away for longer than a lease.
     servers[0].signal("STOP");
-    let told = timeout(PATIENCE, lock.lost()).await;
-    assert!(told.is_ok() && !lock.still_held(), "not told");
+    let lost = timeout(PATIENCE, lock.lost()).await;
+    assert!(lost.is_ok() && !lock.still_held(), "still valid");
     servers[0].signal("CONT");
 }
 
-/// F17.
+/// F17: two of five lock servers may die, and three may not.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_five_lock_servers_may_die_and_not_three() {
     let mut servers = servers(5).await;
@@ -208,7 +208,7 @@ async fn two_of_five_lock_servers_may_die_and_not_three() {
     }
     let lock = gate.lock("l", LEASE).await.unwrap().expect("a majority is there");
     servers[2].kill();
-    assert!(timeout(PATIENCE, lock.lost()).await.is_ok(), "believed without a majority");
+    assert!(timeout(PATIENCE, lock.lost()).await.is_ok(), "valid without a majority");
     assert!(gate.lock("l", LEASE).await.is_err(), "granted by a minority");
 }
 
@@ -217,7 +217,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     let servers = servers(3).await;
     let gate = gate_over(&servers);
     let first = gate.lock("l", LEASE).await.unwrap().unwrap();
-    // As if its clock were a day ahead.
+    // As if the clock of one server were a day ahead.
     let ahead = first.token().0 + 86_400_000_000;
     assert!(first.release().await.unwrap());
     let fence = |server: &Server| redis::Client::open(server.url.as_str()).unwrap();
@@ -232,7 +232,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     assert!(next.token() > high, "{:?} after {high:?}", next.token());
 }
 
-/// Writes under a fence, as anything that writes under a lock does.
+/// Writes under a fence, as every write under a lock does.
 async fn write(sql: &PgPool, token: FenceToken, who: &str) -> Result<(), LedgerError> {
     let mut tx = sql.begin().await?;
     fences::check(&mut tx, "l", token).await?;
@@ -240,7 +240,7 @@ async fn write(sql: &PgPool, token: FenceToken, who: &str) -> Result<(), LedgerE
     Ok(tx.commit().await?)
 }
 
-/// F16, I8.
+/// F16, I8: the fence refuses a holder that slept past its lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
     let system = System::prepare(&[]).await;
@@ -248,7 +248,7 @@ async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
         .execute(&system.sql)
         .await
         .unwrap();
-    // This test again, in a process of its own: it takes the lock, says so, and writes when it is told to.
+    // The test below, in a process of its own: it takes the lock, prints so, and writes when it is told to.
     let mut sleeper = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "locks_and_fences::a_process_that_holds_a_lock"])
         .envs(&system.environment)
@@ -256,22 +256,22 @@ async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(sleeper.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(said.any(|line| line.ends_with("held")), "it never held the lock");
+    let mut output = BufReader::new(sleeper.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(output.any(|line| line.ends_with("held")), "it never held the lock");
     signal(sleeper.id(), "STOP");
     let lock = system.stores.gate.holder().lock_within("l", LEASE, PATIENCE).await.unwrap().expect("after its lease");
     write(&system.sql, lock.token(), "heir").await.unwrap();
     write(&system.sql, lock.token(), "heir, again").await.unwrap();
     signal(sleeper.id(), "CONT");
     sleeper.stdin.take().unwrap().write_all(b"write\n").unwrap();
-    let outcome = said.find(|line| line.contains("outcome")).expect("it said what came of it");
+    let outcome = output.find(|line| line.contains("outcome")).expect("it printed the outcome");
     sleeper.wait().unwrap();
     assert!(outcome.contains("still held: false") && outcome.contains("older than the newest seen"), "{outcome}");
     let by: String = sqlx::query_scalar("SELECT by FROM written").fetch_one(&system.sql).await.unwrap();
     assert_eq!(by, "heir, again");
 }
 
-#[ignore = "a process of the test above"]
+#[ignore = "a process that the test above starts"]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_holds_a_lock() {
     let environment: Environment = std::env::vars().collect();
@@ -279,7 +279,7 @@ async fn a_process_that_holds_a_lock() {
         return; // started by hand
     }
     let config = Config::read(&environment).unwrap();
-    let lock = stores(&config).unwrap().gate.lock("l", LEASE).await.unwrap().expect("nobody has it");
+    let lock = stores(&config).unwrap().gate.lock("l", LEASE).await.unwrap().expect("free");
     let sql = PgPool::connect(&config.database.url).await.unwrap();
     println!("\nheld");
     let told = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await.unwrap();

@@ -17,7 +17,7 @@ fn name(text: &str) -> Name {
     Name::parse(text, "name").unwrap()
 }
 
-/// `n` in a day, so that no test meets the window's end.
+/// `n` permits a day, so that no test meets the end of the window.
 pub fn a_day(n: i64) -> Algorithm {
     Algorithm::new(
         AlgorithmKind::FixedWindow,
@@ -92,7 +92,7 @@ impl Caller {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_application_is_granted_refused_or_told_that_nothing_is_configured() {
+async fn an_application_is_granted_refused_or_has_no_such_policy() {
     let system = System::start().await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "login", a_day(3))).await;
@@ -100,17 +100,17 @@ async fn an_application_is_granted_refused_or_told_that_nothing_is_configured() 
     assert_eq!((status, &first["code"], &first["remaining"]), (200, &json!(1), &json!(2)));
     assert_eq!(headers["ratelimit-policy"], "\"login\";q=3;w=86400");
     assert!(headers["ratelimit"].to_str().unwrap().starts_with("\"login\";r=2;t="), "{headers:?}");
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "login", "permits": 3 })).await, -1, "uses up nothing");
+    assert_eq!(shop.code(json!({ "app": "shop", "policy": "login", "permits": 3 })).await, -1, "a refusal");
     assert_eq!(shop.code(json!({ "app": "shop", "policy": "login", "permits": 2 })).await, 1);
     let (_, refused, headers) = shop.post("acquire", &json!({ "app": "shop", "policy": "login" })).await;
     assert_eq!((&refused["code"], &refused["remaining"], &refused["policy"]), (&json!(-1), &json!(0), &json!("login")));
     assert!(refused["retry_after_ms"].as_u64().unwrap() > 0 && headers.contains_key("retry-after"));
-    // Each key has its own; other names, and other applications' names, are not configured.
+    // Each key has permits of its own. An unknown policy, or another application's, is not configured.
     assert_eq!(shop.code(json!({ "app": "shop", "policy": "login", "key": "ann" })).await, 1);
     assert_eq!(shop.code(json!({ "app": "shop", "policy": "log" })).await, 0);
     let other = Caller::new(&system, "shop-2").await;
     assert_eq!(other.code(json!({ "app": "shop-2", "policy": "login" })).await, 0);
-    // Nobody asks for somebody else, or for nothing.
+    // An application cannot ask for another one, or for an invalid number of permits.
     assert_eq!(other.post("acquire", &json!({ "app": "shop", "policy": "login" })).await.0, 403);
     for bad in [json!(0), json!(-1), json!(4), json!(1.5), json!("1e3"), json!(i64::MAX)] {
         let (status, answer, _) =
@@ -123,13 +123,13 @@ async fn an_application_is_granted_refused_or_told_that_nothing_is_configured() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unlimited_is_minus_one_and_policies_of_nothing_are_refused() {
+async fn minus_one_is_unlimited_and_policies_that_grant_nothing_are_refused() {
     let system = System::start().await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "free", a_day(-1))).await;
     let answer = shop.ask(json!({ "app": "shop", "policy": "free", "permits": 1_000_000 })).await;
     assert_eq!((&answer["code"], &answer["remaining"]), (&json!(1), &json!(-1)));
-    // A14: nothing that would lock out everybody, or nobody, by mistake.
+    // A14: no limit that would refuse everything, or nothing, by mistake.
     for limit in [0, -2, i64::MIN, i64::MAX] {
         let terms = Parameters { limit: Some(limit), window_ms: Some(1000), ..Parameters::default() };
         assert!(Algorithm::new(AlgorithmKind::FixedWindow, &terms).is_err(), "{limit}");
@@ -140,7 +140,7 @@ async fn unlimited_is_minus_one_and_policies_of_nothing_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_policies_grant_together_or_none_is_used_up() {
+async fn several_policies_grant_together_or_nothing_is_used_up() {
     let system = System::start().await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "user", a_day(10))).await;
@@ -157,9 +157,9 @@ async fn several_policies_grant_together_or_none_is_used_up() {
         assert_eq!((&answer["code"], &answer["policy"]), (&json!(-1), &json!("address")));
     }
     let left = shop.ask(json!({ "app": "shop", "policy": "user", "key": "ann" })).await;
-    assert_eq!(left["remaining"], 8, "refused requests have used up nothing");
+    assert_eq!(left["remaining"], 8, "refused requests use up nothing");
     let left = shop.ask(json!({ "app": "shop", "policy": "content", "key": "c" })).await;
-    assert_eq!(left["remaining"], 1, "what was taken in another slot was given back");
+    assert_eq!(left["remaining"], 1, "the permits of another hash tag were given back");
     system.finish().await;
 }
 
@@ -176,7 +176,7 @@ async fn the_excess_is_queued_degraded_or_only_counted() {
     .await;
     set(&system, NewPolicy { excess: Excess::Shadow, ..policy("shop", "trial", a_day(1)) }).await;
 
-    // Ten more than the bucket holds: they wait, and are served one every 50 ms.
+    // Ten callers more than the bucket holds: they wait, and one is served every 50 ms.
     let began = Instant::now();
     let answers = join_all((0..11).map(|_| shop.code(json!({ "app": "shop", "policy": "slow" })))).await;
     assert!(answers.iter().all(|code| *code == 1), "{answers:?}");
@@ -192,9 +192,9 @@ async fn the_excess_is_queued_degraded_or_only_counted() {
     system.finish().await;
 }
 
-/// F22: while requests go on, every instance follows within a second, nothing is refilled, and there is always a policy.
+/// F22: every instance follows a change within a second, no limit starts anew, and every request meets a policy.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_policy_is_followed_everywhere_without_a_refill() {
+async fn every_instance_follows_a_changed_policy_and_keeps_its_counts() {
     let mut system = System::start().await;
     system.serve(false).await;
     let mut shop = Caller::new(&system, "shop").await;
@@ -206,7 +206,7 @@ async fn a_changed_policy_is_followed_everywhere_without_a_refill() {
     }
     assert_eq!(shop.code(ask.clone()).await, -1);
     let all_changed = AtomicBool::new(false);
-    // While it changes, again and again, each answer is the old policy's or the new one's.
+    // While the policy changes again and again, each answer is the old policy's or the new one's.
     let changing = async {
         for limit in 51..=60 {
             set(&system, policy("shop", "login", a_day(limit))).await;
@@ -226,8 +226,8 @@ async fn a_changed_policy_is_followed_everywhere_without_a_refill() {
         }
     };
     let (granted, ()) = tokio::join!(asking, changing);
-    assert_eq!(granted, 10, "one more for each change, and no refill");
-    // Fewer than were used: refused at once, at both, by an answer that knows the new limit.
+    assert_eq!(granted, 10, "one more for each change");
+    // A limit below what is used up refuses at once, at both instances.
     set(&system, policy("shop", "login", a_day(5))).await;
     for instance in &system.instances {
         shop.at = instance.address;
@@ -238,7 +238,7 @@ async fn a_changed_policy_is_followed_everywhere_without_a_refill() {
         .await
         .unwrap();
     assert_eq!(log, 12);
-    // With notices cut, the poll is the net.
+    // Without notices, the poll finds the change.
     sqlx::query("ALTER TABLE policies DISABLE TRIGGER policies_change").execute(&system.sql).await.unwrap();
     sqlx::query("UPDATE policies SET max_permits = 100, version = version + 1").execute(&system.sql).await.unwrap();
     sqlx::query("UPDATE policy_version SET version = version + 1").execute(&system.sql).await.unwrap();
@@ -247,7 +247,7 @@ async fn a_changed_policy_is_followed_everywhere_without_a_refill() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn purchases_are_limited_by_policies_too() {
+async fn policies_limit_purchases() {
     let system = System::start().await;
     let sale = system.create_sale(terms(50)).await;
     set(&system, policy("seckill", "purchase-buyer", a_day(2))).await;
@@ -262,14 +262,14 @@ async fn purchases_are_limited_by_policies_too() {
         }
     };
     assert_eq!(codes(3).await, ["202", "409 already-purchased", "429 quota-exceeded"]);
-    // Higher: she may go on from where she is. Wider or narrower windows forget nothing.
+    // A higher limit goes on from the present count. A window of another width keeps the count.
     set(&system, policy("seckill", "purchase-buyer", a_day(3))).await;
     assert_eq!(codes(2).await, ["409 already-purchased", "429 quota-exceeded"]);
     let hours = Parameters { limit: Some(4), window_ms: Some(43_200_000), ..Parameters::default() };
     set(&system, policy("seckill", "purchase-buyer", Algorithm::new(AlgorithmKind::FixedWindow, &hours).unwrap()))
         .await;
     assert_eq!(codes(2).await, ["409 already-purchased", "429 quota-exceeded"]);
-    // Without a policy the configuration's limit is back.
+    // Without a policy, the limit of the configuration applies.
     policy_changes::delete(&system.stores.ledger, &name("purchase-buyer"), &[name("seckill")], "test").await.unwrap();
     eventually(|| async {
         let code = system.buy(&sale, "ben").send().await.headers.get("ratelimit-policy").cloned();
@@ -280,9 +280,9 @@ async fn purchases_are_limited_by_policies_too() {
     system.finish().await;
 }
 
-/// A16: who ignores a 429 is refused without Redis being asked.
+/// A16: a caller that ignores a 429 is refused without a call to Redis.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_ignores_a_refusal_is_refused_from_memory() {
+async fn a_caller_that_ignores_a_refusal_is_refused_from_memory() {
     let (system, wire) = wired("REDIS_URL").await;
     let sale = system.create_sale(terms(50)).await;
     let shop = Caller::new(&system, "shop").await;
@@ -290,7 +290,7 @@ async fn who_ignores_a_refusal_is_refused_from_memory() {
     set(&system, policy("seckill", "purchase-buyer", a_day(1))).await;
     let ask = json!({ "app": "shop", "policy": "login", "key": "ann" });
     assert_eq!([shop.code(ask.clone()).await, shop.code(ask.clone()).await], [1, -1]);
-    // Each worker thread has a memory of its own: until all have heard of her.
+    // Each worker thread has a cache of its own: repeated until all know the buyer.
     eventually(|| async {
         wire.mend();
         for _ in 0..4 {
@@ -307,14 +307,14 @@ async fn who_ignores_a_refusal_is_refused_from_memory() {
     })
     .await;
     let answer = shop.ask(ask).await;
-    assert_eq!((&answer["code"], &answer["reason"]), (&json!(-1), &json!("limit")), "told from memory");
+    assert_eq!((&answer["code"], &answer["reason"]), (&json!(-1), &json!("limit")), "refused from memory");
     wire.mend();
     system.finish().await;
 }
 
-/// While the limiter's Redis is away, each policy gives its own answer, at once.
+/// While the limiter's Redis is away, each policy answers at once as its `when_down` says.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_each_policy_fails_in_its_own_way() {
+async fn without_redis_each_policy_answers_as_its_when_down_says() {
     let (mut system, wire) = wired("REDIS_URL").await;
     system.serve(false).await;
     let mut shop = Caller::new(&system, "shop").await;
@@ -352,9 +352,9 @@ async fn without_redis_each_policy_fails_in_its_own_way() {
     system.finish().await;
 }
 
-/// F20: packets to the limiter's Redis are swallowed, and nobody waits longer than the time-out for it.
+/// F20: packets to the limiter's Redis are swallowed, and no caller waits longer than the time-out.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_that_swallows_packets_slows_nobody_down() {
+async fn a_limiter_that_swallows_packets_costs_at_most_the_time_out() {
     let (system, wire) = wired_with("REDIS_URL", &[("SECKILL_FLOW__TIMEOUT_MS", "400")]).await;
     let shop = Caller::new(&system, "shop").await;
     let ways = [("c", WhenDown::Closed, -1), ("o", WhenDown::Open, 1)];
@@ -371,7 +371,7 @@ async fn a_limiter_that_swallows_packets_slows_nobody_down() {
         took.push(began.elapsed());
     }
     took.sort_unstable();
-    // The bound is the time-out; the rest is slack for a machine that builds beside the test.
+    // The bound is the time-out; the rest is slack for a busy machine.
     let (median, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
     assert!(p99 < Duration::from_millis(system.config.flow.timeout_ms) + Duration::from_secs(2), "{p99:?}");
     assert!(
@@ -387,7 +387,7 @@ async fn a_limiter_that_swallows_packets_slows_nobody_down() {
     system.finish().await;
 }
 
-/// A lease is given back once, and a breaker opens on what callers report.
+/// A lease is given back once, and a breaker opens on the reports of callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_given_back_and_reports_open_breakers() {
     let system = System::start().await;
@@ -425,6 +425,6 @@ async fn leases_are_given_back_and_reports_open_breakers() {
         (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
     })
     .await;
-    assert_eq!(call("ok").await["code"], 1, "one probe that did well has closed it");
+    assert_eq!(call("ok").await["code"], 1, "the successful probe closed the breaker");
     system.finish().await;
 }

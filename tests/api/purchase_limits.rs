@@ -1,16 +1,16 @@
-//! Limits: per buyer, per address, per sale. All are checked before any is counted.
+//! The limits of purchases per buyer, per address and per sale. All are checked before any is counted.
 
 use futures_util::future::join_all;
 
 use seckill_harness::{System, terms};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_buyer_has_five_a_minute_by_default_and_a_hundred_repeats_are_one_purchase() {
+async fn a_buyer_has_five_requests_a_minute_and_a_hundred_repeats_are_one_purchase() {
     let system = System::start().await;
     let sale = system.create_sale(terms(5)).await;
     let answers = join_all((0..100).map(|_| system.buy(&sale, "ann").idempotent("k").send())).await;
     let accepted: Vec<_> = answers.iter().filter(|answer| answer.status == 202).collect();
-    // A minute may turn over between them, at most once.
+    // A new minute may begin between the requests, at most once.
     assert!(accepted.len() == 5 || accepted.len() == 10, "{}", accepted.len());
     assert!(accepted.iter().all(|answer| answer.order_id() == accepted[0].order_id()));
     for refused in answers.iter().filter(|answer| answer.status != 202) {
@@ -39,11 +39,11 @@ async fn a_request_refused_by_one_limit_uses_up_nothing_of_another() {
         assert_eq!(refused.code(), "429 quota-exceeded");
         assert!(refused.headers["ratelimit"].to_str().unwrap().starts_with("\"address\""));
     }
-    // Her five are all still hers, from elsewhere.
+    // All five of the buyer's requests are left, from other addresses.
     let elsewhere = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "1.1.1.5", "1.1.1.6"];
     let answers = join_all(elsewhere.map(|address| from("eve", address))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 1, "{answers:?}");
-    // One IPv6 network is one caller.
+    // An IPv6 /64 counts as one address.
     assert_eq!(from("v61", "2001:db8::1").await.code(), "202");
     assert_eq!(from("v62", "2001:db8::ffff").await.code(), "202");
     assert_eq!(from("v63", "2001:db8::2:1").await.code(), "429 quota-exceeded");

@@ -1,8 +1,10 @@
-//! What is counted of policies, thresholds that move, and alarms.
+//! Counts of requests to policies, thresholds that move, and alarms.
 
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Name, NewPolicy, Range};
 use seckill::flow::policy_changes;
+use seckill::flow::policy_counts::{recent, write_minutes};
+use seckill::gate::policy_counts::PolicyCounts;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;
 
@@ -12,7 +14,7 @@ use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_is_counted_by_the_second_and_by_the_minute() {
+async fn requests_are_counted_by_the_second_and_by_the_minute() {
     let system = System::start().await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "login", a_day(3))).await;
@@ -22,17 +24,16 @@ async fn what_is_asked_is_counted_by_the_second_and_by_the_minute() {
     let id: i64 = sqlx::query_scalar("SELECT id FROM policies").fetch_one(&system.sql).await.unwrap();
     let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
     eventually(|| async {
-        let [granted, refused, ..] = seckill::flow::policy_counts::recent(gate, id, 60).await.unwrap();
+        let PolicyCounts { granted, refused, .. } = recent(gate, id, 60).await.unwrap();
         ((granted, refused) == (3, 7)).then_some(()).ok_or(format!("{granted} {refused}"))
     })
     .await;
-    // The minute is written when it is over: here a minute that was over long ago, twice.
-    let minute = gate.second().await.unwrap() / 60 - 2;
+    // A minute is written when it is over. This one was over before, and is written twice.
+    let minute = gate.now_s().await.unwrap() / 60 - 2;
     for _ in 0..2 {
-        gate.add_figures(minute * 60 + 7, ['g', 'r', 'w', 'f', 'o', 'e', 's'], &[(id, [5, 4, 3, 0, 0, 0, 0])])
-            .await
-            .unwrap();
-        seckill::flow::policy_counts::write_minutes(ledger, gate).await.unwrap();
+        let counts = PolicyCounts { granted: 5, refused: 4, waited_ms: 3, ..PolicyCounts::default() };
+        gate.add_policy_counts(minute * 60 + 7, &[(id, counts)]).await.unwrap();
+        write_minutes(ledger, gate).await.unwrap();
     }
     let rows: Vec<(i64, i64, i64)> = sqlx::query_as(
         "SELECT granted, refused, waited_ms FROM policy_minutes WHERE minute = to_timestamp($1::bigint * 60)",
@@ -45,9 +46,9 @@ async fn what_is_asked_is_counted_by_the_second_and_by_the_minute() {
     system.finish().await;
 }
 
-/// Slow calls move the threshold down. Refusals move it up while callers report no trouble. It never passes floor or ceiling.
+/// Slow calls lower the threshold, refusals without trouble raise it, and it stays between floor and ceiling.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_threshold_moves_with_what_callers_report() {
+async fn a_threshold_follows_the_reports_of_callers() {
     let system = System::start_with(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "1000")]).await;
     let shop = Caller::new(&system, "shop").await;
     let windows = Parameters { limit: Some(60), window_ms: Some(1_000), ..Parameters::default() };
@@ -77,7 +78,7 @@ async fn a_threshold_moves_with_what_callers_report() {
     eventually(|| async {
         futures_util::future::join_all((0..150).map(|_| call(1))).await;
         let at = threshold().await;
-        (at > 20).then_some(()).ok_or(format!("at {at}, and all is well"))
+        (at > 20).then_some(()).ok_or(format!("at {at} without trouble"))
     })
     .await;
     let moves: Vec<(i64, i64)> = sqlx::query_as(
@@ -89,16 +90,16 @@ async fn a_threshold_moves_with_what_callers_report() {
     .unwrap();
     assert_eq!(moves[..2], [(60, 42), (42, 30)]);
     assert!(moves.iter().all(|(_, to)| (20..=100).contains(to)), "{moves:?}");
-    // What the owner sets holds until the next move begins from it.
+    // A limit that the owner sets replaces the moved one.
     set(&system, NewPolicy { range: None, ..policy("shop", "bank", algorithm) }).await;
     let policy = system.stores.ledger.policies(Some(&Name::parse("shop", "app").unwrap())).await.unwrap().remove(0);
     assert_eq!(policy.algorithm, algorithm);
     system.finish().await;
 }
 
-/// An alarm is raised once, shown, and cleared by itself.
+/// An alarm is raised once, shown, and cleared when the trouble is over.
 #[tokio::test(flavor = "multi_thread")]
-async fn alarms_are_raised_once_and_clear_themselves() {
+async fn alarms_are_raised_once_and_cleared() {
     let (system, wire) = wired("REDIS_URL").await;
     let open = |kind: &'static str| {
         let system = &system;
@@ -154,9 +155,9 @@ async fn alarms_are_raised_once_and_clear_themselves() {
     system.finish().await;
 }
 
-/// The webhook hears of both ends of an alarm, and can tell that it is us.
+/// The webhook receives the raising and the clearing of an alarm, both signed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_hears_of_alarms_signed() {
+async fn a_webhook_receives_signed_alarms() {
     let (url, mut received) = collector().await;
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     let settings = [("SECKILL_ALARMS__WEBHOOK_URL", url.as_str()), ("SECKILL_ALARMS__WEBHOOK_SECRET", secret)];
@@ -166,7 +167,7 @@ async fn a_webhook_hears_of_alarms_signed() {
     system.settled(&sale).await;
     let park = "UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'";
     let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'";
-    for (sql, told) in [(park, "alarm.raised"), (mend, "alarm.cleared")] {
+    for (sql, expected) in [(park, "alarm.raised"), (mend, "alarm.cleared")] {
         sqlx::query(sql).execute(&system.sql).await.unwrap();
         let message = loop {
             let message = String::from_utf8(received.recv().await.unwrap()).unwrap();
@@ -184,7 +185,7 @@ async fn a_webhook_hears_of_alarms_signed() {
         let now_s = chrono::Utc::now().timestamp();
         verify(&keys, id, at, signature, body.as_bytes(), now_s).unwrap();
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
-        assert_eq!((&body["type"], &body["data"]["kind"]), (&json!(told), &json!("parked")));
+        assert_eq!((&body["type"], &body["data"]["kind"]), (&json!(expected), &json!("parked")));
     }
     system.finish().await;
 }

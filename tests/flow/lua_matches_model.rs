@@ -1,4 +1,5 @@
-//! The Lua and the model give the same answers: to any costs, at any times, through changes of policy and returns.
+//! The Lua script and the Rust model of each limiter give the same answers: for any permits at any times, while policies
+//! change and permits are given back.
 
 use futures_util::future::join_all;
 use proptest::prelude::*;
@@ -9,7 +10,7 @@ use seckill::gate::limiter::{AcquireReply, Take};
 use tokio::runtime::Builder;
 use uuid::Uuid;
 
-use crate::test_limiter::{Bench, DAWN, bucket, leases, one_of_each, slot, take, window};
+use crate::test_limiter::{Bench, DAWN, bucket, leases, of_kind, slot, take, window};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -18,11 +19,11 @@ enum Step {
     Change(Algorithm),
 }
 
-/// When a step happens, seen from the one before.
+/// When a step happens after the one before.
 #[derive(Debug, Clone, Copy)]
 enum After {
     Us(i64),
-    /// So many microseconds beside the moment that the last refusal named.
+    /// This many microseconds after the time at which the last refusal said to come back.
     RetryAfter(i64),
 }
 
@@ -31,7 +32,7 @@ fn after() -> impl Strategy<Value = After> {
         2 => Just(After::Us(0)),
         4 => (1_i64..2_000).prop_map(After::Us),
         2 => (0_i64..3_000_000).prop_map(After::Us),
-        // Whole milliseconds meet the edges of windows to the microsecond.
+        // Whole milliseconds hit the edges of windows to the microsecond.
         5 => (0_i64..3_000).prop_map(|ms| After::Us(ms * 1000)),
         2 => (-60_000_000_i64..0).prop_map(After::Us),
         1 => (0_i64..10_000_000_000_000).prop_map(After::Us),
@@ -72,13 +73,13 @@ fn algorithm(kind: AlgorithmKind) -> BoxedStrategy<Algorithm> {
     }
 }
 
-/// A call that a story makes, and what the model says to it.
+/// A call, and the answer of the model.
 enum Call {
     Take { expected: Option<Verdict> },
     GiveBack(Verdict),
 }
 
-struct ChannelReport {
+struct ModelCall {
     call: Call,
     now: i64,
     algorithm: Algorithm,
@@ -86,10 +87,10 @@ struct ChannelReport {
     lease: Uuid,
 }
 
-/// What the model makes of a story.
-fn tell(first: Algorithm, steps: Vec<Step>) -> Vec<ChannelReport> {
+/// Runs the steps on the model, and returns its answers.
+fn run_model(first: Algorithm, steps: Vec<Step>) -> Vec<ModelCall> {
     let (mut algorithm, mut state, mut now, mut retry_at) = (first, State::default(), DAWN, DAWN);
-    let (mut grants, mut told) = (Vec::new(), Vec::new());
+    let (mut grants, mut calls) = (Vec::new(), Vec::new());
     for step in steps {
         if let Step::Take { after, .. } | Step::GiveBack { after, .. } = step {
             now = match after {
@@ -103,7 +104,7 @@ fn tell(first: Algorithm, steps: Vec<Step>) -> Vec<ChannelReport> {
                 let (algorithm, permits, lease, verdict): (Algorithm, u32, Uuid, Verdict) =
                     grants.remove(which.index(grants.len()));
                 algorithm.give_back(&mut state, now, permits.into(), verdict.receipt, lease);
-                told.push(ChannelReport { call: Call::GiveBack(verdict), now, algorithm, permits, lease });
+                calls.push(ModelCall { call: Call::GiveBack(verdict), now, algorithm, permits, lease });
             }
             Step::GiveBack { .. } => {}
             Step::Take { permits, .. } => {
@@ -114,18 +115,18 @@ fn tell(first: Algorithm, steps: Vec<Step>) -> Vec<ChannelReport> {
                     Some(verdict) => retry_at = now + verdict.retry_after_ms * 1000,
                     None => {}
                 }
-                told.push(ChannelReport { call: Call::Take { expected }, now, algorithm, permits, lease });
+                calls.push(ModelCall { call: Call::Take { expected }, now, algorithm, permits, lease });
             }
         }
     }
-    told
+    calls
 }
 
-/// The same story in Redis. All calls are sent at once, in order, over the one connection: that is how it gets done in
-/// seconds.
-async fn compare(bench: &Bench, told: &[ChannelReport]) -> Result<(), TestCaseError> {
+/// Makes the same calls in Redis, and compares the answers. All calls are sent at once, in order, over one connection,
+/// so that the test takes seconds.
+async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError> {
     let slot = slot("agreement", &Uuid::new_v4().to_string());
-    let calls = told.iter().map(|ChannelReport { call, now, algorithm, permits, lease }| {
+    let calls = model.iter().map(|ModelCall { call, now, algorithm, permits, lease }| {
         let (limiter, slot) = (bench.limiter.at(*now), &slot);
         async move {
             let take = [Take { slot, algorithm, permits: *permits, lease: Some(*lease) }];
@@ -138,28 +139,28 @@ async fn compare(bench: &Bench, told: &[ChannelReport]) -> Result<(), TestCaseEr
             }
         }
     });
-    for (got, told) in join_all(calls).await.into_iter().zip(told) {
-        match (got, &told.call) {
-            (Ok(None), Call::GiveBack(_)) | (Err(GateError::Impossible), Call::Take { expected: None }) => {}
+    for (got, model) in join_all(calls).await.into_iter().zip(model) {
+        match (got, &model.call) {
+            (Ok(None), Call::GiveBack(_)) | (Err(GateError::InvalidRequest), Call::Take { expected: None }) => {}
             (Ok(Some(got)), Call::Take { expected: Some(expected) }) => {
-                prop_assert_eq!(got, *expected, "{} permits of {:?} at {}", told.permits, told.algorithm, told.now);
+                prop_assert_eq!(got, *expected, "{} permits of {:?} at {}", model.permits, model.algorithm, model.now);
             }
-            (got, _) => prop_assert!(false, "{got:?} to {} permits of {:?}", told.permits, told.algorithm),
+            (got, _) => prop_assert!(false, "{got:?} to {} permits of {:?}", model.permits, model.algorithm),
         }
     }
     Ok(())
 }
 
-/// Both scripts in the server's cache: one that was missing would be asked again, out of order.
+/// Loads both scripts. A script that is missing would be called again, out of order.
 async fn load(bench: &Bench, kind: AlgorithmKind) {
-    let algorithm = one_of_each().into_iter().find(|algorithm| algorithm.kind() == kind).unwrap();
+    let algorithm = of_kind(kind);
     let slot = slot("load", "");
     let take = [take(&slot, &algorithm, 1)];
     let answer = bench.limiter.acquire(&take).await.unwrap();
     bench.limiter.give_back(&take, &answer).await.unwrap();
 }
 
-fn agree(kind: AlgorithmKind) {
+fn compare_random_calls(kind: AlgorithmKind) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let bench = runtime.block_on(Bench::new());
     runtime.block_on(load(&bench, kind));
@@ -170,39 +171,32 @@ fn agree(kind: AlgorithmKind) {
         failure_persistence: Some(persistence),
         ..Config::default()
     };
-    let story = (algorithm(kind), prop::collection::vec(step(kind), 1..13));
-    let told =
-        TestRunner::new(config).run(&story, |(first, steps)| runtime.block_on(compare(&bench, &tell(first, steps))));
+    let calls = (algorithm(kind), prop::collection::vec(step(kind), 1..13));
+    let compare = |(first, steps)| runtime.block_on(compare(&bench, &run_model(first, steps)));
+    let result = TestRunner::new(config).run(&calls, compare);
     runtime.block_on(bench.clear());
-    told.unwrap();
+    result.unwrap();
 }
 
-#[test]
-fn on_fixed_windows() {
-    agree(AlgorithmKind::FixedWindow);
+macro_rules! compared {
+    ($($name:ident: $kind:ident,)+) => {
+        $(#[test]
+        fn $name() {
+            compare_random_calls(AlgorithmKind::$kind);
+        })+
+
+        #[test]
+        fn every_algorithm_is_compared() {
+            assert_eq!([$(AlgorithmKind::$kind),+], AlgorithmKind::ALL);
+        }
+    };
 }
 
-#[test]
-fn on_sliding_logs() {
-    agree(AlgorithmKind::SlidingLog);
-}
-
-#[test]
-fn on_sliding_counters() {
-    agree(AlgorithmKind::SlidingCounter);
-}
-
-#[test]
-fn on_token_buckets() {
-    agree(AlgorithmKind::TokenBucket);
-}
-
-#[test]
-fn on_leaky_buckets() {
-    agree(AlgorithmKind::LeakyBucket);
-}
-
-#[test]
-fn on_concurrency() {
-    agree(AlgorithmKind::Concurrency);
+compared! {
+    fixed_window: FixedWindow,
+    sliding_log: SlidingLog,
+    sliding_counter: SlidingCounter,
+    token_bucket: TokenBucket,
+    leaky_bucket: LeakyBucket,
+    concurrency: Concurrency,
 }

@@ -1,8 +1,9 @@
-//! The limiters: the Lua that limits against the Rust that says what limiting is, and both against the clock.
+//! The limiters: the Lua scripts against their Rust models, the models against their promises, and twenty processes
+//! against one Redis.
 //!
-//! Needs Redis alone, in REDIS_URL. SECKILL_TEST_LONG=1 lets the crowd run for a minute instead of seconds.
+//! Needs only Redis, in REDIS_URL. SECKILL_TEST_LONG=1 lets the twenty processes run for a minute instead of seconds.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on must fail
 
 mod limiter_behaviour;
 mod lua_matches_model;

@@ -1,24 +1,24 @@
-//! What the models promise, without a server: never above the limit in any window, no fraction lost, and a refusal that
-//! says exactly when.
+//! The promises of the models, without a server: never above the limit in any window, no fraction lost, and a refusal
+//! that says exactly when to come back.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, State};
+use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, State};
 use uuid::Uuid;
 
 use crate::test_limiter::{DAWN, bucket, leases, window};
 
-/// When, and how many permits.
+/// A time, and a number of permits.
 type Ask = (i64, i64);
 
-/// Bursts and pauses, on the scale of a window of a second; now and then the clock is set back.
+/// Pauses and permits for a window of a second. Now and then the clock is set back.
 fn asks() -> impl Strategy<Value = Vec<Ask>> {
     let pause = prop_oneof![6 => 0_i64..5_000, 4 => 0_i64..400_000, 1 => 0_i64..3_000_000, 1 => -500_000_i64..0];
     prop::collection::vec((pause, prop_oneof![4 => Just(1_i64), 1 => 1_i64..=5]), 1..120)
 }
 
-/// The grants among them, at the times they were judged at.
+/// The grants among the asks, with the time of each.
 fn grants(algorithm: Algorithm, asks: &[Ask]) -> Vec<Ask> {
     let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
     for (pause, permits) in asks {
@@ -36,10 +36,11 @@ fn fullest_window(grants: &[Ask], window_us: i64) -> i64 {
 }
 
 fn any_kind() -> impl Strategy<Value = Algorithm> {
-    (0_usize..6, 5_i64..30, 1_i64..30).prop_map(|(kind, limit, rate)| match AlgorithmKind::ALL[kind] {
-        AlgorithmKind::Concurrency => leases(limit, 1000),
-        kind @ (AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket) => bucket(kind, limit, rate, 1000),
-        kind => window(kind, limit, 1000),
+    let kind = prop::sample::select(AlgorithmKind::ALL);
+    (kind, 5_i64..30, 1_i64..30).prop_map(|(kind, limit, rate)| match kind.parameter_set() {
+        ParameterSet::Window => window(kind, limit, 1000),
+        ParameterSet::Bucket => bucket(kind, limit, rate, 1000),
+        ParameterSet::Leases => leases(limit, 1000),
     })
 }
 
@@ -62,7 +63,7 @@ proptest! {
         }
         prop_assert!(aligned.values().all(|count| *count <= limit), "{aligned:?} of {limit}");
 
-        // Buckets: from any grant to any later one, at most the capacity and what flowed meanwhile.
+        // Buckets: from any grant to any later one, at most the capacity and the flow in between.
         for kind in [AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket] {
             let granted = grants(bucket(kind, limit, rate, 1000), &asks);
             for from in 0..granted.len() {
@@ -77,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refusal_says_to_the_millisecond_when_the_same_is_granted(
+    fn a_refusal_says_to_the_millisecond_when_the_call_would_be_granted(
         algorithm in any_kind(), asks in asks(), permits in 1_i64..=5,
     ) {
         let (mut state, mut now) = (State::default(), DAWN);
@@ -90,10 +91,10 @@ proptest! {
             let at = |after_ms: i64| {
                 algorithm.take(&mut state.clone(), now + after_ms * 1000, permits, Uuid::new_v4()).unwrap()
             };
-            prop_assert!(at(verdict.retry_after_ms).granted, "not granted when it was due: {verdict:?}");
+            prop_assert!(at(verdict.retry_after_ms).granted, "not granted at the time it said: {verdict:?}");
             let earlier = at(verdict.retry_after_ms - 1);
-            prop_assert!(!earlier.granted, "due before it was said to be: {verdict:?} {earlier:?}");
-            prop_assert_eq!(at(verdict.reset_ms).remaining, algorithm.max_permits() - permits, "all of it by then");
+            prop_assert!(!earlier.granted, "granted before the time it said: {verdict:?} {earlier:?}");
+            prop_assert_eq!(at(verdict.reset_ms).remaining, algorithm.max_permits() - permits, "not everything is available at the reset");
         }
     }
 
@@ -102,7 +103,7 @@ proptest! {
         pauses in prop::collection::vec(0_i64..3_000_000, 1..200), capacity in 1_i64..10, rate in 1_i64..10,
         period_ms in prop_oneof![Just(1000_i64), 100_i64..10_000],
     ) {
-        // The same bucket, counted the other way round: when it will be full, in microseconds times the rate.
+        // The same bucket, calculated by the time at which it will be full, in microseconds times the rate.
         let (bucket, per_token) = (bucket(AlgorithmKind::TokenBucket, capacity, rate, period_ms), i128::from(period_ms) * 1000);
         let (mut state, mut now, mut full_at) = (State::default(), DAWN, i128::MIN);
         for pause in pauses {
@@ -118,8 +119,8 @@ proptest! {
     }
 
     #[test]
-    fn changing_a_width_to_and_fro_forgets_nothing_too_early(asks in asks(), limit in 5_i64..10) {
-        // The windows' sub-windows are 8 ms and 480 ms wide.
+    fn changing_the_width_back_and_forth_keeps_the_limit(asks in asks(), limit in 5_i64..10) {
+        // The sub-windows are 8 ms and 480 ms wide.
         for kind in [AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter] {
             let (narrow, wide) = (window(kind, limit, 1000), window(kind, limit, 60_000));
             let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
@@ -134,10 +135,10 @@ proptest! {
     }
 
     #[test]
-    fn changing_a_policy_to_and_fro_gives_nothing_away(
+    fn changing_a_bucket_back_and_forth_grants_no_more_than_the_larger_one(
         asks in asks(), kind in prop_oneof![Just(AlgorithmKind::TokenBucket), Just(AlgorithmKind::LeakyBucket)], small in 1_i64..5,
     ) {
-        // Whatever order the two policies come in, no more is granted than by the more generous of them alone.
+        // In any order of the two policies, no more is granted than by the larger one alone.
         let (large, smaller) = (bucket(kind, 10, 7, 1000), bucket(kind, small, 3, 700));
         let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
         for (i, (pause, permits)) in asks.into_iter().enumerate() {
@@ -153,17 +154,17 @@ proptest! {
 }
 
 #[test]
-fn asked_every_0_7_s_a_bucket_of_1_per_second_grants_all_74_that_are_due() {
+fn a_bucket_of_1_per_second_asked_every_0_7_s_grants_all_74_that_are_due() {
     let (capacity, asks, every_us) = (10, 93, 700_000);
     let bucket = bucket(AlgorithmKind::TokenBucket, capacity, 1, 1000);
     let times: Vec<Ask> = (0..asks).map(|i| (if i == 0 { 0 } else { every_us }, 1)).collect();
-    // What it began with, and a token for every whole second of 64.4; it is asked more often than that.
+    // The capacity, and a token for every whole second of 64.4; the asks come more often than that.
     let due = capacity + (asks - 1) * every_us / 1_000_000;
     assert_eq!((due, grants(bucket, &times).len()), (74, 74));
 }
 
 #[test]
-fn leaky_buckets_space_what_they_grant_evenly() {
+fn a_leaky_bucket_spaces_its_grants_evenly() {
     let bucket = bucket(AlgorithmKind::LeakyBucket, 5, 2, 1000);
     let mut state = State::default();
     let mut take = |after_ms: i64| bucket.take(&mut state, DAWN + after_ms * 1000, 1, Uuid::nil()).unwrap();
@@ -174,7 +175,7 @@ fn leaky_buckets_space_what_they_grant_evenly() {
 }
 
 #[test]
-fn a_larger_bucket_is_not_filled_and_old_time_counts_at_the_old_rate() {
+fn a_larger_bucket_does_not_start_full_and_old_time_counts_at_the_old_rate() {
     let (slow, fast) =
         (bucket(AlgorithmKind::TokenBucket, 2, 1, 1000), bucket(AlgorithmKind::TokenBucket, 100, 50, 1000));
     let mut state = State::default();
@@ -186,7 +187,7 @@ fn a_larger_bucket_is_not_filled_and_old_time_counts_at_the_old_rate() {
 }
 
 #[test]
-fn a_window_of_another_width_does_not_forget() {
+fn a_window_of_another_width_keeps_the_counts() {
     for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter] {
         let (long, short) = (window(kind, 5, 60_000), window(kind, 5, 1_000));
         let mut state = State::default();

@@ -1,17 +1,18 @@
-//! Waiting in line: in the order of arrival, for a bounded time, in a bounded number.
+//! Waiting in line: in the order of arrival, for a bounded time, with a bounded number of waiters.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
-use seckill::gate::limiter::{Take, Turn, Waiter};
+use seckill::gate::limiter::{Turn, Waiter};
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, DAWN, bucket, leases, slot, take, window};
 
 const SECOND: i64 = 1_000_000;
 
-/// A line before one limiter, at times of the test's own.
+/// A line at one limiter, at times that the test sets.
 struct Line {
     bench: Bench,
     slot: SlotKey,
@@ -19,11 +20,11 @@ struct Line {
 }
 
 impl Line {
-    async fn before(algorithm: Algorithm) -> Self {
+    async fn at(algorithm: Algorithm) -> Self {
         Self { bench: Bench::new().await, slot: slot("line", "k"), algorithm }
     }
 
-    /// Uses the limiter up, so that whoever comes must wait.
+    /// Uses the limiter up, so that the next caller must wait.
     async fn used_up(self) -> Self {
         let permits = u32::try_from(self.algorithm.max_permits()).unwrap();
         let takes = [take(&self.slot, &self.algorithm, permits)];
@@ -41,7 +42,7 @@ fn waiter() -> Waiter {
     Waiter { id: Uuid::new_v4(), patience: Duration::from_secs(10), line_max: 10 }
 }
 
-/// The place in line, or 0 for who was granted.
+/// The position in line, or 0 after a grant.
 fn place(turn: Turn) -> i64 {
     match turn {
         Turn::Granted(_) => 0,
@@ -51,17 +52,17 @@ fn place(turn: Turn) -> i64 {
 }
 
 #[tokio::test]
-async fn whoever_came_first_is_served_first() {
-    let line = Line::before(bucket(AlgorithmKind::TokenBucket, 1, 1, 1000)).await.used_up().await;
+async fn waiters_are_served_in_the_order_of_arrival() {
+    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 1, 1000)).await.used_up().await;
     let [a, b, c, late] = std::array::from_fn(|_| waiter());
     for (expected, waiter) in [(1, &a), (2, &b), (3, &c)] {
         assert_eq!(place(line.ask(0, waiter).await), expected);
     }
-    // Everybody is heard of once more, before there is a token.
+    // All ask once more before there is a token.
     for waiter in [&c, &b, &a] {
         assert_ne!(place(line.ask(SECOND / 2, waiter).await), 0);
     }
-    // There is one: but it is the first one's, whoever asks before.
+    // There is a token now; it belongs to the first waiter, even if others ask earlier.
     assert_eq!(place(line.ask(SECOND, &late).await), 4);
     assert_eq!(place(line.ask(SECOND, &c).await), 3);
     assert_eq!(place(line.ask(SECOND, &b).await), 2);
@@ -72,23 +73,23 @@ async fn whoever_came_first_is_served_first() {
 }
 
 #[tokio::test]
-async fn who_finds_room_for_all_ahead_and_himself_need_not_wait() {
-    let line = Line::before(bucket(AlgorithmKind::TokenBucket, 5, 10, 1000)).await.used_up().await;
+async fn a_waiter_is_granted_when_there_is_room_for_all_ahead_too() {
+    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 5, 10, 1000)).await.used_up().await;
     let [a, b, c] = std::array::from_fn(|_| waiter());
     assert_eq!(place(line.ask(0, &a).await), 1);
     assert_eq!(place(line.ask(0, &b).await), 2);
     let two_tokens = SECOND / 5;
     assert_eq!(place(line.ask(two_tokens, &c).await), 3);
-    assert_eq!(place(line.ask(two_tokens, &b).await), 0, "one is left for the first");
-    assert_eq!(place(line.ask(two_tokens, &c).await), 2, "and it is not this one's");
+    assert_eq!(place(line.ask(two_tokens, &b).await), 0, "one token is left for the first waiter");
+    assert_eq!(place(line.ask(two_tokens, &c).await), 2, "that token is not for this waiter");
     assert_eq!(place(line.ask(two_tokens, &a).await), 0);
     assert_eq!(place(line.ask(two_tokens, &c).await), 1);
     line.bench.clear().await;
 }
 
 #[tokio::test]
-async fn a_full_line_takes_nobody_and_is_not_touched() {
-    let line = Line::before(window(AlgorithmKind::FixedWindow, 3, 60_000)).await.used_up().await;
+async fn a_full_line_refuses_and_does_not_change() {
+    let line = Line::at(window(AlgorithmKind::FixedWindow, 3, 60_000)).await.used_up().await;
     let short = || Waiter { line_max: 2, ..waiter() };
     assert_eq!(place(line.ask(0, &short()).await), 1);
     assert_eq!(place(line.ask(0, &short()).await), 2);
@@ -99,22 +100,22 @@ async fn a_full_line_takes_nobody_and_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_died_holds_nobody_up() {
-    let line = Line::before(leases(1, 60_000)).await.used_up().await;
+async fn a_waiter_that_crashed_does_not_block_the_line() {
+    let line = Line::at(leases(1, 60_000)).await.used_up().await;
     let [dead, next] = std::array::from_fn(|_| waiter());
     assert_eq!(place(line.ask(0, &dead).await), 1);
     assert_eq!(place(line.ask(0, &next).await), 2);
     assert_eq!(place(line.ask(SECOND - 1, &next).await), 2);
-    assert_eq!(place(line.ask(SECOND, &next).await), 1, "not heard of for a second");
+    assert_eq!(place(line.ask(SECOND, &next).await), 1, "the first waiter was silent for a second");
     line.bench.clear().await;
 }
 
 #[tokio::test]
-async fn the_time_is_bounded_and_a_place_can_be_given_up() {
-    let line = Line::before(window(AlgorithmKind::SlidingLog, 1, 60_000)).await.used_up().await;
+async fn the_wait_is_bounded_and_a_place_can_be_given_up() {
+    let line = Line::at(window(AlgorithmKind::SlidingLog, 1, 60_000)).await.used_up().await;
     let hurried = Waiter { patience: Duration::from_millis(300), ..waiter() };
     let Turn::Wait { ask_again, .. } = line.ask(0, &hurried).await else { panic!("granted") };
-    assert_eq!(ask_again, Duration::from_millis(300), "not after its time");
+    assert_eq!(ask_again, Duration::from_millis(300), "later than its patience");
     let behind = waiter();
     assert_eq!(place(line.ask(100_000, &behind).await), 2);
     assert!(matches!(line.ask(300_000, &hurried).await, Turn::TooLate(_)));
@@ -130,31 +131,25 @@ async fn the_time_is_bounded_and_a_place_can_be_given_up() {
     line.bench.clear().await;
 }
 
-/// By the server's clock: a dozen callers that do as they are told, one every 25 ms.
+/// Twelve callers that come at once, and then ask again exactly when they are told to.
 #[tokio::test]
-async fn callers_that_do_as_they_are_told_are_served_in_order_at_the_rate() {
-    let bench = Bench::new().await;
-    let (slot, algorithm) = (slot("line", "real"), bucket(AlgorithmKind::TokenBucket, 1, 40, 1000));
-    let first = bench.limiter.acquire(&[take(&slot, &algorithm, 1)]).await.unwrap();
-    assert!(first.granted);
-    let wait = async |waiter: Waiter, take: Take<'_>| loop {
-        match bench.limiter.wait_in_line(&take, &waiter).await.unwrap() {
-            Turn::Granted(verdict) => return verdict.at_us,
-            Turn::Wait { ask_again, .. } => tokio::time::sleep(ask_again).await,
-            other => panic!("{other:?}"),
+async fn callers_that_ask_again_when_told_are_served_in_order_at_the_rate() {
+    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 40, 1000)).await.used_up().await;
+    let waiters: Vec<Waiter> = (0..12).map(|_| Waiter { line_max: 20, ..waiter() }).collect();
+    // When each waiter asks next, and its index.
+    let mut asks: BinaryHeap<Reverse<(i64, usize)>> = (0..waiters.len()).map(|index| Reverse((0, index))).collect();
+    let mut served = Vec::new();
+    while let Some(Reverse((at_us, index))) = asks.pop() {
+        match line.ask(at_us, &waiters[index]).await {
+            Turn::Granted(_) => served.push((at_us, index)),
+            Turn::Wait { ask_again, .. } => {
+                asks.push(Reverse((at_us + i64::try_from(ask_again.as_micros()).unwrap(), index)));
+            }
+            turn => panic!("{turn:?}"),
         }
-    };
-    let mut waiting = Vec::new();
-    for expected in 1..=12 {
-        let (waiter, take) = (Waiter { line_max: 20, ..waiter() }, take(&slot, &algorithm, 1));
-        // Somebody may have been served meanwhile; nobody stands before those who came earlier.
-        assert!(place(bench.limiter.wait_in_line(&take, &waiter).await.unwrap()) <= expected);
-        waiting.push(wait(waiter, take));
     }
-    let served = join_all(waiting).await;
-    assert!(served.is_sorted(), "{served:?}");
-    let gaps: Vec<i64> = served.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    let all = served[11] - first.verdicts[0].unwrap().at_us;
-    assert!(all >= 12 * 25_000, "faster than the rate: {gaps:?}");
-    bench.clear().await;
+    let (times, order): (Vec<i64>, Vec<usize>) = served.into_iter().unzip();
+    assert!(order.is_sorted(), "{order:?}");
+    assert_eq!(times, (1..=12).map(|n| n * 25_000).collect::<Vec<_>>(), "a token every 25 ms");
+    line.bench.clear().await;
 }

@@ -42,7 +42,7 @@ impl Target {
             ..Parameters::default()
         };
         let mut all = vec![Self::Incr];
-        for kind in AlgorithmKind::ALL {
+        for &kind in AlgorithmKind::ALL {
             let window = |limit, window_ms| (Some(limit), Some(window_ms), None);
             // These list their permits one by one, at most 10,000 of them; with 100 ms, that is 100,000 per second.
             let (limit, window_ms, lease_ms) = match kind {

@@ -1,5 +1,5 @@
-//! At most `limit` permits in flight. A grant is a lease: it is given back, or runs out, so that a holder that crashed
-//! frees its place by time alone.
+//! At most `limit` permits in flight. A grant is a lease: the holder gives it back, or it runs out. So the place of a
+//! holder that crashed becomes free by itself.
 
 use uuid::Uuid;
 
@@ -11,7 +11,7 @@ pub struct Concurrency {
     pub(super) lease_us: i64,
 }
 
-/// Who holds permits, how many, and until when.
+/// The leases that were granted.
 #[derive(Debug, Clone, Default)]
 pub struct Leases {
     at_us: i64,

@@ -8,7 +8,7 @@ pub struct FixedWindow {
     pub(super) window_us: i64,
 }
 
-/// The permits of the window, `width_us` wide, that `at_us` lies in: the time of the last grant.
+/// The permits granted in one window: the window of `width_us` that contains `at_us`, the time of the last grant.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counted {
     at_us: i64,
@@ -24,7 +24,7 @@ impl FixedWindow {
     pub(super) fn take(&self, state: &mut Counted, now_us: i64, permits: i64) -> Verdict {
         let at = now_us.max(state.at_us);
         let start = at - at % self.window_us;
-        // Windows of another width, which overlap this one, count in full: no change of width forgets a grant of now.
+        // A window of another width that overlaps this one counts in full, so that a change of width forgets no grant.
         let count = if state.at_us >= start { state.count } else { 0 };
         let end_us = start + self.window_us - now_us;
         if count + permits > self.limit {

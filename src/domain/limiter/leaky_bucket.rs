@@ -1,8 +1,8 @@
-//! A leaky bucket as a meter: what is granted is water, it drains by `rate` a period, and a permit is granted when it
-//! still fits under `capacity`. The verdict's delay is the time until the caller's turn at the constant outflow; who
-//! waits so long sends on evenly, without a burst.
+//! A leaky bucket as a meter: granted permits are water, which drains by `rate` a period. A permit is granted when it
+//! still fits under `capacity`. The verdict's delay is the time until the caller's turn at the constant outflow; a
+//! caller that waits so long causes no burst.
 //!
-//! Water is counted in permits times the period in microseconds, so that a microsecond drains exactly `rate`.
+//! Water is counted in permits times the period in microseconds, so that one microsecond drains exactly `rate`.
 
 use super::{Receipt, Verdict, ceil_div, ms};
 
@@ -13,7 +13,7 @@ pub struct LeakyBucket {
     pub(super) period_us: i64,
 }
 
-/// What stood in a bucket at a time, and the outflow that it had.
+/// The water in a bucket at one time, and the outflow of that bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Water {
     at_us: i64,
@@ -48,7 +48,7 @@ impl LeakyBucket {
         self.rate == water.rate && self.period_us == water.period_us
     }
 
-    /// The water now, drained at the rate that it was poured in under, in this bucket's measure and rounded up.
+    /// The water at `at_us`, drained at its own rate, converted to this bucket's period and rounded up.
     fn level(&self, water: &Water, at_us: i64) -> i64 {
         let level = water.drained(at_us);
         let (by, of) = (i128::from(self.period_us), i128::from(water.period_us));
@@ -62,7 +62,7 @@ impl LeakyBucket {
         let poured = Water { at_us: at, level, rate: self.rate, period_us: self.period_us };
         let excess = level + permits * self.period_us - self.full();
         if excess > 0 {
-            // As in a token bucket: a changed rate counts from the first call on, refused or not.
+            // As in a token bucket: a changed rate counts from the first call on, even if that call is refused.
             if water.at_us > 0 && !self.holds(water) {
                 *water = poured;
             }
@@ -77,7 +77,7 @@ impl LeakyBucket {
         Verdict { delay_ms, ..Verdict::granted(at, remaining, reset, at, level) }
     }
 
-    /// What would have drained meanwhile anyway does not come off again.
+    /// Takes the grant's water out again, but not the part that would have drained since the grant.
     pub(super) fn give_back(&self, water: &mut Water, now_us: i64, permits: i64, receipt: Receipt) {
         if !self.holds(water) {
             return;

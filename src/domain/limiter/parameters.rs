@@ -1,71 +1,96 @@
-//! The parameters of limiters, and the bounds that they must keep.
+//! The parameters of limiters and their bounds.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantNames;
 
-/// Permits in a window: a billion is no limit any more, and ten digits are easily exact.
+use super::AlgorithmKind;
+
+/// Permits in a window. A billion is as good as no limit, and Lua counts ten digits exactly.
 pub(super) const WINDOW_LIMIT: RangeInclusive<i64> = 1..=1_000_000_000;
-/// Entries that a limiter keeps one by one: at some 140 bytes each, a full key takes 1.4 MB.
+/// Permits that a limiter keeps one by one. An entry takes about 140 bytes, so that a full key takes 1.4 MB.
 pub(super) const LISTED_LIMIT: RangeInclusive<i64> = 1..=10_000;
-/// A window: below 100 ms the network's jitter is measured, not the callers; 31 days hold every calendar month.
-pub(super) const WINDOW_MS: RangeInclusive<i64> = 100..=2_678_400_000;
-/// A bucket's level is counted in tokens times its period in microseconds: 10^6 times 3.6 * 10^9 is below 2^53.
-pub(super) const BUCKET: RangeInclusive<i64> = 1..=1_000_000;
-pub(super) const PERIOD_MS: RangeInclusive<i64> = 100..=3_600_000;
-/// A rate without a period is per second.
-pub(super) const SECOND_MS: i64 = 1000;
-/// What a crashed holder took is free again after a day at the latest.
-pub(super) const LEASE_MS: RangeInclusive<i64> = 100..=86_400_000;
+/// A window. Below 100 ms a limiter would measure the network's jitter; 31 days hold every calendar month.
+const WINDOW_MS: RangeInclusive<i64> = 100..=2_678_400_000;
+/// Capacity and rate. A level is counted in tokens times the period in microseconds, and 10^6 times 3.6 * 10^9 is below
+/// 2^53.
+const BUCKET: RangeInclusive<i64> = 1..=1_000_000;
+const PERIOD_MS: RangeInclusive<i64> = 100..=3_600_000;
+/// The period of a rate that was given without one.
+const SECOND_MS: i64 = 1000;
+/// A lease. The permits of a crashed holder are free again after a day at the latest.
+const LEASE_MS: RangeInclusive<i64> = 100..=86_400_000;
 
-/// The parameters of an algorithm as somebody wrote them down: nothing is known of them yet.
+/// The parameters of an algorithm as they were given; they are not checked yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameters {
     pub limit: Option<i64>,
-    /// The window; of a bucket, the time that `rate` is meant for (a second, if it is not given).
+    /// The window; for a bucket, the time that `rate` refers to (a second where it is missing).
     pub window_ms: Option<i64>,
     pub rate: Option<i64>,
     pub capacity: Option<i64>,
     pub lease_ms: Option<i64>,
 }
 
-/// Why parameters make no algorithm; names the parameter and its bounds.
+/// Why there is no such algorithm. Names the parameter and its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrongParameter {
-    #[error(
-        "algorithm must be one of fixed-window, sliding-log, sliding-counter, token-bucket, leaky-bucket, concurrency"
-    )]
+    #[error("algorithm must be one of {}", AlgorithmKind::VARIANTS.join(", "))]
     UnknownAlgorithm,
     #[error("{parameter} is missing: {algorithm} needs it")]
     Missing { algorithm: &'static str, parameter: &'static str },
     #[error("{parameter} means nothing to {algorithm}")]
-    Alien { algorithm: &'static str, parameter: &'static str },
+    Unused { algorithm: &'static str, parameter: &'static str },
     #[error("{parameter} must be {least} to {most}")]
     OutOfBounds { parameter: &'static str, least: i64, most: i64 },
     #[error("limit must be 1 to {most}, or -1 for no limit")]
     LimitOutOfBounds { most: i64 },
 }
 
-/// Parameters on their way to becoming an algorithm.
+/// The parameters given for an algorithm, to be checked.
 pub(super) struct Given<'a> {
     pub(super) algorithm: &'static str,
-    pub(super) given: &'a Parameters,
+    pub(super) parameters: &'a Parameters,
 }
 
 impl Given<'_> {
-    pub(super) fn only(&self, wanted: &[&str]) -> Result<(), WrongParameter> {
-        let Parameters { limit, window_ms, rate, capacity, lease_ms } = *self.given;
+    /// The limit, or `None` for no limit, and the window in milliseconds.
+    pub(super) fn window(&self, limits: RangeInclusive<i64>) -> Result<Option<(i64, i64)>, WrongParameter> {
+        self.only(&["limit", "window_ms"])?;
+        let window_ms = self.within("window_ms", self.parameters.window_ms, WINDOW_MS)?;
+        Ok(self.limit(limits)?.map(|limit| (limit, window_ms)))
+    }
+
+    /// The capacity, the rate, and the period in milliseconds.
+    pub(super) fn bucket(&self) -> Result<(i64, i64, i64), WrongParameter> {
+        self.only(&["capacity", "rate", "window_ms"])?;
+        let capacity = self.within("capacity", self.parameters.capacity, BUCKET)?;
+        let rate = self.within("rate", self.parameters.rate, BUCKET)?;
+        let period_ms = self.parameters.window_ms.or(Some(SECOND_MS));
+        Ok((capacity, rate, self.within("window_ms", period_ms, PERIOD_MS)?))
+    }
+
+    /// The limit, or `None` for no limit, and the lease in milliseconds.
+    pub(super) fn leases(&self) -> Result<Option<(i64, i64)>, WrongParameter> {
+        self.only(&["limit", "lease_ms"])?;
+        let lease_ms = self.within("lease_ms", self.parameters.lease_ms, LEASE_MS)?;
+        Ok(self.limit(LISTED_LIMIT)?.map(|limit| (limit, lease_ms)))
+    }
+
+    fn only(&self, used: &[&str]) -> Result<(), WrongParameter> {
+        let Parameters { limit, window_ms, rate, capacity, lease_ms } = *self.parameters;
         for (parameter, value) in
             [("limit", limit), ("window_ms", window_ms), ("rate", rate), ("capacity", capacity), ("lease_ms", lease_ms)]
         {
-            if value.is_some() && !wanted.contains(&parameter) {
-                return Err(WrongParameter::Alien { algorithm: self.algorithm, parameter });
+            if value.is_some() && !used.contains(&parameter) {
+                return Err(WrongParameter::Unused { algorithm: self.algorithm, parameter });
             }
         }
         Ok(())
     }
 
-    pub(super) fn within(
+    fn within(
         &self,
         parameter: &'static str,
         value: Option<i64>,
@@ -79,13 +104,13 @@ impl Given<'_> {
         Ok(value)
     }
 
-    /// `None` is no limit: -1, and it alone of what is below 1.
-    pub(super) fn limit(&self, bounds: RangeInclusive<i64>) -> Result<Option<i64>, WrongParameter> {
-        if self.given.limit == Some(-1) {
+    /// `None` for -1, which means no limit. Every other number below 1 is an error.
+    fn limit(&self, bounds: RangeInclusive<i64>) -> Result<Option<i64>, WrongParameter> {
+        if self.parameters.limit == Some(-1) {
             return Ok(None);
         }
         let most = *bounds.end();
-        match self.within("limit", self.given.limit, bounds) {
+        match self.within("limit", self.parameters.limit, bounds) {
             Err(WrongParameter::OutOfBounds { .. }) => Err(WrongParameter::LimitOutOfBounds { most }),
             limit => limit.map(Some),
         }
@@ -94,7 +119,7 @@ impl Given<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Algorithm, AlgorithmKind};
+    use super::super::Algorithm;
     use super::*;
 
     fn window(limit: i64, window_ms: i64) -> Parameters {
@@ -106,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn minus_one_and_it_alone_of_what_is_below_one_is_unlimited() {
+    fn minus_one_is_unlimited_and_other_numbers_below_one_are_errors() {
         for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter] {
             assert!(matches!(Algorithm::new(kind, &window(-1, 1000)), Ok(Algorithm::Unlimited(_))));
             for wrong in [0, -2, i64::MIN, i64::MAX] {
@@ -125,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_does_not_belong_is_named() {
+    fn an_error_names_the_parameter_that_is_missing_or_unused() {
         let error = Algorithm::new(AlgorithmKind::FixedWindow, &Parameters::default()).unwrap_err().to_string();
         assert_eq!(error, "window_ms is missing: fixed-window needs it");
         let error = Algorithm::new(AlgorithmKind::Concurrency, &window(1, 1000)).unwrap_err().to_string();
@@ -135,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_is_written_down_as_it_was_given() {
+    fn an_algorithm_returns_the_parameters_that_it_was_made_of() {
         let leases = Parameters { limit: Some(3), lease_ms: Some(500), ..Parameters::default() };
         for (kind, parameters) in [
             (AlgorithmKind::FixedWindow, window(5, 60_000)),

@@ -1,16 +1,16 @@
 //! At most `limit` permits in any window, in little memory: counts of 125 sub-windows.
 //!
-//! The form usually met keeps two counts and takes the last window's at the share by which it still overlaps. That
-//! supposes its permits to have been spread evenly; where they came late in it, nearly twice the limit gets through in
-//! some window. Here the oldest sub-window, which overlaps only in part, counts in full. So no window ever holds more
-//! than the limit, and what is lost is at most a sub-window's time in 126: 99.2 % of what is allowed is granted.
+//! The usual form keeps two counts and weights the older one by its overlap with the window. That assumes evenly spread
+//! permits; if they came late, nearly twice the limit passes in some window. Here the oldest sub-window, which overlaps
+//! only in part, counts in full. So no window ever holds more than the limit, and at least 125/126 (99.2 %) of what is
+//! allowed is granted.
 
 use std::collections::BTreeMap;
 
 use super::{Receipt, Verdict};
 
-/// A whole number of microseconds each, because a window is one of milliseconds; and 126 counts with a field beside
-/// them still have the compact form of a hash in Redis, which ends at 128.
+/// Sub-windows of a window. Each is a whole number of microseconds, because a window is a whole number of milliseconds.
+/// 126 counts and one more field still fit the compact form of a Redis hash, which ends at 128 fields.
 const PARTS: i64 = 125;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +39,10 @@ impl SlidingCounter {
         let oldest = (at - self.window_us + 1).div_euclid(width);
         counts.retain(|part, _| *part >= oldest);
         let live: i64 = counts.values().sum();
-        // A sub-window is left behind when its last microsecond is a window old.
+        // A sub-window stops counting when its last microsecond is one window old.
         let free_us = |part: i64| (part + 1) * width + self.window_us - 1 - now_us;
         if live + permits > self.limit {
-            let newest = state.at_us.div_euclid(width); // of the last grant, even if it was given back
+            let newest = state.at_us.div_euclid(width); // of the last grant, even if that was given back
             let mut left = live;
             let leaves = counts.iter().find_map(|(part, count)| {
                 left -= count;
@@ -59,8 +59,8 @@ impl SlidingCounter {
 }
 
 impl SubWindows {
-    /// The counts by sub-windows of another width: each is put at the latest time that its permits can have been
-    /// granted at, so that none is forgotten too early.
+    /// Converts the counts to sub-windows of another width. Each count moves to the latest time at which its permits can
+    /// have been granted, so that none is forgotten too early.
     fn counts_by(&self, width_us: i64) -> BTreeMap<i64, i64> {
         if self.width_us == width_us {
             return self.counts.clone();

@@ -1,6 +1,6 @@
-//! At most `limit` permits in any window, exactly: every permit's time is kept.
+//! At most `limit` permits in any window, exactly: the time of every permit is kept.
 //!
-//! The window is half open, `(now - window, now]`: a permit's place is free again exactly one window later.
+//! The window is half open, `(now - window, now]`: the place of a permit is free again exactly one window later.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub struct SlidingLog {
     pub(super) window_us: i64,
 }
 
-/// The permits, oldest first: their times, and their places among those of one microsecond.
+/// The permits, oldest first: the time of each, and its place among the permits of the same microsecond.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
     entries: VecDeque<(i64, i64)>,
@@ -33,7 +33,7 @@ impl SlidingLog {
         let free_us = |time: i64| time + self.window_us - now_us;
         let excess = live + permits - self.limit;
         if excess > 0 {
-            // Room is there when so many of the oldest have left.
+            // There is room when the `excess` oldest permits have left the window.
             let last_to_leave = usize::try_from(excess - 1).unwrap_or(usize::MAX).saturating_add(dead);
             let leaves = log.entries.get(last_to_leave).map_or(newest, |(time, _)| *time);
             return Verdict::refused(at, (self.limit - live).max(0), free_us(leaves), free_us(newest));

@@ -1,10 +1,10 @@
-//! What is counted together: one key of one policy of one app.
+//! A slot is what one limiter counts together: one key of one policy of one application.
 
-/// The longest key that a caller may give, and the longest name of an app or a policy, in bytes.
+/// The longest key that a caller may give, and the longest name of an application or policy, in bytes.
 const KEY_MAX: usize = 128;
 const NAME_MAX: usize = 64;
 
-/// A key of a policy, in letters that mean nothing to Redis.
+/// A key of a policy, escaped so that no character has a meaning in Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SlotKey {
     app: String,
@@ -13,7 +13,7 @@ pub struct SlotKey {
     spread: bool,
 }
 
-/// Why there is no such slot.
+/// Why a slot cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrongSlot {
     #[error("key must be at most 128 bytes")]
@@ -23,8 +23,8 @@ pub enum WrongSlot {
 }
 
 impl SlotKey {
-    /// `key` is the caller's (a user, an address…) and may be empty. All slots of one app may meet in one call of
-    /// Redis; those of a policy that is `spread` are each alone, so that a cluster can share them out.
+    /// `key` is the caller's (a user, an address…) and may be empty. Slots of one application can be checked in one
+    /// script. Each slot of a policy that is `spread` has a hash tag of its own, so that a cluster can distribute them.
     pub fn new(app: &str, policy: &str, key: &str, spread: bool) -> Result<Self, WrongSlot> {
         if key.len() > KEY_MAX {
             return Err(WrongSlot::KeyTooLong);
@@ -52,7 +52,8 @@ impl SlotKey {
     }
 }
 
-/// Braces would move the hash tag, a colon in a name would make two slots one: what is not plain becomes %XX.
+/// Writes every byte that is not plain as %XX: a brace would move the hash tag, and a colon in a name would make two
+/// slots the same.
 fn escaped(text: &str, colons: bool) -> String {
     let mut plain = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_slots_are_one_and_no_letter_of_redis_is_left() {
+    fn slots_differ_and_contain_no_special_character() {
         let slot = |app, policy, key| SlotKey::new(app, policy, key, false).unwrap();
         assert_ne!(slot("a:b", "c", ""), slot("a", "b:c", ""));
         assert_ne!(slot("a", "p", "x%7D"), slot("a", "p", "x}"));

@@ -1,7 +1,7 @@
 //! A bucket of `capacity` tokens, refilled by `rate` tokens a period: bursts up to the capacity, and the rate on average.
 //!
-//! Refilled when asked. The level is counted in tokens times the period in microseconds: a microsecond is then worth
-//! exactly `rate`, and no fraction is ever lost.
+//! The bucket is refilled when a call comes. Its level is counted in tokens times the period in microseconds, so that
+//! one microsecond is worth exactly `rate` and no fraction is lost.
 
 use super::{Receipt, Verdict, ceil_div};
 
@@ -12,7 +12,7 @@ pub struct TokenBucket {
     pub(super) period_us: i64,
 }
 
-/// A bucket's level at a time, and the bucket that it was the level of.
+/// The level of a bucket at one time, and the bucket that the level belongs to.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokens {
     at_us: i64,
@@ -30,7 +30,7 @@ impl TokenBucket {
     }
 
     fn filled(&self, level: i64, elapsed_us: i64) -> i64 {
-        // Asked this way round, nothing overflows however long nobody came.
+        // Comparing times first keeps the product from overflowing after a long pause.
         if elapsed_us >= self.full_after(level) { self.full() } else { level + elapsed_us * self.rate }
     }
 
@@ -38,8 +38,8 @@ impl TokenBucket {
         ceil_div(self.full() - level, self.rate)
     }
 
-    /// The level now. What a changed policy finds is carried over in tokens: the time until now at the old rate, and
-    /// no more than the new bucket holds. A larger one is not filled for that.
+    /// The level at `at_us`. Under a changed policy the tokens are carried over: they grew at the old rate until now, and
+    /// the new bucket's capacity bounds them. A larger bucket does not start full.
     fn level(&self, state: Option<Tokens>, at_us: i64) -> i64 {
         let Some(Tokens { at_us: since, level, of }) = state else { return self.full() };
         let level = of.filled(level, at_us - since);
@@ -56,7 +56,7 @@ impl TokenBucket {
         let level = self.level(*state, at);
         let missing = permits * self.period_us - level;
         if missing > 0 {
-            // The first call under a changed policy moves the state over, so that from now on the new rate counts.
+            // The first call under a changed policy stores the level, so that the new rate counts from now on.
             if state.is_some_and(|state| state.of != *self) {
                 *state = Some(Tokens { at_us: at, level, of: *self });
             }
@@ -69,7 +69,7 @@ impl TokenBucket {
         Verdict::granted(at, left / self.period_us, reset, at, self.full() - level)
     }
 
-    /// What the bucket would have spilled meanwhile, had the tokens not been taken, does not come back.
+    /// Puts the tokens back, but not the part that would have spilled over since the grant.
     pub(super) fn give_back(&self, state: &mut Option<Tokens>, now_us: i64, permits: i64, receipt: Receipt) {
         let Some(tokens) = state.as_mut().filter(|tokens| tokens.of == *self) else { return };
         let at = now_us.max(tokens.at_us);

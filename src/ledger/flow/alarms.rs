@@ -1,4 +1,4 @@
-//! Alarms: raised while something is wrong, cleared by themselves when it is not.
+//! Alarms: raised while something is wrong, and cleared when it no longer is.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::domain::alarm::{AlarmKind, Trouble};
 use crate::ledger::{Ledger, LedgerError};
 
-/// An alarm as it stands.
+/// A stored alarm.
 #[derive(Debug, Clone)]
 pub struct Alarm {
     pub id: i64,
@@ -17,7 +17,7 @@ pub struct Alarm {
     pub cleared_at: Option<DateTime<Utc>>,
 }
 
-/// An alarm that the webhook is to hear of: first that it was raised, then that it is over.
+/// An alarm that is to be sent to the webhook: first when it is raised, then when it is cleared.
 #[derive(Debug, Clone)]
 pub struct UnsentAlarm {
     pub id: i64,
@@ -26,25 +26,33 @@ pub struct UnsentAlarm {
     pub details: Value,
     pub raised_at: DateTime<Utc>,
     pub cleared_at: Option<DateTime<Utc>>,
+    /// Whether to send that it was raised; otherwise, that it was cleared.
     pub raised: bool,
 }
 
-/// What is still to be done of one kind.
+/// How many alarms one update raised and cleared.
+#[derive(Debug, Clone, Copy)]
+pub struct AlarmChanges {
+    pub raised: u64,
+    pub cleared: u64,
+}
+
+/// The outbox rows of one kind that are still to be done.
 #[derive(Debug, Clone)]
 pub struct Backlog {
     pub kind: String,
     pub pending: i64,
     pub parked: i64,
-    /// The age of the oldest that waits.
+    /// The age of the oldest pending row, in seconds.
     pub oldest_s: i64,
 }
 
 impl Ledger {
-    /// Takes in everything that is wrong of one kind at the moment: what is new is raised, what is not there any more is
-    /// cleared. Any number of workers may say so at once.
-    pub async fn judge(&self, kind: AlarmKind, wrong: &[Trouble]) -> Result<(u64, u64), LedgerError> {
-        let subjects: Vec<String> = wrong.iter().map(|trouble| trouble.subject.clone()).collect();
-        let details: Vec<Value> = wrong.iter().map(|trouble| trouble.details.clone()).collect();
+    /// Updates the alarms of one kind to these troubles: a new trouble raises an alarm, and an alarm without its trouble is
+    /// cleared. Several workers may do so at once.
+    pub async fn update_alarms(&self, kind: AlarmKind, troubles: &[Trouble]) -> Result<AlarmChanges, LedgerError> {
+        let subjects: Vec<String> = troubles.iter().map(|trouble| trouble.subject.clone()).collect();
+        let details: Vec<Value> = troubles.iter().map(|trouble| trouble.details.clone()).collect();
         let mut tx = self.pool.begin().await?;
         let raised = sqlx::query!(
             "INSERT INTO alarms (kind, subject, details)
@@ -65,13 +73,13 @@ impl Ledger {
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
-        Ok((raised.rows_affected(), cleared.rows_affected()))
+        Ok(AlarmChanges { raised: raised.rows_affected(), cleared: cleared.rows_affected() })
     }
 
-    /// Alarms of which the webhook has not heard yet that they were raised, or that they are over; tried again later each
-    /// time. Whoever takes one has half a minute for it. After a day of attempts it is left.
-    pub async fn untold_alarms(&self, limit: i64) -> Result<Vec<UnsentAlarm>, LedgerError> {
-        let untold = sqlx::query_as!(
+    /// Claims alarms that are still to be sent to the webhook. A worker that claims one has half a minute to send it;
+    /// then it is tried again, each time later, for a day.
+    pub async fn unsent_alarms(&self, limit: i64) -> Result<Vec<UnsentAlarm>, LedgerError> {
+        let unsent = sqlx::query_as!(
             UnsentAlarm,
             r#"UPDATE alarms SET attempts = attempts + 1,
                       next_at = now() + least(30 * power(2, least(attempts, 7)), 3600) * interval '1 second'
@@ -82,11 +90,11 @@ impl Ledger {
                RETURNING id, kind, subject, details, raised_at, cleared_at, NOT told_raised AS "raised!""#,
             limit
         );
-        Ok(untold.fetch_all(&self.pool).await?)
+        Ok(unsent.fetch_all(&self.pool).await?)
     }
 
-    /// The webhook has heard.
-    pub async fn alarm_told(&self, id: i64, raised: bool) -> Result<(), LedgerError> {
+    /// Marks an alarm as sent.
+    pub async fn mark_alarm_sent(&self, id: i64, raised: bool) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE alarms SET told_raised = told_raised OR $2, told_cleared = told_cleared OR NOT $2, attempts = 0,
                     next_at = now()
@@ -99,7 +107,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The newest alarms, those that are open first.
+    /// The newest alarms, open alarms first.
     pub async fn alarms(&self, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
@@ -110,8 +118,8 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// What is still to be done, by kind, and what the shop is still to hear. Three partial indexes have it, and a table of
-    /// nothing else; rows that are done are not looked at.
+    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent. Three partial
+    /// indexes and a small table have them all, so that the query reads no row that is done.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
         let rows = sqlx::query_as!(
             Backlog,
@@ -134,16 +142,16 @@ impl Ledger {
         Ok(rows.fetch_all(&self.pool).await?)
     }
 
-    /// Trouble that the tables themselves show.
+    /// The troubles that the tables show, by kind.
     pub async fn troubles(
         &self,
         backlog: &[Backlog],
         outbox_age_s: i64,
     ) -> Result<Vec<(AlarmKind, Vec<Trouble>)>, LedgerError> {
-        let parked = backlog.iter().filter(|of| of.parked > 0);
-        let parked = parked.map(|of| Trouble::new(&of.kind, json!({ "rows": of.parked })));
-        let old = backlog.iter().filter(|of| of.oldest_s >= outbox_age_s);
-        let old = old.map(|of| Trouble::new(&of.kind, json!({ "oldest_s": of.oldest_s })));
+        let parked = backlog.iter().filter(|row| row.parked > 0);
+        let parked = parked.map(|row| Trouble::new(&row.kind, json!({ "rows": row.parked })));
+        let old = backlog.iter().filter(|row| row.oldest_s >= outbox_age_s);
+        let old = old.map(|row| Trouble::new(&row.kind, json!({ "oldest_s": row.oldest_s })));
         let drift = sqlx::query_scalar!(
             "SELECT DISTINCT subject FROM audit_log
              WHERE actor = 'reconciler' AND action = 'drift' AND at > now() - interval '1 minute'"

@@ -1,4 +1,4 @@
-//! Applications that may ask for permits, and who may see and change their policies.
+//! Applications that may ask for permits, and the grants of accounts on their policies.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::domain::policy::{Name, Role};
 use crate::ledger::audit_log::note;
 use crate::ledger::{Ledger, LedgerError};
 
-/// An application, and who was granted what of its policies.
+/// An application, and the grants on its policies.
 pub struct App {
     pub name: Name,
     pub created_by: String,
@@ -18,10 +18,10 @@ pub struct App {
 }
 
 impl Ledger {
-    /// Makes an application, or `false` where it is there already.
+    /// Makes an application. Returns `false` when it exists already.
     pub async fn create_app(&self, app: &Name, token_hash: &[u8; 32], actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let made = sqlx::query!(
+        let created = sqlx::query!(
             "INSERT INTO apps (name, token_hash, created_by) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING",
             app.as_str(),
             token_hash.as_slice(),
@@ -29,7 +29,7 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
-        if made.rows_affected() == 0 {
+        if created.rows_affected() == 0 {
             return Ok(false);
         }
         note(&mut tx, actor, "app created", &format!("app {app}"), json!({})).await?;
@@ -55,15 +55,15 @@ impl Ledger {
             .collect()
     }
 
-    /// Whether there is such an application.
+    /// Whether the application exists.
     pub async fn has_app(&self, app: &Name) -> Result<bool, LedgerError> {
-        let there =
+        let exists =
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM apps WHERE name = $1) AS "there!""#, app.as_str());
-        Ok(there.fetch_one(&self.pool).await?)
+        Ok(exists.fetch_one(&self.pool).await?)
     }
 
-    /// Lets an account see an application's policies, or change them, or with no role neither any more; `false` where
-    /// there is no such application.
+    /// Grants an account a role on the policies of an application; without a role, takes the grant back. Returns `false`
+    /// when the application does not exist.
     pub async fn grant(
         &self,
         app: &Name,

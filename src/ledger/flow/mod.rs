@@ -1,4 +1,4 @@
-//! Flow control: applications, their policies, what was asked of each policy, and alarms.
+//! Flow control: applications, their policies, counts of requests by the minute, and alarms.
 
 pub mod alarms;
 pub mod apps;

@@ -1,4 +1,4 @@
-//! Policies: stored, changed, and loaded whole by every instance.
+//! Stores policies. Every instance loads all of them.
 
 use std::time::Duration;
 
@@ -13,28 +13,34 @@ use crate::ledger::flow::policy_rows::{insert, load, update};
 use crate::ledger::sales::catalog::ALIVE_FOR;
 use crate::ledger::{Ledger, LedgerError};
 
-/// What became of a change to the policies.
+/// The result of a change to the policies.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PolicyChange {
-    /// Done; instances that have loaded this version follow it.
+    /// Done. An instance that has loaded this version follows the change.
     At(i64),
     NotThere,
-    /// Several policies of this name belong to the applications named: one change cannot be for all.
+    /// The applications have several policies of this name, and a change is for one.
     Ambiguous,
-    /// It belongs to an application, too, whose policies are not the actor's to change.
+    /// The policy also belongs to an application whose policies the actor may not change.
     NotOwned,
 }
 
-/// Everything that an instance needs to answer: one snapshot.
+/// The live instances, and the place of one of them in the order of their ids.
+pub struct InstanceRank {
+    pub instances: u32,
+    pub rank: u32,
+}
+
+/// All policies and applications, of one moment.
 pub struct Policies {
     pub version: i64,
     pub policies: Vec<Policy>,
-    /// Hash of a token, and whose it is.
+    /// The hash of each token, and its application.
     pub apps: Vec<([u8; 32], Name)>,
 }
 
 impl Ledger {
-    /// Every policy and every application, when something has changed since `version`.
+    /// All policies and applications; `None` when nothing has changed since `version`.
     pub async fn policies_since(&self, version: i64) -> Result<Option<Policies>, LedgerError> {
         let newest = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?;
         if newest == version {
@@ -54,7 +60,7 @@ impl Ledger {
         Ok(Some(Policies { version, policies, apps: apps.collect::<Result<_, LedgerError>>()? }))
     }
 
-    /// Makes a policy, or changes the one that these applications have under this name. Counters go on.
+    /// Makes a policy, or changes the one that these applications have under this name. Its counts are kept.
     pub async fn set_policy(&self, new: &NewPolicy, actor: &Actor) -> Result<PolicyChange, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let apps: Vec<String> = new.apps.iter().map(Name::to_string).collect();
@@ -86,7 +92,7 @@ impl Ledger {
         commit(tx).await
     }
 
-    /// Removes the policy that these applications have under this name.
+    /// Deletes the policy that these applications have under this name.
     pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<PolicyChange, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let names: Vec<String> = apps.iter().map(Name::to_string).collect();
@@ -102,14 +108,15 @@ impl Ledger {
         commit(tx).await
     }
 
-    /// Moves a threshold, unless somebody has changed the policy since it was looked at, or has moved it a moment ago.
+    /// Moves a threshold. Returns `false` when the policy has changed since it was read, or its threshold moved less than
+    /// `apart_ms` ago.
     pub async fn move_threshold(
         &self,
         policy: &Policy,
         threshold: i64,
         apart_ms: i64,
         actor: &str,
-        why: Value,
+        details: Value,
     ) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let moved = sqlx::query!(
@@ -126,23 +133,23 @@ impl Ledger {
         if moved.rows_affected() == 0 {
             return Ok(false);
         }
-        record(&mut tx, actor, "threshold moved", &policy.terms.name, &policy.terms.apps, why).await?;
+        record(&mut tx, actor, "threshold moved", &policy.terms.name, &policy.terms.apps, details).await?;
         tx.commit().await?;
         Ok(true)
     }
 
-    /// All policies, or one application's.
+    /// All policies, or those of one application.
     pub async fn policies(&self, app: Option<&Name>) -> Result<Vec<Policy>, LedgerError> {
         load(&mut *self.pool.acquire().await?, app.map(Name::as_str)).await
     }
 
-    /// The version that the policies are at.
+    /// The present version of the policies.
     pub async fn policy_version(&self) -> Result<i64, LedgerError> {
         Ok(sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?)
     }
 
-    /// Says which policies an instance goes by. Returns how many instances are alive, and its rank among them.
-    pub async fn note_policies(&self, instance: Uuid, version: i64) -> Result<(u32, u32), LedgerError> {
+    /// Records the version that an instance follows.
+    pub async fn record_policy_version(&self, instance: Uuid, version: i64) -> Result<InstanceRank, LedgerError> {
         let row = sqlx::query!(
             r#"WITH noted AS (
                  UPDATE instances SET policy_version = $2 WHERE id = $1 AND policy_version <> $2)
@@ -154,13 +161,13 @@ impl Ledger {
         )
         .fetch_one(&self.pool)
         .await?;
-        let small = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-        Ok((small(row.alive), small(row.rank)))
+        let to_u32 = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+        Ok(InstanceRank { instances: to_u32(row.alive), rank: to_u32(row.rank) })
     }
 
-    /// Waits until every instance that is alive goes by `version`; `false` when one does not by then.
-    pub async fn everyone_follows(&self, version: i64, patience: Duration) -> Result<bool, LedgerError> {
-        let deadline = tokio::time::Instant::now() + patience;
+    /// Waits until every live instance follows `version`. Returns `false` when one does not within `timeout`.
+    pub async fn wait_until_followed(&self, version: i64, timeout: Duration) -> Result<bool, LedgerError> {
+        let deadline = tokio::time::Instant::now() + timeout;
         loop {
             let behind = sqlx::query_scalar!(
                 r#"SELECT count(*) AS "behind!" FROM instances
@@ -178,7 +185,8 @@ impl Ledger {
         }
     }
 
-    /// The policy that any of these applications has under this name; changes of policies are made one at a time.
+    /// The policy that any of these applications has under this name. Locks the policies, so that changes are made one
+    /// after another.
     async fn find(&self, tx: &mut PgConnection, name: &str, apps: &[String]) -> Result<Found, LedgerError> {
         sqlx::query!("SELECT version FROM policy_version FOR UPDATE").fetch_one(&mut *tx).await?;
         let ids = sqlx::query_scalar!(

@@ -1,8 +1,8 @@
-//! What was asked of policies, by the minute: how thresholds are judged by history.
+//! Counts of requests to policies, by the minute.
 
 use crate::ledger::{Ledger, LedgerError};
 
-/// What was asked of a policy in a minute since the epoch.
+/// The counts of a policy in one minute since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyMinute {
     pub minute: i64,
@@ -13,7 +13,7 @@ pub struct PolicyMinute {
 }
 
 impl Ledger {
-    /// Writes a policy's minute down, or once more.
+    /// Writes the counts of one minute. Counts that are there already are replaced only by larger ones.
     pub async fn write_minute(&self, policy: i64, minute: &PolicyMinute) -> Result<(), LedgerError> {
         let [granted, refused, waited_ms, failed] =
             [minute.granted, minute.refused, minute.waited_ms, minute.failed].map(u64::cast_signed);
@@ -37,7 +37,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Forgets minutes that are older than ninety days.
+    /// Deletes counts that are older than ninety days.
     pub async fn clear_minutes(&self) -> Result<u64, LedgerError> {
         let done = sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")
             .execute(&self.pool)

@@ -1,4 +1,4 @@
-//! Policies as rows.
+//! Reads and writes policies as rows.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
-use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use crate::domain::policy::{Excess, Name, NewPolicy, Policy, Range, WhenDown, threshold, with_threshold};
+use crate::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
+use crate::domain::policy::{Excess, Name, NewPolicy, Policy, Range, threshold, with_threshold};
 use crate::ledger::LedgerError;
 
 struct Row {
@@ -18,6 +18,7 @@ struct Row {
     spread: bool,
     key: String,
     algorithm: String,
+    /// The capacity of a bucket; the limit of every other algorithm.
     max_permits: i64,
     rate: Option<i64>,
     window_ms: Option<i64>,
@@ -41,16 +42,14 @@ impl Row {
     fn policy(self) -> Result<Policy, LedgerError> {
         let unreadable = LedgerError::Unreadable;
         let name = |text: &str| Name::parse(text, "name").map_err(|_| unreadable("policies.name"));
-        let parameters = Parameters {
-            limit: self.rate.is_none().then_some(self.max_permits),
-            capacity: self.rate.and(Some(self.max_permits)),
-            rate: self.rate,
-            window_ms: self.window_ms,
-            lease_ms: self.lease_ms,
+        let kind: AlgorithmKind = self.algorithm.parse().map_err(|_| unreadable("policies.algorithm"))?;
+        let (limit, capacity) = match kind.parameter_set() {
+            ParameterSet::Bucket => (None, Some(self.max_permits)),
+            ParameterSet::Window | ParameterSet::Leases => (Some(self.max_permits), None),
         };
-        let kind = self.algorithm.parse::<AlgorithmKind>();
-        let algorithm = kind.and_then(|kind| Algorithm::new(kind, &parameters));
-        let algorithm = algorithm.map_err(|_| unreadable("policies.algorithm"))?;
+        let Self { rate, window_ms, lease_ms, .. } = self;
+        let parameters = Parameters { limit, capacity, rate, window_ms, lease_ms };
+        let algorithm = Algorithm::new(kind, &parameters).map_err(|_| unreadable("policies.algorithm"))?;
         let in_force = match self.adapted {
             Some(threshold) => with_threshold(&algorithm, threshold).map_err(|_| unreadable("policies.adapted"))?,
             None => algorithm,
@@ -73,7 +72,7 @@ impl Row {
             algorithm,
             range: range.map(|(floor, ceiling)| Range { floor, ceiling, target_ms: self.target_ms }),
             excess,
-            when_down: WhenDown::parse(&self.when_down).map_err(|_| unreadable("policies.when_down"))?,
+            when_down: self.when_down.parse().map_err(|_| unreadable("policies.when_down"))?,
             breaker,
         };
         Ok(Policy {
@@ -89,7 +88,7 @@ impl Row {
     }
 }
 
-/// All policies, or one application's.
+/// All policies, or those of one application.
 pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) -> Result<Vec<Policy>, LedgerError> {
     let rows = sqlx::query_as!(
         Row,
@@ -105,7 +104,7 @@ pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) ->
     rows.into_iter().map(Row::policy).collect()
 }
 
-/// The columns of a policy as somebody wants it.
+/// The columns of a policy to be written.
 struct Columns {
     max_permits: i64,
     rate: Option<i64>,
@@ -128,8 +127,12 @@ impl Columns {
             Excess::Degrade { answer } => (None, Some(answer.clone())),
             Excess::Reject | Excess::Shadow => (None, None),
         };
+        let max_permits = match new.algorithm.kind().parameter_set() {
+            ParameterSet::Bucket => capacity,
+            ParameterSet::Window | ParameterSet::Leases => limit,
+        };
         Self {
-            max_permits: limit.or(capacity).unwrap_or(-1),
+            max_permits: max_permits.unwrap_or(-1),
             rate,
             window_ms,
             lease_ms,
