@@ -37,7 +37,7 @@ use crate::pay::{PayTerms, PaymentService};
 use crate::sale::catalog::Catalog;
 use crate::sale::confirmer::Confirmer;
 use crate::sale::order_streams::OrderStreams;
-use crate::sale::refill;
+use crate::sale::refill_supervisor::RefillSupervisor;
 use crate::sale::refusal_cache::RefusalCache;
 use crate::sale::sold_out_view::SoldOutView;
 use crate::sale::thread_state::ThreadState;
@@ -72,17 +72,15 @@ impl Parts {
             tasks: TaskTracker::new(),
         };
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
-        parts.tasks.spawn(parts.notifier.clone().carry(ledger.clone(), stop.clone()));
+        parts.tasks.spawn(parts.notifier.clone().run(ledger.clone(), stop.clone()));
         parts.tasks.spawn(parts.listener.clone().listen(ledger.clone(), stop.clone()));
         Ok(parts)
     }
 
     /// Keeps this Redis whole, and says in `health` whether it is.
     fn supervise_refills(&self, health: Option<Arc<Health>>) {
-        let supervisor = Arc::new(Mutex::new(refill::RefillSupervisor::new(
-            self.stores.clone(),
-            self.config.reconcile.retire_after_ms,
-        )));
+        let supervisor =
+            Arc::new(Mutex::new(RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms)));
         // Doubt about the server is looked into at once, a new sale too, everything every second.
         let wake = self.listener.subscribe(Topic::Catalog);
         let (gate, listener, stop) = (self.stores.gate.clone(), self.listener.clone(), self.stop.clone());
@@ -95,7 +93,7 @@ impl Parts {
         self.tasks.spawn(repeat("guard", Duration::from_secs(1), Some(wake), self.stop.clone(), move || {
             let (supervisor, health) = (Arc::clone(&supervisor), health.clone());
             async move {
-                let seen = supervisor.lock().await.look().await;
+                let seen = supervisor.lock().await.check_sales().await;
                 if let Some(health) = health {
                     health.gate.store(seen.is_ok(), Ordering::Relaxed);
                 }
@@ -323,7 +321,7 @@ fn keep_up(parts: &Parts, catalog: &Arc<Catalog>, health: &Arc<Health>, committe
     parts.tasks.spawn(repeat("catalog", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
         let (catalog, health, committer) = (Arc::clone(&catalog), Arc::clone(&health), committer.clone());
         async move {
-            let kept = catalog.keep_up().await;
+            let kept = catalog.load_changes().await;
             committer.set_healthy(kept.is_ok());
             health.ledger.store(kept.is_ok(), Ordering::Relaxed);
             kept
@@ -336,7 +334,7 @@ fn feed(parts: &Parts, followers: &OrderStreams) {
     let (followers, wake) = (followers.clone(), parts.listener.subscribe(Topic::Orders));
     parts.tasks.spawn(repeat("events", Duration::from_secs(1), Some(wake), parts.stop.clone(), move || {
         let followers = followers.clone();
-        async move { followers.look().await }
+        async move { followers.feed_new_steps().await }
     }));
 }
 

@@ -158,7 +158,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
         let every = Duration::from_millis(config.reconcile.drift_interval_ms);
         tasks.spawn(repeat("drift", every, None, stop.clone(), move || {
             let watch = Arc::clone(&watch);
-            async move { watch.lock().await.look().await }
+            async move { watch.lock().await.check_sales().await }
         }));
     }
     if wanted("figures") {

@@ -205,7 +205,7 @@ struct TokenArgs {
 struct OrdersArgs {
     #[arg(long)]
     sale: Option<i64>,
-    #[arg(long, value_parser = |s: &str| OrderStatus::parse(s).ok_or("not an order's status"))]
+    #[arg(long, value_parser = |s: &str| s.parse::<OrderStatus>().map_err(|_| "not an order's status"))]
     status: Option<OrderStatus>,
     #[arg(long)]
     user: Option<String>,

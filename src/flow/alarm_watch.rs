@@ -2,6 +2,7 @@
 //! subject.
 
 use serde_json::json;
+use strum::VariantArray;
 
 use super::FlowError;
 use super::policy_counts::recent;
@@ -32,7 +33,7 @@ impl AlarmWatch {
     /// One look. What cannot be seen at the moment is left as it was.
     pub async fn look(&self) -> Result<(), FlowError> {
         let backlog = self.ledger.backlog().await?;
-        for message in OutboxKind::ALL.map(OutboxKind::as_str).into_iter().chain(["order_event"]) {
+        for message in OutboxKind::VARIANTS.iter().map(|kind| kind.as_str()).chain(["order_event"]) {
             let of = backlog.iter().find(|of| of.kind == message);
             let gauge = |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message).set(value as f64);
             gauge("seckill_outbox_pending", of.map_or(0, |of| of.pending));

@@ -6,7 +6,8 @@ use redis::{Value, cmd, pipe};
 use uuid::Uuid;
 
 use super::{Gate, GateError, timed};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
+use crate::domain::order::HoldRelease;
 use crate::domain::sale::SaleStatus;
 
 /// Whether a ticket's hold is live or has ended.
@@ -67,7 +68,7 @@ pub struct Snapshot {
     pub tickets: HashMap<OrderId, StoredTicket>,
     pub unconfirmed: Vec<OrderId>,
     /// Waves that the stock contains.
-    pub waves: Vec<OrderId>,
+    pub waves: Vec<WaveId>,
 }
 
 impl Gate {
@@ -85,19 +86,19 @@ impl Gate {
         Ok(())
     }
 
-    /// Ends holds (rule 9); those marked `true` return their units. Says under which epoch the server did so.
-    pub async fn release(&self, sale: SaleId, shard: Shard, orders: &[(OrderId, bool)]) -> Result<Epoch, GateError> {
+    /// Ends holds (rule 9). Returns the epoch under which the server did so.
+    pub async fn release(&self, sale: SaleId, shard: Shard, holds: &[HoldRelease]) -> Result<Epoch, GateError> {
         let keys = self.keys.sale(sale, shard);
         let mut call = self.scripts.release.prepare_invoke();
-        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).arg(orders.len());
-        for (order, returns) in orders {
-            call.arg(order.to_string()).arg(i32::from(*returns));
+        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).arg(holds.len());
+        for hold in holds {
+            call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units));
         }
         self.epoch_of(timed("release", call.invoke_async(&mut self.connection.clone())).await?)
     }
 
     /// Puts a wave's units up for sale, once an epoch. Says under which epoch the server did so.
-    pub async fn release_wave(&self, sale: SaleId, wave: OrderId, units: i64) -> Result<Epoch, GateError> {
+    pub async fn release_wave(&self, sale: SaleId, wave: WaveId, units: i64) -> Result<Epoch, GateError> {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut call = self.scripts.release_wave.prepare_invoke();
         call.key(keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);
@@ -144,7 +145,7 @@ impl Gate {
         let Some(view) = self.sale_view(sale).await? else { return Ok(None) };
         let mut connection = self.patient_connection().await?;
         let waves: Vec<String> = cmd("SMEMBERS").arg(&keys.waves).query_async(&mut connection).await?;
-        let waves = waves.iter().map(|wave| order_id(wave)).collect::<Result<_, _>>()?;
+        let waves = waves.iter().map(|wave| order_id(wave).map(|id| WaveId(id.0))).collect::<Result<_, _>>()?;
         let unconfirmed: Vec<String> =
             cmd("ZRANGE").arg(&keys.unconfirmed).arg(0).arg(-1).query_async(&mut connection).await?;
         let unconfirmed = unconfirmed.iter().map(|order| order_id(order)).collect::<Result<_, _>>()?;

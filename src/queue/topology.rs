@@ -12,9 +12,9 @@ use crate::domain::delay::{LADDER_MS, rung_for};
 pub enum Destination {
     /// To fulfilment.
     OrderPlaced,
-    /// To the expiry of orders, after about this long.
+    /// To the expiry of orders, after about `remaining_ms`.
     OrderExpire { remaining_ms: i64 },
-    /// To whoever sends payments to their channels.
+    /// To the senders of payments.
     PaymentRequested,
 }
 
@@ -39,8 +39,15 @@ impl Source {
     }
 }
 
-/// What could not be processed ends here, for people to look at.
+/// The queue of messages that could not be processed, for people to look at.
 const DEAD: &str = "dead";
+
+/// The state of the dead-letter queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadLetters {
+    pub messages: u32,
+    pub max: u32,
+}
 
 /// All names, under a prefix of their own, so that several systems can share a broker.
 #[derive(Debug, Clone)]
@@ -145,11 +152,11 @@ impl Topology {
         Ok(channel.close(200, "declared".into()).await?)
     }
 
-    /// What lies in the dead-letter queue, and its bound; `None` when it is not there.
-    pub async fn dead_letters(&self, channel: &Channel) -> Option<(u32, u32)> {
+    /// The state of the dead-letter queue; `None` when it does not exist.
+    pub async fn dead_letters(&self, channel: &Channel) -> Option<DeadLetters> {
         let there = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = channel.queue_declare(self.name(DEAD), there, FieldTable::default()).await.ok()?;
-        Some((queue.message_count(), self.max_length))
+        Some(DeadLetters { messages: queue.message_count(), max: self.max_length })
     }
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {

@@ -1,36 +1,38 @@
-//! What the auditor reads: one moment of the ledger, and the rows that should not be.
+//! What the auditor reads: a snapshot of one sale, and the rows that break an invariant.
 
-use sqlx::{Executor, PgConnection};
+use std::collections::HashMap;
+
+use sqlx::Executor;
 use uuid::Uuid;
 
-use crate::domain::ids::{Epoch, OrderId, SaleId};
+use crate::domain::ids::{Epoch, OrderId, SaleId, WaveId};
 use crate::ledger::{Ledger, LedgerError};
 
-/// The figures of one sale, all from one snapshot.
+/// One sale's numbers, all from one snapshot.
 #[derive(Debug, Clone)]
 pub struct LedgerSnapshot {
     pub total_stock: i64,
     pub stock: i64,
     pub epoch: Epoch,
-    /// The sale is long over, and no longer kept in Redis.
+    /// The sale ended long ago, and Redis no longer keeps it.
     pub retired: bool,
-    /// Units in orders that hold them: pending, paid, being refunded.
+    /// Units in orders that hold them: pending payment, paid, being refunded.
     pub live_units: i64,
-    /// Units of purchases that are no orders yet.
+    /// Units of purchases that have no order yet.
     pub promised_units: i64,
-    /// Units of ended orders whose holds Redis has not been told to give up yet, with their orders.
-    pub unreleased: Vec<(OrderId, i64)>,
-    /// Units that wait for their waves.
+    /// Ended orders whose hold release is not processed, with their units.
+    pub unreleased: HashMap<OrderId, i64>,
+    /// Units of waves that are not released yet.
     pub held_back: i64,
     /// Payments and refunds whose outcome is not known yet.
     pub money_under_way: i64,
-    /// Waves that are released here and that Redis has not been told of (for all that is known), with their units.
-    pub waves_on_their_way: Vec<(OrderId, i64)>,
-    /// Orders and purchases that hold units.
-    pub live: Vec<(OrderId, i64, String)>,
-    /// Rows under way, by kind and status.
-    pub moving: i64,
-    /// Broken promises: what, and the rows that show it.
+    /// Released waves whose row is not processed, with their units.
+    pub unreleased_waves: HashMap<WaveId, i64>,
+    /// Orders and purchases that hold units, with their units.
+    pub live: HashMap<OrderId, i64>,
+    /// Outbox rows that are not settled.
+    pub unsettled_rows: i64,
+    /// Invariants that do not hold.
     pub findings: Vec<Finding>,
 }
 
@@ -42,12 +44,12 @@ pub struct Finding {
     pub evidence: Vec<String>,
 }
 
-/// How much evidence is shown of each finding.
-const SHOWN: i64 = 20;
+/// How many rows each finding shows.
+const EVIDENCE_MAX: i64 = 20;
 
 impl Ledger {
-    /// Reads the books of a sale in one snapshot; `None` when there is no such sale.
-    pub async fn books(
+    /// Audits a sale in one snapshot; `None` when there is no such sale.
+    pub async fn audit_snapshot(
         &self,
         sale: SaleId,
         overdue_grace_ms: i64,
@@ -55,8 +57,8 @@ impl Ledger {
     ) -> Result<Option<LedgerSnapshot>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        // Right after a rush the planner still takes these tables for small, and would compare every row of one with
-        // every row of another.
+        // Right after a rush the planner's statistics still say that these tables are small: it would join them row by
+        // row.
         (&mut *tx).execute("SET LOCAL enable_nestloop = off").await?;
         let row = sqlx::query!(
             r#"SELECT total_stock, stock, e.epoch,
@@ -110,7 +112,7 @@ impl Ledger {
             let rows: Vec<String> = sqlx::query_scalar(check.rows)
                 .bind(sale.get())
                 .bind(overdue_grace_ms)
-                .bind(SHOWN)
+                .bind(EVIDENCE_MAX)
                 .fetch_all(&mut *tx)
                 .await?;
             if !rows.is_empty() {
@@ -126,15 +128,15 @@ impl Ledger {
             promised_units: row.promised_units,
             held_back: row.held_back,
             money_under_way: row.money,
-            waves_on_their_way: waves.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
+            unreleased_waves: waves.into_iter().map(|r| (WaveId(r.order_id), r.quantity.into())).collect(),
             unreleased: unreleased.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
-            live: live.into_iter().map(|r| (OrderId(r.id), r.quantity.into(), r.user_id)).collect(),
-            moving: row.moving,
+            live: live.into_iter().map(|r| (OrderId(r.id), r.quantity.into())).collect(),
+            unsettled_rows: row.moving,
             findings,
         }))
     }
 
-    /// Whether an order, or a purchase that will become one, stands in the ledger.
+    /// Returns those of the orders that have a purchase row.
     pub async fn known_orders(&self, orders: &[OrderId]) -> Result<Vec<OrderId>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let known =
@@ -143,37 +145,6 @@ impl Ledger {
                 .await?;
         Ok(known.into_iter().map(OrderId).collect())
     }
-
-    /// Appends to the audit log.
-    pub async fn record(
-        &self,
-        actor: &str,
-        action: &str,
-        subject: &str,
-        details: serde_json::Value,
-    ) -> Result<(), LedgerError> {
-        let mut connection = self.pool.acquire().await?;
-        append(&mut connection, actor, action, subject, details).await
-    }
-}
-
-async fn append(
-    connection: &mut PgConnection,
-    actor: &str,
-    action: &str,
-    subject: &str,
-    details: serde_json::Value,
-) -> Result<(), LedgerError> {
-    sqlx::query!(
-        "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, $2, $3, $4)",
-        actor,
-        action,
-        subject,
-        details
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, findings: &mut Vec<Finding>) {
