@@ -5,44 +5,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgListener;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Ledger, LedgerError};
 
-/// What a notice is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a notice is about. Its text is the name of its channel in PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 pub enum Topic {
     /// Rows were added to the outbox.
+    #[strum(serialize = "seckill_outbox")]
     Outbox,
     /// A sale was created or changed, or is to be refilled.
+    #[strum(serialize = "seckill_catalog")]
     Catalog,
     /// A policy or an application was changed. A trigger notifies (migration 0007).
+    #[strum(serialize = "seckill_policies")]
     Policies,
     /// An item was put into an outflow, or an outflow was created, resumed or changed. A trigger notifies (migration 0008).
+    #[strum(serialize = "seckill_outflow")]
     Outflow,
     /// Orders have changed their status.
+    #[strum(serialize = "seckill_orders")]
     Orders,
-}
-
-impl Topic {
-    const ALL: [Self; 5] = [Self::Outbox, Self::Catalog, Self::Policies, Self::Outflow, Self::Orders];
-
-    const fn channel(self) -> &'static str {
-        match self {
-            Self::Outbox => "seckill_outbox",
-            Self::Catalog => "seckill_catalog",
-            Self::Policies => "seckill_policies",
-            Self::Outflow => "seckill_outflow",
-            Self::Orders => "seckill_orders",
-        }
-    }
 }
 
 impl Ledger {
     /// Notifies every listener.
     pub async fn notify(&self, topic: Topic) -> Result<(), LedgerError> {
-        sqlx::query!("SELECT pg_notify($1, '')", topic.channel()).execute(&self.pool).await?;
+        sqlx::query!("SELECT pg_notify($1, '')", <&str>::from(topic)).execute(&self.pool).await?;
         Ok(())
     }
 }
@@ -131,12 +123,12 @@ impl Listener {
         let mut listener = PgListener::connect_with(&ledger.pool).await?;
         // A closing pool waits for its connections, and this one is never returned.
         listener.ignore_pool_close_event(true);
-        listener.listen_all(Topic::ALL.map(Topic::channel)).await?;
+        listener.listen_all(Topic::VARIANTS.iter().map(<&str>::from)).await?;
         // Notices that were sent while no connection listened are lost: every subscriber polls once now.
-        Topic::ALL.into_iter().for_each(|topic| self.wake(topic));
+        Topic::VARIANTS.iter().for_each(|topic| self.wake(*topic));
         loop {
             let notice = listener.recv().await?;
-            if let Some(topic) = Topic::ALL.into_iter().find(|t| t.channel() == notice.channel()) {
+            if let Ok(topic) = notice.channel().parse() {
                 self.wake(topic);
             }
         }

@@ -36,7 +36,7 @@ pub struct LedgerSnapshot {
     pub findings: Vec<Finding>,
 }
 
-/// An invariant that does not hold, with evidence.
+/// An invariant that does not hold, and the rows that show it.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Finding {
     pub invariant: &'static str,
@@ -152,16 +152,16 @@ fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, f
         findings.push(Finding {
             invariant: "I1",
             problem:
-                "stock left, units in live orders, refunded and kept units and waves to come do not add up to the total"
+                "stock left, units in live orders, refunded units that were kept and unreleased waves do not add up to the total"
                     .into(),
             evidence: vec![format!(
-                "total {total}, left {stock}, in live orders {live}, kept {kept}, in waves to come {held_back}"
+                "total {total}, left {stock}, in live orders {live}, kept {kept}, in unreleased waves {held_back}"
             )],
         });
     }
 }
 
-/// A question whose answer must be no rows. $1 is the sale, $2 a grace in ms, $3 how many rows to show.
+/// A query that must return no rows. $1 is the sale, $2 a grace in milliseconds, $3 the most rows to return.
 struct Check {
     invariant: &'static str,
     problem: &'static str,
@@ -179,7 +179,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I2",
-        problem: "a buyer's counter differs from his live orders",
+        problem: "a buyer's counter differs from the units of the buyer's live orders",
         rows: "SELECT format('user %s: counter %s, live units %s', user_id, coalesce(b.units, 0), coalesce(o.units, 0))
                FROM (SELECT user_id, units FROM sale_buyers WHERE sale_id = $1) b
                FULL JOIN (SELECT user_id, sum(quantity) AS units FROM orders
@@ -202,7 +202,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I3",
-        problem: "an order has no purchase, or another than its own",
+        problem: "an order has no purchase row, or one of another sale, buyer or quantity",
         rows: "SELECT format('order %s of user %s', o.id, o.user_id) FROM orders o
                WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL AND NOT EXISTS (
                  SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = o.id AND p.status = 'processed'
@@ -216,7 +216,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I6",
-        problem: "an order has ended without releasing its hold, or released it without ending",
+        problem: "an order has ended without a release of its hold, or a hold is released whose order has not ended",
         rows: "SELECT format('order %s, %s', coalesce(o.id, r.order_id), coalesce(o.status, 'unknown'))
                FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected', 'refunded')) o
                FULL JOIN (SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'hold_release') r ON r.order_id = o.id
@@ -224,7 +224,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "an order that is paid, being refunded or refunded has not exactly one payment that paid it",
+        problem: "an order that is paid, being refunded or refunded does not have exactly one payment that pays it",
         rows: "SELECT format('order %s, %s, %s payments', o.id, o.status, count(p.id)) FROM orders o
                LEFT JOIN payments p ON p.order_id = o.id AND p.pays
                WHERE o.sale_id = $1 AND o.status IN ('paid', 'refunding', 'refunded') AND $2::bigint IS NOT NULL
@@ -232,7 +232,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "money was taken for an order that it did not pay, and does not go back; or pays one that is not paid",
+        problem: "a payment that pays no order is not refunded, or a payment pays an order that is not paid",
         rows: "SELECT format('payment %s of order %s, %s', p.id, o.id, o.status) FROM payments p
                JOIN orders o ON o.id = p.order_id LEFT JOIN refunds r ON r.payment_id = p.id
                WHERE o.sale_id = $1 AND p.status = 'succeeded' AND $2::bigint IS NOT NULL
@@ -241,7 +241,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I5",
-        problem: "a refund does not fit its order",
+        problem: "a refund's status does not match its order's",
         rows: "SELECT format('refund %s, %s, of order %s, %s', r.id, r.status, o.id, o.status) FROM refunds r
                JOIN orders o ON o.id = r.order_id
                WHERE o.sale_id = $1 AND r.cause = 'asked' AND $2::bigint IS NOT NULL
@@ -259,7 +259,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "nothing has been heard of money for an hour",
+        problem: "a payment was sent an hour ago and its outcome is not known",
         rows: "SELECT format('payment %s of order %s, %s', p.id, p.order_id, p.status) FROM payments p
                JOIN orders o ON o.id = p.order_id
                WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting') AND $2::bigint IS NOT NULL
@@ -267,7 +267,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "the books do not say what became of money",
+        problem: "the journal does not match payments and refunds",
         rows: "WITH moved AS (
                  SELECT 'payment' AS entry, p.id, p.order_id, p.amount_cents, p.currency,
                         'channel:' || p.channel AS debit, CASE WHEN p.pays THEN 'sales' ELSE 'refunds-due' END AS credit
@@ -286,7 +286,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I9",
-        problem: "an order's history is not a walk of legal steps that ends in its status",
+        problem: "an order's steps are not a series of legal steps that ends in its status",
         rows: "WITH steps AS (
                  SELECT s.order_id, s.id, s.from_status, s.to_status, o.status,
                         lag(s.to_status, 1, 'accepted') OVER w AS before, lead(s.id) OVER w IS NULL AS last
