@@ -14,7 +14,7 @@ use crate::config;
 pub use consumer::Consumer;
 pub use publisher::{Outgoing, Publisher, Receipt};
 use topology::Topology;
-pub use topology::{DeadLetters, Destination, Source};
+pub use topology::{Destination, Source};
 
 /// Why the broker did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,13 @@ pub enum QueueError {
     TimedOut,
     #[error("rabbitmq closed the consumer")]
     Closed,
+}
+
+/// The state of the dead-letter queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadLetters {
+    pub messages: u32,
+    pub max: u32,
 }
 
 /// The broker's address, and the names of its queues.

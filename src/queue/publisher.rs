@@ -26,7 +26,7 @@ pub enum Receipt {
     Confirmed,
     /// No queue accepts the message. The broker returns it, and confirms it nevertheless.
     Unroutable,
-    /// The queue is full, or could not store the message.
+    /// The queue is full, or could not store it.
     NoRoom,
 }
 
@@ -89,8 +89,8 @@ impl Publisher {
         let mut confirmations = Vec::with_capacity(messages.len());
         for message in messages {
             let options = BasicPublishOptions {
-                mandatory: true,  // a message that no queue accepts comes back
-                immediate: false, // RabbitMQ no longer implements it
+                mandatory: true,  // what no queue takes comes back
+                immediate: false, // RabbitMQ has dropped it
             };
             let properties = BasicProperties::default()
                 .with_delivery_mode(2) // persistent
