@@ -1,17 +1,18 @@
 //! The outbox: work that a transaction has left to be done after its commit. Workers claim rows, carry them out, and
 //! settle them.
 
+mod parked;
+
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::audit_log;
 use super::{Ledger, LedgerError};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::message::OutboxKind;
 use crate::domain::order::HoldRelease;
 use crate::domain::payment::PaymentId;
+pub use parked::ParkedRow;
 use seckill_webhook::backoff_ms;
 
 /// How often, and after how long, a failed row is tried again.
@@ -80,19 +81,6 @@ pub struct PublishOutcome {
     pub failed: Vec<(i64, String)>,
     /// The broker had no room, which is no fault of the message.
     pub postponed: Vec<i64>,
-}
-
-/// A parked row, for people.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct ParkedRow {
-    pub id: i64,
-    pub kind: String,
-    pub order_id: Uuid,
-    pub sale_id: i64,
-    pub user_id: String,
-    pub attempts: i32,
-    pub last_error: Option<String>,
-    pub created_at: DateTime<Utc>,
 }
 
 impl Ledger {
@@ -224,47 +212,6 @@ impl Ledger {
         .execute(&self.pool)
         .await?;
         Ok(done.rows_affected())
-    }
-
-    /// Parked rows, oldest first, with the parked events of the order webhook.
-    pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
-        Ok(sqlx::query_as!(
-            ParkedRow,
-            r#"SELECT id AS "id!", kind AS "kind!", order_id AS "order_id!", sale_id AS "sale_id!", user_id AS "user_id!",
-                      attempts AS "attempts!", last_error, created_at AS "created_at!"
-               FROM (SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at FROM outbox
-                     WHERE status = 'parked'
-                     UNION ALL
-                     SELECT e.id, 'order_event', order_id, sale_id, user_id, attempts, last_error, e.created_at
-                     FROM order_events e JOIN orders o ON o.id = e.order_id WHERE e.status = 'parked') AS parked
-               ORDER BY id LIMIT $1"#,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
-
-    /// Makes these parked rows pending again, or all of them when `ids` is empty. Returns how many there were.
-    pub async fn unpark(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!(
-            "UPDATE outbox SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
-        let events = sqlx::query!(
-            "UPDATE order_events SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
-        let rows = done.rows_affected() + events.rows_affected();
-        audit_log::append(&mut tx, actor, "outbox retry", "outbox", json!({ "rows": rows })).await?;
-        tx.commit().await?;
-        Ok(rows)
     }
 }
 
