@@ -1,10 +1,9 @@
-//! Places where a test can make the process die: on every line of the pipeline where a death matters.
+//! Failpoints: places in the code where a test can make the process die.
 //!
-//! Built with the feature `failpoints` (never in a release), `FAILPOINTS='relay.published=20*off->return'` aborts the
-//! process when the place is passed for the 21st time; see the `fail` crate for the grammar. Without the feature the
-//! macro is nothing.
+//! With the feature `failpoints` (never in a release), `FAILPOINTS='relay.published=20*off->return'` aborts the process
+//! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
-/// Every place there is, in the order in which a purchase meets them; then an outflow's, money's, and the shop's webhook's.
+/// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
 pub const PLACES: [&str; 40] = [
     "purchase.reserved",
     "purchase.committed",
@@ -48,7 +47,7 @@ pub const PLACES: [&str; 40] = [
     "webhook.answered",
 ];
 
-/// Aborts the process here, where FAILPOINTS says so.
+/// Aborts the process here when FAILPOINTS says so.
 #[macro_export]
 macro_rules! die_at {
     ($place:literal) => {
@@ -57,7 +56,7 @@ macro_rules! die_at {
     };
 }
 
-/// Takes in what FAILPOINTS says; without the feature, nothing.
+/// Reads FAILPOINTS. Does nothing without the feature.
 pub fn set_up() {
     #[cfg(feature = "failpoints")]
     std::mem::forget(fail::FailScenario::setup());
@@ -67,7 +66,7 @@ pub fn set_up() {
 mod tests {
     use super::*;
 
-    /// All code below a folder but this file's, in one text.
+    /// The source of all files below a folder, except this one.
     fn sources(folder: &std::path::Path) -> String {
         let mut code = String::new();
         for entry in std::fs::read_dir(folder).unwrap() {

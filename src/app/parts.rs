@@ -33,7 +33,7 @@ impl Parts {
             tasks: TaskTracker::new(),
         };
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
-        parts.tasks.spawn(parts.notifier.clone().carry(ledger.clone(), stop.clone()));
+        parts.tasks.spawn(parts.notifier.clone().run(ledger.clone(), stop.clone()));
         parts.tasks.spawn(parts.listener.clone().listen(ledger.clone(), stop.clone()));
         Ok(parts)
     }

@@ -16,7 +16,7 @@ use crate::ledger::orders::commit::Committer;
 use crate::sale::Step;
 use crate::sale::catalog::Catalog;
 use crate::sale::order_streams::OrderStreams;
-use crate::sale::refill::RefillSupervisor;
+use crate::sale::refill_supervisor::RefillSupervisor;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 const METRICS_EVERY: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ impl Parts {
         });
         let state = (supervisor, health);
         self.repeat("refill", EVERY_SECOND, Some(Topic::Catalog), state, |(supervisor, health)| async move {
-            let checked = supervisor.lock().await.look().await;
+            let checked = supervisor.lock().await.check_sales().await;
             if let Some(health) = health {
                 health.gate.store(checked.is_ok(), Ordering::Relaxed);
             }
@@ -60,7 +60,7 @@ impl Parts {
     pub(super) fn follow_catalog(&self, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
         let state = (Arc::clone(catalog), Arc::clone(health), committer.clone());
         self.repeat("catalog", EVERY_SECOND, Some(Topic::Catalog), state, |(catalog, health, committer)| async move {
-            let step = catalog.keep_up().await;
+            let step = catalog.load_changes().await;
             committer.set_healthy(step.is_ok());
             health.ledger.store(step.is_ok(), Ordering::Relaxed);
             step
@@ -92,7 +92,7 @@ impl Parts {
     /// Sends the changes of followed orders to their streams.
     pub(super) fn feed_order_streams(&self, streams: &OrderStreams) {
         self.repeat("events", EVERY_SECOND, Some(Topic::Orders), streams.clone(), |streams| async move {
-            streams.look().await
+            streams.feed_new_steps().await
         });
     }
 }

@@ -112,7 +112,13 @@ impl<'a> WorkerWiring<'a> {
             Worker::Drift => {
                 let watch = Arc::new(Mutex::new(DriftWatch::new(stores.clone(), terms.retire_after_ms)));
                 let every = Duration::from_millis(terms.drift_interval_ms);
-                parts.repeat("drift", every, None, watch, |watch| async move { watch.lock().await.look().await });
+                parts.repeat(
+                    "drift",
+                    every,
+                    None,
+                    watch,
+                    |watch| async move { watch.lock().await.check_sales().await },
+                );
             }
             Worker::Sweep => self.spawn_sweep(),
             Worker::Figures => {

@@ -1,4 +1,4 @@
-//! Identifiers, parsed once at the edge. What holds one of these types has been checked.
+//! Identifiers. Each is checked when it enters the program; a value of one of these types is never checked again.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// Why a piece of input is not what it should be. The text is fit for the caller's eyes.
+/// Why an input was refused. The text may be shown to the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
 pub struct Invalid {
-    /// The field at fault, as the caller named it.
+    /// The field that was refused, as the caller knows it.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: &'static str,
@@ -22,14 +22,14 @@ impl Invalid {
     }
 }
 
-/// A sale's number, at least 1.
+/// A sale's number, 1 or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 #[schema(minimum = 1, maximum = 9223372036854775807_i64)]
 pub struct SaleId(i64);
 
 impl SaleId {
-    /// A sale id as it stands in a path: digits only.
+    /// Reads a sale id from a path or a command line: digits only.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         match text.parse::<i64>() {
@@ -38,7 +38,7 @@ impl SaleId {
         }
     }
 
-    /// A sale id that the database gave out.
+    /// A sale id that the database has returned.
     pub const fn from_db(id: i64) -> Self {
         Self(id)
     }
@@ -54,7 +54,7 @@ impl fmt::Display for SaleId {
     }
 }
 
-/// Something that is read by many: its kind and number.
+/// A document that many callers read: its kind and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DocId {
     Sale(i64),
@@ -96,7 +96,7 @@ impl fmt::Display for UserId {
     }
 }
 
-/// How many units a purchase asks for, at least 1. Whether a sale allows as many is the sale's to say.
+/// How many units a purchase asks for, 1 or more. The sale's `per_user` bounds them further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 #[schema(minimum = 1, maximum = 2147483647)]
@@ -104,7 +104,7 @@ pub struct Units(u32);
 
 impl Units {
     pub const ONE: Self = Self(1);
-    /// What a database integer can hold.
+    /// The greatest number in a column of type integer.
     const MAX: u32 = i32::MAX as u32;
 
     pub fn parse(n: u64) -> Result<Self, Invalid> {
@@ -119,7 +119,7 @@ impl Units {
     }
 }
 
-/// A sale's key for idempotent repeats, chosen by the client: 1 to 200 visible ASCII characters.
+/// The key by which a client repeats a purchase without buying twice: 1 to 200 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey(Box<str>);
 
@@ -133,11 +133,11 @@ impl IdempotencyKey {
     }
 }
 
-/// Which fill of Redis a hold belongs to; rises with every refill.
+/// The number of a sale's fill of Redis, which each hold names. Every refill raises it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub i64);
 
-/// Which holding of a lock it is: rises from one holder to the next.
+/// The number of one holding of a lock. It rises from one holder to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FenceToken(pub i64);
 
@@ -147,7 +147,7 @@ impl fmt::Display for FenceToken {
     }
 }
 
-/// Which part of a sale's stock a hold was taken from; 0 is the home shard.
+/// The part of a sale's stock that a hold was taken from. 0 is the home shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shard(pub i16);
 
@@ -155,24 +155,40 @@ impl Shard {
     pub const HOME: Self = Self(0);
 }
 
-/// An order, and the purchase it came from.
+/// The id of an order, and of the purchase that became it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct OrderId(pub Uuid);
 
 impl OrderId {
-    /// The order that this buyer's key names in this sale: the same for every repeat, and not to be guessed without
-    /// the secret. BLAKE3 in keyed mode, as a UUID of version 8.
+    /// The id of the order that this buyer makes with this key in this sale: the same for every repeat (protocol,
+    /// rule 1). Without the secret the id cannot be guessed. BLAKE3 in keyed mode, as a UUID of version 8.
     pub fn derive(secret: &[u8; 32], sale: SaleId, user: &UserId, key: &IdempotencyKey) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(secret);
         hasher.update(&sale.get().to_be_bytes());
-        // A user cannot contain NUL, so that no two triples run together to the same bytes.
+        // A user id contains no NUL, so that no two different triples give the same bytes.
         hasher.update(user.as_str().as_bytes()).update(&[0]).update(key.0.as_bytes());
         Self(uuid_from(&hasher))
     }
 }
 
 impl fmt::Display for OrderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<OrderId> for Uuid {
+    fn from(id: OrderId) -> Self {
+        id.0
+    }
+}
+
+/// The id of a wave: units that a sale gets some time after its start (protocol, rule 14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WaveId(pub Uuid);
+
+impl fmt::Display for WaveId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -198,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn users_keep_to_their_alphabet() {
+    fn user_ids_are_bounded_letters_digits_and_dashes() {
         assert!(UserId::parse("a-B_9").is_ok());
         assert!(UserId::parse(&"x".repeat(64)).is_ok());
         for bad in ["", "a b", "a'b", "a|b", "ü", "a\0", &"x".repeat(65)] {

@@ -1,48 +1,38 @@
-//! What travels through the broker. The version is in the type: a consumer that meets another one says so.
+//! Outbox rows and the messages that travel through the broker. The version is in a message's type: a consumer
+//! refuses another version.
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use uuid::Uuid;
 
 use super::ids::{OrderId, SaleId, uuid_from};
 use super::payment::PaymentId;
 
 /// What an outbox row asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum OutboxKind {
     OrderPlaced,
     OrderExpire,
+    PaymentRequested,
     HoldRelease,
     WaveRelease,
-    PaymentRequested,
 }
 
 impl OutboxKind {
-    pub const ALL: [Self; 5] =
-        [Self::OrderPlaced, Self::OrderExpire, Self::HoldRelease, Self::WaveRelease, Self::PaymentRequested];
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|k| k.as_str() == text)
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OrderPlaced => "order_placed",
-            Self::OrderExpire => "order_expire",
-            Self::HoldRelease => "hold_release",
-            Self::WaveRelease => "wave_release",
-            Self::PaymentRequested => "payment_requested",
-        }
-    }
-
-    /// The id of the message about this order: the same however often it is sent.
-    pub fn message_id(self, order: OrderId) -> Uuid {
+    /// The id of the message about this order or payment: the same however often the message is sent.
+    pub fn message_id(self, about: impl Into<Uuid>) -> Uuid {
         let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 message id");
-        hasher.update(self.as_str().as_bytes()).update(&[0]).update(order.0.as_bytes());
+        hasher.update(self.as_str().as_bytes()).update(&[0]).update(about.into().as_bytes());
         uuid_from(&hasher)
     }
 }
 
-/// A winner's claim waits to become an order. Everything else is in its purchase row.
+/// A purchase is to become an order. Everything else is in its purchase row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderPlacedV1 {
@@ -60,7 +50,7 @@ pub struct OrderExpireV1 {
     pub due_at_ms: i64,
 }
 
-/// A payment waits for a slot of its channel. Everything else is in its row.
+/// A payment is to be sent to its channel. Everything else is in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaymentRequestedV1 {
@@ -68,7 +58,7 @@ pub struct PaymentRequestedV1 {
     pub payment_id: PaymentId,
 }
 
-/// A payload's version: written as its number, and read as no other.
+/// A payload's version: written as its number. Any other number is an error when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Version<const N: u8>;
 
@@ -82,21 +72,22 @@ impl<'de, const N: u8> Deserialize<'de> for Version<N> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match u8::deserialize(deserializer)? {
             n if n == N => Ok(Self),
-            n => Err(serde::de::Error::custom(format_args!("version {n}, where {N} is understood"))),
+            n => Err(serde::de::Error::custom(format_args!("version {n}, but only version {N} is understood"))),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
-    fn a_message_id_is_stable_and_one_a_kind() {
-        let order = OrderId(Uuid::from_u128(7));
-        let ids = OutboxKind::ALL.map(|kind| kind.message_id(order));
-        assert_eq!(ids, OutboxKind::ALL.map(|kind| kind.message_id(order)));
-        assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
+    fn a_message_id_is_stable_and_differs_by_kind() {
+        let ids = || OutboxKind::VARIANTS.iter().map(|kind| kind.message_id(OrderId(Uuid::from_u128(7))));
+        assert!(ids().eq(ids()));
+        assert_eq!(ids().collect::<HashSet<_>>().len(), OutboxKind::VARIANTS.len());
     }
 
     #[test]

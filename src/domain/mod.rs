@@ -1,4 +1,4 @@
-//! What the business is made of. Pure: no I/O, no clock, no framework.
+//! The types and rules of the business. Pure: no I/O, no clock, no framework.
 
 pub mod account;
 pub mod admission;

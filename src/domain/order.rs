@@ -1,16 +1,19 @@
-//! An order's states and its legal steps; docs/order-states.md draws them, the schema's trigger holds them.
-
-use std::fmt;
+//! An order's states and its legal steps. docs/order-states.md draws them, and a trigger of the schema enforces them.
 
 use serde::Serialize;
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
 use super::ids::{OrderId, SaleId};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
+/// How an order stands.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema, Display, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum OrderStatus {
-    /// Durable as a purchase row; not yet an order.
+    /// The purchase row is committed; the order is not made yet.
     Accepted,
     PendingPayment,
     Paid,
@@ -21,33 +24,11 @@ pub enum OrderStatus {
 }
 
 impl OrderStatus {
-    pub const ALL: [Self; 7] = [
-        Self::Accepted,
-        Self::PendingPayment,
-        Self::Paid,
-        Self::Refunding,
-        Self::Refunded,
-        Self::Cancelled,
-        Self::Rejected,
-    ];
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|s| s.as_str() == text)
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::PendingPayment => "pending_payment",
-            Self::Paid => "paid",
-            Self::Refunding => "refunding",
-            Self::Refunded => "refunded",
-            Self::Cancelled => "cancelled",
-            Self::Rejected => "rejected",
-        }
-    }
-
-    /// Whether an order of this status still has its units.
+    /// Whether an order of this status holds its units.
     pub const fn holds_units(self) -> bool {
         matches!(self, Self::Accepted | Self::PendingPayment | Self::Paid | Self::Refunding)
     }
@@ -69,42 +50,28 @@ impl OrderStatus {
     }
 }
 
-impl fmt::Display for OrderStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// Why an order was cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum CancelReason {
     Expired,
     ByBuyer,
 }
 
-impl CancelReason {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::ByBuyer => "by-buyer",
-        }
-    }
-}
-
-/// Why the database refused what Redis had promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why PostgreSQL refused an order for a hold that Redis had given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Rejection {
     OutOfStock,
     OverLimit,
 }
 
-impl Rejection {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OutOfStock => "out-of-stock",
-            Self::OverLimit => "over-limit",
-        }
-    }
+/// An ended order whose hold Redis is to release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldRelease {
+    pub order: OrderId,
+    /// Whether its units are for sale again.
+    pub returns_units: bool,
 }
 
 /// An order as its buyer sees it.
@@ -130,14 +97,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_knows_the_same_steps() {
+    fn the_schema_allows_the_same_steps() {
         let migration = include_str!("../../migrations/0002_orders.sql");
-        for from in OrderStatus::ALL {
-            for to in OrderStatus::ALL {
+        for from in OrderStatus::VARIANTS {
+            for to in OrderStatus::VARIANTS {
                 let row = format!("('{from}', '{to}')");
-                assert_eq!(migration.contains(&row), from.may_become(to), "{row}");
+                assert_eq!(migration.contains(&row), from.may_become(*to), "{row}");
             }
-            let ends = OrderStatus::ALL.into_iter().all(|to| !from.may_become(to));
+            let ends = OrderStatus::VARIANTS.iter().all(|to| !from.may_become(*to));
             assert_eq!(from.is_final(), ends, "{from}");
         }
     }

@@ -1,13 +1,12 @@
 //! A sale and its terms.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
 use super::ids::{Invalid, SaleId, Units};
 
-/// What is left, or was put up for sale. -1 outside of this type means unlimited.
+/// Units that are left, or were put up for sale. Unlimited stock is -1 in PostgreSQL, Redis and the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stock {
     Unlimited,
@@ -15,7 +14,7 @@ pub enum Stock {
 }
 
 impl Stock {
-    /// The most that PostgreSQL, Redis and Lua's doubles all count exactly.
+    /// PostgreSQL, Redis and Lua's doubles all count exactly up to here.
     const MAX: i64 = 1_000_000_000_000;
 
     pub fn parse(n: i64) -> Result<Self, Invalid> {
@@ -34,9 +33,10 @@ impl Stock {
     }
 }
 
-/// What a sale manager decided; the clock does the rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What a manager has set a sale to. Whether it is open also depends on its window: see [`SalePhase`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum SaleStatus {
     Open,
     Paused,
@@ -44,26 +44,12 @@ pub enum SaleStatus {
 }
 
 impl SaleStatus {
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Open, Self::Paused, Self::Closed].into_iter().find(|s| s.as_str() == text)
-    }
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Paused => "paused",
-            Self::Closed => "closed",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
-impl fmt::Display for SaleStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// How a sale stands at a moment, in one word for the reader of a page.
+/// How a sale stands at a moment, by its status and its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SalePhase {
@@ -93,17 +79,17 @@ pub struct Sale {
 }
 
 impl Sale {
-    /// Whether the sale's window is open and nobody has paused or closed it.
+    /// Whether the sale's window is open, and the sale neither paused nor closed.
     pub fn is_open_at(&self, now_ms: i64) -> bool {
         self.status == SaleStatus::Open && (self.starts_at_ms..self.ends_at_ms).contains(&now_ms)
     }
 
-    /// The purchase key while the sale is open; before and after, a key that buys nothing.
+    /// The purchase key while the sale is open, else a key that buys nothing.
     pub fn key_at(&self, now_ms: i64) -> &str {
         if self.is_open_at(now_ms) { &self.purchase_key } else { &self.waiting_key }
     }
 
-    pub fn standing_at(&self, now_ms: i64) -> SalePhase {
+    pub fn phase_at(&self, now_ms: i64) -> SalePhase {
         match self.status {
             SaleStatus::Closed => SalePhase::Ended,
             _ if now_ms >= self.ends_at_ms => SalePhase::Ended,
@@ -114,7 +100,7 @@ impl Sale {
     }
 }
 
-/// A product as it is shown.
+/// A product as buyers see it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Product {
     pub id: i64,
@@ -122,14 +108,14 @@ pub struct Product {
     pub description: String,
 }
 
-/// What many read, as copies of it are kept.
+/// A document that many callers read, and that instances and Redis keep copies of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Document {
     Sale(Sale),
     Product(Product),
 }
 
-/// The terms of a sale that is to be created, checked.
+/// The terms of a sale that is to be created.
 #[derive(Debug, Clone)]
 pub struct NewSale {
     pub product: String,
@@ -139,14 +125,14 @@ pub struct NewSale {
     pub starts_in_ms: i64,
     pub ends_in_ms: i64,
     pub pay_within_ms: i64,
-    /// Whether units are for sale again when their money went back.
+    /// Whether the units of a refunded order are for sale again.
     pub refund_returns_stock: bool,
     pub min_level: i64,
-    /// Parts of the stock that are held back at first.
+    /// Parts of the stock that go on sale after the start.
     pub waves: Vec<Wave>,
 }
 
-/// Units that are put up for sale some time after the start.
+/// Units that go on sale some time after the start (protocol, rule 14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wave {
     pub after_ms: i64,
@@ -154,7 +140,7 @@ pub struct Wave {
 }
 
 impl Wave {
-    /// As the command line has it: seconds, colon, units.
+    /// Reads a wave from the command line: seconds, a colon, units.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let invalid = || Invalid::new("wave", "must be seconds after the start, a colon, and 1 to 2147483647 units");
         let (seconds, units) = text.split_once(':').ok_or_else(invalid)?;
@@ -169,12 +155,12 @@ impl Wave {
 impl NewSale {
     const DAY_MS: i64 = 86_400_000;
 
-    /// Units that wait for their waves.
+    /// Units that are not for sale from the start.
     pub fn held_back(&self) -> u64 {
         self.waves.iter().map(|wave| u64::from(wave.units)).sum()
     }
 
-    /// Says what is wrong with the terms, if anything. The schema's constraints hold the same.
+    /// Checks the terms. The schema's constraints enforce the same bounds.
     pub fn check(self) -> Result<Self, Invalid> {
         let name = self.product.chars().count();
         if !(1..=200).contains(&name) || self.product.chars().any(char::is_control) {
@@ -198,10 +184,10 @@ impl NewSale {
         }
         match self.stock {
             Stock::Unlimited if !self.waves.is_empty() => {
-                return Err(Invalid::new("wave", "makes no sense where the stock is unlimited"));
+                return Err(Invalid::new("wave", "must be left out when the stock is unlimited"));
             }
             Stock::Units(n) if self.held_back() > n => {
-                return Err(Invalid::new("wave", "units are part of the stock, and may not be more than it"));
+                return Err(Invalid::new("wave", "units must not add up to more than the stock"));
             }
             _ => {}
         }
@@ -236,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_told_only_while_the_sale_is_open() {
+    fn the_purchase_key_is_given_only_while_the_sale_is_open() {
         let sale = sale();
         assert_eq!([999, 1000, 1999, 2000].map(|now| sale.key_at(now)), ["waiting", "real", "real", "waiting"]);
         let paused = Sale { status: SaleStatus::Paused, ..sale };

@@ -2,6 +2,7 @@
 //! most one open row.
 
 use serde_json::json;
+use strum::VariantArray;
 
 use super::FlowError;
 use super::policy_counts::recent;
@@ -36,7 +37,7 @@ impl AlarmWatch {
     /// Checks once. Alarms about something that cannot be read now stay as they are.
     pub async fn check(&self) -> Result<(), FlowError> {
         let backlog = self.ledger.backlog().await?;
-        for message in OutboxKind::ALL.map(OutboxKind::as_str).into_iter().chain(["order_event"]) {
+        for message in OutboxKind::VARIANTS.iter().map(|kind| kind.as_str()).chain(["order_event"]) {
             let row = backlog.iter().find(|row| row.kind == message);
             let gauge = |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message).set(value as f64);
             gauge("seckill_outbox_pending", row.map_or(0, |row| row.pending));

@@ -5,7 +5,8 @@ use uuid::Uuid;
 
 use super::reply_codes::SaleCode;
 use super::{Gate, GateError, timed};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
+use crate::domain::order::HoldRelease;
 
 /// Whether the hold of a ticket is live or has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
@@ -66,19 +67,19 @@ impl Gate {
         Ok(())
     }
 
-    /// Ends holds (rule 9); those marked `true` return their units. Returns the epoch at which the server did so.
-    pub async fn release(&self, sale: SaleId, shard: Shard, orders: &[(OrderId, bool)]) -> Result<Epoch, GateError> {
+    /// Ends holds (rule 9). Returns the epoch at which the server did so.
+    pub async fn release(&self, sale: SaleId, shard: Shard, holds: &[HoldRelease]) -> Result<Epoch, GateError> {
         let keys = self.keys.sale(sale, shard);
         let mut call = self.scripts.release.prepare_invoke();
-        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).arg(orders.len());
-        for (order, returns) in orders {
-            call.arg(order.to_string()).arg(i32::from(*returns));
+        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).arg(holds.len());
+        for hold in holds {
+            call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units));
         }
         self.epoch_of(&timed("release", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
     }
 
     /// Puts the units of a wave up for sale, once an epoch. Returns the epoch at which the server did so.
-    pub async fn release_wave(&self, sale: SaleId, wave: OrderId, units: i64) -> Result<Epoch, GateError> {
+    pub async fn release_wave(&self, sale: SaleId, wave: WaveId, units: i64) -> Result<Epoch, GateError> {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut call = self.scripts.release_wave.prepare_invoke();
         call.key(keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);

@@ -5,11 +5,10 @@
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value, cmd};
-use uuid::Uuid;
 
 use super::holds::{TicketKind, is_done};
 use super::{Gate, GateError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::sale::{Sale, SaleStatus, Stock};
 
 /// A connection to one run of one server.
@@ -99,7 +98,7 @@ impl ServerRun {
         let rows: Vec<Row> = reads.query_async(&mut self.connection).await?;
         let state_of = |(epoch, state, filled_as): Row| {
             // "filling" is not a status. A sale filled on another master, or before a promotion, counts as lost.
-            let status = SaleStatus::parse(state.as_deref()?)?;
+            let status = state?.parse().ok()?;
             (filled_as.as_deref() == Some(replid)).then_some((Epoch(epoch?), status))
         };
         Ok(rows.into_iter().map(state_of).collect())
@@ -141,7 +140,7 @@ impl ServerRun {
     }
 
     /// Opens the sale with this stock, which contains these waves. Returns `false` when another refill has taken over.
-    pub async fn open(&mut self, sale: &Sale, epoch: Epoch, stock: Stock, waves: &[Uuid]) -> Result<bool, GateError> {
+    pub async fn open(&mut self, sale: &Sale, epoch: Epoch, stock: Stock, waves: &[WaveId]) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(sale.id, Shard::HOME);
         let mut call = self.gate.scripts.open_sale.prepare_invoke();
         call.key(keys.sale).key(keys.waves).arg(epoch.0).arg(sale.status.as_str()).arg(stock.as_i64()).arg(waves.len());

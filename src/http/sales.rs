@@ -98,7 +98,7 @@ async fn view(sale: &Sale, thread: &ThreadState) -> SaleView {
         price_cents: sale.price_cents,
         starts_at_ms: sale.starts_at_ms,
         ends_at_ms: sale.ends_at_ms,
-        status: sale.standing_at(thread.catalog.clock.now_ms()),
+        status: sale.phase_at(thread.catalog.clock.now_ms()),
         per_user: sale.per_user,
         min_level: sale.min_level,
         captcha: sale.captcha.clone(),

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::audit_log::note;
+use super::audit_log;
 use super::{Ledger, LedgerError};
 use crate::domain::account::{Account, AccountName, AccountRole};
 use crate::domain::policy::{Name, Role};
@@ -82,8 +82,14 @@ impl Ledger {
         )
         .fetch_one(&mut *tx)
         .await?;
-        note(&mut tx, account.as_str(), "signed in", &format!("account {account}"), json!({ "address": address }))
-            .await?;
+        audit_log::append(
+            &mut tx,
+            account.as_str(),
+            "signed in",
+            &format!("account {account}"),
+            json!({ "address": address }),
+        )
+        .await?;
         tx.commit().await?;
         Ok((read_role(&role)?, expires_at.timestamp_millis()))
     }

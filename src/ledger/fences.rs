@@ -1,13 +1,15 @@
-//! Fences: the newest token that anybody has written under, by the lock's name.
+//! Fences: the newest fencing token that a write was made under, by the lock's name.
 
 use sqlx::PgConnection;
 
 use super::LedgerError;
 use crate::domain::ids::FenceToken;
 
-/// Takes the fence in the caller's transaction, before anything is written under the lock: from here to the end of the
-/// transaction nobody else writes under this name, and an older token than the newest seen is refused. The same token may
-/// come again: its holder writes more than once.
+/// Checks a token in the caller's transaction, before anything is written under the lock. Until the end of the
+/// transaction no other one passes this check for the same lock. The same token may pass again.
+///
+/// # Errors
+/// `Overtaken` when a newer token has been seen: another holder has the lock.
 pub async fn check(connection: &mut PgConnection, name: &str, token: FenceToken) -> Result<(), LedgerError> {
     let newest = sqlx::query_scalar!(
         "INSERT INTO fences (name, token) VALUES ($1, $2)

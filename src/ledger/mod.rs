@@ -1,4 +1,4 @@
-//! PostgreSQL: the truth. The only room that names sqlx.
+//! PostgreSQL: what is committed here is true. The only room that names sqlx.
 
 pub mod accounts;
 mod audit_log;
@@ -19,24 +19,24 @@ use sqlx::{ConnectOptions, PgPool};
 use crate::config;
 use crate::domain::ids::FenceToken;
 
-/// What can go wrong in the ledger.
+/// Why the ledger has refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The server could not be asked, or did not answer: whether a commit under way took effect is unknown.
+    /// The server could not be reached, or did not answer: whether a commit took effect is unknown.
     #[error("postgres unreachable: {0}")]
     Unreachable(#[source] sqlx::Error),
-    /// A constraint of the schema refused a change, which had no effect.
+    /// A constraint of the schema refused the change, which had no effect.
     #[error("constraint {0} refused the change")]
     Refused(String),
-    /// Anything else that the server said no to.
+    /// Any other error of the server.
     #[error("postgres: {0}")]
     Failed(#[source] sqlx::Error),
     #[error("migrations: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
-    /// Somebody with a newer fencing token has written: the lock had been lost. The transaction is to be given up.
+    /// Another holder has written under a newer fencing token: the lock was lost. The transaction is to be rolled back.
     #[error("fencing token {0} is older than the newest seen")]
     Overtaken(FenceToken),
-    /// A row that this program cannot have written.
+    /// A row that this version of the program does not write.
     #[error("unreadable row: {0}")]
     Unreadable(&'static str),
 }
@@ -64,7 +64,7 @@ impl From<sqlx::Error> for LedgerError {
 }
 
 impl LedgerError {
-    /// Whether it is the server that is at fault, and not what it was asked to do.
+    /// Whether the server could not be reached, so that any other request would have failed too.
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable(_))
     }
@@ -74,11 +74,11 @@ impl LedgerError {
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Ledger {
-    /// Prepares a pool; connections are made when they are needed.
+    /// Prepares a pool. Connections are opened when they are needed.
     pub fn new(config: &config::Database) -> Result<Self, LedgerError> {
         let options: PgConnectOptions = config.url.parse().map_err(LedgerError::Failed)?;
         let statement_timeout = config.statement_timeout_ms.to_string();
@@ -93,20 +93,23 @@ impl Ledger {
             .max_connections(config.max_connections)
             .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
             .connect_lazy_with(options);
-        // The server gives up on a statement first; beyond, there is no server.
-        let patience = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
-        Ok(Self { pool, patience })
+        // Longer than the server's own limits: after this time there is no server.
+        let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
+        Ok(Self { pool, timeout })
     }
 
-    /// Brings the schema up to date; safe to run at any time, and from several places at once.
+    /// Brings the schema up to date. May run at any time, and in several processes at once.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
         Ok(sqlx::migrate!("./migrations").run(&self.pool).await?)
     }
 
-    /// Waits for a step no longer than a server that is there can take: one that vanished without a word says nothing,
-    /// and its connection would be waited on for ever.
+    /// Waits for a step no longer than a living server can take. Without this, a connection to a server that has vanished
+    /// would be waited on for ever.
+    ///
+    /// # Errors
+    /// `Unreachable` after the time-out, else the step's own.
     pub async fn in_time<T>(&self, step: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
-        let in_time = tokio::time::timeout(self.patience, step).await;
+        let in_time = tokio::time::timeout(self.timeout, step).await;
         in_time.unwrap_or(Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)))
     }
 
@@ -116,7 +119,7 @@ impl Ledger {
         Ok(now.timestamp_millis())
     }
 
-    /// Returns connections and waits for those in use.
+    /// Closes the pool, and waits for the connections in use.
     pub async fn close(&self) {
         self.pool.close().await;
     }

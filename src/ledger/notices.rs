@@ -1,54 +1,46 @@
-//! Telling other processes that there is something to do, by LISTEN and NOTIFY. A lost notice costs time, never work:
-//! whoever listens also looks every now and then.
+//! Notices between processes that there is work to do, by LISTEN and NOTIFY. A lost notice costs time, never work: every
+//! listener also polls.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgListener;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Ledger, LedgerError};
 
-/// What a notice is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a notice is about. Its text is the name of its channel in PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 pub enum Topic {
-    /// Rows were put in the outbox.
+    /// Rows were added to the outbox.
+    #[strum(serialize = "seckill_outbox")]
     Outbox,
-    /// A sale was created or changed, or its Redis is to be filled.
+    /// A sale was created or changed, or is to be refilled.
+    #[strum(serialize = "seckill_catalog")]
     Catalog,
-    /// A policy or an application was changed. PostgreSQL says it by itself (0007).
+    /// A policy or an application was changed. A trigger notifies (migration 0007).
+    #[strum(serialize = "seckill_policies")]
     Policies,
-    /// Something was put into an outflow, or one was made, resumed or changed. PostgreSQL says it by itself (0008).
+    /// An item was put into an outflow, or an outflow was created, resumed or changed. A trigger notifies (migration 0008).
+    #[strum(serialize = "seckill_outflow")]
     Outflow,
     /// Orders have changed their status.
+    #[strum(serialize = "seckill_orders")]
     Orders,
 }
 
-impl Topic {
-    const ALL: [Self; 5] = [Self::Outbox, Self::Catalog, Self::Policies, Self::Outflow, Self::Orders];
-
-    const fn channel(self) -> &'static str {
-        match self {
-            Self::Outbox => "seckill_outbox",
-            Self::Catalog => "seckill_catalog",
-            Self::Policies => "seckill_policies",
-            Self::Outflow => "seckill_outflow",
-            Self::Orders => "seckill_orders",
-        }
-    }
-}
-
 impl Ledger {
-    /// Tells everyone who listens.
+    /// Notifies every listener.
     pub async fn notify(&self, topic: Topic) -> Result<(), LedgerError> {
-        sqlx::query!("SELECT pg_notify($1, '')", topic.channel()).execute(&self.pool).await?;
+        sqlx::query!("SELECT pg_notify($1, '')", <&str>::from(topic)).execute(&self.pool).await?;
         Ok(())
     }
 }
 
-/// Rings the bells of the outbox and of orders from its own task, so that nobody waits for it; many rings while one is
-/// under way are one ring.
+/// Sends notices from a task of its own, so that no caller waits for PostgreSQL. Changes that come while a notice is
+/// being sent share the next one.
 #[derive(Clone, Default)]
 pub struct Notifier {
     outbox: Arc<Notify>,
@@ -56,34 +48,35 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Rows were put in the outbox.
+    /// Notifies that rows were added to the outbox.
     pub fn outbox_changed(&self) {
         self.outbox.notify_one();
     }
 
-    /// Orders have changed their status. To be called after the commit: buyers who follow them, and the shop, hear of
-    /// it at once, and not by the next poll.
+    /// Notifies that orders have changed their status. To be called after the commit: buyers who follow these orders, and
+    /// the webhook's receiver, learn it at once and not by the next poll.
     pub fn orders_changed(&self) {
         self.orders.notify_one();
     }
 
-    /// Carries rings to PostgreSQL until cancelled.
-    pub async fn carry(self, ledger: Ledger, stop: CancellationToken) {
-        let pressed = || async {
+    /// Sends notices to PostgreSQL until cancelled.
+    pub async fn run(self, ledger: Ledger, stop: CancellationToken) {
+        let changed = || async {
             tokio::select! {
                 () = self.outbox.notified() => Topic::Outbox,
                 () = self.orders.notified() => Topic::Orders,
             }
         };
-        while let Some(topic) = stop.run_until_cancelled(pressed()).await {
+        while let Some(topic) = stop.run_until_cancelled(changed()).await {
             if let Err(error) = ledger.notify(topic).await {
-                tracing::debug!(%error, "doorbell not heard; the poll will do");
+                tracing::debug!(%error, "notice not sent; listeners poll");
             }
         }
     }
 }
 
-/// Wakes those of this process who wait for a topic. A receiver that was busy at the notice finds it afterwards.
+/// Wakes the workers of this process that have subscribed to a topic. A worker that is busy at the notice finds it
+/// afterwards.
 #[derive(Clone, Default)]
 pub struct Listener {
     outbox: watch::Sender<()>,
@@ -94,7 +87,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    fn of(&self, topic: Topic) -> &watch::Sender<()> {
+    fn sender(&self, topic: Topic) -> &watch::Sender<()> {
         match topic {
             Topic::Outbox => &self.outbox,
             Topic::Catalog => &self.catalog,
@@ -104,21 +97,21 @@ impl Listener {
         }
     }
 
-    /// Wakes them without a notice.
+    /// Wakes the topic's subscribers without a notice.
     pub fn wake(&self, topic: Topic) {
-        self.of(topic).send_replace(());
+        self.sender(topic).send_replace(());
     }
 
     pub fn subscribe(&self, topic: Topic) -> watch::Receiver<()> {
-        self.of(topic).subscribe()
+        self.sender(topic).subscribe()
     }
 
-    /// Listens until cancelled; connects again by itself.
+    /// Listens until cancelled. Reconnects after a failure.
     pub async fn listen(self, ledger: Ledger, stop: CancellationToken) {
         let listen = async {
             loop {
                 if let Err(error) = self.listen_once(&ledger).await {
-                    tracing::warn!(%error, "not listening for notices; polls will do until then");
+                    tracing::warn!(%error, "not listening for notices; workers poll until then");
                 }
                 tokio::time::sleep(Duration::from_millis(rand::random_range(500..1500))).await;
             }
@@ -128,14 +121,14 @@ impl Listener {
 
     async fn listen_once(&self, ledger: &Ledger) -> Result<(), LedgerError> {
         let mut listener = PgListener::connect_with(&ledger.pool).await?;
-        // The pool belongs to others: a closing pool must not wait for a listener that never returns.
+        // A closing pool waits for its connections, and this one is never returned.
         listener.ignore_pool_close_event(true);
-        listener.listen_all(Topic::ALL.map(Topic::channel)).await?;
-        // Whatever was said while nobody listened: look once now.
-        Topic::ALL.into_iter().for_each(|topic| self.wake(topic));
+        listener.listen_all(Topic::VARIANTS.iter().map(<&str>::from)).await?;
+        // Notices that were sent while no connection listened are lost: every subscriber polls once now.
+        Topic::VARIANTS.iter().for_each(|topic| self.wake(*topic));
         loop {
             let notice = listener.recv().await?;
-            if let Some(topic) = Topic::ALL.into_iter().find(|t| t.channel() == notice.channel()) {
+            if let Ok(topic) = notice.channel().parse() {
                 self.wake(topic);
             }
         }

@@ -1,17 +1,21 @@
-//! The outbox: taking rows to carry out, and saying what came of it.
+//! The outbox: work that a transaction has left to be done after its commit. Workers claim rows, carry them out, and
+//! settle them.
+
+mod parked;
 
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::audit_log::note;
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::message::OutboxKind;
+use crate::domain::order::HoldRelease;
+use crate::domain::payment::PaymentId;
+pub use parked::ParkedRow;
 use seckill_webhook::backoff_ms;
 
-/// When and how often to try again what failed.
+/// How often, and after how long, a failed row is tried again.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryTerms {
     pub max_attempts: u32,
@@ -19,53 +23,69 @@ pub struct RetryTerms {
     pub backoff_max_ms: u64,
 }
 
-/// A row to be carried out.
+/// A claimed row, and what it asks for.
 #[derive(Debug, Clone)]
-pub struct OutboxRow {
+pub struct OutboxRow<T> {
     pub id: i64,
-    pub kind: OutboxKind,
-    pub order: OrderId,
     pub sale: SaleId,
     pub shard: Shard,
-    pub units: i64,
-    /// What is left until `due_at`, by PostgreSQL's clock.
-    pub remaining_ms: i64,
-    pub due_at_ms: i64,
-    pub returns_units: bool,
     pub attempts: u32,
+    pub task: T,
 }
 
-/// Rows of the outbox, locked: nobody else takes them until they are settled, or the connection is lost.
-pub struct ClaimedBatch {
+/// A message that is to be published.
+#[derive(Debug, Clone)]
+pub enum BrokerMessage {
+    OrderPlaced {
+        order: OrderId,
+    },
+    OrderExpire {
+        order: OrderId,
+        due_at_ms: i64,
+        /// The time until `due_at_ms`, by PostgreSQL's clock.
+        remaining_ms: i64,
+    },
+    PaymentRequested {
+        payment: PaymentId,
+    },
+}
+
+impl BrokerMessage {
+    /// The row's kind, and the id of the order or payment that the message is about.
+    pub fn key(&self) -> (OutboxKind, Uuid) {
+        match self {
+            Self::OrderPlaced { order } => (OutboxKind::OrderPlaced, order.0),
+            Self::OrderExpire { order, .. } => (OutboxKind::OrderExpire, order.0),
+            Self::PaymentRequested { payment } => (OutboxKind::PaymentRequested, payment.0),
+        }
+    }
+}
+
+/// Units that are to go on sale in Redis.
+#[derive(Debug, Clone)]
+pub enum UnitRelease {
+    Hold(HoldRelease),
+    Wave { wave: WaveId, units: i64 },
+}
+
+/// Rows of the outbox, locked until they are settled or the connection is lost.
+pub struct ClaimedBatch<T> {
     tx: Transaction<'static, Postgres>,
-    pub rows: Vec<OutboxRow>,
+    pub rows: Vec<OutboxRow<T>>,
 }
 
-/// What the broker made of a claim's rows, by row id.
+/// What became of a claim's messages at the broker, by row id.
 #[derive(Debug, Default)]
 pub struct PublishOutcome {
     pub sent: Vec<i64>,
     pub failed: Vec<(i64, String)>,
-    /// The broker had no room: not the message's fault.
+    /// The broker had no room, which is no fault of the message.
     pub postponed: Vec<i64>,
 }
 
-/// A parked row, for people.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct ParkedRow {
-    pub id: i64,
-    pub kind: String,
-    pub order_id: Uuid,
-    pub sale_id: i64,
-    pub user_id: String,
-    pub attempts: i32,
-    pub last_error: Option<String>,
-    pub created_at: DateTime<Utc>,
-}
-
 impl Ledger {
-    /// Takes messages for the broker whose time has come, oldest first, passing over those that others hold.
-    pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch, LedgerError> {
+    /// Claims messages that are due, oldest first. Rows that other workers have claimed are skipped.
+    pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query_as!(
             ClaimedRow,
@@ -79,11 +99,14 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        ClaimedBatch::of(tx, rows)
+        ClaimedBatch::new(tx, rows, |task| match task {
+            Task::Publish(message) => Some(message),
+            Task::Release(_) => None,
+        })
     }
 
-    /// Takes releases of units to Redis, likewise.
-    pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch, LedgerError> {
+    /// Claims releases of units that are due, likewise.
+    pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch<UnitRelease>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query_as!(
             ClaimedRow,
@@ -96,11 +119,14 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        ClaimedBatch::of(tx, rows)
+        ClaimedBatch::new(tx, rows, |task| match task {
+            Task::Release(release) => Some(release),
+            Task::Publish(_) => None,
+        })
     }
 
-    /// Counts a failed attempt at processing a message: it is sent again later, or parked at the cap. Says whether it
-    /// was parked.
+    /// Counts a failed attempt at processing a message: the message is sent again later, or parked after
+    /// `max_attempts`. Returns whether it was parked.
     pub async fn fail_message(
         &self,
         kind: OutboxKind,
@@ -118,13 +144,13 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else { return Ok(false) };
-        let parked = fail(&mut tx, row.id, row.attempts.unsigned_abs(), error, terms).await?;
+        let parked = count_failure(&mut tx, row.id, row.attempts.unsigned_abs(), error, terms).await?;
         tx.commit().await?;
         Ok(parked)
     }
 
-    /// Purchases and payments that were sent and not processed for too long, and expiries that are overdue, are to be sent
-    /// again. At most `limit` of each.
+    /// Makes messages pending again, at most `limit` of each kind: purchases and payments that were sent but not
+    /// processed for `after_ms`, and expiries that are overdue by as much. Returns the number of the kind with most.
     pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
         let after_ms = after_ms.cast_signed();
         let purchases = sqlx::query!(
@@ -148,7 +174,7 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        // Payments wait in their queue for slots, which may take a while: a message of each is enough.
+        // Payments may wait in their queue for slots for long, and one message of each is enough.
         let payments = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'payment_requested'
@@ -159,7 +185,7 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        // And one that was taken back, by somebody who died before he could bring it again, has none.
+        // A payment that was taken back, by a process that died before its message was pending again, has no message.
         let forgotten = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now(), processed_at = NULL
              WHERE id IN (SELECT b.id FROM payments p JOIN outbox b ON b.order_id = p.id AND b.kind = 'payment_requested'
@@ -171,11 +197,11 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        let all = [purchases, expiries, payments, forgotten].map(|done| done.rows_affected());
-        Ok(all.into_iter().max().unwrap_or(0))
+        let rows = [purchases, expiries, payments, forgotten].map(|done| done.rows_affected());
+        Ok(rows.into_iter().max().unwrap_or(0))
     }
 
-    /// Releases for sales that are no longer kept in Redis have nothing left to do.
+    /// Settles the releases of sales that Redis no longer keeps: nothing is left to be released.
     pub async fn retire_releases(&self, retire_after_ms: u64) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "UPDATE outbox o SET status = 'processed', processed_at = now() FROM sales s
@@ -186,47 +212,6 @@ impl Ledger {
         .execute(&self.pool)
         .await?;
         Ok(done.rows_affected())
-    }
-
-    /// Parked rows, oldest first; what the shop has not heard of orders among them.
-    pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
-        Ok(sqlx::query_as!(
-            ParkedRow,
-            r#"SELECT id AS "id!", kind AS "kind!", order_id AS "order_id!", sale_id AS "sale_id!", user_id AS "user_id!",
-                      attempts AS "attempts!", last_error, created_at AS "created_at!"
-               FROM (SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at FROM outbox
-                     WHERE status = 'parked'
-                     UNION ALL
-                     SELECT e.id, 'order_event', order_id, sale_id, user_id, attempts, last_error, e.created_at
-                     FROM order_events e JOIN orders o ON o.id = e.order_id WHERE e.status = 'parked') AS parked
-               ORDER BY id LIMIT $1"#,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
-
-    /// Makes parked rows pending again, all of them or those named; says how many there were.
-    pub async fn unpark(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!(
-            "UPDATE outbox SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
-        let events = sqlx::query!(
-            "UPDATE order_events SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
-        let rows = done.rows_affected() + events.rows_affected();
-        note(&mut tx, actor, "outbox retry", "outbox", json!({ "rows": rows })).await?;
-        tx.commit().await?;
-        Ok(rows)
     }
 }
 
@@ -243,27 +228,59 @@ struct ClaimedRow {
     remaining_ms: i64,
 }
 
-impl ClaimedBatch {
-    fn of(tx: Transaction<'static, Postgres>, rows: Vec<ClaimedRow>) -> Result<Self, LedgerError> {
+/// What a row asks for, by the worker that carries it out.
+enum Task {
+    Publish(BrokerMessage),
+    Release(UnitRelease),
+}
+
+impl ClaimedRow {
+    fn task(&self) -> Result<Task, LedgerError> {
+        let kind = self.kind.parse().map_err(|_| LedgerError::Unreadable("outbox.kind"))?;
+        let order = OrderId(self.order_id);
+        Ok(match kind {
+            OutboxKind::OrderPlaced => Task::Publish(BrokerMessage::OrderPlaced { order }),
+            OutboxKind::OrderExpire => {
+                let due_at = self.due_at.ok_or(LedgerError::Unreadable("outbox.due_at"))?;
+                let (due_at_ms, remaining_ms) = (due_at.timestamp_millis(), self.remaining_ms);
+                Task::Publish(BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms })
+            }
+            OutboxKind::PaymentRequested => {
+                Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id) })
+            }
+            OutboxKind::HoldRelease => {
+                let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
+                Task::Release(UnitRelease::Hold(HoldRelease { order, returns_units }))
+            }
+            OutboxKind::WaveRelease => {
+                Task::Release(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() })
+            }
+        })
+    }
+}
+
+impl<T> ClaimedBatch<T> {
+    fn new(
+        tx: Transaction<'static, Postgres>,
+        rows: Vec<ClaimedRow>,
+        select: impl Fn(Task) -> Option<T>,
+    ) -> Result<Self, LedgerError> {
         let row = |row: ClaimedRow| {
             Ok(OutboxRow {
                 id: row.id,
-                kind: OutboxKind::parse(&row.kind).ok_or(LedgerError::Unreadable("outbox.kind"))?,
-                order: OrderId(row.order_id),
                 sale: SaleId::from_db(row.sale_id),
                 shard: Shard(row.shard),
-                units: row.quantity.into(),
-                remaining_ms: row.remaining_ms,
-                due_at_ms: row.due_at.map_or(0, |due| due.timestamp_millis()),
-                returns_units: row.returns_units.unwrap_or_default(),
                 attempts: row.attempts.unsigned_abs(),
+                task: select(row.task()?).ok_or(LedgerError::Unreadable("outbox.kind"))?,
             })
         };
         Ok(Self { tx, rows: rows.into_iter().map(row).collect::<Result<_, LedgerError>>()? })
     }
+}
 
-    /// Marks rows as confirmed by the broker, counts the failures of others, postpones those that found no room, and
-    /// lets all of them go.
+impl ClaimedBatch<BrokerMessage> {
+    /// Marks what the broker has confirmed as sent, counts the failures, postpones what found no room, and unlocks all
+    /// rows.
     pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
         let PublishOutcome { sent, failed, postponed } = outcome;
         sqlx::query!(
@@ -274,14 +291,16 @@ impl ClaimedBatch {
         .await?;
         for (id, error) in failed {
             let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-            fail(&mut self.tx, *id, attempts, error, terms).await?;
+            count_failure(&mut self.tx, *id, attempts, error, terms).await?;
         }
         postpone(&mut self.tx, postponed).await?;
         Ok(self.tx.commit().await?)
     }
+}
 
-    /// Marks releases as carried out, provided that each sale's epoch is still the one that Redis answered under
-    /// (rule 9). What is not marked stays pending, and is carried out again; what was refused waits a little.
+impl ClaimedBatch<UnitRelease> {
+    /// Marks releases as processed where the sale's epoch is still the one that Redis answered under (rule 9). The
+    /// others stay pending and are carried out again; those that were refused are postponed.
     pub async fn settle_released(mut self, released: &[(i64, Epoch)], refused: &[i64]) -> Result<(), LedgerError> {
         let (ids, epochs): (Vec<i64>, Vec<i64>) = released.iter().map(|(id, epoch)| (*id, epoch.0)).unzip();
         sqlx::query!(
@@ -298,7 +317,7 @@ impl ClaimedBatch {
     }
 }
 
-/// Lets others go first, for what could not be tried: no attempt is counted.
+/// Postpones rows that could not be tried. No attempt is counted.
 async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64]) -> Result<(), LedgerError> {
     if !ids.is_empty() {
         sqlx::query!("UPDATE outbox SET next_attempt_at = now() + interval '500 ms' WHERE id = ANY($1)", ids)
@@ -308,8 +327,9 @@ async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64]) -> Resul
     Ok(())
 }
 
-/// Counts a failure of a locked row: it waits for its next turn, or is parked at the cap. Says whether it was parked.
-async fn fail(
+/// Counts a failure of a locked row, which is tried again after a backoff, or parked after `max_attempts`. Returns
+/// whether the row was parked.
+async fn count_failure(
     tx: &mut Transaction<'static, Postgres>,
     id: i64,
     attempts: u32,
@@ -333,7 +353,42 @@ async fn fail(
     Ok(parked)
 }
 
-/// Error texts end up before people's eyes and in logs: one line, bounded.
+/// An error's text as one bounded line, for logs and for people.
 pub(super) fn one_line(error: &str) -> String {
     error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use strum::VariantArray;
+
+    use super::*;
+
+    /// The statements name the kinds that they claim, because the partial indexes do.
+    #[test]
+    fn every_kind_is_claimed_by_the_statement_of_its_worker() {
+        let claimed = |task: fn(&Task) -> bool| {
+            let row = |kind: &OutboxKind| ClaimedRow {
+                id: 1,
+                kind: kind.to_string(),
+                order_id: Uuid::nil(),
+                sale_id: 1,
+                shard: 0,
+                quantity: 1,
+                due_at: Some(DateTime::UNIX_EPOCH),
+                returns_units: Some(true),
+                attempts: 0,
+                remaining_ms: 0,
+            };
+            let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
+            let names: Vec<String> = kinds.map(|kind| format!("'{kind}'")).collect();
+            format!("status = 'pending' AND kind IN ({})", names.join(", "))
+        };
+        let source = include_str!("outbox.rs").split_whitespace().collect::<Vec<_>>().join(" ");
+        for statement in
+            [claimed(|task| matches!(task, Task::Publish(_))), claimed(|task| matches!(task, Task::Release(_)))]
+        {
+            assert!(source.contains(&statement), "{statement}");
+        }
+    }
 }

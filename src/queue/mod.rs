@@ -1,4 +1,4 @@
-//! RabbitMQ: the conveyor. The only room that names lapin.
+//! RabbitMQ: publishing and consuming messages. The only room that names lapin.
 
 mod consumer;
 mod publisher;
@@ -16,7 +16,7 @@ pub use publisher::{Outgoing, Publisher, Receipt};
 use topology::Topology;
 pub use topology::{Destination, Source};
 
-/// What can go wrong with the broker.
+/// Why the broker did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     #[error("rabbitmq: {0}")]
@@ -27,7 +27,14 @@ pub enum QueueError {
     Closed,
 }
 
-/// How to reach the broker, and what stands there.
+/// The state of the dead-letter queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadLetters {
+    pub messages: u32,
+    pub max: u32,
+}
+
+/// The broker's address, and the names of its queues.
 #[derive(Clone)]
 pub struct Broker {
     config: config::Amqp,
@@ -40,8 +47,8 @@ impl Broker {
         Self { config: config.clone(), topology }
     }
 
-    /// A new connection with a channel on it, on which everything we need is declared. lapin does not reconnect: who
-    /// loses a link asks for another, with a pause between.
+    /// Opens a connection and a channel, and declares all queues. lapin does not reconnect: after a lost link, the caller
+    /// pauses and opens another.
     async fn link(&self, name: &'static str) -> Result<Link, QueueError> {
         let connect = async {
             let name =
@@ -51,18 +58,18 @@ impl Broker {
             let channel = connection.create_channel().await?;
             Ok(Link { channel, connection })
         };
-        let patience = Duration::from_millis(self.config.connect_timeout_ms);
-        tokio::time::timeout(patience, connect).await.map_err(|_| QueueError::TimedOut)?
+        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
+        tokio::time::timeout(timeout, connect).await.map_err(|_| QueueError::TimedOut)?
     }
 
-    /// Throws away everything that stands under this prefix: for tests, which each have their own.
+    /// Deletes every queue under this prefix: for tests, each of which has a prefix of its own.
     pub async fn demolish(&self) -> Result<(), QueueError> {
         let link = self.link("demolish").await?;
         self.topology.delete(&link.channel).await
     }
 }
 
-/// A channel, and the connection that it lives on.
+/// A channel and its connection.
 struct Link {
     channel: lapin::Channel,
     connection: Connection,

@@ -1,4 +1,4 @@
-//! Publishing with confirms: many in flight, each accounted for.
+//! Publishing with confirms: many messages in flight, and a receipt for each.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use lapin::{BasicProperties, Confirmation};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::{Broker, Destination, Link, QueueError};
+use super::{Broker, DeadLetters, Destination, Link, QueueError};
 
-/// A message on its way out.
+/// A message to be published.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
     pub to: Destination,
-    /// The same whenever this message is sent again.
+    /// The same each time that this message is sent.
     pub id: Uuid,
     pub body: Vec<u8>,
 }
 
-/// What the broker made of a message.
+/// What became of a message at the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receipt {
-    /// On the disks of a majority.
+    /// The message is on the disks of a majority of the nodes.
     Confirmed,
-    /// No queue to put it in. The broker returns such a message, and confirms it all the same.
+    /// No queue accepts the message. The broker returns it, and confirms it nevertheless.
     Unroutable,
     /// The queue is full, or could not store it.
     NoRoom,
 }
 
-/// Publishes over a link that is made when it is needed, and made anew after it has failed.
+/// Publishes over a link that is opened when it is needed, and again after it has failed.
 pub struct Publisher {
     broker: Broker,
     link: Mutex<Option<Link>>,
@@ -41,44 +41,46 @@ impl Publisher {
         Self { broker, link: Mutex::default() }
     }
 
-    /// Makes sure that there is a link.
+    /// Opens a link, unless one is open.
     pub async fn connect(&self) -> Result<(), QueueError> {
         let mut link = self.link.lock().await;
         if link.as_ref().is_none_or(|link| !link.channel.status().connected()) {
             *link = None;
-            let fresh = self.broker.link("publisher").await?;
-            fresh.channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
-            *link = Some(fresh);
+            let opened = self.broker.link("publisher").await?;
+            opened.channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
+            *link = Some(opened);
         }
         Ok(())
     }
 
-    /// Sends all of them before it waits for any, and gives back a receipt for each, in order. An error means that
-    /// what became of them is unknown: they are to be sent again.
+    /// Sends all messages before it waits for any receipt. Returns a receipt for each, in order.
+    ///
+    /// # Errors
+    /// When the outcome of the messages is unknown: they are to be sent again.
     pub async fn publish(&self, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
         self.connect().await?;
         let mut link = self.link.lock().await;
-        let patience = Duration::from_millis(self.broker.config.confirm_timeout_ms);
+        let timeout = Duration::from_millis(self.broker.config.confirm_timeout_ms);
         let sending = async {
             match link.as_ref() {
                 Some(link) => self.send(link, messages).await,
                 None => Err(QueueError::Closed),
             }
         };
-        let receipts = tokio::time::timeout(patience, sending).await.unwrap_or(Err(QueueError::TimedOut));
-        let all_well = receipts.as_ref().is_ok_and(|receipts| !receipts.contains(&Receipt::Unroutable));
-        if !all_well {
-            *link = None; // the next link declares anew what may have been deleted
+        let receipts = tokio::time::timeout(timeout, sending).await.unwrap_or(Err(QueueError::TimedOut));
+        let routed = receipts.as_ref().is_ok_and(|receipts| !receipts.contains(&Receipt::Unroutable));
+        if !routed {
+            *link = None; // the next link declares the queues that may have been deleted
         }
         receipts
     }
 
-    /// How many messages lie in the dead-letter queue, and how many it may hold; `None` when it is not there.
-    pub async fn dead_letters(&self) -> Result<Option<(u32, u32)>, QueueError> {
+    /// The state of the dead-letter queue; `None` when it does not exist.
+    pub async fn dead_letters(&self) -> Result<Option<DeadLetters>, QueueError> {
         self.connect().await?;
         let link = self.link.lock().await;
         let Some(link) = link.as_ref() else { return Err(QueueError::Closed) };
-        // A channel of its own: the broker closes the one that asks for a queue that is not there.
+        // On a channel of its own: the broker closes a channel that asks for a queue that does not exist.
         let channel = link.connection.create_channel().await?;
         Ok(self.broker.topology.dead_letters(&channel).await)
     }

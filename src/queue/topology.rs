@@ -1,10 +1,10 @@
-//! Exchanges, queues and bindings. Declaring is idempotent: every link declares all of it.
+//! The exchange, the queues and their bindings. Declaring is idempotent: every link declares all of them.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
 
-use super::QueueError;
+use super::{DeadLetters, QueueError};
 use crate::domain::delay::{LADDER_MS, rung_for};
 
 /// Where a message may be sent.
@@ -39,7 +39,7 @@ impl Source {
     }
 }
 
-/// What could not be processed ends here, for people to look at.
+/// The queue of messages that could not be processed, for people to look at.
 const DEAD: &str = "dead";
 
 /// All names, under a prefix of their own, so that several systems can share a broker.
@@ -79,15 +79,15 @@ impl Topology {
         self.name(&format!("delay-{rung_ms}"))
     }
 
-    /// Declares all of it on channels of its own.
+    /// Declares everything, on channels of its own.
     pub async fn declare(&self, connection: &Connection) -> Result<(), QueueError> {
         let channel = connection.create_channel().await?;
         let exchange = ExchangeDeclareOptions {
             durable: true,      // a restart of the broker loses nothing
-            auto_delete: false, // it stands when nobody is connected
+            auto_delete: false, // it stays when no client is connected
             internal: false,    // we publish to it ourselves
             passive: false,
-            nowait: false, // errors are told here, not later
+            nowait: false, // so that an error is returned here
         };
         channel.exchange_declare(self.exchange(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
         self.queue(connection, self.name(DEAD), self.common()).await?;
@@ -103,8 +103,8 @@ impl Topology {
         Ok(())
     }
 
-    /// What every queue has: copies on a majority of the broker's nodes, a bound, and refusal at the bound, so that
-    /// what does not fit stays in the outbox.
+    /// The arguments of every queue: copies on a majority of the broker's nodes, and a bound on its length. A full queue
+    /// refuses messages, which then stay in the outbox.
     fn common(&self) -> FieldTable {
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
@@ -123,33 +123,33 @@ impl Topology {
         arguments
     }
 
-    /// A queue that stands with other arguments (its bound was another once) serves as well, and is left as it is: the
-    /// broker closes a channel that asks for it otherwise.
+    /// Declares and binds a queue. One that exists with other arguments, such as an earlier bound, is used as it is: the
+    /// broker closes a channel that declares it otherwise.
     async fn queue(&self, connection: &Connection, name: ShortString, arguments: FieldTable) -> Result<(), QueueError> {
         let options = QueueDeclareOptions {
             durable: true,      // quorum queues are
             exclusive: false,   // all instances share it
-            auto_delete: false, // it stands when nobody consumes
+            auto_delete: false, // it stays when it has no consumer
             passive: false,
             nowait: false,
         };
         let mut channel = connection.create_channel().await?;
         if let Err(error) = channel.queue_declare(name.clone(), options, arguments).await {
             channel = connection.create_channel().await?;
-            let there = QueueDeclareOptions { passive: true, ..options };
-            channel.queue_declare(name.clone(), there, FieldTable::default()).await.map_err(|_| error)?;
-            tracing::warn!(queue = %name, "stands with other arguments than the configuration's, and is left so");
+            let existing = QueueDeclareOptions { passive: true, ..options };
+            channel.queue_declare(name.clone(), existing, FieldTable::default()).await.map_err(|_| error)?;
+            tracing::warn!(queue = %name, "queue exists with other arguments than configured; used as it is");
         }
         let (exchange, key) = (self.exchange(), name.clone());
         channel.queue_bind(name, exchange, key, QueueBindOptions { nowait: false }, FieldTable::default()).await?;
         Ok(channel.close(200, "declared".into()).await?)
     }
 
-    /// What lies in the dead-letter queue, and its bound; `None` when it is not there.
-    pub async fn dead_letters(&self, channel: &Channel) -> Option<(u32, u32)> {
-        let there = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let queue = channel.queue_declare(self.name(DEAD), there, FieldTable::default()).await.ok()?;
-        Some((queue.message_count(), self.max_length))
+    /// The state of the dead-letter queue; `None` when it does not exist.
+    pub async fn dead_letters(&self, channel: &Channel) -> Option<DeadLetters> {
+        let existing = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue = channel.queue_declare(self.name(DEAD), existing, FieldTable::default()).await.ok()?;
+        Some(DeadLetters { messages: queue.message_count(), max: self.max_length })
     }
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {

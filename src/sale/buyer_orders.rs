@@ -1,4 +1,4 @@
-//! What buyers ask for beside a purchase: how a sale stands, and their own orders.
+//! What buyers ask for besides a purchase: whether a sale is sold out, and their own orders.
 
 use super::SaleError;
 use super::thread_state::ThreadState;
@@ -6,35 +6,35 @@ use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::orders::read::OrderFilter;
 
-/// Orders that are listed at most.
+/// The most orders in one list.
 const LIST_MAX: i64 = 100;
 
-/// What came of a buyer's wish to cancel.
+/// The answer to a buyer who cancels an order.
 #[derive(Debug)]
 pub enum Cancellation {
     Cancelled(Order),
-    /// No such order, or another's.
+    /// The order does not exist, or belongs to another buyer.
     Unknown,
-    /// It is not an order yet.
+    /// The purchase has no order yet.
     NotReady,
-    /// It has been paid, or has ended.
+    /// The order is paid, or has ended.
     TooLate,
 }
 
 impl ThreadState {
-    /// Whether nothing is left at the moment. A sale whose figures cannot be had is not called sold out: the purchase
-    /// itself will say.
+    /// Whether no unit is for sale at the moment. `false` also when Redis cannot be asked: a purchase will give the
+    /// answer.
     pub async fn is_sold_out(&self, sale: SaleId) -> bool {
-        if let Some(sold_out) = self.sold_out.recall(sale) {
+        if let Some(sold_out) = self.sold_out.find(sale) {
             return sold_out;
         }
         let view = self.gate.sale_view(sale).await.ok().flatten();
         let sold_out = view.is_some_and(|view| view.serving && view.available == Some(0));
-        self.sold_out.note(sale, sold_out);
+        self.sold_out.insert(sale, sold_out);
         sold_out
     }
 
-    /// An order of this buyer's; another's is not told from none.
+    /// An order of this buyer; `None` also when it belongs to another.
     pub async fn order_of(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
         let found = self.ledger.order(order).await?;
         Ok(found.filter(|found| found.user_id == user.as_str()).map(|found| found.order))

@@ -1,5 +1,5 @@
-//! What every serving instance knows of all sales: the terms of those that are sold or were lately, in memory, at most a
-//! notice behind; and a reader for everything else.
+//! What a serving instance knows of sales: the terms of those that Redis keeps, in memory and up to date within a
+//! notice; and a reader for all others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::domain::sale::{Document, Product, Sale};
 use crate::gate::id_filter::IdFilter;
 use crate::ledger::Ledger;
 
-/// The filter is built anew this often, whether anything was heard or not: the net under everything else.
-const REBUILD_EVERY: Duration = Duration::from_secs(300);
+/// Everything is loaded anew this often, also without a change: this bounds the effect of a change that was missed.
+const RELOAD_EVERY: Duration = Duration::from_secs(300);
 
-/// The sales, and this instance's name on the list of those that know them.
+/// The sales in memory, and this instance's entry in the list of those that are alive.
 pub struct Catalog {
     ledger: Ledger,
     instance: Uuid,
@@ -29,13 +29,13 @@ pub struct Catalog {
     live: ArcSwap<HashMap<SaleId, Arc<Sale>>>,
     reader: DocumentReader,
     version: AtomicI64,
-    /// When everything was loaded last; one load at a time.
+    /// When everything was loaded last. The lock admits one load at a time.
     loaded: Mutex<Instant>,
     pub clock: DatabaseClock,
 }
 
 impl Catalog {
-    /// Loads everything there is.
+    /// Loads the whole catalogue.
     pub async fn load(stores: &Stores, retire_after_ms: u64) -> Result<Self, SaleError> {
         let empty = IdFilter::of(&[]).map_err(SaleError::Filter)?;
         let catalog = Self {
@@ -49,16 +49,16 @@ impl Catalog {
             clock: DatabaseClock::set_to(stores.ledger.now_ms().await?),
         };
         catalog.load_all().await?;
-        while catalog.keep_up().await? == Step::More {}
+        while catalog.load_changes().await? == Step::More {}
         Ok(catalog)
     }
 
-    /// The name of this instance among those that serve.
+    /// This instance's id in the list of those that are alive.
     pub fn instance(&self) -> Uuid {
         self.instance
     }
 
-    /// A sale that is sold, or was lately.
+    /// A sale that Redis keeps.
     pub fn live(&self, sale: SaleId) -> Option<Arc<Sale>> {
         self.live.load().get(&sale).cloned()
     }
@@ -69,7 +69,7 @@ impl Catalog {
             metrics::counter!("seckill_reads_total", "level" => "live").increment(1);
             return Ok(Some(live));
         }
-        // On the heap: it is 14 kB long, and every purchase would carry it about, which hardly any needs.
+        // On the heap: the future is 14 kB long, and hardly any purchase needs it.
         let found = Box::pin(self.reader.read(DocId::Sale(sale.get()))).await?;
         Ok(found.and_then(|doc| match &*doc {
             Document::Sale(sale) => Some(Arc::new(sale.clone())),
@@ -77,6 +77,7 @@ impl Catalog {
         }))
     }
 
+    /// A product; `None` when there is no such product.
     pub async fn product(&self, id: i64) -> Result<Option<Product>, SaleError> {
         let found = Box::pin(self.reader.read(DocId::Product(id))).await?;
         Ok(found.and_then(|doc| match &*doc {
@@ -93,19 +94,19 @@ impl Catalog {
         sales
     }
 
-    /// Takes in what has changed, says so to those who wait for it, and hears PostgreSQL's time.
-    pub async fn keep_up(&self) -> Result<Step, SaleError> {
-        self.ledger.in_time(async { Ok(self.catch_up().await) }).await?
+    /// Loads what has changed, records in PostgreSQL that this instance has it, and sets the clock.
+    pub async fn load_changes(&self) -> Result<Step, SaleError> {
+        self.ledger.in_time(async { Ok(self.load_changes_once().await) }).await?
     }
 
-    async fn catch_up(&self) -> Result<Step, SaleError> {
+    async fn load_changes_once(&self) -> Result<Step, SaleError> {
         let version = self.version.load(Ordering::Relaxed);
         match self.ledger.changes_since(version, self.retire_after_ms).await? {
             None => self.load_all().await?,
             Some(changes) => {
-                let overdue = self.loaded.lock().await.elapsed() > REBUILD_EVERY;
-                if changes.removed || overdue || self.reader.wants_new_filter() {
-                    // A filter forgets nothing: what was removed is gone only from a new one.
+                let overdue = self.loaded.lock().await.elapsed() > RELOAD_EVERY;
+                if changes.removed || overdue || self.reader.filter_is_full() {
+                    // No id can be taken out of a Bloom filter: a removal needs a new one.
                     self.load_all().await?;
                 } else if !changes.live.is_empty() {
                     let mut live = HashMap::clone(&self.live.load());
@@ -113,15 +114,15 @@ impl Catalog {
                     self.live.store(Arc::new(live));
                 }
                 for (id, version) in changes.documents {
-                    self.reader.heard(id, version, !changes.removed).await;
+                    self.reader.document_changed(id, version, !changes.removed).await;
                 }
                 self.version.fetch_max(changes.version, Ordering::Relaxed);
             }
         }
         let version = self.version.load(Ordering::Relaxed);
-        let (now_ms, newest) = self.ledger.beat(self.instance, version).await?;
-        self.clock.hear(now_ms);
-        Ok(if newest > version { Step::More } else { Step::Idle })
+        let answer = self.ledger.send_heartbeat(self.instance, version).await?;
+        self.clock.set(answer.now_ms);
+        Ok(if answer.catalog_version > version { Step::More } else { Step::Idle })
     }
 
     async fn load_all(&self) -> Result<(), SaleError> {
@@ -134,7 +135,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Says goodbye, so that nobody waits for this instance.
+    /// Removes this instance from the list of those that are alive, so that no change waits for it.
     pub async fn leave(&self) -> Result<(), SaleError> {
         Ok(self.ledger.leave(self.instance).await?)
     }

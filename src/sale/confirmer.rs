@@ -6,14 +6,14 @@ use crate::die_at;
 use crate::domain::ids::{OrderId, SaleId, Shard};
 use crate::gate::Gate;
 
-/// Takes committed orders off Redis's unconfirmed list, at leisure (rule 5).
+/// Queues committed orders for the task that takes them off Redis's unconfirmed list.
 #[derive(Clone)]
 pub struct Confirmer {
     queue: mpsc::Sender<(SaleId, Shard, OrderId)>,
 }
 
 impl Confirmer {
-    /// Orders that wait to be confirmed; beyond, the reconciler does it.
+    /// Orders that wait to be confirmed. The reconciler confirms what does not fit.
     const QUEUE_MAX: usize = 100_000;
     const BATCH_MAX: usize = 1000;
 
@@ -30,7 +30,7 @@ impl Confirmer {
                     if let Some((sale, shard, _)) = group.first()
                         && let Err(error) = gate.confirm(*sale, *shard, &ids).await
                     {
-                        tracing::debug!(%sale, %error, "not confirmed; the reconciler will");
+                        tracing::debug!(%sale, %error, "not confirmed; left to the reconciler");
                     }
                 }
                 batch.clear();

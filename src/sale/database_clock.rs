@@ -1,9 +1,9 @@
-//! The database's time, kept by a process: its own wall clock is never asked, only how long ago it heard.
+//! The database's time, as a process keeps it. The process's own wall clock is never read.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-/// PostgreSQL's clock as last heard, carried on by the monotonic clock.
+/// PostgreSQL's clock as it was read last, carried on by the monotonic clock.
 #[derive(Debug)]
 pub struct DatabaseClock {
     started: Instant,
@@ -12,16 +12,17 @@ pub struct DatabaseClock {
 }
 
 impl DatabaseClock {
-    /// A clock that was told the time just now.
+    /// A clock that PostgreSQL's time has just been read for.
     pub fn set_to(now_ms: i64) -> Self {
         Self { started: Instant::now(), base_ms: AtomicI64::new(now_ms) }
     }
 
-    /// Takes in what PostgreSQL says now.
-    pub fn hear(&self, now_ms: i64) {
+    /// Sets the clock to the time that PostgreSQL has now.
+    pub fn set(&self, now_ms: i64) {
         self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
     }
 
+    /// Milliseconds since the epoch.
     pub fn now_ms(&self) -> i64 {
         self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
     }

@@ -1,5 +1,5 @@
-//! Reading sales and products: Bloom filter, this process's memory, Redis, and only then PostgreSQL, one loader in the
-//! whole cluster at a time.
+//! Reading sales and products: from the Bloom filter of known ids, this process's cache, Redis, and last PostgreSQL, with
+//! one loader in the whole cluster at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,68 +15,68 @@ use crate::gate::document_cache::CachedDocument;
 use crate::gate::id_filter::IdFilter;
 use crate::ledger::Ledger;
 
-/// Documents kept in memory, and for how long; a change is heard of long before.
-const NEAR_MAX: u64 = 100_000;
-const NEAR_FOR: Duration = Duration::from_secs(30);
-/// How long somebody may look for one document in PostgreSQL before another may.
+/// Documents in this process's cache, and how long each is kept at most: a change removes it at once.
+const LOCAL_MAX: u64 = 100_000;
+const LOCAL_FOR: Duration = Duration::from_secs(30);
+/// The lease of the lock for loading a document from PostgreSQL: after the holder's death another instance may load it.
 const LOADER_LEASE: Duration = Duration::from_secs(2);
 
-/// A document as it was at a version of the catalogue, or the word that there is none.
+/// A document at a version of the catalogue; `None` when it did not exist.
 #[derive(Clone)]
-struct Near {
+struct Versioned {
     as_of: i64,
     doc: Option<Arc<Document>>,
 }
 
-/// Reads documents, and remembers them.
+/// Reads documents, and caches them.
 pub struct DocumentReader {
     ledger: Ledger,
     gate: Gate,
     filter: ArcSwap<IdFilter>,
-    near: Cache<DocId, Near>,
-    /// Up to which version each document is known to have changed: what Redis has from before is stale.
+    local: Cache<DocId, Versioned>,
+    /// The version of each document's last known change: a copy of an older version is stale.
     changed: Cache<DocId, i64>,
 }
 
 impl DocumentReader {
     pub fn new(ledger: Ledger, gate: Gate, filter: IdFilter) -> Self {
-        let near = Cache::builder().max_capacity(NEAR_MAX).time_to_live(NEAR_FOR).build();
+        let local = Cache::builder().max_capacity(LOCAL_MAX).time_to_live(LOCAL_FOR).build();
         // Longer than a document lives in Redis.
-        let changed = Cache::builder().max_capacity(NEAR_MAX).time_to_live(Duration::from_secs(600)).build();
-        Self { ledger, gate, filter: ArcSwap::from_pointee(filter), near, changed }
+        let changed = Cache::builder().max_capacity(LOCAL_MAX).time_to_live(Duration::from_secs(600)).build();
+        Self { ledger, gate, filter: ArcSwap::from_pointee(filter), local, changed }
     }
 
-    /// The document; `None` when there is no such thing.
+    /// The document; `None` when it does not exist.
     pub async fn read(&self, id: DocId) -> Result<Option<Arc<Document>>, SaleError> {
         if !self.filter.load().may_contain(id) {
             hit("filter");
             return Ok(None);
         }
         let changed_at = self.changed.get(&id).await.unwrap_or(0);
-        if let Some(near) = self.near.get(&id).await {
-            if near.as_of >= changed_at {
+        if let Some(local) = self.local.get(&id).await {
+            if local.as_of >= changed_at {
                 hit("near");
-                return Ok(near.doc);
+                return Ok(local.doc);
             }
-            // It was on its way here when the change was heard of.
-            self.near.invalidate(&id).await;
+            // It was being loaded when the change arrived.
+            self.local.invalidate(&id).await;
         }
-        // Whoever asks for the same meanwhile waits for this answer.
-        let found = self.near.try_get_with(id, self.fetch(id, changed_at)).await;
-        found.map(|near| near.doc).map_err(|error: Arc<SaleError>| {
+        // Other readers of the same document wait for this one's answer.
+        let found = self.local.try_get_with(id, self.fetch(id, changed_at)).await;
+        found.map(|found| found.doc).map_err(|error: Arc<SaleError>| {
             tracing::warn!(%id, %error, "document not read");
             SaleError::Busy("reading")
         })
     }
 
-    async fn fetch(&self, id: DocId, changed_at: i64) -> Result<Near, SaleError> {
-        if let Some(found) = self.far(id, changed_at).await? {
+    async fn fetch(&self, id: DocId, changed_at: i64) -> Result<Versioned, SaleError> {
+        if let Some(found) = self.read_redis(id, changed_at).await? {
             hit("redis");
             return Ok(found);
         }
         let lock = self.gate.lock(&format!("load:{id}"), LOADER_LEASE).await?;
-        // A second look: the lock's last holder may have brought it, whether we hold the lock now or gave up.
-        let found = match self.far(id, changed_at).await? {
+        // Once more: the lock's last holder may have cached it, whether this instance has the lock now or not.
+        let found = match self.read_redis(id, changed_at).await? {
             Some(found) => {
                 hit("redis");
                 Ok(found)
@@ -87,39 +87,39 @@ impl DocumentReader {
         if let Some(lock) = lock
             && let Err(error) = lock.release().await
         {
-            tracing::debug!(%id, %error, "loader's lock left to its lease");
+            tracing::debug!(%id, %error, "loader's lock not released; its lease ends by itself");
         }
         found
     }
 
-    /// What Redis has, unless it is known to be stale, or is no document.
-    async fn far(&self, id: DocId, changed_at: i64) -> Result<Option<Near>, SaleError> {
+    /// The copy in Redis, unless it is stale or cannot be read.
+    async fn read_redis(&self, id: DocId, changed_at: i64) -> Result<Option<Versioned>, SaleError> {
         let Some(cached) = self.gate.cached(id).await?.filter(|cached| cached.as_of >= changed_at) else {
             return Ok(None);
         };
         let as_of = cached.as_of;
         Ok(match cached.text.map(|text| serde_json::from_str(&text)) {
-            None => Some(Near { as_of, doc: None }),
-            Some(Ok(doc)) => Some(Near { as_of, doc: Some(Arc::new(doc)) }),
+            None => Some(Versioned { as_of, doc: None }),
+            Some(Ok(doc)) => Some(Versioned { as_of, doc: Some(Arc::new(doc)) }),
             Some(Err(_)) => None,
         })
     }
 
-    async fn load(&self, id: DocId) -> Result<Near, SaleError> {
+    async fn load(&self, id: DocId) -> Result<Versioned, SaleError> {
         hit("ledger");
         let (doc, as_of) = self.ledger.in_time(self.ledger.document(id)).await?;
         self.gate
             .cache(id, &CachedDocument { as_of, text: doc.as_ref().and_then(|doc| serde_json::to_string(doc).ok()) })
             .await?;
-        Ok(Near { as_of, doc: doc.map(Arc::new) })
+        Ok(Versioned { as_of, doc: doc.map(Arc::new) })
     }
 
-    /// A document changed, or came to be, or went, at this version of the catalogue. What came to be is let through,
-    /// unless the filter has just been built from all that there is.
-    pub async fn heard(&self, id: DocId, version: i64, let_through: bool) {
+    /// Drops cached copies of a document that was created, changed or removed at this version of the catalogue.
+    /// `add_to_filter` adds its id to the filter, unless it is there.
+    pub async fn document_changed(&self, id: DocId, version: i64, add_to_filter: bool) {
         self.changed.insert(id, version).await;
-        self.near.invalidate(&id).await;
-        if let_through && !self.filter.load().may_contain(id) {
+        self.local.invalidate(&id).await;
+        if add_to_filter && !self.filter.load().may_contain(id) {
             self.filter.rcu(|filter| {
                 let mut grown = IdFilter::clone(filter);
                 grown.insert(id);
@@ -128,11 +128,12 @@ impl DocumentReader {
         }
     }
 
-    /// Whether the filter lets through more than it should.
-    pub fn wants_new_filter(&self) -> bool {
+    /// Whether the filter holds so many ids that a new one is due.
+    pub fn filter_is_full(&self) -> bool {
         self.filter.load().is_full()
     }
 
+    /// Replaces the filter by one that was built from all ids.
     pub fn set_filter(&self, filter: IdFilter) {
         metrics::gauge!("seckill_filter_items").set(filter.items() as f64);
         metrics::gauge!("seckill_filter_bits").set(filter.bits() as f64);

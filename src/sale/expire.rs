@@ -1,4 +1,5 @@
-//! Orders run out of time (protocol, rule 8): by delayed messages, with a slow sweeper as the net under them.
+//! Cancels orders that were not paid in time (protocol, rule 8): by delayed messages, and by a slow sweeper for those
+//! whose message was lost.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::ledger::orders::cancel::ExpiryOutcome;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
 
-/// Cancels what was not paid in time.
+/// Cancels orders that were not paid in time.
 #[derive(Clone)]
 pub struct OrderExpiry {
     pub ledger: Ledger,
@@ -53,8 +54,8 @@ impl OrderExpiry {
         }
     }
 
-    /// Expires a group. Where the ledger refuses it, each order alone: one that cannot be cancelled has its message sent
-    /// again later, up to the cap, and holds up nobody.
+    /// Expires a group of orders, or each alone when the ledger refuses the group. An order that cannot be cancelled has
+    /// its message sent again later, up to `max_attempts`, and does not delay the others.
     async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, SaleError> {
         match self.ledger.expire(orders).await {
             Ok(done) => return Ok(done),
@@ -64,7 +65,7 @@ impl OrderExpiry {
         let mut done = Vec::with_capacity(orders.len());
         for order in orders {
             match self.ledger.expire(&[*order]).await {
-                Ok(one) => done.extend(one),
+                Ok(outcome) => done.extend(outcome),
                 Err(error) if error.is_outage() => return Err(error.into()),
                 Err(error) => {
                     let parked = self
@@ -72,14 +73,14 @@ impl OrderExpiry {
                         .fail_message(OutboxKind::OrderExpire, *order, &error.to_string(), self.retry)
                         .await?;
                     tracing::error!(%order, %error, parked, "order not cancelled");
-                    done.push((*order, ExpiryOutcome::Settled)); // this message is; its row brings another
+                    done.push((*order, ExpiryOutcome::Settled)); // settles this message; the outbox row sends another
                 }
             }
         }
         Ok(done)
     }
 
-    /// Cancels orders that are overdue although their message should have come by now.
+    /// Cancels orders that are overdue by more than `grace_ms`: their message was lost.
     pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
         let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
         let overdue = self.ledger.overdue(grace_ms, limit).await?;

@@ -1,4 +1,4 @@
-//! Messages about purchases become orders (protocol, rule 7). One bad message never holds up the others.
+//! Purchases become orders, as their messages arrive (protocol, rule 7). One bad message does not delay the others.
 
 use super::SaleError;
 use crate::domain::ids::OrderId;

@@ -1,4 +1,4 @@
-//! The story: a purchase on its way to an order, and what may happen to an order.
+//! Use cases of sales: purchases, orders, and what keeps Redis and PostgreSQL in agreement.
 
 pub mod audit;
 pub mod buyer_orders;
@@ -13,6 +13,7 @@ pub mod order_streams;
 pub mod purchase;
 pub mod reconcile;
 pub mod refill;
+pub mod refill_supervisor;
 pub mod refusal_cache;
 pub mod relay;
 pub mod release;
@@ -24,7 +25,7 @@ use crate::gate::{Gate, GateError};
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
 
-/// Why a step of the story could not be taken.
+/// Why a use case has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SaleError {
     #[error(transparent)]
@@ -33,14 +34,14 @@ pub enum SaleError {
     Ledger(#[from] LedgerError),
     #[error(transparent)]
     Queue(#[from] QueueError),
-    #[error("no filter can be made: {0}")]
+    #[error("the filter of ids cannot be built: {0}")]
     Filter(&'static str),
-    /// Another instance is at it.
+    /// Another instance is doing the same.
     #[error("{0} is being done elsewhere")]
     Busy(&'static str),
 }
 
-/// What nearly every step needs.
+/// The ledger and the gate, which nearly every use case needs.
 #[derive(Clone)]
 pub struct Stores {
     pub ledger: Ledger,

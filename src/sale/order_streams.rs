@@ -1,11 +1,12 @@
-//! Following an order: a buyer hears of every change of its status, in order, none left out and none twice.
+//! Streams of an order's status: a buyer receives every change, in order, none left out and none twice.
 //!
-//! All streams of an instance are fed by one look: it asks once for what is new of the orders that somebody follows.
+//! One query feeds all streams of an instance: it asks for the new steps of every order that is followed here.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -16,62 +17,65 @@ use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::Ledger;
 use crate::ledger::orders::read::OrderStep;
 
-/// Streams of one order: a phone, a computer. Beyond, the oldest ends: a page that was loaded again is heard of as gone
-/// only when the next heartbeat fails, and must not keep the new one out.
+/// Streams of one order at an instance. One more ends the oldest: a page that was reloaded leaves a stream behind, which
+/// is known to be dead only when its next heartbeat fails, and must not keep the new one out.
 const STREAMS_OF_ORDER_MAX: usize = 4;
 /// Steps that wait for a slow reader: more than an order can have.
 const FEED_MAX: usize = 8;
-/// A rush's orders are made in many small groups: one look is for several of them, and half of the time there is none.
-const LOOK_REST: Duration = Duration::from_millis(20);
-/// Orders that are asked for in one statement.
+/// The shortest pause between two queries. A rush's orders are made in many small groups, and one query serves several.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Orders in one query.
 const BATCH_MAX: usize = 2_000;
 
-/// Everybody at this instance who follows an order.
+/// All streams of an instance.
 #[derive(Clone)]
 pub struct OrderStreams {
     ledger: Ledger,
     streams_max: usize,
-    places: Arc<Mutex<Subscribers>>,
+    subscribers: Arc<Mutex<Subscribers>>,
     closing: CancellationToken,
 }
 
 #[derive(Default)]
 struct Subscribers {
-    taken: usize,
-    last: u64,
-    of: HashMap<OrderId, Vec<Subscriber>>,
+    count: usize,
+    last_number: u64,
+    by_order: HashMap<OrderId, Vec<Subscriber>>,
 }
 
-/// Where steps are handed in for one stream.
+/// One stream, as the query feeds it.
 struct Subscriber {
     number: u64,
+    /// The last step that the stream was fed.
     seen: i64,
-    /// Gone when the reader was too slow, or made room: he comes again, and says what he has seen.
+    /// `None` once the reader was too slow, or was the oldest of too many: the client connects again, and says which
+    /// step it has seen.
     feed: Option<mpsc::Sender<OrderStep>>,
 }
 
-/// What came of the wish to follow an order.
+/// The answer to a buyer who wants to follow an order.
 pub enum Subscribed {
     Stream(Stream),
-    /// No such order, or another's.
+    /// The order does not exist, or belongs to another buyer.
     Unknown,
-    /// He has seen the last there is to see.
+    /// The client has seen the order's final step.
     Over,
-    /// This instance has all the streams that it may have.
+    /// This instance has `streams_max` streams already.
     Full,
 }
 
 impl OrderStreams {
     pub fn new(ledger: Ledger, streams_max: usize) -> Self {
-        Self { ledger, streams_max, places: Arc::default(), closing: CancellationToken::new() }
+        Self { ledger, streams_max, subscribers: Arc::default(), closing: CancellationToken::new() }
     }
 
-    /// Ends every stream, and those that are still to come.
+    /// Ends every stream, and those that are opened afterwards.
     pub fn close(&self) {
         self.closing.cancel();
     }
 
-    /// Follows an order of this buyer's: from how it stands now, or from behind the step that he has seen.
+    /// Follows an order of this buyer. The stream begins behind the step that the client has `seen`, or with how the
+    /// order stands now.
     pub async fn follow(&self, user: &UserId, order: OrderId, seen: Option<i64>) -> Result<Subscribed, SaleError> {
         let Some(mut steps) = self.history(order).await? else { return Ok(Subscribed::Unknown) };
         let Some(newest) = steps.pop().filter(|step| step.of.user_id == user.as_str()) else {
@@ -83,20 +87,20 @@ impl OrderStreams {
             Some(seen) if (0..=newest.id).contains(&seen) => {
                 steps.into_iter().chain([newest]).filter(|step| step.id > seen).collect()
             }
-            // What he has seen is not of this order.
+            // The step that the client has seen is none of this order's.
             _ => VecDeque::from([newest]),
         };
-        let mut places = self.places();
-        if places.taken >= self.streams_max {
+        let mut subscribers = self.subscribers.lock();
+        if subscribers.count >= self.streams_max {
             return Ok(Subscribed::Full);
         }
         let (feed, steps) = mpsc::channel(FEED_MAX);
-        let number = places.take(order, newest_id, feed);
-        drop(places);
-        Ok(Subscribed::Stream(Stream { followers: self.clone(), order, number, first, steps, over: false }))
+        let number = subscribers.add(order, newest_id, feed);
+        drop(subscribers);
+        Ok(Subscribed::Stream(Stream { streams: self.clone(), order, number, first, steps, over: false }))
     }
 
-    /// An order's steps so far. A purchase that is not an order yet has one: that it was accepted.
+    /// An order's steps so far. A purchase that has no order yet has one step: it was accepted.
     async fn history(&self, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
         let steps = self.ledger.steps_since(&[(order, 0)]).await?;
         if !steps.is_empty() {
@@ -105,79 +109,81 @@ impl OrderStreams {
         match self.ledger.order(order).await? {
             None => Ok(None),
             Some(of) if of.order.status == OrderStatus::Accepted => Ok(Some(vec![OrderStep { id: 0, of }])),
-            // It has become an order meanwhile.
+            // The order was made between the two queries.
             Some(_) => Ok(Some(self.ledger.steps_since(&[(order, 0)]).await?)),
         }
     }
 
-    /// Looks once for what is new of all orders that are followed here, and hands it in.
-    pub async fn look(&self) -> Result<Step, SaleError> {
-        let seen: Vec<(OrderId, i64)> = {
-            let places = self.places();
-            metrics::gauge!("seckill_order_streams").set(places.taken as f64);
-            let least =
-                |of: &Vec<Subscriber>| of.iter().filter(|place| place.feed.is_some()).map(|place| place.seen).min();
-            places.of.iter().filter_map(|(order, of)| Some((*order, least(of)?))).collect()
+    /// Feeds every stream the new steps of its order.
+    pub async fn feed_new_steps(&self) -> Result<Step, SaleError> {
+        let seen = {
+            let subscribers = self.subscribers.lock();
+            metrics::gauge!("seckill_order_streams").set(subscribers.count as f64);
+            subscribers.least_seen()
         };
         let began = Instant::now();
         for some in seen.chunks(BATCH_MAX) {
             let steps = self.ledger.steps_since(some).await?;
-            let mut places = self.places();
-            steps.iter().for_each(|step| places.hand_in(step));
+            let mut subscribers = self.subscribers.lock();
+            steps.iter().for_each(|step| subscribers.feed(step));
         }
         if !seen.is_empty() {
-            sleep(began.elapsed().max(LOOK_REST)).await;
+            // As long as the queries took: they take half of the time at most.
+            sleep(began.elapsed().max(PAUSE_MIN)).await;
         }
         Ok(Step::Idle)
-    }
-
-    fn leave(&self, order: OrderId, number: u64) {
-        let mut places = self.places();
-        places.taken -= 1;
-        if let Some(of) = places.of.get_mut(&order) {
-            of.retain(|place| place.number != number);
-            if of.is_empty() {
-                places.of.remove(&order);
-            }
-        }
-    }
-
-    fn places(&self) -> MutexGuard<'_, Subscribers> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Subscribers {
-    fn take(&mut self, order: OrderId, seen: i64, feed: mpsc::Sender<OrderStep>) -> u64 {
-        self.taken += 1;
-        self.last += 1;
-        let of = self.of.entry(order).or_default();
-        let mut fed: Vec<&mut Subscriber> = of.iter_mut().filter(|place| place.feed.is_some()).collect();
+    fn add(&mut self, order: OrderId, seen: i64, feed: mpsc::Sender<OrderStep>) -> u64 {
+        self.count += 1;
+        self.last_number += 1;
+        let of_order = self.by_order.entry(order).or_default();
+        let mut fed: Vec<&mut Subscriber> = of_order.iter_mut().filter(|one| one.feed.is_some()).collect();
         if fed.len() >= STREAMS_OF_ORDER_MAX
             && let Some(oldest) = fed.first_mut()
         {
             oldest.feed = None;
         }
-        of.push(Subscriber { number: self.last, seen, feed: Some(feed) });
-        self.last
+        of_order.push(Subscriber { number: self.last_number, seen, feed: Some(feed) });
+        self.last_number
     }
 
-    fn hand_in(&mut self, step: &OrderStep) {
-        for place in self.of.get_mut(&step.of.order.order_id).into_iter().flatten() {
-            if place.seen >= step.id {
+    fn remove(&mut self, order: OrderId, number: u64) {
+        self.count -= 1;
+        if let Some(of_order) = self.by_order.get_mut(&order) {
+            of_order.retain(|subscriber| subscriber.number != number);
+            if of_order.is_empty() {
+                self.by_order.remove(&order);
+            }
+        }
+    }
+
+    /// Each order that is followed, with the earliest step that one of its streams was fed last.
+    fn least_seen(&self) -> Vec<(OrderId, i64)> {
+        let least = |of_order: &[Subscriber]| {
+            of_order.iter().filter(|subscriber| subscriber.feed.is_some()).map(|subscriber| subscriber.seen).min()
+        };
+        self.by_order.iter().filter_map(|(order, of_order)| Some((*order, least(of_order)?))).collect()
+    }
+
+    fn feed(&mut self, step: &OrderStep) {
+        for subscriber in self.by_order.get_mut(&step.of.order.order_id).into_iter().flatten() {
+            if subscriber.seen >= step.id {
                 continue;
             }
-            place.seen = step.id;
-            if place.feed.as_ref().is_some_and(|feed| feed.try_send(step.clone()).is_err()) {
-                place.feed = None;
+            subscriber.seen = step.id;
+            if subscriber.feed.as_ref().is_some_and(|feed| feed.try_send(step.clone()).is_err()) {
+                subscriber.feed = None;
             }
         }
     }
 }
 
-/// One reader's steps of one order.
+/// The steps of one order, for one reader.
 pub struct Stream {
-    followers: OrderStreams,
+    streams: OrderStreams,
     order: OrderId,
     number: u64,
     first: VecDeque<OrderStep>,
@@ -186,15 +192,15 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The next step's number, and the order as it is then; none after a final one, when the reader lagged or made room, or when the service is being stopped. What was not
-    /// waited for to the end is not lost.
+    /// Waits for the next step: its id, and the order as it was then. `None` after a final step, when the reader was too
+    /// slow or the oldest of too many, and when the service stops. Dropping the future loses no step.
     pub async fn next(&mut self) -> Option<(i64, Order)> {
         if self.over {
             return None;
         }
         let next = match self.first.pop_front() {
             Some(step) => Some(step),
-            None => self.followers.closing.run_until_cancelled(self.steps.recv()).await.flatten(),
+            None => self.streams.closing.run_until_cancelled(self.steps.recv()).await.flatten(),
         };
         self.over = next.as_ref().is_none_or(|step| step.of.order.status.is_final());
         next.map(|step| (step.id, step.of.order))
@@ -203,7 +209,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.followers.leave(self.order, self.number);
+        self.streams.subscribers.lock().remove(self.order, self.number);
     }
 }
 
@@ -227,30 +233,30 @@ mod tests {
         OrderStep { id, of: OwnedOrder { order, user_id: "ann".to_owned() } }
     }
 
-    fn heard(steps: &mut mpsc::Receiver<OrderStep>) -> Vec<i64> {
+    fn received(steps: &mut mpsc::Receiver<OrderStep>) -> Vec<i64> {
         std::iter::from_fn(|| steps.try_recv().ok()).map(|step| step.id).collect()
     }
 
     #[test]
-    fn who_came_later_is_not_told_what_he_has_seen() {
-        let mut places = Subscribers::default();
+    fn a_stream_is_not_fed_what_its_client_has_seen() {
+        let mut subscribers = Subscribers::default();
         let order = step(0).of.order.order_id;
-        let [(early, mut by_early), (late, mut by_late)] = [mpsc::channel(FEED_MAX), mpsc::channel(FEED_MAX)];
-        places.take(order, 0, early);
-        places.take(order, 5, late);
+        let [(early, mut early_steps), (late, mut late_steps)] = [mpsc::channel(FEED_MAX), mpsc::channel(FEED_MAX)];
+        subscribers.add(order, 0, early);
+        subscribers.add(order, 5, late);
         for id in [5, 5, 7] {
-            places.hand_in(&step(id));
+            subscribers.feed(&step(id));
         }
-        assert_eq!((heard(&mut by_early), heard(&mut by_late)), (vec![5, 7], vec![7]));
+        assert_eq!((received(&mut early_steps), received(&mut late_steps)), (vec![5, 7], vec![7]));
     }
 
     #[test]
-    fn who_does_not_read_is_let_go_with_what_he_has() {
-        let mut places = Subscribers::default();
+    fn a_slow_reader_receives_what_fits_and_then_the_end() {
+        let mut subscribers = Subscribers::default();
         let (feed, mut steps) = mpsc::channel(FEED_MAX);
-        places.take(step(0).of.order.order_id, 0, feed);
-        (1..100).for_each(|id| places.hand_in(&step(id)));
-        assert_eq!(heard(&mut steps), (1..).take(FEED_MAX).collect::<Vec<_>>());
-        assert!(steps.is_closed(), "the stream ends behind it");
+        subscribers.add(step(0).of.order.order_id, 0, feed);
+        (1..100).for_each(|id| subscribers.feed(&step(id)));
+        assert_eq!(received(&mut steps), (1..).take(FEED_MAX).collect::<Vec<_>>());
+        assert!(steps.is_closed());
     }
 }

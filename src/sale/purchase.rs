@@ -1,5 +1,5 @@
-//! A purchase, from the request to the ticket. Losers never touch PostgreSQL; winners stand in it before they hear of
-//! it (protocol, rules 1 to 5 and 13).
+//! A purchase, from the request to the ticket. A refused purchase never reaches PostgreSQL; one that succeeds is
+//! committed there before it is answered (protocol, rules 1 to 5 and 13).
 
 use super::thread_state::ThreadState;
 use crate::die_at;
@@ -55,13 +55,13 @@ pub enum Refusal {
         window: Window,
         retry_ms: u64,
     },
-    /// The stock was not touched, or the same key will say what became of it.
+    /// The stock was not touched, or a repeat with the same key will tell the outcome.
     Unavailable,
 }
 
 impl ThreadState {
-    /// One purchase, in the contract's order of answers. The rare ways go by the heap, so that the future of all, which
-    /// is copied about before it runs, stays small.
+    /// Makes one purchase. The checks come in the order that the API promises for its answers. The futures of rare ways
+    /// are boxed: the future of this function is copied before it runs, and is to stay small.
     pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
         let sale = match self.catalog.live(request.sale) {
             Some(live) => live,
@@ -76,8 +76,7 @@ impl ThreadState {
             return Err(Refusal::Unavailable);
         }
         let limits = self.gate.limits();
-        if let Some((limit, retry_ms)) = self.refusals.recall(sale.id, request.user.as_str(), &request.address, &limits)
-        {
+        if let Some((limit, retry_ms)) = self.refusals.find(sale.id, request.user.as_str(), &request.address, &limits) {
             return Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms });
         }
         let now_ms = self.catalog.clock.now_ms();
@@ -86,13 +85,13 @@ impl ThreadState {
         }
         let order = match &request.idempotency_key {
             Some(key) => OrderId::derive(&self.order_id_secret, sale.id, &request.user, key),
-            // Every request without a key is a new purchase; these ids sort by time (UUID version 7).
+            // Every request without a key is a new purchase. UUIDs of version 7 sort by time.
             None => OrderId(uuid::Uuid::now_v7()),
         };
         if now_ms > sale.ends_at_ms + self.retire_after_ms {
             return Box::pin(self.long_ended(&sale, order, &request)).await;
         }
-        let ask = ReserveRequest {
+        let reserve = ReserveRequest {
             order,
             user: request.user.clone(),
             address: request.address.clone(),
@@ -100,7 +99,7 @@ impl ThreadState {
             purchase_key: request.purchase_key,
             level: request.level,
         };
-        let admission = self.reserve_batcher.reserve(sale.id, ask).await.map_err(|_| Refusal::Unavailable)?;
+        let admission = self.reserve_batcher.reserve(sale.id, reserve).await.map_err(|_| Refusal::Unavailable)?;
         match admission {
             Admission::Reserved { hold, expires_at_ms } => {
                 die_at!("purchase.reserved");
@@ -123,8 +122,8 @@ impl ThreadState {
             Admission::SoldOut => Err(Refusal::SoldOut),
             Admission::Limited { limit, retry_ms } => {
                 match limit {
-                    Limit::Buyer => self.refusals.note(sale.id, request.user.as_str(), limit, retry_ms, limits),
-                    Limit::Address => self.refusals.note(sale.id, &request.address, limit, retry_ms, limits),
+                    Limit::Buyer => self.refusals.insert(sale.id, request.user.as_str(), limit, retry_ms, limits),
+                    Limit::Address => self.refusals.insert(sale.id, &request.address, limit, retry_ms, limits),
                     Limit::Sale => {}
                 }
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
@@ -133,7 +132,7 @@ impl ThreadState {
         }
     }
 
-    /// "Sold out" is told from memory only where no other answer comes before it.
+    /// Whether "sold out" can be answered from memory: only where no other answer comes first (rule 13).
     fn knows_sold_out(&self, sale: &Sale, request: &Request, now_ms: i64) -> bool {
         self.reserve_batcher.remembers_sold_out(sale.id, &request.user)
             && sale.is_open_at(now_ms)
@@ -141,7 +140,8 @@ impl ThreadState {
             && request.level >= sale.min_level
     }
 
-    /// Makes the winner durable. Where that fails the hold stays: the same key, or the reconciler, finishes it (rule 4).
+    /// Commits the purchase row. When that fails the hold stays: a repeat with the same key, or the reconciler, finishes
+    /// it (rule 4).
     #[tracing::instrument(level = "debug", name = "purchase", skip_all, fields(%sale, %order))]
     async fn commit(
         &self,
@@ -162,7 +162,7 @@ impl ThreadState {
         }
     }
 
-    /// How a purchase stands that was made before.
+    /// The ticket of a purchase that was made before.
     async fn ticket(&self, order: OrderId) -> Result<Option<Ticket>, Refusal> {
         let found = self.ledger.in_time(self.ledger.order(order)).await.map_err(|error| {
             tracing::warn!(%order, %error, "ticket not read");
@@ -175,7 +175,7 @@ impl ThreadState {
         }))
     }
 
-    /// A sale that Redis has retired: its tickets are in the ledger, and nothing is for sale.
+    /// Answers for a sale that Redis no longer keeps: its tickets are in the ledger, and nothing is for sale.
     async fn long_ended(&self, sale: &Sale, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
         let orders = self.orders_of(&request.user, Some(sale.id)).await.map_err(|_| Refusal::Unavailable)?;
         let units = i64::from(request.units.get());

@@ -1,4 +1,4 @@
-//! Finishing what was left half done (protocol, rule 12). It never writes a stock figure.
+//! Finishes holds without a purchase row, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,26 @@ use crate::domain::admission::Hold;
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::{Committed, Purchase};
+use crate::ledger::sales::epochs::RestingSale;
 
 /// Holds that are finished in one step for each sale.
 const BATCH_MAX: usize = 500;
 
-/// How often in a row a difference at rest is seen before it is believed.
-const LOOKS_TO_BELIEVE: u32 = 3;
+/// How many checks in a row must find the same difference: a write under way is no drift.
+const CHECKS_TO_REPORT: u32 = 3;
 
-/// Looks for sales whose stock in Redis is not what the ledger has left.
+/// Finds sales whose stock in Redis differs from the ledger's.
 pub struct DriftWatch {
     stores: Stores,
     retire_after_ms: u64,
-    /// What was different, at which epoch, and how often in a row it was seen so.
-    suspects: HashMap<SaleId, (Epoch, i64, u32)>,
+    suspects: HashMap<SaleId, Suspect>,
+}
+
+/// A sale whose last checks have found the same difference.
+struct Suspect {
+    epoch: Epoch,
+    drift: i64,
+    checks: u32,
 }
 
 impl DriftWatch {
@@ -28,52 +35,50 @@ impl DriftWatch {
         Self { stores, retire_after_ms, suspects: HashMap::new() }
     }
 
-    /// One look at all sales that are at rest. A difference that stays raises an alarm, and the sale is filled anew
-    /// under the next epoch: no figure is ever written over another.
-    pub async fn look(&mut self) -> Result<Step, SaleError> {
-        let mut seen = HashMap::new();
-        for (sale, epoch, left) in self.stores.ledger.resting(self.retire_after_ms).await? {
+    /// Checks all sales that are at rest. A difference that stays is reported, and the sale is refilled under the next
+    /// epoch.
+    pub async fn check_sales(&mut self) -> Result<Step, SaleError> {
+        let mut suspects = HashMap::new();
+        for RestingSale { sale, epoch, left } in self.stores.ledger.resting(self.retire_after_ms).await? {
             let Some(view) = self.stores.gate.sale_view(sale).await? else { continue };
             let drift = view.available.unwrap_or(left) - left;
             if !view.serving || view.epoch != epoch || view.unconfirmed > 0 || drift == 0 {
                 continue;
             }
-            let looks = match self.suspects.get(&sale) {
-                Some((at, before, looks)) if (*at, *before) == (epoch, drift) => looks + 1,
-                _ => 1,
-            };
-            if looks >= LOOKS_TO_BELIEVE {
-                self.raise(sale, epoch, drift).await?;
+            let before = self.suspects.get(&sale).filter(|before| (before.epoch, before.drift) == (epoch, drift));
+            let checks = 1 + before.map_or(0, |before| before.checks);
+            if checks >= CHECKS_TO_REPORT {
+                self.report(sale, epoch, drift).await?;
             } else {
-                seen.insert(sale, (epoch, drift, looks));
+                suspects.insert(sale, Suspect { epoch, drift, checks });
             }
         }
-        self.suspects = seen;
+        self.suspects = suspects;
         Ok(Step::Idle)
     }
 
-    async fn raise(&self, sale: SaleId, epoch: Epoch, drift: i64) -> Result<(), SaleError> {
-        tracing::error!(%sale, epoch = epoch.0, drift, "DRIFT: Redis sells other than what is left; filling it anew");
+    async fn report(&self, sale: SaleId, epoch: Epoch, drift: i64) -> Result<(), SaleError> {
+        tracing::error!(%sale, epoch = epoch.0, drift, "DRIFT: Redis does not sell what the ledger has left; refilling the sale");
         metrics::counter!("seckill_drift_total").increment(1);
         metrics::counter!("seckill_drift_units_total").increment(drift.unsigned_abs());
         let details = serde_json::json!({ "epoch": epoch.0, "drift": drift });
         self.stores.ledger.record("reconciler", "drift", &format!("sale {sale}"), details).await?;
-        self.stores.ledger.doubt(sale, epoch).await?;
+        self.stores.ledger.request_refill(sale, epoch).await?;
         self.stores.ledger.notify(Topic::Catalog).await?;
         Ok(())
     }
 }
 
 impl Stores {
-    /// Commits the purchase rows of holds that nobody has confirmed for a while: forward only (rule 4).
+    /// Commits the purchase rows of holds that were unconfirmed for `older_than_ms`: forward only (rule 4).
     pub async fn finish_holds(&self, older_than_ms: u64, retire_after_ms: u64) -> Result<Step, SaleError> {
         let mut step = Step::Idle;
         for row in self.ledger.epochs(retire_after_ms).await? {
             match self.finish_holds_of(row.sale, older_than_ms).await {
                 Ok(holds) if holds >= BATCH_MAX => step = Step::More,
                 Ok(_) => {}
-                // One sale's trouble is not another's.
-                Err(error) => tracing::warn!(sale = %row.sale, %error, "holds not finished, trying again"),
+                // One sale's failure does not keep the others from being finished.
+                Err(error) => tracing::warn!(sale = %row.sale, %error, "holds not finished; tried again later"),
             }
         }
         Ok(step)

@@ -1,16 +1,15 @@
-//! The outbox on its way to the broker (protocol, rule 6).
+//! Publishes the outbox's messages to the broker (protocol, rule 6).
 
 use std::sync::Arc;
 
 use super::{SaleError, Step};
 use crate::die_at;
-use crate::domain::message::{OrderExpireV1, OrderPlacedV1, OutboxKind, PaymentRequestedV1, Version};
-use crate::domain::payment::PaymentId;
+use crate::domain::message::{OrderExpireV1, OrderPlacedV1, PaymentRequestedV1, Version};
 use crate::ledger::Ledger;
-use crate::ledger::outbox::{OutboxRow, PublishOutcome, RetryTerms};
-use crate::queue::{Destination, Outgoing, Publisher, Receipt};
+use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
+use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, Receipt};
 
-/// Carries outbox rows to the broker.
+/// Publishes outbox rows to the broker.
 #[derive(Clone)]
 pub struct Relay {
     pub ledger: Ledger,
@@ -20,8 +19,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Publishes one batch and marks what the broker confirmed. A broker that cannot be reached counts as no attempt:
-    /// the rows are let go as they were.
+    /// Publishes one batch and marks what the broker has confirmed. When the broker cannot be reached no attempt is
+    /// counted: the rows are unlocked as they were.
     #[tracing::instrument(level = "debug", name = "relay", skip_all)]
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
@@ -30,11 +29,10 @@ impl Relay {
             return Ok(Step::Idle);
         }
         die_at!("relay.claimed");
-        let messages: Vec<Outgoing> = claim.rows.iter().map(message).collect();
-        claim
-            .rows
-            .iter()
-            .for_each(|row| tracing::debug!(order = %row.order, kind = row.kind.as_str(), "to be published"));
+        let messages: Vec<Outgoing> = claim.rows.iter().map(outgoing).collect();
+        for (kind, about) in claim.rows.iter().map(|row| row.task.key()) {
+            tracing::debug!(order = %about, kind = kind.as_str(), "to be published");
+        }
         let receipts = self.publisher.publish(&messages).await?;
         die_at!("relay.published");
         let mut outcome = PublishOutcome::default();
@@ -42,11 +40,11 @@ impl Relay {
             match receipt {
                 Receipt::Confirmed => outcome.sent.push(row.id),
                 Receipt::NoRoom => outcome.postponed.push(row.id),
-                Receipt::Unroutable => outcome.failed.push((row.id, "no queue takes it".to_owned())),
+                Receipt::Unroutable => outcome.failed.push((row.id, "no queue accepts it".to_owned())),
             }
         }
         if !outcome.postponed.is_empty() {
-            tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; they wait in the outbox");
+            tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; messages wait in the outbox");
         }
         let done = claim.rows.len();
         metrics::histogram!("seckill_relay_batch_size").record(done as f64);
@@ -63,24 +61,21 @@ impl Relay {
         Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))
     }
 
-    /// Raises an alarm when what cannot be processed has nowhere to go: it then stays in its own queue.
+    /// Reports a dead-letter queue that is full or missing: messages that cannot be processed then stay in their queues.
     pub async fn watch_dead_letters(&self) -> Result<(), SaleError> {
-        let state = self.publisher.dead_letters().await?;
-        metrics::gauge!("seckill_dead_letters").set(state.map_or(f64::NAN, |(messages, _)| f64::from(messages)));
-        match state {
-            None => tracing::error!("DEAD LETTERS: their queue is gone; what cannot be processed stays where it is"),
-            Some((messages, max)) if messages >= max => {
-                tracing::error!(
-                    messages,
-                    "DEAD LETTERS: their queue is full; what cannot be processed stays where it is"
-                );
+        let queue = self.publisher.dead_letters().await?;
+        metrics::gauge!("seckill_dead_letters").set(queue.map_or(f64::NAN, |queue| f64::from(queue.messages)));
+        match queue {
+            None => tracing::error!("DEAD LETTERS: no queue; messages that cannot be processed stay in theirs"),
+            Some(DeadLetters { messages, max }) if messages >= max => {
+                tracing::error!(messages, "DEAD LETTERS: queue full; messages that cannot be processed stay in theirs");
             }
             Some(_) => {}
         }
         Ok(())
     }
 
-    /// What was sent and not settled for too long is to be sent again.
+    /// Makes messages pending again that were sent, but not processed for `after_ms`.
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
         let rows = self.ledger.resend_unsettled(after_ms, self.batch_max).await?;
         if rows > 0 {
@@ -93,21 +88,21 @@ impl Relay {
     }
 }
 
-fn message(row: &OutboxRow) -> Outgoing {
-    let (to, body) = match row.kind {
-        OutboxKind::OrderExpire => (
-            Destination::OrderExpire { remaining_ms: row.remaining_ms },
-            serde_json::to_vec(&OrderExpireV1 { version: Version, order_id: row.order, due_at_ms: row.due_at_ms }),
-        ),
-        OutboxKind::PaymentRequested => (
-            Destination::PaymentRequested,
-            serde_json::to_vec(&PaymentRequestedV1 { version: Version, payment_id: PaymentId(row.order.0) }),
-        ),
-        OutboxKind::OrderPlaced | OutboxKind::HoldRelease | OutboxKind::WaveRelease => (
+fn outgoing(row: &OutboxRow<BrokerMessage>) -> Outgoing {
+    let (kind, about) = row.task.key();
+    let (to, body) = match row.task {
+        BrokerMessage::OrderPlaced { order: order_id } => (
             Destination::OrderPlaced,
-            serde_json::to_vec(&OrderPlacedV1 { version: Version, order_id: row.order, sale_id: row.sale }),
+            serde_json::to_vec(&OrderPlacedV1 { version: Version, order_id, sale_id: row.sale }),
         ),
+        BrokerMessage::OrderExpire { order: order_id, due_at_ms, remaining_ms } => (
+            Destination::OrderExpire { remaining_ms },
+            serde_json::to_vec(&OrderExpireV1 { version: Version, order_id, due_at_ms }),
+        ),
+        BrokerMessage::PaymentRequested { payment: payment_id } => {
+            (Destination::PaymentRequested, serde_json::to_vec(&PaymentRequestedV1 { version: Version, payment_id }))
+        }
     };
-    // Numbers and UUIDs always serialise; an empty body would be refused as poison, not lost.
-    Outgoing { to, id: row.kind.message_id(row.order), body: body.unwrap_or_default() }
+    // Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
+    Outgoing { to, id: kind.message_id(about), body: body.unwrap_or_default() }
 }

@@ -1,23 +1,22 @@
-//! Units go (back) up for sale in Redis: holds of ended orders (protocol, rule 9), and waves (rule 14).
+//! Puts units on sale in Redis: those of ended orders' holds (protocol, rule 9), and of waves (rule 14).
 
 use std::collections::BTreeMap;
 
 use super::{SaleError, Step, Stores};
 use crate::die_at;
 use crate::domain::ids::{Epoch, SaleId, Shard};
-use crate::domain::message::OutboxKind;
 use crate::gate::GateError;
 use crate::ledger::notices::Topic;
-use crate::ledger::outbox::OutboxRow;
+use crate::ledger::outbox::{OutboxRow, UnitRelease};
 
 impl Stores {
-    /// Carries one batch of releases out. Rows of sales that Redis does not serve at the moment wait for their refill.
+    /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill.
     pub async fn release_units(&self, batch_max: i64) -> Result<Step, SaleError> {
         let claim = self.ledger.claim_releases(batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }
-        let mut by_shard: BTreeMap<(SaleId, Shard), Vec<&OutboxRow>> = BTreeMap::new();
+        let mut by_shard: BTreeMap<(SaleId, Shard), Vec<&OutboxRow<UnitRelease>>> = BTreeMap::new();
         for row in &claim.rows {
             by_shard.entry((row.sale, row.shard)).or_default().push(row);
         }
@@ -36,18 +35,22 @@ impl Stores {
         Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
     }
 
-    /// The lowest epoch that any of a shard's releases was answered under: if that is still current, all of them count.
-    #[tracing::instrument(level = "debug", skip_all, fields(%sale, holds = rows.len()))]
-    async fn release(&self, sale: SaleId, shard: Shard, rows: &[&OutboxRow]) -> Result<Epoch, GateError> {
-        rows.iter().for_each(|row| tracing::debug!(order = %row.order, "to be released"));
-        let holds = rows.iter().filter(|row| row.kind == OutboxKind::HoldRelease);
-        let holds: Vec<_> = holds.map(|row| (row.order, row.returns_units)).collect();
-        let mut epochs = Vec::new();
+    /// Releases units of one shard. Returns the lowest epoch that Redis answered under: if that is still current, so are
+    /// the epochs of the other answers.
+    #[tracing::instrument(level = "debug", skip_all, fields(%sale, rows = rows.len()))]
+    async fn release(&self, sale: SaleId, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
+        let (mut holds, mut epochs) = (Vec::new(), Vec::new());
+        for row in rows {
+            match row.task {
+                UnitRelease::Hold(hold) => {
+                    tracing::debug!(order = %hold.order, "to be released");
+                    holds.push(hold);
+                }
+                UnitRelease::Wave { wave, units } => epochs.push(self.gate.release_wave(sale, wave, units).await?),
+            }
+        }
         if !holds.is_empty() {
             epochs.push(self.gate.release(sale, shard, &holds).await?);
-        }
-        for wave in rows.iter().filter(|row| row.kind == OutboxKind::WaveRelease) {
-            epochs.push(self.gate.release_wave(sale, wave.order, wave.units).await?);
         }
         epochs.into_iter().min().ok_or(GateError::NotServing)
     }

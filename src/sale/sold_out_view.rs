@@ -1,4 +1,4 @@
-//! Whether sales are sold out, as the pages show it.
+//! Whether sales are sold out, as pages show it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::domain::ids::SaleId;
 
-/// Whether sales are sold out, as one thread saw it a moment ago. However many pages ask, Redis hears of it rarely.
+/// One worker thread's cache of whether sales are sold out: however many pages ask, Redis is asked rarely.
 #[derive(Default)]
 pub struct SoldOutView {
     seen: RefCell<HashMap<SaleId, (Instant, bool)>>,
@@ -16,12 +16,12 @@ impl SoldOutView {
     const GOOD_FOR: Duration = Duration::from_millis(200);
     const SALES_MAX: usize = 1024;
 
-    pub(super) fn recall(&self, sale: SaleId) -> Option<bool> {
+    pub(super) fn find(&self, sale: SaleId) -> Option<bool> {
         let seen = self.seen.borrow();
         seen.get(&sale).filter(|(at, _)| at.elapsed() < Self::GOOD_FOR).map(|(_, sold_out)| *sold_out)
     }
 
-    pub(super) fn note(&self, sale: SaleId, sold_out: bool) {
+    pub(super) fn insert(&self, sale: SaleId, sold_out: bool) {
         let mut seen = self.seen.borrow_mut();
         if seen.len() >= Self::SALES_MAX {
             seen.clear();

@@ -1,4 +1,4 @@
-//! What one worker thread of the HTTP server sells with. Nothing here is shared between threads, so nothing is locked.
+//! What one worker thread of the HTTP server uses to sell. Nothing here is shared between threads, so nothing is locked.
 
 use std::sync::Arc;
 

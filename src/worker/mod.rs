@@ -1,4 +1,4 @@
-//! Loops, and nothing but loops: each a bounded step of the story, repeated.
+//! The loop of every background worker: it repeats one bounded step.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::step::Step;
 
-/// How a loop that failed waits before it tries again.
+/// The shortest and the longest pause after a failed step.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 
-/// Steps are bounded, and take a second or two at most; one that waits for a server that vanished is given up.
+/// How long a step may take. Steps are bounded and take seconds at most; one that waits for a dead server is given up.
 const STEP_MAX: Duration = Duration::from_secs(120);
 
-/// Repeats a step until stopped: at once while there is more, else at the next notice or after `every`, whichever is
-/// first. A step that has begun is finished. After failures it pauses, longer each time, with jitter.
+/// Repeats a step until stopped: at once while there is more to do, else at the next notice or after `every`, whichever
+/// is first. A step that has begun is finished. After a failure the loop pauses, longer after each, with jitter.
 pub async fn repeat<F, E>(
     name: &'static str,
     every: Duration,
@@ -28,11 +28,11 @@ pub async fn repeat<F, E>(
 {
     let mut pause = Pause::default();
     while !stop.is_cancelled() {
-        let taken = match tokio::time::timeout(STEP_MAX, step()).await {
-            Ok(taken) => taken.map_err(|error| error.to_string()),
-            Err(_) => Err("no end in sight".to_owned()),
+        let done = match tokio::time::timeout(STEP_MAX, step()).await {
+            Ok(done) => done.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("the step did not finish within {} s", STEP_MAX.as_secs())),
         };
-        let rest = match taken {
+        let rest = match done {
             Ok(Step::More) => {
                 pause.reset();
                 continue;
@@ -43,14 +43,14 @@ pub async fn repeat<F, E>(
             }
             Err(error) => {
                 let rest = pause.longer();
-                tracing::warn!(name, %error, pause_ms = rest.as_millis(), "step failed, trying again");
+                tracing::warn!(name, %error, pause_ms = rest.as_millis(), "step failed; tried again after a pause");
                 metrics::counter!("seckill_step_failures_total", "step" => name).increment(1);
                 rest
             }
         };
         let notice = async {
             match &mut wake {
-                // A failed step waits its pause out, notice or not.
+                // After a failure the pause is kept, notice or not.
                 Some(wake) if pause.is_fresh() => _ = wake.changed().await,
                 _ => std::future::pending().await,
             }

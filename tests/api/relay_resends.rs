@@ -1,5 +1,6 @@
 //! The relay and its broker: what is not confirmed is sent again.
 
+use seckill::queue::DeadLetters;
 use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +56,7 @@ async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     let broker = seckill::queue::Broker::new(&system.config.amqp);
     let publisher = seckill::queue::Publisher::new(broker.clone());
     let max = system.config.amqp.queue_max_length;
-    assert_eq!(publisher.dead_letters().await.unwrap(), Some((0, max)));
+    assert_eq!(publisher.dead_letters().await.unwrap(), Some(DeadLetters { messages: 0, max }));
     broker.demolish().await.unwrap();
     assert_eq!(publisher.dead_letters().await.unwrap(), None);
 }

@@ -73,7 +73,7 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster() {
     // Both filters know the product, and neither instance has loaded it yet.
     let version = "SELECT version FROM catalog_version";
     let version: i64 = sqlx::query_scalar(version).fetch_one(&system.sql).await.unwrap();
-    assert!(system.stores.ledger.everyone_has(version, seckill_harness::PATIENCE).await.unwrap());
+    assert!(system.stores.ledger.wait_for_instances(version, seckill_harness::PATIENCE).await.unwrap());
     let client = reqwest::Client::new();
     let reads = (0..256).map(|n| client.get(&urls[n % 2]).send());
     let answers = join_all(reads).await;

@@ -1,4 +1,4 @@
-//! A system under test, whole and its own.
+//! A complete system for tests, with a database, a Redis prefix and a queue prefix of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
@@ -24,22 +24,22 @@ use tokio::task::JoinHandle;
 /// never waits so long; a test that fails takes this long to say so.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Settings that a system is started with.
+/// The settings of a system.
 pub type Environment = HashMap<String, String>;
 
-/// Waits until a condition holds; what it says while it does not is shown when it never does.
+/// Waits until a condition holds, and panics with its last error when it does not in time.
 pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match condition().await {
             Ok(value) => return value,
-            Err(why) if Instant::now() > deadline => panic!("never came true: {why}"),
+            Err(why) if Instant::now() > deadline => panic!("condition not met in time: {why}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
 }
 
-/// An environment with a fresh, migrated database, and prefixes of its own.
+/// An environment with a new, migrated database, and prefixes of its own.
 pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     let name = format!("t{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
     let mut environment: Environment = ["REDIS_URL", "DATABASE_URL", "AMQP_URL"]
@@ -53,16 +53,16 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     let own = [
         ("DATABASE_URL", format!("{server}/{name}")),
         ("SECKILL_DEV", "1".into()),
-        ("SECKILL_AUTH__JWT_SECRET", "a secret of the tests, and of nobody else".into()),
+        ("SECKILL_AUTH__JWT_SECRET", "a secret that only the tests use here".into()),
         ("SECKILL_HTTP__BIND", "127.0.0.1:0".into()),
         ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1".into()),
         ("SECKILL_REDIS__PREFIX", format!("{name}:")),
         ("SECKILL_AMQP__PREFIX", format!("{name}.")),
         ("SECKILL_DATABASE__MAX_CONNECTIONS", "8".into()),
         ("SECKILL_ALARMS__INTERVAL_MS", "200".into()),
-        // Nobody is there: a test that wants a bank starts one.
+        // Nothing listens there: a test that needs a bank starts one.
         ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
-        // Many tests on few cores: what is slow here is not down.
+        // Many tests share few cores: a slow Redis is not a dead one.
         ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
     ];
     environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
@@ -72,7 +72,7 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     environment
 }
 
-/// The terms of a test's sale: one unit each, open now.
+/// The terms of a sale that is open now, one unit per buyer.
 pub fn terms(stock: i64) -> NewSale {
     NewSale {
         product: "Phone".into(),
@@ -88,7 +88,7 @@ pub fn terms(stock: i64) -> NewSale {
     }
 }
 
-/// What a test sees of a system from outside, and beside it the system's own handles.
+/// A system under test: its HTTP address as a client uses it, and the system's own handles.
 pub struct System {
     pub environment: Environment,
     pub config: Config,
@@ -118,7 +118,7 @@ impl System {
         system
     }
 
-    /// Everything but a running service.
+    /// Prepares a system without a running service.
     pub async fn prepare(settings: &[(&str, &str)]) -> Self {
         let environment = environment(settings).await;
         let config = Config::read(&environment).unwrap();
@@ -146,13 +146,13 @@ impl System {
         .await;
     }
 
-    /// Stops everything in good order, and clears the broker of what was made there.
+    /// Stops all instances gracefully, and deletes the system's queues.
     pub async fn finish(mut self) {
         self.stop().await;
         Broker::new(&self.config.amqp).demolish().await.unwrap();
     }
 
-    /// Stops all instances in good order.
+    /// Stops all instances gracefully.
     pub async fn stop(&mut self) {
         for instance in self.instances.drain(..) {
             instance.stopper.stop().await;
@@ -167,7 +167,7 @@ impl System {
     pub async fn create_sale(&self, terms: NewSale) -> Sale {
         let retire_after_ms = self.config.reconcile.retire_after_ms;
         let (id, everyone) = self.stores.create_sale(&terms.check().unwrap(), retire_after_ms).await.unwrap();
-        assert!(everyone, "an instance does not know the new sale");
+        assert!(everyone, "an instance has not loaded the new sale");
         let keys: (String, String) = sqlx::query_as("SELECT purchase_key, waiting_key FROM sales WHERE id = $1")
             .bind(id.get())
             .fetch_one(&self.sql)
@@ -180,18 +180,18 @@ impl System {
         self.token_for(user, level, 3600)
     }
 
-    /// A token that is good for so many seconds more.
+    /// A token that expires after `seconds`.
     pub fn token_for(&self, user: &str, level: i64, seconds: i64) -> String {
         let exp = chrono::Utc::now().timestamp() + seconds;
         self.tokens.issue(&UserId::parse(user).unwrap(), level, exp).unwrap()
     }
 
-    /// A purchase as any client would send it, to the first instance.
+    /// A purchase as a client sends it, to the first instance.
     pub fn buy<'a>(&'a self, sale: &'a Sale, user: &'a str) -> Click<'a> {
         self.buy_at(self.instances[0].address, sale, user)
     }
 
-    /// A purchase at a service that is a process of its own.
+    /// A purchase at this address.
     pub fn buy_at<'a>(&'a self, at: SocketAddr, sale: &'a Sale, user: &'a str) -> Click<'a> {
         Click {
             system: self,
@@ -217,12 +217,12 @@ impl System {
         read(request.send().await.unwrap()).await
     }
 
-    /// Waits until every purchase has become an order and every hold is where it belongs, and the auditor is content.
+    /// Waits until the sale is at rest and its audit finds nothing.
     pub async fn settled(&self, sale: &Sale) {
         eventually(|| async {
             let verdict = self.audit(sale).await.map_err(|e| e.to_string())?.unwrap();
-            let well = verdict.held && verdict.at_rest && verdict.redis_compared;
-            well.then_some(()).ok_or_else(|| format!("{verdict:#?}"))
+            let passed = verdict.held && verdict.at_rest && verdict.redis_compared;
+            passed.then_some(()).ok_or_else(|| format!("{verdict:#?}"))
         })
         .await;
     }
@@ -271,7 +271,7 @@ pub struct Sale {
     pub waiting_key: String,
 }
 
-/// A request for a purchase, to be changed in any way before it is sent.
+/// A purchase request that a test may change before it is sent.
 #[derive(Clone)]
 pub struct Click<'a> {
     system: &'a System,
@@ -322,7 +322,7 @@ impl Click<'_> {
     }
 }
 
-/// What came of a click.
+/// The answer to a purchase request.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -331,7 +331,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Status and code in one, as `409 sold-out`; a 202 is just that.
+    /// The status and the problem's code, such as `409 sold-out`, or the status alone.
     pub fn code(&self) -> String {
         match self.body["code"].as_str() {
             Some(code) => format!("{} {code}", self.status),

@@ -1,4 +1,4 @@
-//! A receiver: threads that stamp the first byte of every request, and answer as they are told.
+//! An HTTP receiver for tests: it records when the first byte of each request arrived, and answers as scripted.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// One request, as it was seen.
+/// One request, as it arrived.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     pub at: Instant,
     pub idempotency_key: String,
     pub body: serde_json::Value,
-    /// As it came, for who looks at signatures.
+    /// The head and the body as they arrived, for tests of signatures.
     pub head: String,
     pub bytes: Vec<u8>,
 }
@@ -26,7 +26,7 @@ impl Arrival {
     }
 }
 
-/// What to answer: status, further headers, and how long to think first.
+/// An answer: status, further headers, and how long to wait before it is sent.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: u16,
@@ -57,7 +57,7 @@ impl Receiver {
         Self::scripted(|_, _| Reply::OK)
     }
 
-    /// Answers by the arrival, and how often its key has come before.
+    /// Answers by a script, which is given the request and how often its key has arrived before.
     pub fn scripted(script: impl Fn(&Arrival, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::at("127.0.0.1:0".parse().unwrap(), script)
     }
@@ -99,7 +99,7 @@ impl Receiver {
         format!("{}://{}/take", if self.tls { "https" } else { "http" }, self.address)
     }
 
-    /// How often somebody has connected.
+    /// How many connections were opened.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -116,7 +116,7 @@ impl Receiver {
     }
 }
 
-/// Requests of one connection, until it is closed.
+/// Answers the requests of one connection until it is closed.
 fn serve(mut stream: impl Read + Write, script: &Script, seen: &Mutex<Vec<Arrival>>) {
     let mut buffer = Vec::new();
     loop {

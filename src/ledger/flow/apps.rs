@@ -6,7 +6,7 @@ use sqlx::types::Json;
 
 use crate::domain::account::{AccountName, Granted};
 use crate::domain::policy::{Name, Role};
-use crate::ledger::audit_log::note;
+use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
 /// An application, and the grants on its policies.
@@ -32,7 +32,7 @@ impl Ledger {
         if created.rows_affected() == 0 {
             return Ok(false);
         }
-        note(&mut tx, actor, "app created", &format!("app {app}"), json!({})).await?;
+        audit_log::append(&mut tx, actor, "app created", &format!("app {app}"), json!({})).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -97,7 +97,7 @@ impl Ledger {
             }
         };
         let details = json!({ "account": account, "role": role });
-        note(&mut tx, actor, "policy granted", &format!("app {app}"), details).await?;
+        audit_log::append(&mut tx, actor, "policy granted", &format!("app {app}"), details).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::domain::account::Actor;
 use crate::domain::policy::{Name, NewPolicy, Policy};
-use crate::ledger::audit_log::note;
+use crate::ledger::audit_log;
 use crate::ledger::flow::policy_rows::{insert, load, update};
 use crate::ledger::sales::catalog::ALIVE_FOR;
 use crate::ledger::{Ledger, LedgerError};
@@ -219,7 +219,7 @@ async fn record(
     details: Value,
 ) -> Result<(), LedgerError> {
     let apps: Vec<_> = apps.iter().map(Name::as_str).collect();
-    note(tx, actor, action, &format!("policy {policy} of {}", apps.join(", ")), details).await
+    audit_log::append(tx, actor, action, &format!("policy {policy} of {}", apps.join(", ")), details).await
 }
 
 async fn commit(mut tx: sqlx::Transaction<'_, sqlx::Postgres>) -> Result<PolicyChange, LedgerError> {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::domain::ids::OrderId;
 use crate::domain::payment::About;
-use crate::ledger::audit_log::note;
+use crate::ledger::audit_log;
 use crate::ledger::money::refunds::{RefundRoute, queue};
 use crate::ledger::outflow::slots::micros;
 use crate::ledger::{Ledger, LedgerError};
@@ -174,7 +174,7 @@ impl Ledger {
         if done.rows_affected() == 0 {
             return Ok(false);
         }
-        note(&mut tx, actor, "retry refund", &format!("refund {refund}"), json!({})).await?;
+        audit_log::append(&mut tx, actor, "retry refund", &format!("refund {refund}"), json!({})).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -225,7 +225,7 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
-        note(&mut tx, actor, "settle callbacks", "callbacks set aside", json!({ "ids": ids })).await?;
+        audit_log::append(&mut tx, actor, "settle callbacks", "callbacks set aside", json!({ "ids": ids })).await?;
         tx.commit().await?;
         Ok(done.rows_affected())
     }

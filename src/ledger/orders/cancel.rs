@@ -1,5 +1,5 @@
-//! Orders end unpaid (protocol, rule 8): status, stock, the buyer's counter and the release of the hold change in one
-//! transaction, and only if the order still waits for payment.
+//! Cancels unpaid orders (protocol, rule 8): status, stock, the buyer's counter and the release of the hold change in one
+//! transaction, and only while the order waits for payment.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::domain::ids::OrderId;
 use crate::domain::order::CancelReason;
 use crate::ledger::{Ledger, LedgerError};
 
-/// How an order stood when its expiry was looked at.
+/// What became of an order's expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryOutcome {
-    /// It has ended, or was paid: now, or before.
+    /// The order has ended or is paid, now or since before.
     Settled,
-    /// It has this long left.
+    /// The order has this long left.
     Early { remaining_ms: i64 },
 }
 
 impl Ledger {
-    /// Cancels those of the orders that are unpaid and overdue. Returns, for those that still have time, how much.
+    /// Cancels those of the orders that are unpaid and overdue. Returns the outcome of each, in order.
     pub async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let mut tx = self.pool.begin().await?;
@@ -36,8 +36,8 @@ impl Ledger {
         let early: BTreeMap<Uuid, i64> = early.into_iter().map(|row| (row.id, row.remaining_ms)).collect();
         let due: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
         cancel(&mut tx, &due, CancelReason::Expired, None).await?;
-        // Rows that the relay holds at the moment are passed over: nobody waits for a broker with the hot row in hand.
-        // Their messages come, find the order ended, and settle them.
+        // Rows that the relay has locked are skipped, because it waits for the broker, and this transaction has locked
+        // the sale's row. Their messages find the order ended, and settle the rows.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = ANY($1) AND status <> 'processed'
@@ -53,7 +53,7 @@ impl Ledger {
         Ok(ids.iter().map(|id| (OrderId(*id), expiry(id))).collect())
     }
 
-    /// Cancels an order for its buyer; `false` when it does not wait for payment (any more).
+    /// Cancels an order for its buyer; `false` when the order does not wait for payment.
     pub async fn cancel_by_buyer(&self, order: OrderId, user: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let cancelled = cancel(&mut tx, &[order.0], CancelReason::ByBuyer, Some(user)).await?;
@@ -61,8 +61,8 @@ impl Ledger {
         Ok(cancelled == 1)
     }
 
-    /// Orders that are overdue by more than `grace_ms`: what the delay queues have missed. Those whose expiry is parked
-    /// wait for people.
+    /// Orders that are overdue by more than `grace_ms`, because their message was lost. Orders whose expiry is parked are
+    /// left to people.
     pub async fn overdue(&self, grace_ms: u64, limit: i64) -> Result<Vec<OrderId>, LedgerError> {
         let ids = sqlx::query_scalar!(
             "SELECT id FROM orders o
@@ -80,7 +80,8 @@ impl Ledger {
     }
 }
 
-/// Ends those that still wait for payment (and are overdue, unless it is the buyer who asks); says how many.
+/// Cancels those of the orders that wait for payment, and belong to the buyer `by`, or else are overdue. Returns how
+/// many.
 async fn cancel(
     tx: &mut PgConnection,
     ids: &[Uuid],
@@ -108,19 +109,19 @@ async fn cancel(
          INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units)
          SELECT 'hold_release', id, sale_id, user_id, quantity, 0, shard, true FROM ended",
         &ids,
-        reason.as_str()
+        <&str>::from(reason)
     )
     .execute(&mut *tx)
     .await?;
 
-    // Nothing of these has been sent: no money comes of them. The others go on, and what comes of them goes back.
+    // Payments that were not sent end here. The others go on, and their money is refunded.
     abandon(tx, &ids).await?;
     let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
     give_back(tx, &held, true).await?;
     Ok(held.len())
 }
 
-/// Payments of these orders that have certainly not left are not to leave.
+/// Abandons the payments of these orders that have certainly not been sent.
 pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE payments SET status = 'abandoned', ended_at = now()
@@ -133,8 +134,8 @@ pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -
     Ok(())
 }
 
-/// Takes units of ended orders (by sale, buyer, quantity) off their buyers' counters, and puts them back into stock unless
-/// they are kept.
+/// Takes the units of ended orders (sale, buyer, quantity) off the buyers' counters, and returns them to the stock if
+/// `returns_units`.
 pub(in crate::ledger) async fn give_back(
     tx: &mut PgConnection,
     orders: &[(i64, String, i32)],
@@ -150,7 +151,7 @@ pub(in crate::ledger) async fn give_back(
     let of_sales: Vec<i64> = buyers.keys().map(|(sale, _)| *sale).collect();
     let users: Vec<String> = buyers.keys().map(|(_, user)| user.clone()).collect();
     let units: Vec<i32> = buyers.values().copied().collect();
-    // Locked in key order first, as fulfilment does: an UPDATE alone takes its rows in any order.
+    // Locked in the order of their keys first, as fulfilment does: an UPDATE alone locks its rows in any order.
     sqlx::query!(
         "SELECT 1 AS one FROM sale_buyers WHERE (sale_id, user_id) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
          ORDER BY sale_id, user_id COLLATE \"C\" FOR UPDATE",

@@ -1,4 +1,4 @@
-//! Purchase rows, committed in groups: a winner is durable before he hears of it (protocol, rule 3).
+//! Commits purchase rows in groups: a purchase is durable before it is answered (protocol, rule 3).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::domain::ids::{OrderId, SaleId};
 use crate::ledger::notices::Notifier;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A winner's claim.
+/// A purchase row to be committed.
 #[derive(Debug, Clone)]
 pub struct Purchase {
     pub order: OrderId,
@@ -30,16 +30,19 @@ pub struct Purchase {
 /// What became of a purchase row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
-    /// It stands in the ledger, now or since an earlier try.
+    /// The row is committed, now or since an earlier try.
     Durable,
-    /// The sale has gone on to another epoch: the hold it speaks of may no longer exist.
+    /// The sale has another epoch: the hold may no longer exist.
     StaleEpoch,
     /// The commit failed, or its outcome is unknown.
     Unknown,
 }
 
 impl Ledger {
-    /// Commits purchase rows; one bad row never fails the group it is in (rule 4). An error is an outage.
+    /// Commits purchase rows. One bad row does not fail its group (rule 4).
+    ///
+    /// # Errors
+    /// Only an outage of PostgreSQL.
     pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         commit_on(&mut *self.pool.acquire().await?, purchases).await
     }
@@ -47,28 +50,28 @@ impl Ledger {
 
 async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
     match insert_on(connection, purchases).await {
-        Ok(verdicts) => return Ok(verdicts),
+        Ok(outcomes) => return Ok(outcomes),
         Err(error) if error.is_outage() => return Err(error),
         Err(error) => {
-            tracing::error!(%error, winners = purchases.len(), "group of purchase rows failed, trying one by one");
+            tracing::error!(%error, rows = purchases.len(), "group of purchase rows failed; trying one by one");
         }
     }
-    let mut verdicts = Vec::with_capacity(purchases.len());
+    let mut outcomes = Vec::with_capacity(purchases.len());
     for purchase in purchases {
         match insert_on(connection, std::slice::from_ref(purchase)).await {
-            Ok(one) => verdicts.extend(one),
+            Ok(outcome) => outcomes.extend(outcome),
             Err(error) if error.is_outage() => return Err(error),
             Err(error) => {
                 tracing::error!(%error, order = %purchase.order, "purchase row failed");
-                verdicts.push(Committed::Unknown);
+                outcomes.push(Committed::Unknown);
             }
         }
     }
-    Ok(verdicts)
+    Ok(outcomes)
 }
 
-/// Inserts purchase rows in one transaction, each only if its epoch is still the sale's. Says for each whether it
-/// stands afterwards.
+/// Inserts purchase rows in one transaction, each only if its epoch is still the sale's. Returns for each whether it is
+/// in the table afterwards.
 async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
     let orders: Vec<Uuid> = purchases.iter().map(|p| p.order.0).collect();
     let sales: Vec<i64> = purchases.iter().map(|p| p.sale.get()).collect();
@@ -76,8 +79,8 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
     let units: Vec<i32> = purchases.iter().map(|p| p.units).collect();
     let epochs: Vec<i64> = purchases.iter().map(|p| p.hold.epoch.0).collect();
     let shards: Vec<i16> = purchases.iter().map(|p| p.hold.shard.0).collect();
-    // One statement, so one round trip and one commit. FOR SHARE makes a refill wait for us, and us see its
-    // new epoch; the order by key keeps two groups with the same rows from locking each other out.
+    // One statement: one round trip and one commit. FOR SHARE makes a refill wait for this insert, or this insert see
+    // the new epoch. The order by key keeps two groups with the same rows from a deadlock.
     let inserted = sqlx::query!(
         "WITH current AS MATERIALIZED (
                SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR SHARE)
@@ -100,19 +103,19 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
     if inserted.rows_affected() == purchases.len() as u64 {
         return Ok(vec![Committed::Durable; purchases.len()]);
     }
-    let standing: HashSet<Uuid> =
+    let present: HashSet<Uuid> =
         sqlx::query_scalar!("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)", &orders)
             .fetch_all(connection)
             .await?
             .into_iter()
             .collect();
-    let verdict = |id| if standing.contains(id) { Committed::Durable } else { Committed::StaleEpoch };
-    Ok(orders.iter().map(verdict).collect())
+    let outcome = |id| if present.contains(id) { Committed::Durable } else { Committed::StaleEpoch };
+    Ok(orders.iter().map(outcome).collect())
 }
 
 type Queued = (Purchase, oneshot::Sender<Committed>);
 
-/// Commits winners in groups: the next group is whoever has come while the last one was being written.
+/// Commits purchases in groups: a group is what has arrived while the last one was being written.
 #[derive(Clone)]
 pub struct Committer {
     queue: mpsc::Sender<Queued>,
@@ -121,7 +124,7 @@ pub struct Committer {
 }
 
 impl Committer {
-    /// Starts `lanes` commits side by side; they end, after what is queued, when the last handle is dropped.
+    /// Starts `lanes` tasks that commit in parallel. They end when the last handle is dropped and the queue is empty.
     pub fn start(
         ledger: &Ledger,
         lanes: usize,
@@ -145,33 +148,33 @@ impl Committer {
         Self { queue, healthy, notifier: notifier.clone() }
     }
 
-    /// Whether PostgreSQL took the last group, or has answered since: while it is away no stock is touched (rule 4).
+    /// Whether PostgreSQL has answered last. While it does not, no stock is touched (rule 4).
     pub fn is_healthy(&self) -> bool {
         self.healthy.load(Ordering::Relaxed)
     }
 
-    /// Says that PostgreSQL answered, or did not.
+    /// Records whether PostgreSQL has answered.
     pub fn set_healthy(&self, healthy: bool) {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Says that something else has put rows in the outbox.
+    /// Notifies that another use case has added rows to the outbox.
     pub fn outbox_changed(&self) {
         self.notifier.outbox_changed();
     }
 
-    /// Says that something else has changed an order's status.
+    /// Notifies that another use case has changed an order's status.
     pub fn orders_changed(&self) {
         self.notifier.orders_changed();
     }
 
-    /// Returns once the purchase's row is committed, or it is clear that this cannot be said.
+    /// Returns once the purchase row is committed, or its outcome is known to be unknown.
     pub async fn commit(&self, purchase: Purchase) -> Committed {
-        let (reply, verdict) = oneshot::channel();
+        let (reply, outcome) = oneshot::channel();
         if self.queue.send((purchase, reply)).await.is_err() {
             return Committed::Unknown;
         }
-        verdict.await.unwrap_or(Committed::Unknown)
+        outcome.await.unwrap_or(Committed::Unknown)
     }
 }
 
@@ -179,13 +182,13 @@ struct Lane {
     ledger: Ledger,
     notifier: Notifier,
     healthy: Arc<AtomicBool>,
-    /// The lane's own, and when it was used last: taken from the pool and given back, it is looked at each time, which
-    /// costs a commit a sixth of its time.
+    /// The lane's own connection, and when it was used last. The pool would test it each time, which costs a sixth of a
+    /// commit's time.
     connection: Option<(PoolConnection<Postgres>, Instant)>,
 }
 
-/// A connection that has rested for longer is looked at before it is used.
-const FRESH_FOR: Duration = Duration::from_millis(500);
+/// A connection that was idle for longer is tested before it is used.
+const IDLE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
     async fn run(mut self, purchases: Arc<Mutex<mpsc::Receiver<Queued>>>, batch_max: usize) {
@@ -196,8 +199,8 @@ impl Lane {
             }
             metrics::histogram!("seckill_commit_batch_size").record(group.len() as f64);
             let (rows, replies): (Vec<_>, Vec<_>) = group.drain(..).unzip();
-            for (reply, verdict) in replies.into_iter().zip(self.write(&rows).await) {
-                let _ = reply.send(verdict);
+            for (reply, outcome) in replies.into_iter().zip(self.write(&rows).await) {
+                let _ = reply.send(outcome);
             }
             self.notifier.outbox_changed();
         }
@@ -212,17 +215,17 @@ impl Lane {
         die_at!("commit.after");
         self.healthy.store(written.is_ok(), Ordering::Relaxed);
         written.unwrap_or_else(|error| {
-            tracing::warn!(%error, winners = rows.len(), "purchase rows not known to be committed");
+            tracing::warn!(%error, rows = rows.len(), "not known whether purchase rows were committed");
             vec![Committed::Unknown; rows.len()]
         })
     }
 
-    /// Commits on the lane's own connection. One that has failed, or was left in the middle, is not used again.
+    /// Commits on the lane's own connection. One that has failed, or was interrupted, is not used again.
     async fn commit(&mut self, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         let mut connection = match self.connection.take() {
-            Some((connection, used)) if used.elapsed() < FRESH_FOR => connection,
-            rested => {
-                drop(rested); // back to the pool, which looks at what it gives out
+            Some((connection, used)) if used.elapsed() < IDLE_MAX => connection,
+            idle => {
+                drop(idle); // back to the pool, which tests a connection before it returns it
                 self.ledger.pool.acquire().await?
             }
         };

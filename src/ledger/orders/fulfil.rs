@@ -1,8 +1,8 @@
-//! Purchases become orders (protocol, rule 7): dedup rows, buyers' counters, stock, orders and what follows from them,
-//! all in one transaction.
+//! Turns purchases into orders (protocol, rule 7): dedup rows, buyers' counters, stock, orders and their outbox rows, all
+//! in one transaction.
 //!
-//! Rows are locked in one order everywhere, so that transactions wait for each other and never in a circle: outbox,
-//! orders, buyers, and last the sales, which are hot.
+//! All transactions lock rows in one order, so that they never deadlock: outbox, orders, buyers, and last the sales,
+//! whose rows are contended most.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use crate::domain::message::OutboxKind;
 use crate::domain::order::Rejection;
 use crate::ledger::{Ledger, LedgerError};
 
-/// The consumer that dedup rows are kept for.
+/// The consumer in the dedup rows.
 const CONSUMER: &str = "fulfil";
 
-/// What a group of purchases came to.
+/// The outcome of a group of purchases.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Fulfilled {
     pub accepted: usize,
     pub rejected: usize,
-    /// Already processed, or no purchase at all.
+    /// Already processed, or without a purchase row.
     pub skipped: usize,
 }
 
-/// How to take the want of a group's stock.
+/// What to do when a sale has too little stock for a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum OnWant {
-    /// Give the whole group up: each is then tried alone.
+enum OnShortage {
+    /// Roll the whole group back: each purchase is then tried alone.
     GiveUp,
-    /// Reject the order.
+    /// Reject the orders.
     Reject,
 }
 
@@ -49,39 +49,43 @@ struct Row {
 }
 
 impl Ledger {
-    /// Turns purchases into orders, each once however often it is named.
+    /// Turns purchases into orders, each once however often it is given.
     pub async fn fulfil(&self, orders: &[OrderId]) -> Result<Fulfilled, LedgerError> {
-        let on_want = if orders.len() == 1 { OnWant::Reject } else { OnWant::GiveUp };
-        if let Some(done) = self.fulfil_group(orders, on_want).await? {
+        let on_shortage = if orders.len() == 1 { OnShortage::Reject } else { OnShortage::GiveUp };
+        if let Some(done) = self.fulfil_group(orders, on_shortage).await? {
             return Ok(done);
         }
         let mut sum = Fulfilled::default();
         for order in orders {
-            if let Some(one) = self.fulfil_group(std::slice::from_ref(order), OnWant::Reject).await? {
-                sum.accepted += one.accepted;
-                sum.rejected += one.rejected;
-                sum.skipped += one.skipped;
+            if let Some(done) = self.fulfil_group(std::slice::from_ref(order), OnShortage::Reject).await? {
+                sum.accepted += done.accepted;
+                sum.rejected += done.rejected;
+                sum.skipped += done.skipped;
             }
         }
         Ok(sum)
     }
 
-    /// `None` when the group's stock was wanting and nothing was done.
-    async fn fulfil_group(&self, orders: &[OrderId], on_want: OnWant) -> Result<Option<Fulfilled>, LedgerError> {
+    /// Fulfils a group in one transaction; `None` when the stock was too little and the group was rolled back.
+    async fn fulfil_group(
+        &self,
+        orders: &[OrderId],
+        on_shortage: OnShortage,
+    ) -> Result<Option<Fulfilled>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let rows = claim(&mut tx, orders).await?;
         let skipped = orders.len().saturating_sub(rows.len());
         let (mut taken, over) = count_buyers(&mut tx, rows).await?;
         let mut rejected: Vec<(Row, Rejection)> = over.into_iter().map(|row| (row, Rejection::OverLimit)).collect();
         for sale in take_stock(&mut tx, &taken).await? {
-            if on_want == OnWant::GiveUp {
+            if on_shortage == OnShortage::GiveUp {
                 return Ok(None);
             }
-            let (wanting, rest) = taken.into_iter().partition(|row| row.sale == sale);
+            let (short, rest) = taken.into_iter().partition(|row| row.sale == sale);
             taken = rest;
-            uncount_buyers(&mut tx, &wanting).await?;
-            rejected.extend(wanting.into_iter().map(|row| (row, Rejection::OutOfStock)));
-            // Redis promised what is not there: its figures are wrong, and it is filled anew.
+            uncount_buyers(&mut tx, &short).await?;
+            rejected.extend(short.into_iter().map(|row| (row, Rejection::OutOfStock)));
+            // Redis has sold more than there is: its stock is wrong, and the sale is to be refilled.
             sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
         }
         write_orders(&mut tx, &taken, &rejected).await?;
@@ -92,7 +96,7 @@ impl Ledger {
     }
 }
 
-/// Locks the purchase rows that are still to be processed, and writes their dedup rows.
+/// Locks the purchase rows that are not processed yet, and writes their dedup rows.
 async fn claim(tx: &mut PgConnection, orders: &[OrderId]) -> Result<Vec<Row>, LedgerError> {
     let orders: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
     let mut rows = sqlx::query_as!(
@@ -126,10 +130,10 @@ fn message_id(row: &Row) -> Uuid {
     OutboxKind::OrderPlaced.message_id(OrderId(row.order))
 }
 
-/// Counts the units with their buyers; those that would go over the limit come back second.
+/// Adds the units to the buyers' counters. Returns the rows within the limit, and those that exceed it.
 async fn count_buyers(tx: &mut PgConnection, rows: Vec<Row>) -> Result<(Vec<Row>, Vec<Row>), LedgerError> {
     let (mut within, mut over) = (Vec::with_capacity(rows.len()), Vec::new());
-    // One statement can count a buyer once: whoever comes several times in this group waits for the next round.
+    // One statement can count a buyer once: the further purchases of the same buyer wait for the next round.
     let mut waiting = rows;
     while !waiting.is_empty() {
         let mut round: BTreeMap<(i64, String), Row> = BTreeMap::new();
@@ -170,7 +174,7 @@ async fn count_buyers(tx: &mut PgConnection, rows: Vec<Row>) -> Result<(Vec<Row>
     Ok((within, over))
 }
 
-/// Takes the counts back of orders that come to nothing after all.
+/// Takes the units off the buyers' counters again.
 async fn uncount_buyers(tx: &mut PgConnection, rows: &[Row]) -> Result<(), LedgerError> {
     for row in rows {
         sqlx::query!(
@@ -185,33 +189,33 @@ async fn uncount_buyers(tx: &mut PgConnection, rows: &[Row]) -> Result<(), Ledge
     Ok(())
 }
 
-/// Takes the units, one update a sale; returns the sales that have fewer than is wanted of them.
+/// Takes the units from the stock, one update a sale. Returns the sales that have too few.
 async fn take_stock(tx: &mut PgConnection, rows: &[Row]) -> Result<Vec<i64>, LedgerError> {
-    let mut wanted: BTreeMap<i64, i64> = BTreeMap::new();
+    let mut needed: BTreeMap<i64, i64> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.unlimited) {
-        *wanted.entry(row.sale).or_default() += i64::from(row.quantity);
+        *needed.entry(row.sale).or_default() += i64::from(row.quantity);
     }
-    let mut wanting = Vec::new();
-    for (sale, units) in wanted {
+    let mut short = Vec::new();
+    for (sale, units) in needed {
         let taken = sqlx::query!("UPDATE sales SET stock = stock - $2 WHERE id = $1 AND stock >= $2", sale, units)
             .execute(&mut *tx)
             .await?;
         if taken.rows_affected() == 0 {
-            wanting.push(sale);
+            short.push(sale);
         }
     }
-    Ok(wanting)
+    Ok(short)
 }
 
-/// Writes the orders, marks their purchases processed, and puts what follows in the outbox: the expiry of those that
-/// wait for payment, the release of the holds of those that were rejected.
+/// Writes the orders, marks their purchase rows as processed, and adds outbox rows: the expiry of an order that waits for
+/// payment, the hold release of one that was rejected.
 async fn write_orders(tx: &mut PgConnection, taken: &[Row], rejected: &[(Row, Rejection)]) -> Result<(), LedgerError> {
-    let all = || taken.iter().map(|row| (row, None)).chain(rejected.iter().map(|(row, why)| (row, Some(*why))));
-    let reasons: Vec<Option<String>> = all().map(|(_, why)| why.map(|why| why.as_str().to_owned())).collect();
-    let returns: Vec<bool> = all().map(|(_, why)| why != Some(Rejection::OutOfStock)).collect();
-    let ids: Vec<i64> = all().map(|(row, _)| row.id).collect();
-    let amounts: Vec<i64> = all().map(|(row, _)| row.price_cents * i64::from(row.quantity)).collect();
-    let pay_within: Vec<i64> = all().map(|(row, _)| row.pay_within_ms).collect();
+    let rows = || taken.iter().map(|row| (row, None)).chain(rejected.iter().map(|(row, why)| (row, Some(*why))));
+    let reasons: Vec<Option<String>> = rows().map(|(_, why)| why.map(|why| <&str>::from(why).to_owned())).collect();
+    let returns: Vec<bool> = rows().map(|(_, why)| why != Some(Rejection::OutOfStock)).collect();
+    let ids: Vec<i64> = rows().map(|(row, _)| row.id).collect();
+    let amounts: Vec<i64> = rows().map(|(row, _)| row.price_cents * i64::from(row.quantity)).collect();
+    let pay_within: Vec<i64> = rows().map(|(row, _)| row.pay_within_ms).collect();
     sqlx::query!(
         "WITH decided AS (
            SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::boolean[])

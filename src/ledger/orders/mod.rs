@@ -1,4 +1,4 @@
-//! Orders: purchase rows, orders made of them, cancellation, reading, and what the shop's webhook is to be told.
+//! Orders: purchase rows, the orders made of them, cancellation, reading, and the events of the order webhook.
 
 pub mod cancel;
 pub mod commit;

@@ -1,4 +1,4 @@
-//! Reading orders. A purchase row without an order is served as an `accepted` one.
+//! Reading orders. A purchase row without an order is read as an order that is `accepted`.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -19,7 +19,7 @@ struct OrderRow {
     created_at: DateTime<Utc>,
 }
 
-/// An order and whose it is.
+/// An order and its buyer.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct OwnedOrder {
     #[serde(flatten)]
@@ -37,7 +37,7 @@ impl TryFrom<OrderRow> for OwnedOrder {
             sale_id: SaleId::from_db(row.sale_id),
             quantity: row.quantity,
             amount_cents: row.amount_cents,
-            status: OrderStatus::parse(&row.status).ok_or(LedgerError::Unreadable("orders.status"))?,
+            status: row.status.parse().map_err(|_| LedgerError::Unreadable("orders.status"))?,
             reason: row.reason,
             expires_at_ms: row.expires_at.timestamp_millis(),
             created_at_ms: row.created_at.timestamp_millis(),
@@ -46,10 +46,10 @@ impl TryFrom<OrderRow> for OwnedOrder {
     }
 }
 
-/// A change of an order's status, with the order as it was then.
+/// A change of an order's status, with the order as it was after the change.
 #[derive(Debug, Clone)]
 pub struct OrderStep {
-    /// Rises from step to step of an order. 0 is the purchase, before there is an order.
+    /// Rises from step to step of an order. 0 is the purchase, which has no order yet.
     pub id: i64,
     pub of: OwnedOrder,
 }
@@ -64,9 +64,9 @@ pub struct OrderFilter {
 }
 
 impl Ledger {
-    /// One order, whosever it is.
+    /// One order, of any buyer.
     pub async fn order(&self, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
-        // One statement is one snapshot: a purchase that becomes an order meanwhile is seen exactly once.
+        // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once.
         let row = sqlx::query_as!(
             OrderRow,
             r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
@@ -112,8 +112,8 @@ impl Ledger {
         rows.into_iter().map(OwnedOrder::try_from).collect()
     }
 
-    /// The steps of each order behind the one that is named with it, in order. An order's steps commit in the order of
-    /// their ids, because its row is locked; those of different orders do not.
+    /// The steps of each order after the step that is given with it, in order. An order's steps commit in the order of
+    /// their ids, because its row is locked; steps of different orders do not.
     pub async fn steps_since(&self, seen: &[(OrderId, i64)]) -> Result<Vec<OrderStep>, LedgerError> {
         let (orders, steps): (Vec<Uuid>, Vec<i64>) = seen.iter().map(|(order, step)| (order.0, *step)).unzip();
         let rows = sqlx::query!(
@@ -143,7 +143,7 @@ impl Ledger {
         rows.fetch_all(&self.pool).await?.into_iter().collect()
     }
 
-    /// The secret behind order ids.
+    /// The secret that order ids are derived with.
     pub async fn order_id_secret(&self) -> Result<[u8; 32], LedgerError> {
         let secret =
             sqlx::query_scalar!("SELECT secret FROM keyring WHERE name = 'order-id'").fetch_one(&self.pool).await?;

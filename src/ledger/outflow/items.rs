@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::domain::outflow::{LATENESS, Pace};
-use crate::ledger::audit_log::note;
+use crate::ledger::audit_log;
 use crate::ledger::outflow::slots::micros;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -148,7 +148,7 @@ impl Ledger {
             return Ok(false);
         }
         let details = serde_json::json!({ "rate": pace.rate(), "target": target });
-        note(&mut tx, actor, "create outflow", name, details).await?;
+        audit_log::append(&mut tx, actor, "create outflow", name, details).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -177,7 +177,7 @@ impl Ledger {
             return Ok(false);
         }
         let action = if paused { "pause outflow" } else { "resume outflow" };
-        note(&mut tx, actor, action, &format!("outflow {name}"), serde_json::json!({})).await?;
+        audit_log::append(&mut tx, actor, action, &format!("outflow {name}"), serde_json::json!({})).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -203,7 +203,7 @@ impl Ledger {
             return Ok(false);
         }
         let details = serde_json::json!({ "rate": pace.rate(), "jitter_ms": pace.jitter_ms() });
-        note(&mut tx, actor, "set outflow rate", name, details).await?;
+        audit_log::append(&mut tx, actor, "set outflow rate", name, details).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -275,7 +275,7 @@ impl Ledger {
         .execute(&mut *tx)
         .await?;
         let rows = done.rows_affected();
-        note(&mut tx, actor, "outflow retry", channel, serde_json::json!({ "items": rows })).await?;
+        audit_log::append(&mut tx, actor, "outflow retry", channel, serde_json::json!({ "items": rows })).await?;
         // The trigger announces what is inserted; these were there.
         sqlx::query!("SELECT pg_notify('seckill_outflow', '')").execute(&mut *tx).await?;
         tx.commit().await?;

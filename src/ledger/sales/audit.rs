@@ -1,40 +1,42 @@
-//! What the auditor reads: one moment of the ledger, and the rows that should not be.
+//! What the auditor reads: a snapshot of one sale, and the rows that break an invariant.
 
-use sqlx::{Executor, PgConnection};
+use std::collections::HashMap;
+
+use sqlx::Executor;
 use uuid::Uuid;
 
-use crate::domain::ids::{Epoch, OrderId, SaleId};
+use crate::domain::ids::{Epoch, OrderId, SaleId, WaveId};
 use crate::ledger::{Ledger, LedgerError};
 
-/// The figures of one sale, all from one snapshot.
+/// One sale's numbers, all from one snapshot.
 #[derive(Debug, Clone)]
 pub struct LedgerSnapshot {
     pub total_stock: i64,
     pub stock: i64,
     pub epoch: Epoch,
-    /// The sale is long over, and no longer kept in Redis.
+    /// The sale ended long ago, and Redis no longer keeps it.
     pub retired: bool,
-    /// Units in orders that hold them: pending, paid, being refunded.
+    /// Units in orders that hold them: pending payment, paid, being refunded.
     pub live_units: i64,
-    /// Units of purchases that are no orders yet.
+    /// Units of purchases that have no order yet.
     pub promised_units: i64,
-    /// Units of ended orders whose holds Redis has not been told to give up yet, with their orders.
-    pub unreleased: Vec<(OrderId, i64)>,
-    /// Units that wait for their waves.
+    /// Ended orders whose hold release is not processed, with their units.
+    pub unreleased: HashMap<OrderId, i64>,
+    /// Units of waves that are not released yet.
     pub held_back: i64,
     /// Payments and refunds whose outcome is not known yet.
     pub money_under_way: i64,
-    /// Waves that are released here and that Redis has not been told of (for all that is known), with their units.
-    pub waves_on_their_way: Vec<(OrderId, i64)>,
-    /// Orders and purchases that hold units.
-    pub live: Vec<(OrderId, i64, String)>,
-    /// Rows under way, by kind and status.
-    pub moving: i64,
-    /// Broken promises: what, and the rows that show it.
+    /// Released waves whose row is not processed, with their units.
+    pub unreleased_waves: HashMap<WaveId, i64>,
+    /// Orders and purchases that hold units, with their units.
+    pub live: HashMap<OrderId, i64>,
+    /// Outbox rows that are not settled.
+    pub unsettled_rows: i64,
+    /// Invariants that do not hold.
     pub findings: Vec<Finding>,
 }
 
-/// An invariant that does not hold, with evidence.
+/// An invariant that does not hold, and the rows that show it.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Finding {
     pub invariant: &'static str,
@@ -42,12 +44,12 @@ pub struct Finding {
     pub evidence: Vec<String>,
 }
 
-/// How much evidence is shown of each finding.
-const SHOWN: i64 = 20;
+/// How many rows each finding shows.
+const EVIDENCE_MAX: i64 = 20;
 
 impl Ledger {
-    /// Reads the books of a sale in one snapshot; `None` when there is no such sale.
-    pub async fn books(
+    /// Audits a sale in one snapshot; `None` when there is no such sale.
+    pub async fn audit_snapshot(
         &self,
         sale: SaleId,
         overdue_grace_ms: i64,
@@ -55,8 +57,8 @@ impl Ledger {
     ) -> Result<Option<LedgerSnapshot>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        // Right after a rush the planner still takes these tables for small, and would compare every row of one with
-        // every row of another.
+        // Right after a rush the planner's statistics still say that these tables are small: it would join them row by
+        // row.
         (&mut *tx).execute("SET LOCAL enable_nestloop = off").await?;
         let row = sqlx::query!(
             r#"SELECT total_stock, stock, e.epoch,
@@ -110,7 +112,7 @@ impl Ledger {
             let rows: Vec<String> = sqlx::query_scalar(check.rows)
                 .bind(sale.get())
                 .bind(overdue_grace_ms)
-                .bind(SHOWN)
+                .bind(EVIDENCE_MAX)
                 .fetch_all(&mut *tx)
                 .await?;
             if !rows.is_empty() {
@@ -126,15 +128,15 @@ impl Ledger {
             promised_units: row.promised_units,
             held_back: row.held_back,
             money_under_way: row.money,
-            waves_on_their_way: waves.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
+            unreleased_waves: waves.into_iter().map(|r| (WaveId(r.order_id), r.quantity.into())).collect(),
             unreleased: unreleased.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
-            live: live.into_iter().map(|r| (OrderId(r.id), r.quantity.into(), r.user_id)).collect(),
-            moving: row.moving,
+            live: live.into_iter().map(|r| (OrderId(r.id), r.quantity.into())).collect(),
+            unsettled_rows: row.moving,
             findings,
         }))
     }
 
-    /// Whether an order, or a purchase that will become one, stands in the ledger.
+    /// Returns those of the orders that have a purchase row.
     pub async fn known_orders(&self, orders: &[OrderId]) -> Result<Vec<OrderId>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let known =
@@ -143,37 +145,6 @@ impl Ledger {
                 .await?;
         Ok(known.into_iter().map(OrderId).collect())
     }
-
-    /// Appends to the audit log.
-    pub async fn record(
-        &self,
-        actor: &str,
-        action: &str,
-        subject: &str,
-        details: serde_json::Value,
-    ) -> Result<(), LedgerError> {
-        let mut connection = self.pool.acquire().await?;
-        append(&mut connection, actor, action, subject, details).await
-    }
-}
-
-async fn append(
-    connection: &mut PgConnection,
-    actor: &str,
-    action: &str,
-    subject: &str,
-    details: serde_json::Value,
-) -> Result<(), LedgerError> {
-    sqlx::query!(
-        "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, $2, $3, $4)",
-        actor,
-        action,
-        subject,
-        details
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, findings: &mut Vec<Finding>) {
@@ -181,16 +152,16 @@ fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, f
         findings.push(Finding {
             invariant: "I1",
             problem:
-                "stock left, units in live orders, refunded and kept units and waves to come do not add up to the total"
+                "stock left, units in live orders, refunded units that were kept and unreleased waves do not add up to the total"
                     .into(),
             evidence: vec![format!(
-                "total {total}, left {stock}, in live orders {live}, kept {kept}, in waves to come {held_back}"
+                "total {total}, left {stock}, in live orders {live}, kept {kept}, in unreleased waves {held_back}"
             )],
         });
     }
 }
 
-/// A question whose answer must be no rows. $1 is the sale, $2 a grace in ms, $3 how many rows to show.
+/// A query that must return no rows. $1 is the sale, $2 a grace in milliseconds, $3 the most rows to return.
 struct Check {
     invariant: &'static str,
     problem: &'static str,
@@ -208,7 +179,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I2",
-        problem: "a buyer's counter differs from his live orders",
+        problem: "a buyer's counter differs from the units of the buyer's live orders",
         rows: "SELECT format('user %s: counter %s, live units %s', user_id, coalesce(b.units, 0), coalesce(o.units, 0))
                FROM (SELECT user_id, units FROM sale_buyers WHERE sale_id = $1) b
                FULL JOIN (SELECT user_id, sum(quantity) AS units FROM orders
@@ -231,7 +202,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I3",
-        problem: "an order has no purchase, or another than its own",
+        problem: "an order has no purchase row, or one of another sale, buyer or quantity",
         rows: "SELECT format('order %s of user %s', o.id, o.user_id) FROM orders o
                WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL AND NOT EXISTS (
                  SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = o.id AND p.status = 'processed'
@@ -245,7 +216,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I6",
-        problem: "an order has ended without releasing its hold, or released it without ending",
+        problem: "an order has ended without a release of its hold, or a hold is released whose order has not ended",
         rows: "SELECT format('order %s, %s', coalesce(o.id, r.order_id), coalesce(o.status, 'unknown'))
                FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected', 'refunded')) o
                FULL JOIN (SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'hold_release') r ON r.order_id = o.id
@@ -253,7 +224,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "an order that is paid, being refunded or refunded has not exactly one payment that paid it",
+        problem: "an order that is paid, being refunded or refunded does not have exactly one payment that pays it",
         rows: "SELECT format('order %s, %s, %s payments', o.id, o.status, count(p.id)) FROM orders o
                LEFT JOIN payments p ON p.order_id = o.id AND p.pays
                WHERE o.sale_id = $1 AND o.status IN ('paid', 'refunding', 'refunded') AND $2::bigint IS NOT NULL
@@ -261,7 +232,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "money was taken for an order that it did not pay, and does not go back; or pays one that is not paid",
+        problem: "a payment that pays no order is not refunded, or a payment pays an order that is not paid",
         rows: "SELECT format('payment %s of order %s, %s', p.id, o.id, o.status) FROM payments p
                JOIN orders o ON o.id = p.order_id LEFT JOIN refunds r ON r.payment_id = p.id
                WHERE o.sale_id = $1 AND p.status = 'succeeded' AND $2::bigint IS NOT NULL
@@ -270,7 +241,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I5",
-        problem: "a refund does not fit its order",
+        problem: "a refund's status does not match its order's",
         rows: "SELECT format('refund %s, %s, of order %s, %s', r.id, r.status, o.id, o.status) FROM refunds r
                JOIN orders o ON o.id = r.order_id
                WHERE o.sale_id = $1 AND r.cause = 'asked' AND $2::bigint IS NOT NULL
@@ -288,7 +259,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "nothing has been heard of money for an hour",
+        problem: "a payment was sent an hour ago and its outcome is not known",
         rows: "SELECT format('payment %s of order %s, %s', p.id, p.order_id, p.status) FROM payments p
                JOIN orders o ON o.id = p.order_id
                WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting') AND $2::bigint IS NOT NULL
@@ -296,7 +267,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
-        problem: "the books do not say what became of money",
+        problem: "the journal does not match payments and refunds",
         rows: "WITH moved AS (
                  SELECT 'payment' AS entry, p.id, p.order_id, p.amount_cents, p.currency,
                         'channel:' || p.channel AS debit, CASE WHEN p.pays THEN 'sales' ELSE 'refunds-due' END AS credit
@@ -315,7 +286,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I9",
-        problem: "an order's history is not a walk of legal steps that ends in its status",
+        problem: "an order's steps are not a series of legal steps that ends in its status",
         rows: "WITH steps AS (
                  SELECT s.order_id, s.id, s.from_status, s.to_status, o.status,
                         lag(s.to_status, 1, 'accepted') OVER w AS before, lead(s.id) OVER w IS NULL AS last

@@ -1,4 +1,4 @@
-//! The catalogue's changes, and which instances serve and how much of it each of them has loaded.
+//! The catalogue's changes, and the instances that serve, each with the version that it has loaded.
 
 use std::time::Duration;
 
@@ -10,28 +10,38 @@ use crate::domain::sale::Sale;
 use crate::ledger::sales::terms::load_sales;
 use crate::ledger::{Ledger, LedgerError};
 
-/// An instance that has not been seen for as long does not count as serving.
+/// An instance whose last heartbeat is older than this does not count as alive.
 pub(in crate::ledger) const ALIVE_FOR: &str = "5 seconds";
 
-/// The whole catalogue at one version: sales that are kept in Redis, and everything that there is.
+/// The whole catalogue at one version.
 pub struct CatalogSnapshot {
     pub version: i64,
+    /// The sales that Redis keeps.
     pub live: Vec<Sale>,
+    /// All sales and products.
     pub ids: Vec<DocId>,
 }
 
 /// What has changed since a version.
 pub struct CatalogChanges {
-    /// Each with the version that it changed at, in order.
+    /// The documents that changed, each with the version of its change, in order.
     pub documents: Vec<(DocId, i64)>,
-    /// The sales among them that are kept in Redis, as they are now.
+    /// The sales among them that Redis keeps, as they are now.
     pub live: Vec<Sale>,
-    /// Something was removed.
+    /// Whether a document was removed.
     pub removed: bool,
     pub version: i64,
 }
 
-/// Changes that are read at a time.
+/// The answer to an instance's heartbeat.
+pub struct Heartbeat {
+    /// PostgreSQL's clock.
+    pub now_ms: i64,
+    /// The newest version of the catalogue.
+    pub catalog_version: i64,
+}
+
+/// Changes that are read in one step.
 const CHANGES_MAX: i64 = 1000;
 
 impl Ledger {
@@ -53,7 +63,7 @@ impl Ledger {
         Ok(CatalogSnapshot { version, live, ids })
     }
 
-    /// What has changed since `version`; `None` when too much has been forgotten to say.
+    /// The changes since `version`; `None` when some of them are no longer known.
     pub async fn changes_since(
         &self,
         version: i64,
@@ -73,7 +83,7 @@ impl Ledger {
             let none = CatalogChanges { documents: Vec::new(), live: Vec::new(), removed: false, version };
             return Ok((newest == version).then_some(none));
         };
-        // Versions have no gaps: a first one that is not the next means that some were cleared.
+        // Versions have no gaps: a gap before the first change means that changes were cleared.
         if rows.first().is_some_and(|first| first.version != version + 1) {
             return Ok(None);
         }
@@ -95,7 +105,7 @@ impl Ledger {
         }))
     }
 
-    /// Forgets changes that are older than a day: who is further behind loads everything.
+    /// Clears changes that are older than a day. An instance that is further behind loads the whole catalogue.
     pub async fn clear_changes(&self) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "DELETE FROM catalog_changes WHERE at < now() - interval '1 day'
@@ -106,9 +116,8 @@ impl Ledger {
         Ok(done.rows_affected())
     }
 
-    /// Says that an instance is alive and has loaded the catalogue up to `version`. Returns PostgreSQL's clock in
-    /// milliseconds, and the catalogue's version now.
-    pub async fn beat(&self, instance: Uuid, version: i64) -> Result<(i64, i64), LedgerError> {
+    /// Records that an instance is alive and has loaded the catalogue up to `version`.
+    pub async fn send_heartbeat(&self, instance: Uuid, version: i64) -> Result<Heartbeat, LedgerError> {
         let row = sqlx::query!(
             r#"WITH beat AS (
                  INSERT INTO instances (id, catalog_version, seen_at) VALUES ($1, $2, now())
@@ -119,10 +128,10 @@ impl Ledger {
         )
         .fetch_one(&self.pool)
         .await?;
-        Ok((row.now.timestamp_millis(), row.version))
+        Ok(Heartbeat { now_ms: row.now.timestamp_millis(), catalog_version: row.version })
     }
 
-    /// Takes an instance off the list, and those with it that went without a word a day ago.
+    /// Removes an instance from the list, and with it those whose last heartbeat is a day old.
     pub async fn leave(&self, instance: Uuid) -> Result<(), LedgerError> {
         sqlx::query!("DELETE FROM instances WHERE id = $1 OR seen_at < now() - interval '1 day'", instance)
             .execute(&self.pool)
@@ -130,9 +139,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Waits until every instance that is alive has loaded `version`; `false` when one has not by then.
-    pub async fn everyone_has(&self, version: i64, patience: Duration) -> Result<bool, LedgerError> {
-        let deadline = tokio::time::Instant::now() + patience;
+    /// Waits until every instance that is alive has loaded `version`; `false` when one has not within `wait_max`.
+    pub async fn wait_for_instances(&self, version: i64, wait_max: Duration) -> Result<bool, LedgerError> {
+        let deadline = tokio::time::Instant::now() + wait_max;
         loop {
             let behind = sqlx::query_scalar!(
                 r#"SELECT count(*) AS "behind!" FROM instances

@@ -1,19 +1,17 @@
-//! Epochs: which fill of Redis purchases are believed under (protocol, rules 10 and 11).
+//! Epochs: a purchase counts only under the sale's current fill of Redis (protocol, rules 10 and 11).
 
 use sqlx::{Executor, PgConnection};
-use uuid::Uuid;
 
-use crate::domain::ids::{Epoch, OrderId, SaleId};
+use crate::domain::ids::{Epoch, OrderId, SaleId, WaveId};
 use crate::domain::sale::{SaleStatus, Stock};
 use crate::ledger::{Ledger, LedgerError};
 
-/// A sale's epoch, and the Redis server it was filled on; no run_id means that it waits to be filled.
+/// A sale's epoch, and the run of the Redis server that it was filled on. Without a `run_id` the sale is to be refilled.
 #[derive(Debug, Clone)]
 pub struct EpochRow {
     pub sale: SaleId,
     pub epoch: Epoch,
     pub run_id: Option<String>,
-    /// What its manager decided.
     pub status: SaleStatus,
 }
 
@@ -28,12 +26,20 @@ impl TryFrom<Row> for EpochRow {
     type Error = LedgerError;
 
     fn try_from(row: Row) -> Result<Self, LedgerError> {
-        let status = SaleStatus::parse(&row.status).ok_or(LedgerError::Unreadable("sales.status"))?;
+        let status = row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?;
         Ok(Self { sale: SaleId::from_db(row.sale_id), epoch: Epoch(row.epoch), run_id: row.run_id, status })
     }
 }
 
-/// A ticket as the ledger knows it.
+/// A sale at rest.
+#[derive(Debug)]
+pub struct RestingSale {
+    pub sale: SaleId,
+    pub epoch: Epoch,
+    pub left: i64,
+}
+
+/// A ticket, as the ledger has it.
 #[derive(Debug, Clone)]
 pub struct LedgerTicket {
     pub order: OrderId,
@@ -42,18 +48,18 @@ pub struct LedgerTicket {
     pub live: bool,
 }
 
-/// What a sale's Redis is filled from: one moment of the ledger.
+/// What a sale's Redis is refilled from, all of one snapshot.
 #[derive(Debug)]
-pub struct FillFrom {
+pub struct RefillSnapshot {
     pub left: Stock,
-    /// Waves that `left` contains.
-    pub waves: Vec<Uuid>,
+    /// Waves whose units are part of `left`.
+    pub waves: Vec<WaveId>,
     /// Oldest first.
     pub tickets: Vec<LedgerTicket>,
 }
 
 impl Ledger {
-    /// The epochs of all sales that are kept in Redis: those that ended less than `retire_after_ms` ago.
+    /// The epochs of all sales that Redis keeps: those that ended less than `retire_after_ms` ago.
     pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
@@ -66,7 +72,7 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
-    /// Sales that ended longer ago, and that Redis may still know.
+    /// Sales that ended longer ago, and that Redis may still keep.
     pub async fn retired(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
@@ -79,6 +85,7 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
+    /// A sale's epoch; `None` when there is no such sale.
     pub async fn epoch(&self, sale: SaleId) -> Result<Option<EpochRow>, LedgerError> {
         let row = sqlx::query_as!(
             Row,
@@ -91,7 +98,8 @@ impl Ledger {
         row.map(EpochRow::try_from).transpose()
     }
 
-    /// Raises the epoch: waits for the purchases that hold it shared, and refuses older ones from then on.
+    /// Raises the epoch. Waits for the transactions that have locked it shared; purchases of older epochs are refused from
+    /// then on.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
         let epoch = sqlx::query_scalar!(
             "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL WHERE sale_id = $1 RETURNING epoch",
@@ -102,16 +110,16 @@ impl Ledger {
         Ok(Epoch(epoch))
     }
 
-    /// Doubts what Redis holds of a sale: it is to be filled anew.
-    pub async fn doubt(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
+    /// Asks for a refill of the sale, unless its epoch has been raised meanwhile.
+    pub async fn request_refill(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
         sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND epoch = $2", sale.get(), epoch.0)
             .execute(&self.pool)
             .await?;
         Ok(())
     }
 
-    /// What is left of each sale that is kept in Redis and at rest: nothing promised, nothing on its way to Redis.
-    pub async fn resting(&self, retire_after_ms: u64) -> Result<Vec<(SaleId, Epoch, i64)>, LedgerError> {
+    /// The sales that Redis keeps and that are at rest: no purchase without an order, no release on its way to Redis.
+    pub async fn resting(&self, retire_after_ms: u64) -> Result<Vec<RestingSale>, LedgerError> {
         let rows = sqlx::query!(
             "SELECT s.id, e.epoch, s.stock FROM sales s JOIN sale_epochs e ON e.sale_id = s.id
              WHERE s.ends_at > now() - $1::bigint * interval '1 ms' AND s.total_stock <> -1 AND e.run_id IS NOT NULL
@@ -123,10 +131,11 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|r| (SaleId::from_db(r.id), Epoch(r.epoch), r.stock)).collect())
+        let sale = |id, epoch, left| RestingSale { sale: SaleId::from_db(id), epoch: Epoch(epoch), left };
+        Ok(rows.into_iter().map(|row| sale(row.id, row.epoch, row.stock)).collect())
     }
 
-    /// Says on which server the epoch was filled; `false` when another fill has taken over.
+    /// Records the server that the epoch was filled on; `false` when another refill has taken over.
     pub async fn record_fill(&self, sale: SaleId, epoch: Epoch, run_id: &str) -> Result<bool, LedgerError> {
         let done = sqlx::query!(
             "UPDATE sale_epochs SET run_id = $3, filled_at = now() WHERE sale_id = $1 AND epoch = $2",
@@ -139,9 +148,9 @@ impl Ledger {
         Ok(done.rows_affected() == 1)
     }
 
-    /// What Redis is to be filled with. Call it after `raise_epoch` has committed: then no purchase of an older epoch
-    /// can come after this snapshot.
-    pub async fn fill_from(&self, sale: SaleId) -> Result<FillFrom, LedgerError> {
+    /// Reads what Redis is to be refilled with. To be called after `raise_epoch`: then no purchase of an older epoch can
+    /// commit after this snapshot.
+    pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let left = left_to_sell(&mut tx, sale).await?;
@@ -163,11 +172,11 @@ impl Ledger {
                 .await?;
         let ticket = |(order, user, units, live)| LedgerTicket { order: OrderId(order), user, units, live };
         let tickets = rows.into_iter().map(|r| ticket((r.order, r.user, r.units, r.live))).collect();
-        Ok(FillFrom { left, waves, tickets })
+        Ok(RefillSnapshot { left, waves: waves.into_iter().map(WaveId).collect(), tickets })
     }
 }
 
-/// The stock, less what purchases without an order have been promised.
+/// The stock, less the units of purchases without an order.
 async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<Stock, LedgerError> {
     let row = sqlx::query!(
         r#"SELECT stock, (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox

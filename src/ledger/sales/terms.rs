@@ -6,10 +6,10 @@ use sqlx::{Executor, PgConnection};
 
 use crate::domain::ids::{DocId, SaleId, Units};
 use crate::domain::sale::{Document, NewSale, Product, Sale, SaleStatus};
-use crate::ledger::audit_log::note;
+use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A sale with its figures, for people.
+/// A sale with its stock, for people.
 #[derive(Debug, Clone)]
 pub struct SaleFigures {
     pub sale: Sale,
@@ -50,7 +50,7 @@ impl SaleRow {
             starts_at_ms: self.starts_at.timestamp_millis(),
             ends_at_ms: self.ends_at.timestamp_millis(),
             pay_within_ms: self.pay_within_ms,
-            status: SaleStatus::parse(&self.status).ok_or(LedgerError::Unreadable("sales.status"))?,
+            status: self.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
             purchase_key: self.purchase_key,
             waiting_key: self.waiting_key,
         };
@@ -58,17 +58,17 @@ impl SaleRow {
     }
 }
 
-/// The catalogue's version as this transaction has left it; its row stays locked until then.
+/// The catalogue's version after this transaction's changes. Its row stays locked until the commit.
 async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
     Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
 }
 
 impl Ledger {
-    /// Creates a sale, its product where it is missing, and its epoch row, which waits to be filled. Returns the
-    /// sale and the catalogue version from which on it is known.
+    /// Creates a sale, its product where that is missing, and its epoch row, which asks for a refill. `keys` are the
+    /// purchase key and the waiting key. Returns the sale, and the first version of the catalogue that has it.
     pub async fn create_sale(&self, new: &NewSale, keys: [&str; 2]) -> Result<(SaleId, i64), LedgerError> {
         let mut tx = self.pool.begin().await?;
-        // DO UPDATE, because DO NOTHING would not return the row that is there.
+        // DO UPDATE, because DO NOTHING returns no row where the product exists.
         let product = sqlx::query_scalar!(
             "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
             new.product
@@ -113,7 +113,8 @@ impl Ledger {
         Ok((SaleId::from_db(id), version))
     }
 
-    /// Sets what a manager decided of a sale; `None` when there is no such sale, or it is closed for good.
+    /// Sets a sale's status. Returns the catalogue's version with the change; `None` when there is no such sale, or the
+    /// sale is closed, which is final.
     pub async fn set_sale_status(
         &self,
         sale: SaleId,
@@ -131,16 +132,17 @@ impl Ledger {
         if changed.rows_affected() == 0 {
             return Ok(None);
         }
-        note(&mut tx, actor, &format!("sale {status}"), &format!("sale {sale}"), json!({})).await?;
+        audit_log::append(&mut tx, actor, &format!("sale {status}"), &format!("sale {sale}"), json!({})).await?;
         let version = version(&mut tx).await?;
         tx.commit().await?;
         Ok(Some(version))
     }
 
-    /// Removes a sale that nobody ever bought in; `None` when there is no such sale, or it has orders.
+    /// Removes a sale that was never bought in. Returns the catalogue's version with the change; `None` when there is no
+    /// such sale, or it has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        // The epoch row is locked first: purchases insert their rows only while they hold it.
+        // The epoch row goes first: purchases lock it shared while they insert their rows.
         let epochs = sqlx::query!("DELETE FROM sale_epochs WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
         let bought = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM outbox WHERE sale_id = $1 AND kind = 'order_placed') AS "bought!""#,
@@ -153,13 +155,13 @@ impl Ledger {
         }
         sqlx::query!("DELETE FROM sale_waves WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
         sqlx::query!("DELETE FROM sales WHERE id = $1", sale.get()).execute(&mut *tx).await?;
-        note(&mut tx, actor, "sale removed", &format!("sale {sale}"), json!({})).await?;
+        audit_log::append(&mut tx, actor, "sale removed", &format!("sale {sale}"), json!({})).await?;
         let version = version(&mut tx).await?;
         tx.commit().await?;
         Ok(Some(version))
     }
 
-    /// Sales with their figures, newest first; all of them, or one.
+    /// Sales with their stock, newest first; all of them, or one.
     pub async fn sale_figures(&self, only: Option<SaleId>, limit: i64) -> Result<Vec<SaleFigures>, LedgerError> {
         let rows = sqlx::query_as!(
             SaleRow,
@@ -175,7 +177,7 @@ impl Ledger {
         rows.into_iter().map(SaleRow::figures).collect()
     }
 
-    /// A document as PostgreSQL has it, and the catalogue's version that it is of; one snapshot.
+    /// A document, and the catalogue's version in the same snapshot.
     pub async fn document(&self, id: DocId) -> Result<(Option<Document>, i64), LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -192,7 +194,7 @@ impl Ledger {
         Ok((document, as_of))
     }
 
-    /// Makes or renews a sample product.
+    /// Creates a product, or changes its description.
     pub async fn put_product(&self, name: &str, description: &str) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO products (name, description) VALUES ($1, $2)
@@ -206,7 +208,7 @@ impl Ledger {
     }
 }
 
-/// Sales by their numbers; those that are gone are left out.
+/// The sales with these ids, without those that were removed.
 pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<Sale>, LedgerError> {
     let rows = sqlx::query_as!(
         SaleRow,

@@ -1,16 +1,16 @@
-//! Stock that is put up for sale later (protocol, rule 14): each wave is released once, in one transaction with the row
-//! that carries it to Redis.
+//! Waves: stock that goes on sale later (protocol, rule 14). Each is released once, in one transaction with the outbox
+//! row that carries it to Redis.
 
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::domain::ids::SaleId;
-use crate::ledger::audit_log::note;
+use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
 impl Ledger {
-    /// Adds units to a sale's stock, as a wave that is due at once; `false` when there is no such sale, or its stock is
-    /// unlimited.
+    /// Adds units to a sale's stock, as a wave that is due at once; `false` when there is no such sale, the sale is
+    /// closed, or its stock is unlimited.
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let added = sqlx::query!(
@@ -26,12 +26,12 @@ impl Ledger {
         sqlx::query!("INSERT INTO sale_waves (sale_id, units, due_at) VALUES ($1, $2, now())", sale.get(), units)
             .execute(&mut *tx)
             .await?;
-        note(&mut tx, actor, "add stock", &format!("sale {sale}"), json!({ "units": units })).await?;
+        audit_log::append(&mut tx, actor, "add stock", &format!("sale {sale}"), json!({ "units": units })).await?;
         tx.commit().await?;
         Ok(true)
     }
 
-    /// Releases the waves whose time has come; says how many there were.
+    /// Releases the waves that are due, at most `limit`. Returns how many there were.
     pub async fn release_waves(&self, limit: i64) -> Result<usize, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let due = sqlx::query!(
