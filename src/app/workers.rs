@@ -83,7 +83,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
     let wanted = |name: &str| only.is_none_or(|only| only.contains(name));
     let Parts { config, stores, notifier, listener, stop, tasks } = parts;
     let ledger = &stores.ledger;
-    let broker = Broker::new(&config.amqp);
+    let broker = Broker::new(config);
     let outbox_poll = Duration::from_millis(config.outbox.poll_ms);
     let retry = RetryTerms {
         max_attempts: config.outbox.max_attempts,
@@ -194,7 +194,7 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
         && let Ok(secret) = Secret::parse(&config.alarms.webhook_secret)
     {
         let (ledger, url) = (ledger.clone(), config.alarms.webhook_url.clone());
-        let webhook = AlarmWebhook { ledger, url, secret, poster: Arc::default() };
+        let webhook = AlarmWebhook { ledger, url, secret, sender: Arc::default() };
         let every = Duration::from_millis(config.alarms.interval_ms);
         tasks.spawn(repeat("tell", every, None, stop.clone(), move || {
             let webhook = webhook.clone();
@@ -222,22 +222,28 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
     if wanted("outflow") {
         spawn_outflow(parts, payment_service);
     }
-    if wanted("pay") {
-        let sender = PaymentSender::new(payment_service.clone(), tasks.clone(), stop.clone());
-        let intake = Intake::new(broker, Source::PaymentRequested, config.payments.batch_max);
-        spawn_intake(parts, "pay", intake, move |bodies| {
-            let sender = sender.clone();
-            async move { sender.settle(&bodies).await }
-        });
+    // Each payment channel has a consumer, a sender and questions of its own: a dead one holds up no other.
+    for channel in payment_service.channels.iter() {
+        if wanted("pay") {
+            let sender = PaymentSender::new(payment_service.clone(), Arc::clone(channel), tasks.clone(), stop.clone());
+            let source = Source::PaymentRequested { channel: channel.name.clone() };
+            let intake = Intake::new(broker.clone(), source, config.payments.batch_max);
+            spawn_intake(parts, "pay", intake, move |bodies| {
+                let sender = sender.clone();
+                async move { sender.settle(&bodies).await }
+            });
+        }
+        if wanted("ask") {
+            let (payments, channel) = (payment_service.clone(), Arc::clone(channel));
+            tasks.spawn(repeat("ask", Duration::from_secs(1), None, stop.clone(), move || {
+                let (payments, channel) = (payments.clone(), Arc::clone(&channel));
+                async move { payments.poll(&channel).await }
+            }));
+        }
     }
     if wanted("ask") {
-        let (asker, watch) = (payment_service.clone(), payment_service.clone());
-        let every = Duration::from_secs(1);
-        tasks.spawn(repeat("ask", every, None, stop.clone(), move || {
-            let asker = asker.clone();
-            async move { asker.ask().await }
-        }));
-        tasks.spawn(repeat("money", every, None, stop.clone(), move || {
+        let watch = payment_service.clone();
+        tasks.spawn(repeat("money", Duration::from_secs(1), None, stop.clone(), move || {
             let watch = watch.clone();
             async move { watch.watch().await }
         }));
@@ -269,8 +275,8 @@ fn spawn_outflow(parts: &Parts, payment_service: &PaymentService) {
             backoff_max_ms: terms.backoff_max_ms,
         },
     };
-    let secrets = payment_service.channels.iter().map(|channel| (channel.outflow(), channel.secret.clone())).collect();
-    let outflow_drain = OutflowDrain::new(parts.stores.ledger.clone(), terms, secrets, parts.tasks.clone());
+    let (ledger, channels) = (parts.stores.ledger.clone(), payment_service.channels.clone());
+    let outflow_drain = OutflowDrain::new(ledger, terms, channels, parts.tasks.clone());
     let (every, wake) = (Duration::from_secs(1), parts.listener.subscribe(Topic::Outflow));
     let watch = outflow_drain.clone();
     parts.tasks.spawn(repeat("outflow", every, Some(wake), parts.stop.clone(), move || {

@@ -9,7 +9,7 @@ use super::{ACTOR, Format, print};
 use crate::app::payment_service;
 use crate::config::Config;
 use crate::domain::ids::OrderId;
-use crate::domain::payment::RefundReason;
+use crate::domain::payment::{RefundId, RefundReason};
 use crate::pay::RefundAsked;
 
 #[derive(Subcommand)]
@@ -93,7 +93,7 @@ impl RefundsCommand {
                 }
             }
             Self::Retry { refund } => {
-                if !payment_service.ledger.retry_refund(refund, ACTOR).await? {
+                if !payment_service.ledger.retry_refund(RefundId(refund), ACTOR).await? {
                     bail!("there is no refund {refund} that was refused");
                 }
                 Ok(())

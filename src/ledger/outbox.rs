@@ -11,6 +11,10 @@ use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::message::OutboxKind;
 use seckill_webhook::backoff_ms;
 
+/// How long a row waits that found no room, and one whose channel is not configured: the settings change with a restart.
+const NO_ROOM_MS: i64 = 500;
+const NO_CHANNEL_MS: i64 = 60_000;
+
 /// When and how often to try again what failed.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryTerms {
@@ -33,6 +37,8 @@ pub struct OutboxRow {
     pub due_at_ms: i64,
     pub returns_units: bool,
     pub attempts: u32,
+    /// Of a payment: its channel.
+    pub channel: Option<String>,
 }
 
 /// Rows of the outbox, locked: nobody else takes them until they are settled, or the connection is lost.
@@ -48,6 +54,8 @@ pub struct PublishOutcome {
     pub failed: Vec<(i64, String)>,
     /// The broker had no room: not the message's fault.
     pub postponed: Vec<i64>,
+    /// Payments of a channel that is not configured: they wait longer, and count no attempt.
+    pub without_channel: Vec<i64>,
 }
 
 /// A parked row, for people.
@@ -70,7 +78,9 @@ impl Ledger {
         let rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
-                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!"
+                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
+                      CASE kind WHEN 'payment_requested' THEN (SELECT channel FROM payments p WHERE p.id = order_id)
+                      END AS channel
                FROM outbox WHERE status = 'pending'
                  AND kind IN ('order_placed', 'order_expire', 'payment_requested')
                  AND next_attempt_at <= now()
@@ -88,7 +98,7 @@ impl Ledger {
         let rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
-                      0::bigint AS "remaining_ms!"
+                      0::bigint AS "remaining_ms!", NULL::text AS channel
                FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
                  AND next_attempt_at <= now()
                ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
@@ -241,6 +251,7 @@ struct ClaimedRow {
     returns_units: Option<bool>,
     attempts: i32,
     remaining_ms: i64,
+    channel: Option<String>,
 }
 
 impl ClaimedBatch {
@@ -257,6 +268,7 @@ impl ClaimedBatch {
                 due_at_ms: row.due_at.map_or(0, |due| due.timestamp_millis()),
                 returns_units: row.returns_units.unwrap_or_default(),
                 attempts: row.attempts.unsigned_abs(),
+                channel: row.channel,
             })
         };
         Ok(Self { tx, rows: rows.into_iter().map(row).collect::<Result<_, LedgerError>>()? })
@@ -265,7 +277,7 @@ impl ClaimedBatch {
     /// Marks rows as confirmed by the broker, counts the failures of others, postpones those that found no room, and
     /// lets all of them go.
     pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
-        let PublishOutcome { sent, failed, postponed } = outcome;
+        let PublishOutcome { sent, failed, postponed, without_channel } = outcome;
         sqlx::query!(
             "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
             sent
@@ -276,7 +288,8 @@ impl ClaimedBatch {
             let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
             fail(&mut self.tx, *id, attempts, error, terms).await?;
         }
-        postpone(&mut self.tx, postponed).await?;
+        postpone(&mut self.tx, postponed, NO_ROOM_MS).await?;
+        postpone(&mut self.tx, without_channel, NO_CHANNEL_MS).await?;
         Ok(self.tx.commit().await?)
     }
 
@@ -293,17 +306,21 @@ impl ClaimedBatch {
         )
         .execute(&mut *self.tx)
         .await?;
-        postpone(&mut self.tx, refused).await?;
+        postpone(&mut self.tx, refused, NO_ROOM_MS).await?;
         Ok(self.tx.commit().await?)
     }
 }
 
 /// Lets others go first, for what could not be tried: no attempt is counted.
-async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64]) -> Result<(), LedgerError> {
+async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64], wait_ms: i64) -> Result<(), LedgerError> {
     if !ids.is_empty() {
-        sqlx::query!("UPDATE outbox SET next_attempt_at = now() + interval '500 ms' WHERE id = ANY($1)", ids)
-            .execute(&mut **tx)
-            .await?;
+        sqlx::query!(
+            "UPDATE outbox SET next_attempt_at = now() + $2::bigint * interval '1 ms' WHERE id = ANY($1)",
+            ids,
+            wait_ms
+        )
+        .execute(&mut **tx)
+        .await?;
     }
     Ok(())
 }

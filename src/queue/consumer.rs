@@ -37,7 +37,7 @@ impl Batch {
 
 impl Broker {
     /// Starts to consume.
-    pub async fn consume(&self, source: Source) -> Result<Intake, QueueError> {
+    pub async fn consume(&self, source: &Source) -> Result<Intake, QueueError> {
         let link = self.link("consumer").await?;
         // Not global: quorum queues know no other.
         link.channel.basic_qos(self.config.prefetch, BasicQosOptions { global: false }).await?;

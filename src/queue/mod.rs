@@ -9,7 +9,7 @@ use std::time::Duration;
 use lapin::types::LongString;
 use lapin::{Connection, ConnectionProperties};
 
-use crate::config;
+use crate::config::{self, Config};
 
 pub use consumer::{Batch, Intake};
 pub use publisher::{Outgoing, Publisher, Receipt};
@@ -35,9 +35,11 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub fn new(config: &config::Amqp) -> Self {
-        let topology = Topology::new(&config.prefix, config.queue_max_length);
-        Self { config: config.clone(), topology }
+    pub fn new(config: &Config) -> Self {
+        let offered = config.channels.iter().filter(|(_, channel)| channel.is_offered());
+        let channels = offered.map(|(name, _)| name.clone()).collect();
+        let topology = Topology::new(&config.amqp.prefix, config.amqp.queue_max_length, channels);
+        Self { config: config.amqp.clone(), topology }
     }
 
     /// A new connection with a channel on it, on which everything we need is declared. lapin does not reconnect: who

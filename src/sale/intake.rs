@@ -34,7 +34,7 @@ impl Intake {
     {
         let mut open = match self.open.take() {
             Some(open) => open,
-            None => self.broker.consume(self.source).await?,
+            None => self.broker.consume(&self.source).await?,
         };
         let batch = match self.held.take() {
             Some(batch) => batch,

@@ -43,10 +43,15 @@ impl Relay {
                 Receipt::Confirmed => outcome.sent.push(row.id),
                 Receipt::NoRoom => outcome.postponed.push(row.id),
                 Receipt::Unroutable => outcome.failed.push((row.id, "no queue takes it".to_owned())),
+                Receipt::NoSuchChannel => outcome.without_channel.push(row.id),
             }
         }
         if !outcome.postponed.is_empty() {
             tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; they wait in the outbox");
+        }
+        if !outcome.without_channel.is_empty() {
+            let rows = outcome.without_channel.len();
+            tracing::error!(rows, "payments of a channel that is not configured wait in the outbox until it is");
         }
         let done = claim.rows.len();
         metrics::histogram!("seckill_relay_batch_size").record(done as f64);
@@ -54,6 +59,7 @@ impl Relay {
             ("confirmed", outcome.sent.len()),
             ("no-room", outcome.postponed.len()),
             ("unroutable", outcome.failed.len()),
+            ("no-channel", outcome.without_channel.len()),
         ];
         for (result, messages) in results {
             metrics::counter!("seckill_relayed_total", "result" => result).increment(messages as u64);
@@ -100,7 +106,7 @@ fn message(row: &OutboxRow) -> Outgoing {
             serde_json::to_vec(&OrderExpireV1 { version: Version, order_id: row.order, due_at_ms: row.due_at_ms }),
         ),
         OutboxKind::PaymentRequested => (
-            Destination::PaymentRequested,
+            Destination::PaymentRequested { channel: row.channel.clone().unwrap_or_default() },
             serde_json::to_vec(&PaymentRequestedV1 { version: Version, payment_id: PaymentId(row.order.0) }),
         ),
         OutboxKind::OrderPlaced | OutboxKind::HoldRelease | OutboxKind::WaveRelease => (

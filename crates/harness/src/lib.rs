@@ -148,7 +148,7 @@ impl System {
     /// Stops everything in good order, and clears the broker of what was made there.
     pub async fn finish(mut self) {
         self.stop().await;
-        Broker::new(&self.config.amqp).demolish().await.unwrap();
+        Broker::new(&self.config).demolish().await.unwrap();
     }
 
     /// Stops all instances in good order.

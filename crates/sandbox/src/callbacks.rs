@@ -9,13 +9,11 @@ use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use super::bank::Bank;
 use super::book::Send;
 use super::event::Outcome;
-use seckill_webhook::Secret;
-use seckill_webhook::{HttpAnswer, HttpSender, SendError};
+use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
 /// Callbacks under way at once: a receiver that hangs must not take all the machine's sockets.
 const UNDER_WAY_MAX: usize = 64;
@@ -57,7 +55,7 @@ pub struct CallbackSender {
     bank: Arc<Bank>,
     url: String,
     secret: Secret,
-    poster: HttpSender,
+    sender: HttpSender,
     tasks: TaskTracker,
     /// How often those that were not heard were tried. A restart begins to count anew.
     attempts: Mutex<HashMap<u64, u32>>,
@@ -65,7 +63,7 @@ pub struct CallbackSender {
 
 impl CallbackSender {
     pub fn new(bank: Arc<Bank>, url: String, secret: Secret, tasks: TaskTracker) -> Arc<Self> {
-        Arc::new(Self { bank, url, secret, poster: HttpSender::default(), tasks, attempts: Mutex::default() })
+        Arc::new(Self { bank, url, secret, sender: HttpSender::default(), tasks, attempts: Mutex::default() })
     }
 
     /// Tells everything that is owed, until stopped.
@@ -121,16 +119,9 @@ impl CallbackSender {
             "timestamp": at.to_rfc3339_opts(SecondsFormat::Micros, true),
             "data": document,
         });
-        let (id, body) = (format!("msg_{}", send.message), body.to_string().into_bytes());
-        let now_s = Utc::now().timestamp();
-        let headers = [
-            ("webhook-id", id.clone()),
-            ("webhook-timestamp", now_s.to_string()),
-            ("webhook-signature", self.secret.sign(&id, now_s, &body)),
-        ];
-        let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, id.as_bytes());
-        let sending =
-            async { self.poster.send(self.poster.prepare(&self.url, key, &headers, body).await?, PATIENCE).await };
-        tokio::time::timeout(PATIENCE * 2, sending).await.unwrap_or(Err(SendError::TimeOut))
+        let (id, secrets) = (format!("msg_{}", send.message), std::slice::from_ref(&self.secret));
+        let body = body.to_string().into_bytes();
+        let request = SignedRequest::message(&self.url, &id, secrets, Utc::now().timestamp(), body);
+        self.sender.post(request, PATIENCE).await
     }
 }

@@ -153,17 +153,25 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Sees to it that there is a channel of this name, which leads there. Its pace is whoever's who set it last: returns
-    /// the gap that holds, in microseconds.
-    pub async fn ensure_outflow(&self, name: &str, pace: Pace, target: &str) -> Result<i64, LedgerError> {
+    /// Creates the outflow of a payment channel's refunds where it is missing, and updates its target. An outflow that exists
+    /// keeps its rate: returns the gap between its slots, in microseconds.
+    pub async fn ensure_refund_outflow(
+        &self,
+        name: &str,
+        payment_channel: &str,
+        pace: Pace,
+        target: &str,
+    ) -> Result<i64, LedgerError> {
         let gap_us = sqlx::query_scalar!(
-            "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ($1, $2, $3, $4, $5)
-             ON CONFLICT (name) DO UPDATE SET target = $5 RETURNING gap_us",
+            "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target, payment_channel)
+             VALUES ($1, $2, $3, $4, $5, $6)
+             ON CONFLICT (name) DO UPDATE SET target = $5, payment_channel = $6 RETURNING gap_us",
             name,
             pace.rate().cast_signed(),
             pace.jitter_ms().cast_signed(),
             pace.gap_us(),
-            target
+            target,
+            payment_channel
         );
         Ok(gap_us.fetch_one(&self.pool).await?)
     }

@@ -23,6 +23,8 @@ pub struct Slot {
     pub key: String,
     pub payload: Value,
     pub target: String,
+    /// The payment channel whose refund the item is.
+    pub payment_channel: Option<String>,
     /// Of the channel, per second.
     pub rate: u32,
     /// By this process's clock: the slot is not before this moment,
@@ -39,13 +41,13 @@ pub struct Slot {
     turn_us: i64,
 }
 
-/// What a verdict led to.
+/// What an outcome led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Done,
     WillRetry,
     Parked,
-    /// Another claim of the item holds, or somebody has finished it: nothing was changed.
+    /// Another claim of the item holds, or the item is done: nothing was changed.
     Overtaken,
 }
 
@@ -59,19 +61,27 @@ impl Slot {
 impl Ledger {
     /// Claims the next slot of some channel that has something due, together with the item: first in first out within a
     /// key, and the key whose turn it has been for longest. `None`, and no slot is used up, when there is nothing to
-    /// send, it is not yet time, or others are at it. Channels in `without` are passed over.
-    pub async fn claim_slot(&self, without: &[String], lease: Duration) -> Result<Option<Slot>, LedgerError> {
+    /// send, it is not yet time, or others are at it. Channels in `without` are passed over, and so are
+    /// the refunds of payment channels that are not in `payment_channels`.
+    pub async fn claim_slot(
+        &self,
+        without: &[String],
+        payment_channels: &[String],
+        lease: Duration,
+    ) -> Result<Option<Slot>, LedgerError> {
         let mut tx = self.pool.begin().await?;
         // By chance among those that can be served, so that none is always last. Not FOR UPDATE: an item that is being
         // put in holds its channel's row by the foreign key, and hinders nobody.
         let channel = sqlx::query!(
-            "SELECT c.name, c.target, c.rate, c.gap_us FROM outflow_channels c
+            "SELECT c.name, c.target, c.payment_channel, c.rate, c.gap_us FROM outflow_channels c
              WHERE NOT c.paused AND c.name <> ALL($1)
+               AND (c.payment_channel IS NULL OR c.payment_channel = ANY($3))
                AND c.next_at <= clock_timestamp() + $2::bigint * interval '1 us'
                AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = c.name AND k.turn_at <= now())
              ORDER BY random() LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
             without,
-            micros(LOOKAHEAD)
+            micros(LOOKAHEAD),
+            payment_channels
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -122,6 +132,7 @@ impl Ledger {
             key: row.key,
             payload: row.payload,
             target: channel.target,
+            payment_channel: channel.payment_channel,
             rate: channel.rate.unsigned_abs(),
             at: before + wait,
             earliest: after + wait,
@@ -135,15 +146,21 @@ impl Ledger {
     }
 
     /// How long until there may be a slot to claim; `None` when nothing waits in any channel that runs.
-    pub async fn next_slot(&self, without: &[String]) -> Result<Option<Duration>, LedgerError> {
+    pub async fn next_slot(
+        &self,
+        without: &[String],
+        payment_channels: &[String],
+    ) -> Result<Option<Duration>, LedgerError> {
         let wait_us = sqlx::query_scalar!(
             "SELECT (extract(epoch FROM min(greatest(c.next_at - $2::bigint * interval '1 us', k.turn_at))
                                         - clock_timestamp()) * 1000000)::bigint
              FROM outflow_channels c
              CROSS JOIN LATERAL (SELECT turn_at FROM outflow_keys WHERE channel = c.name ORDER BY turn_at LIMIT 1) k
-             WHERE NOT c.paused AND c.name <> ALL($1)",
+             WHERE NOT c.paused AND c.name <> ALL($1)
+               AND (c.payment_channel IS NULL OR c.payment_channel = ANY($3))",
             without,
-            micros(LOOKAHEAD)
+            micros(LOOKAHEAD),
+            payment_channels
         )
         .fetch_one(&self.pool)
         .await?;
@@ -186,11 +203,11 @@ impl Ledger {
     pub async fn settle_slot(
         &self,
         slot: &Slot,
-        verdict: &DeliveryOutcome,
+        outcome: &DeliveryOutcome,
         terms: RetryTerms,
     ) -> Result<Settled, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let settled = match verdict {
+        let settled = match outcome {
             DeliveryOutcome::Done => finish(&mut tx, slot).await?,
             DeliveryOutcome::Refused(why) => fail(&mut tx, slot, why, None).await?,
             DeliveryOutcome::TryAgain(why) => {
