@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix_web::{App, HttpServer};
 use anyhow::Context;
+use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -22,10 +23,9 @@ use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
 use crate::pay::PaymentService;
 use crate::pay::payment_sender::PaymentSender;
-use crate::queue::{Broker, Publisher, QueueError, Source};
+use crate::queue::{Broker, Consumer, Publisher, QueueError, Source};
 use crate::sale::expire::OrderExpiry;
 use crate::sale::fulfil::Fulfilment;
-use crate::sale::intake::Intake;
 use crate::sale::reconcile::DriftWatch;
 use crate::sale::relay::Relay;
 use crate::sale::{SaleError, Step};
@@ -114,18 +114,18 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
     }
     if wanted("fulfil") {
         let fulfilment = Fulfilment { ledger: ledger.clone(), notifier: notifier.clone(), retry };
-        let intake = Intake::new(broker.clone(), Source::OrderPlaced, config.orders.batch_max);
-        spawn_intake(parts, "fulfil", intake, move |bodies| {
+        let consumer = Consumer::new(broker.clone(), Source::OrderPlaced, config.orders.batch_max);
+        spawn_consumer(parts, "fulfil", consumer, move |messages| {
             let fulfilment = fulfilment.clone();
-            async move { fulfilment.settle(&bodies).await }
+            async move { fulfilment.settle(messages).await }
         });
     }
     if wanted("expire") {
         let expiries = expiries.clone();
-        let intake = Intake::new(broker.clone(), Source::OrderExpire, config.orders.batch_max);
-        spawn_intake(parts, "expire", intake, move |bodies| {
+        let consumer = Consumer::new(broker.clone(), Source::OrderExpire, config.orders.batch_max);
+        spawn_consumer(parts, "expire", consumer, move |messages| {
             let expiries = expiries.clone();
-            async move { expiries.settle(&bodies).await }
+            async move { expiries.settle(messages).await.map(|()| Vec::new()) }
         });
     }
     if wanted("release") {
@@ -227,10 +227,10 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&BTreeSet<String>>, paym
         if wanted("pay") {
             let sender = PaymentSender::new(payment_service.clone(), Arc::clone(channel), tasks.clone(), stop.clone());
             let source = Source::PaymentRequested { channel: channel.name.clone() };
-            let intake = Intake::new(broker.clone(), source, config.payments.batch_max);
-            spawn_intake(parts, "pay", intake, move |bodies| {
+            let consumer = Consumer::new(broker.clone(), source, config.payments.batch_max);
+            spawn_consumer(parts, "pay", consumer, move |messages| {
                 let sender = sender.clone();
-                async move { sender.settle(&bodies).await }
+                async move { sender.settle(messages).await.map(|()| Vec::new()) }
             });
         }
         if wanted("ask") {
@@ -289,18 +289,20 @@ fn spawn_outflow(parts: &Parts, payment_service: &PaymentService) {
     }));
 }
 
-fn spawn_intake<F, E>(
+/// Repeats a consumer's step. `settle` returns the indexes of the messages that go to the dead-letter queue.
+fn spawn_consumer<M, F, E>(
     parts: &Parts,
     name: &'static str,
-    intake: Intake,
-    settle: impl Fn(Vec<Vec<u8>>) -> F + Clone + Send + Sync + 'static,
+    consumer: Consumer<M>,
+    settle: impl Fn(Vec<M>) -> F + Clone + Send + Sync + 'static,
 ) where
+    M: DeserializeOwned + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Vec<usize>, E>> + Send + 'static,
     E: From<QueueError> + std::fmt::Display + Send + 'static,
 {
-    let (intake, stop) = (Arc::new(Mutex::new(intake)), parts.stop.clone());
+    let (consumer, stop) = (Arc::new(Mutex::new(consumer)), parts.stop.clone());
     parts.tasks.spawn(repeat(name, Duration::ZERO, None, parts.stop.clone(), move || {
-        let (intake, settle, stop) = (Arc::clone(&intake), settle.clone(), stop.clone());
-        async move { intake.lock().await.step(&stop, settle).await }
+        let (consumer, settle, stop) = (Arc::clone(&consumer), settle.clone(), stop.clone());
+        async move { consumer.lock().await.step(&stop, settle).await }
     }));
 }

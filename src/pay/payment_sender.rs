@@ -72,25 +72,15 @@ impl PaymentSender {
         }
     }
 
-    /// Settles a batch of messages: their payments have slots, or need none. Returns the places of unreadable ones.
+    /// Settles a batch of messages: their payments have slots, or need none.
     #[tracing::instrument(level = "debug", name = "pay", skip_all,
-                          fields(channel = self.channel.name, messages = bodies.len()))]
-    pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, PayError> {
-        let (mut payments, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new());
-        for (place, body) in bodies.iter().enumerate() {
-            match serde_json::from_slice::<PaymentRequestedV1>(body) {
-                Ok(message) => payments.push(message.payment_id),
-                Err(error) => {
-                    tracing::error!(%error, bytes = body.len(), "unreadable message goes to the dead-letter queue");
-                    poison.push(place);
-                }
-            }
-        }
+                          fields(channel = self.channel.name, messages = messages.len()))]
+    pub async fn settle(&self, messages: Vec<PaymentRequestedV1>) -> Result<(), PayError> {
+        let payments: Vec<PaymentId> = messages.iter().map(|message| message.payment_id).collect();
         self.payment_service.open().await?;
         let (ledger, Channel { name, pace, .. }) = (&self.payment_service.ledger, &*self.channel);
         self.pace_set.get_or_try_init(async || ledger.set_payment_pace(name, *pace).await).await?;
-        self.send_all(payments, Instant::now() + SETTLE_MAX).await?;
-        Ok(poison)
+        self.send_all(payments, Instant::now() + SETTLE_MAX).await
     }
 
     /// Sends payments until each has a slot. Those that have none by `deadline`, because the channel rests or other workers have

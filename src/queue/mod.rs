@@ -11,7 +11,7 @@ use lapin::{Connection, ConnectionProperties};
 
 use crate::config::{self, Config};
 
-pub use consumer::{Batch, Intake};
+pub use consumer::Consumer;
 pub use publisher::{Outgoing, Publisher, Receipt};
 use topology::Topology;
 pub use topology::{Destination, Source};

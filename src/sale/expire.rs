@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{SaleError, Step};
 use crate::domain::ids::OrderId;
-use crate::domain::message::{OrderExpireV1, OutboxKind, Version};
+use crate::domain::message::{OrderExpireV1, OutboxKind};
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::cancel::ExpiryOutcome;
@@ -21,40 +21,33 @@ pub struct OrderExpiry {
 }
 
 impl OrderExpiry {
-    /// Settles a batch of messages; those that are early are sent round again. Returns the places of unreadable ones.
-    #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = bodies.len()))]
-    pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, SaleError> {
-        let (mut orders, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new());
-        for (place, body) in bodies.iter().enumerate() {
-            match serde_json::from_slice::<OrderExpireV1>(body) {
-                Ok(message) => orders.push(message),
-                Err(error) => {
-                    tracing::error!(%error, bytes = body.len(), "unreadable message goes to the dead-letter queue");
-                    poison.push(place);
-                }
-            }
-        }
-        let ids: Vec<OrderId> = orders.iter().map(|message| message.order_id).collect();
-        let again: Vec<Outgoing> = self
-            .expire(&ids)
+    /// Cancels the orders that are due, and sends the messages of the others again with the time they have left.
+    ///
+    /// # Errors
+    /// When PostgreSQL or the broker fails: the whole batch is to be tried again.
+    #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = messages.len()))]
+    pub async fn settle(&self, messages: Vec<OrderExpireV1>) -> Result<(), SaleError> {
+        let orders: Vec<OrderId> = messages.iter().map(|message| message.order_id).collect();
+        let early: Vec<Outgoing> = self
+            .expire(&orders)
             .await?
             .into_iter()
-            .zip(orders)
+            .zip(messages)
             .filter_map(|((order, expiry), message)| match expiry {
                 ExpiryOutcome::Settled => None,
                 ExpiryOutcome::Early { remaining_ms } => Some(Outgoing {
                     to: Destination::OrderExpire { remaining_ms },
                     id: OutboxKind::OrderExpire.message_id(order),
-                    body: serde_json::to_vec(&OrderExpireV1 { version: Version, ..message }).unwrap_or_default(),
+                    body: serde_json::to_vec(&message).unwrap_or_default(),
                 }),
             })
             .collect();
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
-        let receipts = self.publisher.publish(&again).await?;
-        // The old message is acknowledged only after the new one is safe.
+        let receipts = self.publisher.publish(&early).await?;
+        // The old messages are acknowledged only after the new ones are safe.
         if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
-            Ok(poison)
+            Ok(())
         } else {
             Err(QueueError::Closed.into())
         }

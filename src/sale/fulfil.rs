@@ -16,47 +16,37 @@ pub struct Fulfilment {
 }
 
 impl Fulfilment {
-    /// Settles a batch; returns the places of messages that can never be processed. An error means that PostgreSQL
-    /// could not be asked: the batch is to be tried again as it is.
-    #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = bodies.len()))]
-    pub async fn settle(&self, bodies: &[Vec<u8>]) -> Result<Vec<usize>, SaleError> {
-        let (mut orders, mut places, mut poison) = (Vec::with_capacity(bodies.len()), Vec::new(), Vec::new());
-        for (place, body) in bodies.iter().enumerate() {
-            match serde_json::from_slice::<OrderPlacedV1>(body) {
-                Ok(message) => {
-                    orders.push(message.order_id);
-                    places.push(place);
-                }
-                Err(error) => {
-                    tracing::error!(%error, bytes = body.len(), "unreadable message goes to the dead-letter queue");
-                    poison.push(place);
-                }
+    /// Turns a batch of purchases into orders. Returns the indexes of messages that have failed for the last time.
+    ///
+    /// # Errors
+    /// When PostgreSQL cannot be reached: the whole batch is to be tried again.
+    #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = messages.len()))]
+    pub async fn settle(&self, messages: Vec<OrderPlacedV1>) -> Result<Vec<usize>, SaleError> {
+        let orders: Vec<OrderId> = messages.iter().map(|message| message.order_id).collect();
+        orders.iter().for_each(|order| tracing::debug!(%order, "to be fulfilled"));
+        let mut failed = Vec::new();
+        match self.ledger.fulfil(&orders).await {
+            Ok(done) => {
+                metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(done.accepted as u64);
+                metrics::counter!("seckill_orders_total", "outcome" => "rejected").increment(done.rejected as u64);
             }
-        }
-        if !orders.is_empty() {
-            orders.iter().for_each(|order| tracing::debug!(%order, "to be fulfilled"));
-            match self.ledger.fulfil(&orders).await {
-                Ok(done) => {
-                    metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(done.accepted as u64);
-                    metrics::counter!("seckill_orders_total", "outcome" => "rejected").increment(done.rejected as u64);
-                }
-                Err(error) if error.is_outage() => return Err(error.into()),
-                Err(error) => {
-                    tracing::warn!(%error, messages = orders.len(), "batch failed, trying one by one");
-                    for (order, place) in orders.into_iter().zip(places) {
-                        if self.settle_one(order).await? {
-                            poison.push(place);
-                        }
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, messages = orders.len(), "batch failed, trying one by one");
+                for (index, order) in orders.into_iter().enumerate() {
+                    if self.settle_one(order).await? {
+                        failed.push(index);
                     }
                 }
             }
-            self.notifier.outbox_changed();
-            self.notifier.orders_changed();
         }
-        Ok(poison)
+        self.notifier.outbox_changed();
+        self.notifier.orders_changed();
+        Ok(failed)
     }
 
-    /// One message alone; `true` when it has failed for the last time. Before that its outbox row brings it back.
+    /// Fulfils one purchase alone; `true` when it has failed for the last time. Before that its outbox row causes the
+    /// message to be sent again.
     async fn settle_one(&self, order: OrderId) -> Result<bool, SaleError> {
         let Err(error) = self.ledger.fulfil(&[order]).await else { return Ok(false) };
         if error.is_outage() {

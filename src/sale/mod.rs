@@ -8,7 +8,6 @@ pub mod database_clock;
 pub mod document_reader;
 pub mod expire;
 pub mod fulfil;
-pub mod intake;
 pub mod manage;
 pub mod order_streams;
 pub mod purchase;
