@@ -1,4 +1,4 @@
-//! Migrations are compiled in: a new one must be seen.
+//! Migrations are compiled into the program, so a new file has to trigger a build.
 fn main() {
     println!("cargo:rerun-if-changed=migrations");
 }

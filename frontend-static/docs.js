@@ -1,4 +1,4 @@
-// Shows the document of the API.
+// Shows the API's document in Swagger UI.
 
 'use strict';
 

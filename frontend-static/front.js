@@ -1,7 +1,7 @@
-// What both pages share: texts, language, the server's clock, calls, the session. Below, the front page itself.
+// Shared by both pages: texts, language, the server's clock, API calls, the session. At the end: the front page itself.
 
 const TEXTS = {
-  // Refusals, by the `code` of the problem.
+  // Problems, by their `code`.
   "invalid-request": ["The shop could not read this request.", "请求有误，商城无法处理。"],
   "unauthenticated": ["Please sign in first.", "请先登录。"],
   "not-started": ["The sale has not started yet. The button will wake up at the start.", "抢购尚未开始，开始时按钮会自动亮起。"],
@@ -17,11 +17,11 @@ const TEXTS = {
   "idempotency-mismatch": ["This click was mixed up with another one. Please click again.", "本次点击与另一次冲突，请再点一次。"],
   "quota-exceeded": ["Too many requests. You can try again in {s} s.", "请求过于频繁，请在 {s} 秒后再试。"],
   "temporarily-unavailable": ["The shop is very busy right now. Please try again shortly.", "商城繁忙，请稍后再试。"],
-  "order-not-ready": ["The order is still being made. Try again in a moment.", "订单正在生成，请稍后再试。"],
-  "illegal-state": ["The order has moved on; this is no longer possible.", "订单状态已变化，无法进行此操作。"],
+  "order-not-ready": ["The order is still being created. Try again in a moment.", "订单正在生成，请稍后再试。"],
+  "illegal-state": ["The order's status has changed; this is no longer possible.", "订单状态已变化，无法进行此操作。"],
   "no-answer": ["No answer from the shop. Please check your connection.", "商城没有回应，请检查网络。"],
   "other": ["Something went wrong ({code}).", "出错了（{code}）。"],
-  // How a sale stands.
+  // The state of a sale.
   "scheduled": ["Coming up", "即将开始"], "open": ["Open now", "正在抢购"], "paused": ["Paused", "已暂停"],
   "over": ["Ended", "已结束"], "gone": ["Sold out", "已抢光"],
   "starts-in": ["Starts in", "距开始"], "ends-in": ["Ends in", "距结束"],
@@ -42,13 +42,13 @@ export const kept = session_;
 
 export const $ = (id) => document.getElementById(id);
 export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-/** `ms` give or take a quarter, so that a crowd of pages does not ask in step. */
+/** `ms`, varied by up to a quarter, so that many open pages do not ask at the same moment. */
 export const jitter = (ms) => ms * (0.75 + Math.random() / 2);
-/** How long to wait after so many failures; never less than the answer asks for, within reason. */
+/** The ms to wait after this many failures; at least what the answer asks for, up to a minute. */
 export const backoff = (answer, fails, maxMs = 10_000) =>
   Math.max(jitter(Math.min(500 * 2 ** fails, maxMs)), Math.min(answer.retryAfterMs ?? 0, 60_000) * (1 + Math.random() / 4));
 export const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
-/** Says when the language or the session changed: events "language", "session" and "orders". */
+/** Fires the events "language", "session" and "orders" when one of these changes. */
 export const changes = new EventTarget();
 
 export function el(tag, className = "", ...children) {
@@ -58,7 +58,7 @@ export function el(tag, className = "", ...children) {
   return node;
 }
 
-/** Sets a text only where it differs, so that nothing is drawn or announced for nothing. */
+/** Sets a text only if it differs, so that nothing is redrawn or announced needlessly. */
 export function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -90,7 +90,7 @@ export function money(cents) {
 }
 export const moment = (ms) => new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "medium" }).format(ms);
 
-/** A length of time in parts, rounded up to the second: it reaches 0 at the moment itself, not a second before. */
+/** A duration in parts, rounded up to the second, so that it reaches 0 exactly at the end and not a second before. */
 export function parts(ms) {
   const s = Math.max(0, Math.ceil(ms / 1000));
   const two = (n) => String(n).padStart(2, "0");
@@ -102,32 +102,32 @@ export function span(ms) {
 }
 
 let said = [];
-/** The one live region: what came of it, in words. The kind is "good", "bad" or nothing. */
+/** Shows a message in the page's live region. The kind is "good", "bad" or "". */
 export function say(key, values, kind = "") {
   said = [key, values, kind];
   $("message").className = kind;
   set($("message"), key ? t(key, values) : "");
 }
-/** The sentence for an answer that is not the hoped-for one. */
+/** Shows the message for a failed answer. */
 export function sayProblem({ code, data, retryAfterMs }) {
   const values = { ...data, code, s: Math.ceil((retryAfterMs ?? 1000) / 1000) };
   say(knows(code) ? code : "other", values, "bad");
 }
 
-// The server's clock: never the phone's, and steady when the phone's is set.
+// The server's clock. It does not depend on the device's clock, and stays steady when that is set.
 
 export const clock = {
   offset: null, // server's time minus performance.now()
   roundTrip: Infinity,
   get ready() { return this.offset !== null; },
   now() { return performance.now() + (this.offset ?? NaN); },
-  /** An answer that carried the server's time. The shortest round trip knows best. */
+  /** Learns from an answer that carried the server's time. The shortest round trip is the most exact. */
   learn(nowMs, sentAt, gotAt) {
     if (!Number.isFinite(nowMs) || gotAt - sentAt > this.roundTrip) return;
     this.roundTrip = gotAt - sentAt;
     this.offset = nowMs - (sentAt + gotAt) / 2;
   },
-  /** Asks afresh: a phone that slept may have stopped counting. */
+  /** Measures again: on a device that slept, the timer may have stopped. */
   async sync(probes = 5) {
     for (let probe = 0, fails = 0; probe < probes && fails < 5;) {
       const answer = await api(`/api/v1/time?r=${random()}`, { timeoutMs: 3000 });
@@ -142,7 +142,7 @@ export const clock = {
   },
 };
 
-/** One call. Never throws: status 0 means that no whole answer came, so nothing is known. */
+/** Calls the API. Never throws: status 0 means that no complete answer came, so the outcome is unknown. */
 export async function api(path, { method = "GET", body, headers = {}, token = null, timeoutMs = 8000, parse = JSON.parse } = {}) {
   const abort = new AbortController();
   const timer = setTimeout(() => abort.abort(), timeoutMs);
@@ -157,7 +157,7 @@ export async function api(path, { method = "GET", body, headers = {}, token = nu
     const after = Number.parseFloat(response.headers.get("Retry-After"));
     const retryAfterMs = Number.isFinite(after) ? after * 1000 : null;
     let data = {};
-    // A proxy's error page is not JSON; a success that is not must have been cut off.
+    // A proxy's error page is not JSON. A success that is not JSON was cut off.
     try { data = parse(text); } catch (cut) { if (ok) throw cut; }
     if (status === 401 && token && token === session.token()) session.set(null);
     const byStatus = { 401: "unauthenticated", 404: "not-found", 429: "quota-exceeded" };
@@ -170,14 +170,14 @@ export async function api(path, { method = "GET", body, headers = {}, token = nu
   }
 }
 
-// Jobs: what a page asks for again and again. Each run says after how many ms to come back.
+// Jobs: requests that a page repeats. Each run returns the ms until the next one.
 
 const jobs = new Set();
 export function job(run, at = Infinity) {
   const made = {
     at, fails: 0, busy: false,
     soon(ms = 0) { this.at = Math.min(this.at, performance.now() + ms); },
-    /** What a failed answer means for the next turn. */
+    /** The ms until the next run after a failed answer. */
     again(answer) { return backoff(answer, this.fails++); },
     stop() { jobs.delete(this); },
     async turn() {
@@ -195,7 +195,7 @@ setInterval(() => {
   for (const due of jobs) if (!due.busy && performance.now() >= due.at) due.turn();
 }, 100);
 
-/** A shop that signs its buyers in itself puts their token under the same name. */
+/** The buyer's token. A shop with a sign-in of its own stores the token under the same name. */
 export const session = {
   token: () => kept.get("seckill.token"),
   set(token) {
@@ -218,7 +218,7 @@ $("language").addEventListener("click", () => {
 });
 translate();
 
-// The front page: the sales there are.
+// The front page: the list of sales.
 
 const cards = new Map();
 const RANK = ["open", "scheduled", "paused", "gone", "over"];

@@ -1,4 +1,4 @@
-// A buyer's own orders of one sale: shown, followed until they rest, paid, cancelled, refunded.
+// The buyer's orders of one sale: shows them, follows them until their status is final, pays, cancels and refunds them.
 
 import { $, addTexts, api, changes, clock, el, jitter, job, money, say, sayProblem, session, set, span, t } from "/static/front.js";
 
@@ -6,11 +6,11 @@ addTexts({
   "order": ["Order {id}", "订单 {id}"], "units": ["{n} × ", "{n} 件 · "], "pay-by": ["{left} left to pay", "剩余付款时间 {left}"],
   "late": ["The time to pay is over", "付款时间已过"], "cancel": ["Cancel", "取消订单"], "sure-cancel": ["Press again to cancel", "再按一次确认取消"],
   "pay": ["Pay", "付款"], "channel": ["Payment channel", "付款渠道"], "paying": ["Payment is under way", "正在付款"], "refund": ["Refund", "退款"], "sure-refund": ["Press again for a refund", "再按一次确认退款"],
-  "accepted": ["Accepted: your order is being made", "已抢到，正在生成订单"], "pending_payment": ["Yours: waiting for payment", "下单成功，等待付款"],
+  "accepted": ["Accepted: your order is being created", "已抢到，正在生成订单"], "pending_payment": ["Yours: waiting for payment", "下单成功，等待付款"],
   "paid": ["Paid", "已付款"], "refunding": ["Being refunded", "退款中"], "refunded": ["Refunded", "已退款"],
-  "cancelled": ["Cancelled", "已取消"], "rejected": ["Not made: the stock had run out", "未成交：库存不足"],
+  "cancelled": ["Cancelled", "已取消"], "rejected": ["Not created: the stock had run out", "未成交：库存不足"],
   "expired": ["Cancelled: not paid in time", "已取消：超时未付款"], "by-buyer": ["Cancelled by you", "您已取消"],
-  "over-limit": ["Not made: over the limit of one buyer", "未成交：超过每人限购数量"],
+  "over-limit": ["Not created: over the limit of one buyer", "未成交：超过每人限购数量"],
 });
 
 const SURE_MS = 5000;
@@ -44,10 +44,10 @@ export const ordersJob = job(async (self) => {
 
 const changed = (freed) => changes.dispatchEvent(new CustomEvent("orders", { detail: { freed } }));
 export const kind = ({ status }) => (LOST.includes(status) ? "bad" : "good");
-/** The text that says how an order stands. */
+/** The text for an order's status. */
 export const told = ({ status, reason }) => (["expired", "by-buyer", "over-limit"].includes(reason) ? reason : status);
 
-/** An order as just heard: shown, said aloud where it changed, and asked for again until it rests. */
+/** Shows an order, announces a changed status, and plans the next read until the status is final. */
 export function track(data) {
   let order = orders.get(data.order_id);
   const news = order && order.data.status !== data.status;
@@ -76,7 +76,7 @@ export function track(data) {
   changed(news && LOST.includes(data.status));
 }
 
-/** 0.5 s to 3 s while the order is being made, slowly while a payment or a refund is awaited. */
+/** The ms until the order is read again: 0.5 s to 3 s while it is being created, longer during a payment or a refund. */
 function next(order) {
   const { status } = order.data;
   if (order.paying) return jitter(700);
@@ -94,7 +94,7 @@ async function poll(order, self) {
   if (!answer.ok) return self.again(answer);
   self.fails = 0;
   track(answer.data);
-  return Infinity; // track has set the next turn
+  return Infinity; // track has planned the next run
 }
 
 const ask = (order, what, body) =>
@@ -127,7 +127,7 @@ const ACTS = {
   },
 };
 
-/** What cannot be undone takes two presses. */
+/** Actions that cannot be undone need two presses. */
 function sure(order, act) {
   const again = order.sure?.act === act && performance.now() < order.sure.until;
   order.sure = again ? null : { act, until: performance.now() + SURE_MS };
@@ -168,7 +168,7 @@ export function held() {
   return [...orders.values()].reduce((sum, { data }) => sum + (HELD.includes(data.status) ? data.quantity : 0), 0);
 }
 
-// Another buyer, other orders.
+// Another buyer has other orders.
 changes.addEventListener("session", () => {
   orders.forEach((order) => { order.poll.stop(); order.item.remove(); });
   orders.clear();

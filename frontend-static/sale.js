@@ -1,4 +1,4 @@
-// A sale's page: the countdown, the button, one purchase at a time, and what became of it.
+// A sale's page: the countdown, the button, one purchase at a time, and its result.
 
 import { $, addTexts, api, backoff, changes, clock, el, jitter, job, kept, money, moment, parts, random, say, sayProblem, session, set, sleep, t } from "/static/front.js";
 import { drawOrders, held, kind, ordersJob, saleId, told, track } from "/static/orders.js";
@@ -27,8 +27,8 @@ addTexts({
 const REST_MS = 10_000;
 const ATTEMPTS_MAX = 6;
 
-let sale = null; // its terms
-let state = null; // the flag and the key, as last heard
+let sale = null; // the sale's terms
+let state = null; // whether the sale is open, and the key, as of the last answer
 let missing = false;
 let asking = false;
 let restUntil = 0;
@@ -62,7 +62,7 @@ const stateJob = job(async (self) => {
   return untilAsk(false);
 });
 
-/** How long until the flag is asked for next: once shortly before the start, then at it, with jitter; later now and then. */
+/** The ms until the state is read again: once shortly before the start, then at the start with jitter, later now and then. */
 function untilAsk(first) {
   const left = sale.starts_at_ms - clock.now();
   if (!clock.ready) return jitter(1000);
@@ -84,7 +84,7 @@ function phase() {
 
 // The button
 
-/** Its label, the reason below it, and whether a click buys. */
+/** The button's label, the reason below it, and whether a click buys. */
 function button() {
   const now = phase();
   if (missing) return ["missing", null, false];
@@ -107,7 +107,7 @@ $("buy").addEventListener("click", () => {
   if (["unauthenticated", "why-sign-in", "why-before", "why-paused"].includes(why)) say(why);
 });
 
-// One intent to buy keeps one Idempotency-Key until a definite answer has come, over reloads too.
+// One intent to buy keeps one Idempotency-Key until a definite answer has come, across reloads as well.
 
 const slot = () => `seckill.intent.${saleId}.${session.user()}`;
 const pending = () => JSON.parse(kept.get(slot()) ?? "null");
@@ -115,7 +115,7 @@ const pending = () => JSON.parse(kept.get(slot()) ?? "null");
 async function buy() {
   const [token, place] = [session.token(), slot()];
   const old = pending();
-  // What may have bought is asked again as it was; else the newest key of the sale counts.
+  // An attempt that may have bought is repeated unchanged; otherwise the sale's newest key is used.
   const intent = old?.unsure ? old : { id: old?.id ?? random(), key: state.key, unsure: false };
   const save = (value) => kept.set(place, value && JSON.stringify(value));
   let unsure = intent.unsure; // whether an earlier attempt may have bought
@@ -137,7 +137,7 @@ async function buy() {
   asking = false;
   if (answer.ok || [400, 403, 404, 409, 422].includes(answer.status)) save(null);
   else if (answer.status === 401 || answer.status === 429) save({ ...intent, unsure });
-  if (token !== session.token() && answer.status !== 401) return draw(); // somebody else's page by now
+  if (token !== session.token() && answer.status !== 401) return draw(); // another buyer has signed in meanwhile
   if (answer.ok) {
     say(told(answer.data), {}, kind(answer.data));
     track({ sale_id: Number(saleId), quantity: 1, amount_cents: sale?.price_cents ?? 0, created_at_ms: clock.now(), ...answer.data });
@@ -201,7 +201,7 @@ async function offerSignIn() {
   $("account").hidden = !session.token();
   set($("user"), session.user() ?? "");
   if (session.token() || kept.get("seckill.no-dev")) return void ($("sign-in").hidden = true);
-  // Asked for nobody, to find out whether this is development: elsewhere there is nothing at this address.
+  // Requests a token for a dummy user, to find out whether this is development mode: elsewhere the address does not exist.
   const answer = await api("/api/v1/dev/token", { method: "POST", body: { user: "nobody", level: 0 } });
   if (answer.status === 404) kept.set("seckill.no-dev", "1");
   $("sign-in").hidden = answer.status === 404 || Boolean(session.token());
@@ -231,7 +231,7 @@ changes.addEventListener("session", () => {
   draw();
 });
 
-/** A click that a reload cut off still gets its answer. */
+/** Repeats a purchase that a reload interrupted, to get its answer. */
 function resume() {
   if (session.token() && !asking && pending()?.unsure) buy();
 }

@@ -2,19 +2,22 @@
 //!
 //! The rooms, in reading order:
 //!
-//! 1. [`domain`] — what the business is made of: pure types and decisions.
-//! 2. [`gate`] — Redis, fast and not trusted: admission, stock, holds, locks.
-//! 3. [`ledger`] — PostgreSQL, the truth: sales, orders, outbox.
-//! 4. [`queue`] — RabbitMQ, the conveyor between them.
-//! 5. [`channel`] — the receivers outside. [`sandbox`] — one of them, that plays the bank.
-//! 6. [`sale`] — the story: purchase, fulfil, expire, release, refill, reconcile, audit. And [`flow`] — permits for
-//!    whoever may ask, and how fast things may go. And [`pay`] — money, there and back.
-//!    And [`admin`] — people who look after it.
-//! 7. [`http`] and [`pages`] — the way in. 8. [`worker`] — what goes on by itself.
-//! 9. [`load`] — the rush, which speaks HTTP only. 10. [`app`] — everything wired together.
+//! 1. [`domain`]: what the business is made of, as pure types and decisions.
+//! 2. [`gate`]: Redis. It decides who may buy, fast, and may lose everything: units, holds, limiters, locks.
+//! 3. [`ledger`]: PostgreSQL, the truth: sales, purchases, orders, payments, and the outbox of what is still to be done.
+//! 4. [`queue`]: RabbitMQ, which carries work from the outbox to the workers. [`channel`]: the payment channels.
+//! 5. [`sale`]: the use cases of a sale: purchase, fulfil, expire, release, refill, reconcile, audit.
+//! 6. [`flow`]: permits for other applications, and outflows at a constant rate. [`pay`]: payments and refunds.
+//!    [`admin`]: accounts that administer policies.
+//! 7. [`http`]: the API. [`pages`]: the web pages. [`worker`]: the loop that repeats background steps.
+//! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`config`] and [`telemetry`] serve all rooms.
 //!
-//! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202, and then `worker` → `queue` → `worker` →
-//! `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says who may import whom.
+//! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale::relay` →
+//! `queue` → `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
+//!
+//! Four more crates stand beside this one: `seckill-webhook` (signed HTTP requests), `seckill-load` (the load generator,
+//! which knows only the API), `seckill-sandbox` (a payment channel to test with) and `seckill-harness` (starts the service
+//! for tests).
 
 pub mod admin;
 pub mod app;

@@ -1,4 +1,4 @@
-//! `seckill`: one program for everything. Errors are one line on stderr, and an exit code that is not 0.
+//! `seckill`: one program for everything. An error is one line on stderr and an exit code other than 0.
 
 use std::process::ExitCode;
 

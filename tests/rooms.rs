@@ -1,102 +1,97 @@
-//! Who may import whom: the table of docs/ARCHITECTURE.md, read off the `use` lines.
+//! Who may import whom: the tables of docs/ARCHITECTURE.md, compared with the code and the manifests of the crates.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What each room may name of ours. A room may always name itself.
-const MAY_IMPORT: [(&str, &[&str]); 17] = [
-    ("domain", &[]),
-    ("config", &["domain"]),
-    ("telemetry", &[]),
-    ("failpoint", &[]),
-    ("gate", &["domain", "config"]),
-    ("ledger", &["domain", "config"]),
-    ("queue", &["domain", "config"]),
-    ("channel", &["domain", "config"]),
-    ("sale", &["domain", "gate", "ledger", "queue"]),
-    ("flow", &["domain", "gate", "ledger", "queue", "channel"]),
-    ("pay", &["domain", "ledger", "queue", "channel"]),
-    ("admin", &["domain", "gate", "ledger", "flow"]),
-    ("http", &["domain", "sale", "flow", "pay", "admin"]),
-    ("pages", &["domain", "sale"]),
-    ("worker", &["domain", "sale"]),
-    (
-        "app",
-        &[
-            "domain",
-            "config",
-            "gate",
-            "ledger",
-            "queue",
-            "channel",
-            "sale",
-            "flow",
-            "pay",
-            "admin",
-            "http",
-            "pages",
-            "worker",
-            "telemetry",
-        ],
-    ),
-    ("cli", &["domain", "config", "gate", "ledger", "sale", "flow", "pay", "admin", "http", "app"]),
-];
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// Crates from outside that only one room may name.
+const BELONGS_TO: [(&str, &str); 3] = [("redis", "gate"), ("sqlx", "ledger"), ("lapin", "queue")];
 
-/// Crates that only one room may name.
-const BELONGS_TO: [(&str, &[&str]); 3] = [("redis", &["gate"]), ("sqlx", &["ledger"]), ("lapin", &["queue"])];
+/// A table of docs/ARCHITECTURE.md: each name of the first column, with the names of the last.
+fn table(head: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let document = std::fs::read_to_string(format!("{ROOT}/docs/ARCHITECTURE.md")).unwrap();
+    let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
+    let (_, rows) = document.split_once(head).expect("the table is in docs/ARCHITECTURE.md");
+    let mut table = BTreeMap::new();
+    for row in rows.lines().skip(1).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        for name in names(cells[0]) {
+            table.insert(name, names(cells[cells.len() - 1]));
+        }
+    }
+    table
+}
 
+/// The code of each file in a folder, with its room.
 fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, found);
         } else if path.extension().is_some_and(|ending| ending == "rs") {
-            let name = path.strip_prefix(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap();
+            let name = path.strip_prefix(format!("{ROOT}/src")).unwrap();
             let room = name.components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
             found.push((room, std::fs::read_to_string(&path).unwrap()));
         }
     }
 }
 
-/// The code of a file, without comments and strings' worth of noise.
-fn code(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(|line| line.split("//").next().unwrap_or_default())
-}
-
+/// The words that follow a marker in a line of code.
 fn words_after<'a>(line: &'a str, marker: &'a str) -> impl Iterator<Item = &'a str> {
-    line.split(marker)
-        .skip(1)
-        .map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
+    let end = |c: char| !c.is_alphanumeric() && c != '_';
+    line.split(marker).skip(1).map(move |rest| rest.split(end).next().unwrap_or_default())
 }
 
 #[test]
-fn the_import_table_holds() {
+fn rooms_import_only_what_the_table_allows() {
+    let table = table("| room | what is in it | may import |");
     let mut found = Vec::new();
-    sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")), &mut found);
-    assert!(found.len() > 40, "the sources are where they are looked for");
-    let rooms: BTreeSet<&str> = MAY_IMPORT.iter().map(|(room, _)| *room).collect();
+    sources(&Path::new(ROOT).join("src"), &mut found);
+    assert!(found.len() > 40 && table.len() > 10, "the sources and the table are not where they are looked for");
     let mut broken = BTreeSet::new();
-    for (room, text) in &found {
-        if room == "lib" || room == "main" {
-            continue;
-        }
-        let Some((_, allowed)) = MAY_IMPORT.iter().find(|(name, _)| name == room) else {
+    for (room, text) in found.iter().filter(|(room, _)| room != "lib" && room != "main") {
+        let Some(allowed) = table.get(room) else {
             broken.insert(format!("{room} is not in the table"));
             continue;
         };
-        for line in code(text) {
-            for other in words_after(line, "crate::").filter(|word| rooms.contains(word)) {
-                if other != room && !allowed.contains(&other) {
-                    broken.insert(format!("{room} imports {other}"));
-                }
+        for line in text.lines().map(|line| line.split("//").next().unwrap_or_default()) {
+            let rooms = words_after(line, "crate::").filter(|word| table.contains_key(*word)).map(str::to_owned);
+            let crates = words_after(line, "seckill_").map(|name| format!("seckill_{name}"));
+            let crates = crates.filter(|name| line.contains(&format!("{name}::")));
+            for other in rooms.chain(crates).filter(|other| other != room && !allowed.contains(other)) {
+                broken.insert(format!("{room} imports {other}"));
             }
-            for (name, owners) in BELONGS_TO {
+            for (name, owner) in BELONGS_TO {
                 let named = line.contains(&format!("{name}::")) && !line.contains(&format!("_{name}::"));
-                if named && !owners.contains(&room.as_str()) {
+                if named && room != owner {
                     broken.insert(format!("{room} names {name}"));
                 }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn crates_depend_only_on_what_the_table_allows() {
+    let table = table("| crate | what is in it | may depend on |");
+    let mut broken = BTreeSet::new();
+    for folder in std::fs::read_dir(format!("{ROOT}/crates")).unwrap() {
+        let folder = folder.unwrap();
+        let name = format!("seckill_{}", folder.file_name().to_string_lossy());
+        let Some(allowed) = table.get(&name) else {
+            broken.insert(format!("{name} is not in the table"));
+            continue;
+        };
+        let manifest = std::fs::read_to_string(folder.path().join("Cargo.toml")).unwrap();
+        // Dependencies come after [package], whose name begins alike.
+        let (_, sections) = manifest.split_once("dependencies]").unwrap_or_default();
+        for line in sections.lines().filter(|line| line.starts_with("seckill")) {
+            let other = line.split([' ', '.', '=']).next().unwrap_or_default().replace('-', "_");
+            if !allowed.contains(&other) {
+                broken.insert(format!("{name} depends on {other}"));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The admin API's use cases: who signs in, and what people see and change of flow control. What an account may do is
-//! decided in `domain::account`; every change, and every attempt that was refused, is in the audit log.
+//! The use cases of the admin API: signing in, and seeing and changing flow control. `domain::account` decides what an
+//! account may do; the audit log has every change and every refused attempt.
 
 pub mod password;
 pub mod policies;
@@ -14,7 +14,7 @@ use crate::gate::limiter::Limiter;
 use crate::ledger::{Ledger, LedgerError};
 use password::{Hasher, HashingError};
 
-/// Why something is not done for a person.
+/// Why a request of the admin API fails.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     #[error(transparent)]
@@ -31,11 +31,11 @@ pub enum AdminError {
     Hashing(#[from] HashingError),
     #[error("name or password is wrong")]
     WrongCredentials,
-    #[error("too many attempts to sign in, of one {limit}")]
+    #[error("too many attempts to sign in for one {limit}")]
     TooMany { limit: &'static str, max: i64, window_ms: u64, retry_ms: u64 },
-    #[error("nobody is signed in")]
+    #[error("sign in first")]
     SignedOut,
-    /// It may be another site's doing.
+    /// Another site may have sent the request.
     #[error("{0}")]
     Forged(&'static str),
     #[error("denied")]
@@ -45,38 +45,47 @@ pub enum AdminError {
 }
 
 impl AdminError {
-    /// Why an account was refused, where it was: for the audit log.
+    /// Why the account was refused, for the audit log; `None` if the error is not a refusal.
     pub fn refusal(&self) -> Option<&'static str> {
         match self {
             Self::Forged(why) => Some(why),
             Self::Denied(Denied::Hidden) => Some("not granted"),
             Self::Denied(Denied::Forbidden) | Self::Flow(FlowError::NotOwned) => Some("not allowed"),
-            _ => None,
+            Self::Flow(_)
+            | Self::Ledger(_)
+            | Self::Gate(_)
+            | Self::Invalid(_)
+            | Self::Malformed(_)
+            | Self::Hashing(_)
+            | Self::WrongCredentials
+            | Self::TooMany { .. }
+            | Self::SignedOut
+            | Self::Unknown(_) => None,
         }
     }
 }
 
-/// Where people sign in, and what they do then.
+/// Signs accounts in, and acts for them.
 pub struct Console {
     ledger: Ledger,
     limiter: Limiter,
     hasher: Hasher,
-    /// Attempts to sign in, of one account, and from one address.
+    /// Limits attempts to sign in, for each account and from each address.
     attempts: Algorithm,
     terms: SessionTerms,
 }
 
-/// How long people stay signed in, and how often they may try.
+/// How long a session lasts, and how often sign-in may be attempted.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionTerms {
     pub session_ms: i64,
-    /// Without a request.
+    /// The longest time without a request.
     pub idle_ms: i64,
     pub login_limit: i64,
     pub login_window_ms: i64,
 }
 
-/// Why there is no signing in with these terms.
+/// The configuration does not allow signing in.
 #[derive(Debug, thiserror::Error)]
 pub enum WrongTerms {
     #[error("configuration: admin.login_limit, admin.login_window_ms: {0}")]
@@ -86,11 +95,11 @@ pub enum WrongTerms {
 }
 
 impl Console {
-    /// Takes as long as one sign-in: the hash that unknown names are compared with is made here.
+    /// Takes as long as one sign-in, because it computes the hash that unknown names are compared with.
     pub fn new(ledger: Ledger, limiter: Limiter, terms: SessionTerms) -> Result<Self, WrongTerms> {
         let (limit, window_ms) = (Some(terms.login_limit), Some(terms.login_window_ms));
         let parameters = Parameters { limit, window_ms, ..Parameters::default() };
-        // Exact: a window's edge would give twice as many tries.
+        // A sliding log is exact; a fixed window would allow twice the attempts at its edge.
         let attempts = Algorithm::new(AlgorithmKind::SlidingLog, &parameters)?;
         Ok(Self { ledger, limiter, hasher: Hasher::new()?, attempts, terms })
     }

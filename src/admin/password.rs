@@ -1,5 +1,5 @@
-//! Passwords: hashed by Argon2id, which is slow and large on purpose; so it runs beside the threads that answer, and only
-//! so often at once.
+//! Passwords, hashed by Argon2id. Hashing is slow and uses much memory on purpose, so it runs outside the threads that
+//! answer requests, and only a few hashes run at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use tokio::time::timeout;
 
 use crate::domain::account::NewPassword;
 
-/// What OWASP's cheat sheet recommends: 19 MiB, two passes, one lane.
+/// OWASP's recommendation: 19 MiB, two passes, one lane.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-/// Each takes a core for some 20 ms, and 19 MiB; the sale goes on beside it.
-const AT_ONCE: usize = 2;
-/// Who waits longer for a turn is told to come back.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Each hash takes a core for about 20 ms, and 19 MiB; sales must go on meanwhile.
+const CONCURRENT_MAX: usize = 2;
+/// A caller that waits longer for its turn is told to retry.
+const TURN_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// A password could not be hashed or verified.
 #[derive(Debug, thiserror::Error)]
 pub enum HashingError {
     #[error("password hashing: {0}")]
@@ -32,35 +33,39 @@ pub enum HashingError {
     Busy,
 }
 
-pub struct Hasher {
+/// Verifies passwords, a few at once.
+pub(super) struct Hasher {
     turns: Arc<Semaphore>,
-    /// Of a password that nobody knows: what is compared where there is no such account, so that it takes as long.
-    nobodys: String,
+    /// The hash of a random password. An unknown account is compared with it, so that the answer takes as long.
+    unknown_account: String,
 }
 
 impl Hasher {
-    pub fn new() -> Result<Self, HashingError> {
-        let nobodys = hash(&rand::random::<[u8; 32]>())?;
-        Ok(Self { turns: Arc::new(Semaphore::new(AT_ONCE)), nobodys })
+    pub(super) fn new() -> Result<Self, HashingError> {
+        let unknown_account = hash(&rand::random::<[u8; 32]>())?;
+        Ok(Self { turns: Arc::new(Semaphore::new(CONCURRENT_MAX)), unknown_account })
     }
 
-    /// Whether the password is the one of this hash; where there is no hash, it is not, and it takes as long to say so.
-    pub async fn verify(&self, password: String, against: Option<String>) -> Result<bool, HashingError> {
-        let turn = timeout(PATIENCE, Arc::clone(&self.turns).acquire_owned()).await;
+    /// Whether the password matches the hash. Without a hash it does not, and the answer takes as long.
+    ///
+    /// # Errors
+    /// `Busy` if no turn came within 3 s.
+    pub(super) async fn verify(&self, password: String, hash: Option<String>) -> Result<bool, HashingError> {
+        let turn = timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(HashingError::Busy) };
-        let known = against.is_some();
-        let hash = against.unwrap_or_else(|| self.nobodys.clone());
+        let is_known = hash.is_some();
+        let hash = hash.unwrap_or_else(|| self.unknown_account.clone());
         let verified = spawn_blocking(move || {
-            // The turn ends with the work, not with a caller who hangs up.
+            // The turn ends with the work, not when the caller disconnects.
             let _turn = turn;
-            // Its cost is what the hash itself says.
+            // The hash itself says with which parameters to verify.
             Argon2::default().verify_password(password.as_bytes(), hash.as_str()).is_ok()
         });
-        Ok(verified.await.map_err(|_| HashingError::Busy)? && known)
+        Ok(verified.await.map_err(|_| HashingError::Busy)? && is_known)
     }
 }
 
-/// A hash of a new password, with a salt of its own. Takes its time: for the command line.
+/// The hash of a new password, with a random salt. Blocks for about 20 ms: for the command line.
 pub fn hash_new(password: NewPassword) -> Result<String, HashingError> {
     hash(password.into_text().as_bytes())
 }

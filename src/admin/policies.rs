@@ -1,4 +1,4 @@
-//! What people see and change, each as far as the account may.
+//! Seeing and changing policies, applications, grants, the audit log and alarms, as far as the account may.
 
 use super::{AdminError, Console};
 use crate::domain::account::{Account, AccountName, Denied};
@@ -12,7 +12,7 @@ use crate::ledger::flow::apps::App;
 /// A policy as an account sees it.
 pub struct VisiblePolicy {
     pub policy: Policy,
-    /// Those of its applications that the account may know of.
+    /// The policy's applications that the account may see.
     pub apps: Vec<Name>,
     pub may_change: bool,
     pub warnings: Vec<String>,
@@ -22,41 +22,41 @@ impl Console {
     /// The policies of the applications that the account sees, or of one of them.
     pub async fn policies(&self, account: &Account, app: Option<&Name>) -> Result<Vec<VisiblePolicy>, AdminError> {
         if let Some(app) = app {
-            self.visible(account, app).await?;
+            self.check_visible(account, app).await?;
         }
-        let all = self.ledger.policies(None).await?;
-        let wanted = |policy: &&Policy| {
+        let policies = self.ledger.policies(None).await?;
+        let selected = |policy: &&Policy| {
             let apps = &policy.terms.apps;
             app.map_or(apps.iter().any(|app| account.sees(app)), |app| apps.contains(app))
         };
-        let seen = all.iter().filter(wanted).map(|policy| VisiblePolicy {
+        let visible = policies.iter().filter(selected).map(|policy| VisiblePolicy {
             apps: policy.terms.apps.iter().filter(|app| account.sees(app)).cloned().collect(),
             may_change: account.may_change(&policy.terms.apps).is_ok(),
-            warnings: warnings(policy, &all, |app| account.sees(app)),
+            warnings: warnings(policy, &policies, |app| account.sees(app)),
             policy: policy.clone(),
         });
-        Ok(seen.collect())
+        Ok(visible.collect())
     }
 
-    /// Makes or changes a policy. Returns whether every instance goes by it already.
+    /// Creates or changes a policy. Returns whether every instance already uses the change.
     pub async fn set_policy(&self, account: &Account, policy: NewPolicy) -> Result<bool, AdminError> {
-        // First of all, so that no more applications are looked up than a policy may have.
+        // Checked first, because it bounds the number of applications that are looked up.
         let policy = policy.check().map_err(FlowError::from)?;
         for app in &policy.apps {
-            self.visible(account, app).await?;
+            self.check_visible(account, app).await?;
         }
         account.may_change(&policy.apps).map_err(AdminError::Denied)?;
-        // Whether the policy that is there now is theirs too, the ledger looks at in the same transaction.
+        // The ledger checks the existing policy's applications in the transaction that changes it.
         Ok(policy_changes::set(&self.ledger, policy, account).await?)
     }
 
-    /// Removes the policy that an application has under a name.
+    /// Deletes the policy that an application has under a name. Returns whether every instance already uses the change.
     pub async fn delete_policy(&self, account: &Account, name: &Name, app: &Name) -> Result<bool, AdminError> {
-        self.visible(account, app).await?;
+        self.check_visible(account, app).await?;
         Ok(policy_changes::delete(&self.ledger, name, std::slice::from_ref(app), account).await?)
     }
 
-    /// The applications that the account sees, with everybody's grants for an admin, and only its own for others.
+    /// The applications that the account sees, with all grants for an admin, and only their own for others.
     pub async fn apps(&self, account: &Account) -> Result<Vec<App>, AdminError> {
         let mut apps = self.ledger.apps().await?;
         apps.retain(|app| account.sees(&app.name));
@@ -66,13 +66,13 @@ impl Console {
         Ok(apps)
     }
 
-    /// Makes an application, and its token, which is told once.
+    /// Creates an application. Returns its token, which cannot be read again.
     pub async fn create_app(&self, account: &Account, app: &Name) -> Result<String, AdminError> {
         admins_only(account)?;
         Ok(policy_changes::create_app(&self.ledger, app, account.name.as_str()).await?)
     }
 
-    /// Lets another account see an application's policies, or change them; with no role, neither any more.
+    /// Lets another account see or change an application's policies; `None` revokes the grant.
     pub async fn grant(
         &self,
         account: &Account,
@@ -93,14 +93,14 @@ impl Console {
         Ok(self.ledger.audit_log(limit).await?)
     }
 
-    /// The newest alarms, those that are open first. Their subjects are of the whole house.
+    /// The newest alarms, open ones first. They may name any application, so only admins see them.
     pub async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
         admins_only(account)?;
         Ok(self.ledger.alarms(limit).await?)
     }
 
-    /// An application that is not there, and one that was not granted, are one and the same to who is no admin.
-    async fn visible(&self, account: &Account, app: &Name) -> Result<(), AdminError> {
+    /// Refuses an application that the account does not see. To all but admins, it looks like one that does not exist.
+    async fn check_visible(&self, account: &Account, app: &Name) -> Result<(), AdminError> {
         if !account.sees(app) {
             return Err(AdminError::Denied(Denied::Hidden));
         }

@@ -1,4 +1,4 @@
-//! Signing in and out. Names are tried as often as limits allow, and it shows nowhere which of them exist.
+//! Signing in and out. Attempts are limited, and no answer shows which names exist.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::domain::limiter::SlotKey;
 use crate::gate::GateError;
 use crate::gate::limiter::Take;
 
-/// What a browser shows to say who it is: 32 random bytes, of which only a hash is kept.
+/// The secret that a browser's cookie holds: 32 random bytes in hex. The database keeps only a hash.
 pub struct SessionToken(String);
 
 impl SessionToken {
@@ -17,7 +17,7 @@ impl SessionToken {
         Self(hex(&rand::random()))
     }
 
-    /// As it came in a cookie.
+    /// The token that a cookie carried.
     pub fn received(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -30,15 +30,15 @@ impl SessionToken {
         blake3::hash(self.0.as_bytes())
     }
 
-    /// The token against forgery: known to whoever can read this session's answers, which other sites cannot. It is made
-    /// from the session's, one way, so that a page that was loaded again can be told it, and nothing is kept.
+    /// The token against forgery. Other sites cannot learn it, because they cannot read this session's answers. It is
+    /// derived from the session's token, one way, so that nothing is stored and a reloaded page can ask for it again.
     pub fn csrf(&self) -> String {
         hex(&blake3::derive_key("seckill admin csrf 2026", self.0.as_bytes()))
     }
 
-    /// Hashes are compared, which blake3 does in constant time.
-    pub fn is_csrf(&self, given: &str) -> bool {
-        blake3::hash(given.as_bytes()) == blake3::hash(self.csrf().as_bytes())
+    /// Compares hashes, which blake3 does in constant time.
+    pub fn is_csrf(&self, text: &str) -> bool {
+        blake3::hash(text.as_bytes()) == blake3::hash(self.csrf().as_bytes())
     }
 }
 
@@ -46,18 +46,22 @@ fn hex(bytes: &[u8; 32]) -> String {
     blake3::Hash::from_bytes(*bytes).to_hex().to_string()
 }
 
-/// Somebody who has just signed in.
+/// A session that has just begun.
 pub struct SignedIn {
     pub token: SessionToken,
     pub role: AccountRole,
     pub expires_at_ms: i64,
 }
 
-/// No application is called like this (names begin with a letter or a digit), so that these counters are nobody's else.
+/// The application of these counters. No real one has this name, because names begin with a letter or a digit.
 const SLOTS: &str = "-admin";
 
 impl Console {
-    /// Signs in who knows the password. A name that nobody has takes as long, and is answered as a wrong password is.
+    /// Opens a session for a name and its password. An unknown name takes as long, and gets the same answer, as a wrong
+    /// password.
+    ///
+    /// # Errors
+    /// `WrongCredentials`, `TooMany` attempts, and `Gate` if the limiter does not answer.
     pub async fn sign_in(&self, name: &str, password: String, address: &str) -> Result<SignedIn, AdminError> {
         let name = AccountName::parse(name, "name")?;
         if password.len() > NewPassword::MAX_BYTES {
@@ -67,7 +71,7 @@ impl Console {
         let hash = self.ledger.password_hash(&name).await?;
         if !self.hasher.verify(password, hash).await? {
             let details = json!({ "address": address });
-            self.ledger.record("somebody", "sign-in refused", &format!("account {name}"), details).await?;
+            self.ledger.record("anonymous", "sign-in refused", &format!("account {name}"), details).await?;
             return Err(AdminError::WrongCredentials);
         }
         let token = SessionToken::new();
@@ -77,7 +81,8 @@ impl Console {
         Ok(SignedIn { token, role, expires_at_ms })
     }
 
-    /// Both limits or none. Where the limiter cannot be asked, nobody signs in: tries that nobody counts are free.
+    /// Counts the attempt under both limits, or under neither. Without the limiter there is no sign-in: attempts that are
+    /// not counted would be free.
     async fn count_attempt(&self, name: &AccountName, address: &str) -> Result<(), AdminError> {
         let slot = |policy, key| SlotKey::new(SLOTS, policy, key, false).map_err(|_| GateError::Impossible);
         let slots = [slot("login-account", name.as_str())?, slot("login-address", address)?];
@@ -95,18 +100,19 @@ impl Console {
         }
     }
 
-    /// Who is signed in by this token, and until when.
+    /// The account whose session this is, and when the session ends, in ms since the epoch.
     pub async fn account(&self, token: &SessionToken) -> Result<(Account, i64), AdminError> {
         let found = self.ledger.session(token.hash().as_bytes(), self.terms.idle_ms).await?;
         found.ok_or(AdminError::SignedOut)
     }
 
+    /// Ends the session.
     pub async fn sign_out(&self, token: &SessionToken) -> Result<(), AdminError> {
         Ok(self.ledger.close_session(token.hash().as_bytes()).await?)
     }
 
-    /// Writes down what an account tried and may not.
-    pub async fn refused(&self, account: &Account, what: &str, why: &str) -> Result<(), AdminError> {
-        Ok(self.ledger.record(account.name.as_str(), "refused", what, json!({ "why": why })).await?)
+    /// Records in the audit log what an account attempted and was refused.
+    pub async fn record_refusal(&self, account: &Account, attempt: &str, why: &str) -> Result<(), AdminError> {
+        Ok(self.ledger.record(account.name.as_str(), "refused", attempt, json!({ "why": why })).await?)
     }
 }

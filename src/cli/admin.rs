@@ -31,7 +31,7 @@ impl AdminCommand {
         if !stores(config)?.ledger.create_account(&name, role, &hash, ACTOR).await? {
             bail!("there is an account {name} already");
         }
-        tracing::info!(%name, role = role.as_str(), "account created");
+        tracing::info!(%name, role = role.into_str(), "account created");
         Ok(())
     }
 }

@@ -8,7 +8,6 @@ mod policies;
 mod print;
 mod rush;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,7 +15,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{Service, WORKERS, work};
+use crate::app::{Service, Worker, work};
 use crate::config::{self, Config};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::{SaleStatus, Wave};
@@ -54,8 +53,8 @@ enum Command {
     /// Run the background workers
     Work {
         /// Only these
-        #[arg(long, value_delimiter = ',', value_parser = WORKERS)]
-        only: Option<Vec<String>>,
+        #[arg(long, value_delimiter = ',')]
+        only: Option<Vec<Worker>>,
     },
     /// Bring the database up to date
     Migrate,
@@ -264,7 +263,7 @@ impl Command {
     async fn run(self, config: Config) -> anyhow::Result<ExitCode> {
         match self {
             Self::Serve { with_workers } => serve(config, with_workers).await?,
-            Self::Work { only } => work(config, only.map(BTreeSet::from_iter), terminated()?).await?,
+            Self::Work { only } => work(config, only, terminated()?).await?,
             Self::Migrate => ask::migrate(&config).await?,
             Self::Seed => ask::seed(&config).await?,
             Self::Sale(SaleCommand::Create(args)) => ask::create_sale(&config, *args).await?,

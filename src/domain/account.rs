@@ -1,9 +1,10 @@
-//! Accounts of people who look after flow control, and what they may see and change. Pure.
+//! Accounts of the people who administer flow control, and what each may see and change. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
 use super::ids::Invalid;
@@ -36,13 +37,14 @@ impl fmt::Display for AccountName {
     }
 }
 
-/// What an account may do at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The most that an account may do, whatever it is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, EnumString, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum AccountRole {
-    /// Everything.
+    /// Sees and changes everything.
     Admin,
-    /// What it was granted.
+    /// Sees and changes what it was granted.
     Manager,
     /// Sees what it was granted, and changes nothing.
     Viewer,
@@ -50,29 +52,16 @@ pub enum AccountRole {
 
 impl AccountRole {
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "admin" => Ok(Self::Admin),
-            "manager" => Ok(Self::Manager),
-            "viewer" => Ok(Self::Viewer),
-            _ => Err(Invalid::new("role", "must be admin, manager or viewer")),
-        }
-    }
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Manager => "manager",
-            Self::Viewer => "viewer",
-        }
+        text.parse().map_err(|_| Invalid::new("role", "must be admin, manager or viewer"))
     }
 }
 
-/// A password that somebody wants. Only its length is judged, as NIST has it.
+/// A new password. Only its length is checked, as NIST recommends.
 pub struct NewPassword(String);
 
 impl NewPassword {
     const MIN_CHARS: usize = 12;
-    /// Hashing reads it whole.
+    /// Bounds the work of hashing.
     pub const MAX_BYTES: usize = 1024;
 
     pub fn parse(text: String) -> Result<Self, Invalid> {
@@ -87,7 +76,7 @@ impl NewPassword {
     }
 }
 
-/// Who is signed in.
+/// An account with its grants.
 #[derive(Debug, Clone)]
 pub struct Account {
     pub name: AccountName,
@@ -102,12 +91,12 @@ pub struct Granted {
     pub role: Role,
 }
 
-/// Why something is not done for an account.
+/// Why an account is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
-    /// It does not get to know whether there is such a thing.
+    /// The account may not learn whether the thing exists.
     Hidden,
-    /// It sees it, and may not change it.
+    /// The account may see the thing, but not change it.
     Forbidden,
 }
 
@@ -116,6 +105,7 @@ impl Account {
         self.role == AccountRole::Admin
     }
 
+    /// Whether the account may see this application's policies.
     pub fn sees(&self, app: &Name) -> bool {
         self.is_admin() || self.grants.contains_key(app)
     }
@@ -128,7 +118,10 @@ impl Account {
         }
     }
 
-    /// Whether it may change policies that all of these applications share.
+    /// Whether the account may change a policy that these applications share.
+    ///
+    /// # Errors
+    /// `Hidden` if it may not see all of them, else `Forbidden` if it does not own all of them.
     pub fn may_change(&self, apps: &[Name]) -> Result<(), Denied> {
         if !apps.iter().all(|app| self.sees(app)) {
             return Err(Denied::Hidden);
@@ -136,17 +129,17 @@ impl Account {
         if apps.iter().all(|app| self.owns(app)) { Ok(()) } else { Err(Denied::Forbidden) }
     }
 
-    /// The applications whose policies it may change; `None` is all of them.
-    pub fn owned(&self) -> Option<BTreeSet<Name>> {
+    /// The applications whose policies the account may change; `None` means all.
+    fn owned(&self) -> Option<BTreeSet<Name>> {
         (!self.is_admin()).then(|| self.grants.keys().filter(|app| self.owns(app)).cloned().collect())
     }
 }
 
-/// Who changes a policy, and whose policies are theirs to change.
+/// The author of a change to a policy, and the applications whose policies they may change.
 #[derive(Debug, Clone)]
 pub struct Actor {
     pub name: String,
-    /// `None` is everybody's.
+    /// `None` means all applications.
     pub owns: Option<BTreeSet<Name>>,
 }
 
@@ -157,7 +150,7 @@ impl Actor {
 }
 
 impl From<&str> for Actor {
-    /// Someone who may do everything: the command line.
+    /// An actor that may change everything, such as the command line.
     fn from(name: &str) -> Self {
         Self { name: name.to_owned(), owns: None }
     }
@@ -180,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_bounds_what_is_granted() {
+    fn a_role_bounds_the_grants() {
         let apps = |names: &[&str]| names.iter().map(|text| Name::parse(text, "app").unwrap()).collect::<Vec<_>>();
         let may = |role, names: &[&str]| account(role).may_change(&apps(names));
         use AccountRole::{Admin, Manager, Viewer};
@@ -188,13 +181,13 @@ mod tests {
         assert_eq!(may(Manager, &["mine"]), Ok(()));
         assert_eq!(may(Manager, &["mine", "seen"]), Err(Denied::Forbidden));
         assert_eq!(may(Viewer, &["mine"]), Err(Denied::Forbidden));
-        // What cannot be seen hides what may not be changed.
+        // `Hidden` wins over `Forbidden`.
         assert_eq!(may(Manager, &["mine", "other"]), Err(Denied::Hidden));
         assert_eq!(may(Viewer, &["other"]), Err(Denied::Hidden));
     }
 
     #[test]
-    fn who_changes_a_policy_must_own_all_of_it() {
+    fn an_actor_may_change_what_its_account_may_change() {
         for role in [AccountRole::Admin, AccountRole::Manager, AccountRole::Viewer] {
             let account = account(role);
             for names in [&["mine"][..], &["seen"], &["mine", "seen"], &["mine", "other"]] {
@@ -205,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_long() {
+    fn short_and_huge_passwords_are_refused() {
         assert!(NewPassword::parse("twelve chars".into()).is_ok());
         assert!(NewPassword::parse("eleven char".into()).is_err());
         assert!(NewPassword::parse("x".repeat(1025)).is_err());

@@ -1,4 +1,4 @@
-//! The document of the API (OpenAPI), generated from the handlers; tests hold it against the live service.
+//! The API's document (OpenAPI), generated from the handlers. Tests compare it with the live service.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
     info(
         title = "Seckill",
         description = "A flash sale. Times are milliseconds since the epoch, in fields named `…_ms`; money is in integer \
-                       minor units, `…_cents`. Errors are problem details (RFC 9457) with a `code`.",
+                       minor units, in fields named `…_cents`. Errors are problem details (RFC 9457) with a `code`.",
     ),
     paths(
         system::time,
@@ -55,38 +55,38 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
     ),
     components(schemas(problem::Body)),
     tags(
-        (name = "sales", description = "What is for sale, and when"),
-        (name = "buying", description = "From the key to the ticket"),
+        (name = "sales", description = "Sales and products"),
+        (name = "buying", description = "Tokens and purchases"),
         (name = "orders", description = "A buyer's own orders"),
-        (name = "payment channels", description = "What they say, signed"),
+        (name = "payment channels", description = "Callbacks, signed by the channel"),
         (name = "flow control", description = "Permits for other applications"),
-        (name = "admin", description = "Policies, and who may change them: for people who are signed in"),
-        (name = "service", description = "For those who run it"),
+        (name = "admin", description = "Policies, and who may change them; requires a session"),
+        (name = "service", description = "Health and metrics"),
     ),
-    modifiers(&Callers),
+    modifiers(&SecuritySchemes),
 )]
-struct Everywhere;
+struct Addresses;
 
-/// What there is in development mode only.
+/// Addresses that exist in development mode only.
 #[derive(OpenApi)]
 #[openapi(paths(system::dev_token))]
-struct InDevelopment;
+struct DevAddresses;
 
-/// How callers show who they are.
-struct Callers;
+/// How callers authenticate.
+struct SecuritySchemes;
 
-impl Modify for Callers {
+impl Modify for SecuritySchemes {
     fn modify(&self, api: &mut openapi::OpenApi) {
         let bearer = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .bearer_format("JWT")
-            .description(Some("A buyer's token: claims `sub`, `level` (0 where it is missing), `exp`"))
+            .description(Some("A buyer's token: claims `sub`, `level` (0 by default), `exp`"))
             .build();
         let app = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some("An application's token, from `seckill app create`"))
             .build();
-        let cookie = ApiKeyValue::with_description(admin::COOKIE_NAME, "What signing in sets");
+        let cookie = ApiKeyValue::with_description(admin::COOKIE_NAME, "Set by signing in");
         let csrf = ApiKeyValue::with_description("X-CSRF-Token", "The session's `csrf_token`");
         let components = api.components.get_or_insert_default();
         components.add_security_scheme("buyer", SecurityScheme::Http(bearer));
@@ -96,39 +96,39 @@ impl Modify for Callers {
     }
 }
 
-/// The document, written once, and the methods of each address as it lists them.
-pub struct Api {
+/// The document as JSON, and the methods of each address that it lists.
+pub struct ApiDocument {
     json: Bytes,
     methods: HashMap<String, String>,
 }
 
-impl Api {
-    /// The document of this room's addresses and of the pages'.
+impl ApiDocument {
+    /// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
     pub fn new(dev: bool, pages: openapi::OpenApi) -> Result<Self, serde_json::Error> {
-        let mut api = Everywhere::openapi();
+        let mut api = Addresses::openapi();
         api.merge(pages);
         if dev {
-            api.merge(InDevelopment::openapi());
+            api.merge(DevAddresses::openapi());
         }
         let methods = api.paths.paths.iter().map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();
         Ok(Self { json: serde_json::to_vec(&api)?.into(), methods })
     }
 
-    /// What an address takes, as the header Allow has it.
+    /// The methods of an address, as the header Allow lists them.
     pub fn methods(&self, path: &str) -> Option<&str> {
         self.methods.get(path).map(String::as_str)
     }
 }
 
 fn methods(item: &PathItem) -> Vec<&'static str> {
-    let named = [
+    let operations = [
         ("GET", &item.get),
         ("POST", &item.post),
         ("PUT", &item.put),
         ("PATCH", &item.patch),
         ("DELETE", &item.delete),
     ];
-    named.into_iter().filter(|(_, operation)| operation.is_some()).map(|(name, _)| name).collect()
+    operations.into_iter().filter(|(_, operation)| operation.is_some()).map(|(name, _)| name).collect()
 }
 
 /// This document
@@ -151,11 +151,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_for_the_asking_are_known_in_development_only() {
+    fn development_tokens_are_documented_in_development_mode_only() {
         let pages = || openapi::OpenApi::default();
-        let [dev, elsewhere] = [true, false].map(|dev| Api::new(dev, pages()).unwrap());
+        let [dev, production] = [true, false].map(|dev| ApiDocument::new(dev, pages()).unwrap());
         assert_eq!(dev.methods("/api/v1/dev/token"), Some("POST"));
-        assert_eq!(elsewhere.methods("/api/v1/dev/token"), None);
-        assert_eq!(elsewhere.methods("/api/v1/time"), Some("GET"));
+        assert_eq!(production.methods("/api/v1/dev/token"), None);
+        assert_eq!(production.methods("/api/v1/time"), Some("GET"));
     }
 }

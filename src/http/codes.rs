@@ -1,4 +1,4 @@
-//! The catalogue of problem codes: what each is, and how the document of the API shows those of one address.
+//! The problem codes: status and title of each, and the problems of an address as the API's document lists them.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -6,16 +6,17 @@ use std::sync::OnceLock;
 use actix_web::http::StatusCode;
 use metrics::Counter;
 use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 use utoipa::openapi::header::{Header, HeaderBuilder};
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 
-/// What is wrong, in one word for programs. The README's catalogue says what to make of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[cfg_attr(test, derive(serde::Deserialize))]
+/// What went wrong, as one word for programs. docs/errors.md says what a caller should do about each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Code {
     InvalidRequest,
     Unauthenticated,
@@ -46,100 +47,53 @@ pub enum Code {
 }
 
 impl Code {
-    /// In the order of their declaration.
-    const ALL: [Self; 26] = [
-        Self::InvalidRequest,
-        Self::Unauthenticated,
-        Self::NotBelieved,
-        Self::WrongCredentials,
-        Self::SignedOut,
-        Self::Forbidden,
-        Self::ForgedRequest,
-        Self::NotStarted,
-        Self::Ended,
-        Self::WrongKey,
-        Self::LevelTooLow,
-        Self::UnknownSale,
-        Self::UnknownOrder,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::TooSlow,
-        Self::SoldOut,
-        Self::AlreadyPurchased,
-        Self::OrderNotReady,
-        Self::IllegalState,
-        Self::Conflict,
-        Self::BodyTooLarge,
-        Self::IdempotencyMismatch,
-        Self::Misfit,
-        Self::QuotaExceeded,
-        Self::TemporarilyUnavailable,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        self.terms().1
-    }
-
-    pub const fn status(self) -> StatusCode {
-        self.terms().0
-    }
-
-    pub const fn title(self) -> &'static str {
-        self.terms().2
-    }
-
-    /// Counts an answer of this code. The counters are looked up once: this is on the way of every loser.
+    /// Counts an answer with this code. The counters are looked up once, because every refused purchase passes here.
     pub fn count(self) {
         static COUNTERS: OnceLock<Vec<Counter>> = OnceLock::new();
-        let counters = COUNTERS.get_or_init(|| Self::ALL.map(|code| counter(code.as_str())).to_vec());
+        let counters = COUNTERS.get_or_init(|| Self::VARIANTS.iter().map(|code| counter(code.into_str())).collect());
         if let Some(counter) = counters.get(self as usize) {
             counter.increment(1);
         }
     }
 
-    /// Status, code, title.
-    const fn terms(self) -> (StatusCode, &'static str, &'static str) {
+    pub const fn status(self) -> StatusCode {
+        self.status_and_title().0
+    }
+
+    pub const fn title(self) -> &'static str {
+        self.status_and_title().1
+    }
+
+    const fn status_and_title(self) -> (StatusCode, &'static str) {
         match self {
-            Self::InvalidRequest => (StatusCode::BAD_REQUEST, "invalid-request", "The request is not valid"),
-            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid bearer token is needed"),
-            Self::NotBelieved => {
-                (StatusCode::UNAUTHORIZED, "not-believed", "The message is not signed by whom it should be")
+            Self::InvalidRequest => (StatusCode::BAD_REQUEST, "The request is not valid"),
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "A valid bearer token is required"),
+            Self::NotBelieved => (StatusCode::UNAUTHORIZED, "The signature does not match any known key"),
+            Self::WrongCredentials => (StatusCode::UNAUTHORIZED, "Name or password is wrong"),
+            Self::SignedOut => (StatusCode::UNAUTHORIZED, "Sign in first"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "You are not allowed to do this"),
+            Self::ForgedRequest => (StatusCode::FORBIDDEN, "The request may come from another site"),
+            Self::NotStarted => (StatusCode::FORBIDDEN, "The sale has not started"),
+            Self::Ended => (StatusCode::FORBIDDEN, "The sale has ended"),
+            Self::WrongKey => (StatusCode::FORBIDDEN, "The purchase key is not the open sale's"),
+            Self::LevelTooLow => (StatusCode::FORBIDDEN, "This sale requires a higher level"),
+            Self::UnknownSale => (StatusCode::NOT_FOUND, "There is no such sale"),
+            Self::UnknownOrder => (StatusCode::NOT_FOUND, "You have no such order"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "There is nothing here"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "This address does not support this method"),
+            Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time"),
+            Self::SoldOut => (StatusCode::CONFLICT, "Sold out"),
+            Self::AlreadyPurchased => (StatusCode::CONFLICT, "You have bought all that one buyer may"),
+            Self::OrderNotReady => (StatusCode::CONFLICT, "The order is still being created; try again shortly"),
+            Self::IllegalState => (StatusCode::CONFLICT, "The order's status does not allow this"),
+            Self::Conflict => (StatusCode::CONFLICT, "Conflicts with the current state"),
+            Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"),
+            Self::IdempotencyMismatch => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "This Idempotency-Key was used for another request")
             }
-            Self::WrongCredentials => (StatusCode::UNAUTHORIZED, "wrong-credentials", "Name or password is wrong"),
-            Self::SignedOut => (StatusCode::UNAUTHORIZED, "signed-out", "Sign in first"),
-            Self::ForgedRequest => (StatusCode::FORBIDDEN, "forged-request", "This may be another site's doing"),
-            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "This is not yours to do"),
-            Self::NotStarted => (StatusCode::FORBIDDEN, "not-started", "The sale has not started"),
-            Self::Ended => (StatusCode::FORBIDDEN, "ended", "The sale has ended"),
-            Self::WrongKey => (StatusCode::FORBIDDEN, "wrong-key", "The purchase key is not the open sale's"),
-            Self::LevelTooLow => (StatusCode::FORBIDDEN, "level-too-low", "This sale is for higher levels"),
-            Self::UnknownSale => (StatusCode::NOT_FOUND, "unknown-sale", "There is no such sale"),
-            Self::UnknownOrder => (StatusCode::NOT_FOUND, "unknown-order", "You have no such order"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is nothing here"),
-            Self::MethodNotAllowed => {
-                (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This address does not take this method")
-            }
-            Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "too-slow", "The body did not come in time"),
-            Self::SoldOut => (StatusCode::CONFLICT, "sold-out", "Sold out"),
-            Self::AlreadyPurchased => {
-                (StatusCode::CONFLICT, "already-purchased", "You have bought all that one buyer may")
-            }
-            Self::OrderNotReady => {
-                (StatusCode::CONFLICT, "order-not-ready", "The order is still being made; try again shortly")
-            }
-            Self::IllegalState => (StatusCode::CONFLICT, "illegal-state", "The order's status does not allow this"),
-            Self::Conflict => (StatusCode::CONFLICT, "conflict", "It does not go with what is there"),
-            Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large"),
-            Self::IdempotencyMismatch => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "idempotency-mismatch",
-                "This Idempotency-Key was used for another request",
-            ),
-            Self::Misfit => (StatusCode::UNPROCESSABLE_ENTITY, "misfit", "It does not fit what is known"),
-            Self::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", "Too many requests"),
-            Self::TemporarilyUnavailable => {
-                (StatusCode::SERVICE_UNAVAILABLE, "temporarily-unavailable", "Please try again shortly")
-            }
+            Self::Misfit => (StatusCode::UNPROCESSABLE_ENTITY, "The callback contradicts what is known"),
+            Self::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
+            Self::TemporarilyUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Please try again shortly"),
         }
     }
 
@@ -152,8 +106,8 @@ impl Code {
             Self::TemporarilyUnavailable => &[("Retry-After", "Seconds")],
             Self::QuotaExceeded => &[
                 ("Retry-After", "Seconds until the window ends"),
-                ("RateLimit-Policy", "The limit that was reached: its name, quota and window in seconds"),
-                ("RateLimit", "What is left of it, and the seconds until it is whole again"),
+                ("RateLimit-Policy", "The limit that was reached: its name, quota, and window in seconds"),
+                ("RateLimit", "Requests left, and seconds until the quota is whole again"),
             ],
             _ => &[],
         }
@@ -170,7 +124,7 @@ fn counter(code: &'static str) -> Counter {
     metrics::counter!("seckill_answers_total", "code" => code)
 }
 
-/// The answers of an address's problems: one a status, with the codes that it may carry.
+/// The answers of an address that are problems: one for each status, with the codes that it may carry.
 pub fn answers(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
     let mut by_status: BTreeMap<String, Vec<Code>> = BTreeMap::new();
     for code in codes {
@@ -180,25 +134,24 @@ pub fn answers(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
 }
 
 fn answer(codes: &[Code]) -> Response {
-    let meanings: Vec<_> = codes.iter().map(|code| format!("`{}`: {}.", code.as_str(), code.title())).collect();
-    let one_of_these = ObjectBuilder::new()
+    let meanings: Vec<_> = codes.iter().map(|code| format!("`{}`: {}.", code.into_str(), code.title())).collect();
+    let code = ObjectBuilder::new()
         .schema_type(SchemaType::new(Type::String))
-        .enum_values(Some(codes.iter().map(|code| code.as_str())));
-    let schema = AllOfBuilder::new()
-        .item(Ref::from_schema_name("Problem"))
-        .item(ObjectBuilder::new().property("code", one_of_these));
+        .enum_values(Some(codes.iter().map(|code| code.into_str())));
+    let schema =
+        AllOfBuilder::new().item(Ref::from_schema_name("Problem")).item(ObjectBuilder::new().property("code", code));
     let content = ContentBuilder::new().schema(Some(schema)).build();
     let response = ResponseBuilder::new().description(meanings.join(" ")).content("application/problem+json", content);
     let headers = codes.iter().flat_map(|code| code.headers());
-    headers.fold(response, |response, (name, means)| response.header(*name, text_header(means))).build()
+    headers.fold(response, |response, (name, meaning)| response.header(*name, text_header(meaning))).build()
 }
 
-fn text_header(means: &str) -> Header {
+fn text_header(meaning: &str) -> Header {
     let text = ObjectBuilder::new().schema_type(SchemaType::new(Type::String));
-    HeaderBuilder::new().schema(Some(text)).description(Some(means)).build()
+    HeaderBuilder::new().schema(Some(text)).description(Some(meaning)).build()
 }
 
-/// Names the problems that an address answers with, as `#[utoipa::path]` takes them among its `responses`.
+/// Declares the problems that an address answers with, for the `responses` of `#[utoipa::path]`.
 macro_rules! problems {
     ($name:ident: $($code:ident),+ $(,)?) => {
         struct $name;
@@ -220,14 +173,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_written_in_one_way() {
+    fn metrics_and_answers_write_a_code_the_same_way() {
         let schema = serde_json::to_value(Code::schema()).unwrap();
-        let words = schema["enum"].as_array().unwrap();
-        assert_eq!(words.len(), Code::ALL.len());
-        for (place, word) in words.iter().enumerate() {
-            let code: Code = serde_json::from_value(word.clone()).unwrap();
-            assert_eq!(word, code.as_str());
-            assert_eq!((code, code as usize), (Code::ALL[place], place));
-        }
+        let codes: Vec<&str> = Code::VARIANTS.iter().map(|code| code.into_str()).collect();
+        assert_eq!(schema["enum"], serde_json::json!(codes));
+        assert_eq!(serde_json::to_value(Code::VARIANTS).unwrap(), schema["enum"]);
     }
 }

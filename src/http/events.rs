@@ -18,22 +18,23 @@ use crate::domain::order::Order;
 use crate::sale::order_streams::{Stream, Subscribed};
 use crate::sale::thread_state::ThreadState;
 
-/// A stream that is silent says this often that it lives: proxies cut off what is quiet for half a minute or so.
+/// A silent stream sends a comment this often: many proxies close a connection that is silent for half a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// The longest that a stream lasts: then it is made anew, with a token that is still good, at an instance that is there.
+/// The longest life of a stream. The client then reconnects, with a token that is still valid, to a running instance.
 const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
-/// When a client is to come again, between these, so that a crowd whose instance went does not come at once.
+/// The range of the pause before a client reconnects: after an instance has stopped, its clients spread out.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
 
 problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, TemporarilyUnavailable);
 
 /// Every change of an order's status, as it happens
 ///
-/// Server-sent events, to be read by `fetch`, because they need the token. The first says how the order stands; then there
-/// is one for each change, in order: `event: status`, `data` is the order as `GET /orders/{id}` has it, `id` is the step's.
-/// The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the instance is stopped, and after 15
-/// minutes. Come again then with `Last-Event-ID`, after the milliseconds that `retry` says: what came in between is told
-/// first. A comment is sent every 15 seconds. Of one order 4 streams are open at an instance: a fifth ends the oldest.
+/// Server-sent events; read them with `fetch`, because a token is required. The first event shows the order's current
+/// status; each change then sends one event, in order: `event: status`, `data` is the order as `GET /orders/{id}` returns
+/// it, `id` is the change's number. The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the
+/// instance stops, and after 15 minutes. Reconnect with `Last-Event-ID`, after the milliseconds that `retry` names: the
+/// missed changes are sent first. A comment is sent every 15 seconds. An instance keeps at most 4 streams of one order open:
+/// a fifth ends the oldest.
 #[utoipa::path(
     get,
     path = "/api/v1/orders/{id}/events",
@@ -44,7 +45,7 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, Temporaril
         ("id" = OrderId, Path, description = "The order"),
         (
             "Last-Event-ID" = Option<String>, Header, nullable = false,
-            description = "The `id` of the last event that was seen; anything else counts as none",
+            description = "The `id` of the last event received; any other value is ignored",
         ),
     ),
     responses(
@@ -52,7 +53,7 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, Temporaril
             status = 200, description = "Events", body = String, content_type = "text/event-stream",
             headers(("Cache-Control" = String, description = "`no-store`")),
         ),
-        (status = 204, description = "The event that was seen is the last there is: do not come again"),
+        (status = 204, description = "The event received last is the final one: do not reconnect"),
         NotFollowed,
     ),
 )]
@@ -62,8 +63,8 @@ pub async fn follow(
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
-    let seen = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    match app_state.followers.follow(&buyer.user, order_id(&request)?, seen).await? {
+    let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    match app_state.order_streams.follow(&buyer.user, order_id(&request)?, last_event_id).await? {
         Subscribed::Stream(stream) => Ok(answer(stream)),
         Subscribed::Over => Ok(HttpResponse::NoContent().finish()),
         Subscribed::Unknown => Err(Problem::unknown_order()),
@@ -90,14 +91,14 @@ fn answer(stream: Stream) -> HttpResponse {
     HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, "text/event-stream"))
         .insert_header((CACHE_CONTROL, "no-store"))
-        // A proxy that collects what it passes on would keep the news to itself.
+        // nginx would otherwise buffer the events.
         .insert_header(("X-Accel-Buffering", "no"))
         .streaming(body)
 }
 
-/// An event, in one line of JSON.
+/// An event whose data is one line of JSON.
 fn event(step: i64, order: &Order) -> Bytes {
-    // Strings and numbers: there is nothing in it that cannot be written.
+    // An order holds only strings and numbers, so serializing cannot fail.
     let order = serde_json::to_string(order).unwrap_or_default();
     format!("event: status\nid: {step}\ndata: {order}\n\n").into()
 }

@@ -1,6 +1,6 @@
 //! Permits for other applications.
 
-use actix_web::http::header::{AUTHORIZATION, HeaderName, RETRY_AFTER};
+use actix_web::http::header::{HeaderName, RETRY_AFTER};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
@@ -9,27 +9,27 @@ use utoipa::ToSchema;
 
 use super::AppState;
 use super::codes::problems;
-use super::extract::Body;
+use super::extract::{Body, bearer_token};
 use super::problem::Problem;
 use crate::domain::policy::Name;
 use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 
-/// One policy to be asked, and for whom.
+/// A policy, and the key that it counts.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Dimension {
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     policy: String,
-    /// Who or what is counted: a user, an address, an interface… Everybody together where it is missing.
+    /// What is counted: a user, an address, an interface… Without a key, all callers are counted together.
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,
-    /// 1 where it is missing; at most the policy's limit or capacity.
+    /// 1 by default; at most the policy's limit or capacity.
     #[schema(minimum = 1)]
     permits: Option<i64>,
 }
 
-/// What is asked for.
+/// A request for permits.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Acquire {
@@ -37,30 +37,30 @@ struct Acquire {
     app: String,
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     policy: String,
-    /// Who or what is counted: a user, an address, an interface… Everybody together where it is missing.
+    /// What is counted: a user, an address, an interface… Without a key, all callers are counted together.
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,
-    /// 1 where it is missing; at most the policy's limit or capacity.
+    /// 1 by default; at most the policy's limit or capacity.
     #[schema(minimum = 1)]
     permits: Option<i64>,
-    /// More policies that must grant too: all of them do, or none is used up.
+    /// More policies that must grant as well: either all of them grant, or no permit is used.
     #[serde(default)]
     #[schema(max_items = 8)]
     also: Vec<Dimension>,
 }
 
-/// What became of it.
+/// The answer to a request for permits.
 #[derive(Debug, Serialize, ToSchema)]
 struct Verdict {
-    /// 1 granted, -1 refused, 0 not configured: the application has no such policy, and goes on.
+    /// 1: granted. -1: refused. 0: not configured: the application has no such policy, and may proceed.
     #[schema(minimum = -1, maximum = 1)]
     code: i8,
-    /// Permits that are left; -1 where there is no limit to tell.
+    /// Permits that are left; -1 if the policy has no limit.
     remaining: i64,
-    /// When it is worth asking again; 0 where it is granted.
+    /// When to ask again; 0 if granted.
     retry_after_ms: u64,
-    /// Of a concurrency policy, or one with a breaker: to be given back by `release`.
+    /// From a concurrency policy, or one with a breaker: return it with `release`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lease: Option<String>,
@@ -68,22 +68,22 @@ struct Verdict {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]
     policy: Option<Name>,
-    /// Why: `limit`, `breaker`, `queue-full`, `limiter-down`. With code 1: `shadow` (it would have been refused), or
-    /// `limiter-down` (let through, or counted by this instance alone).
+    /// Why: `limit`, `breaker`, `queue-full`, `limiter-down`. With code 1: `shadow` (would have been refused), or
+    /// `limiter-down` (granted without counting, or counted by this instance alone).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]
     reason: Option<Reason>,
-    /// The policy's prepared answer to the excess.
+    /// The answer that the policy prescribes for refused callers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     answer: Option<Value>,
-    /// Of a leaky bucket: how long to wait for one's turn, so that the outflow is constant.
+    /// From a leaky bucket: how long to wait before proceeding, so that the outflow is constant.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     delay_ms: Option<u64>,
 }
 
-/// How a call ended that was made under a lease.
+/// How the call ended that the lease was for.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Ended {
@@ -91,7 +91,7 @@ enum Ended {
     Error,
 }
 
-/// A lease that is given back.
+/// A lease to return.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Release {
@@ -99,7 +99,7 @@ struct Release {
     app: String,
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     policy: String,
-    /// As it was when the permit was asked for.
+    /// The key that the permit was asked for with.
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,
@@ -107,14 +107,14 @@ struct Release {
     lease: String,
     /// For the policy's breaker.
     outcome: Option<Ended>,
-    /// How long the call took; since the grant, where it is missing.
+    /// How long the call took; the time since the grant by default.
     took_ms: Option<u64>,
 }
 
-/// Whether there was something to give back.
+/// Whether a lease was returned.
 #[derive(Debug, Serialize, ToSchema)]
 struct Released {
-    /// False where the lease was given back before, or has run out.
+    /// False if the lease was returned before, or has expired.
     released: bool,
 }
 
@@ -122,7 +122,7 @@ problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyToo
 
 /// Ask for permits
 ///
-/// A refusal is an answer (200 with code -1), and uses up nothing.
+/// A refusal is a normal answer (200 with code -1) and uses no permit.
 #[utoipa::path(
     post,
     path = "/api/v1/flow/acquire",
@@ -132,8 +132,8 @@ problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyToo
     request_body = Acquire,
     responses(
         (
-            status = 200, description = "Granted, refused, or not configured. Headers say how the policy stands: `RateLimit-Policy` (its quota, its \
-                window in seconds), `RateLimit` (what is left, in how many seconds there is more), and with a refusal \
+            status = 200, description = "Granted, refused, or not configured. Headers show the policy's state: `RateLimit-Policy` (its quota, its \
+                window in seconds), `RateLimit` (permits left, seconds until there are more), and with a refusal \
                 `Retry-After` (seconds)", body = Verdict,
         ),
         NoPermit,
@@ -146,15 +146,17 @@ pub async fn acquire(
 ) -> Result<HttpResponse, Problem> {
     let caller = caller(&request, &app_state)?;
     let asked: Acquire = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    let app = own(caller, &asked.app)?;
+    let app = check_app(caller, &asked.app)?;
     let first = Dimension { policy: asked.policy, key: asked.key, permits: asked.permits };
-    let asks = std::iter::once(first).chain(asked.also);
-    let asks = asks.map(|one| PermitRequest::new(&one.policy, one.key, one.permits)).collect::<Result<Vec<_>, _>>()?;
-    let answer = app_state.permits.acquire(&app, &asks).await?;
+    let requests = std::iter::once(first).chain(asked.also);
+    let requests = requests
+        .map(|asked| PermitRequest::new(&asked.policy, asked.key, asked.permits))
+        .collect::<Result<Vec<_>, _>>()?;
+    let answer = app_state.permits.acquire(&app, &requests).await?;
     Ok(render(answer))
 }
 
-/// Give a lease back
+/// Return a lease
 #[utoipa::path(
     post,
     path = "/api/v1/flow/release",
@@ -162,7 +164,7 @@ pub async fn acquire(
     tag = "flow control",
     security(("app" = [])),
     request_body = Release,
-    responses((status = 200, description = "Given back, or gone before", body = Released), NoPermit),
+    responses((status = 200, description = "Returned, or gone before", body = Released), NoPermit),
 )]
 pub async fn release(
     request: HttpRequest,
@@ -171,28 +173,27 @@ pub async fn release(
 ) -> Result<HttpResponse, Problem> {
     let caller = caller(&request, &app_state)?;
     let given: Release = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    let app = own(caller, &given.app)?;
-    let ask = PermitRequest::new(&given.policy, given.key, None)?;
+    let app = check_app(caller, &given.app)?;
+    let request = PermitRequest::new(&given.policy, given.key, None)?;
     let lease = Lease::parse(&given.lease)?;
     let failed = given.outcome.map(|outcome| matches!(outcome, Ended::Error));
-    let released = app_state.permits.release(&app, &ask, lease, failed, given.took_ms).await?;
+    let released = app_state.permits.release(&app, &request, lease, failed, given.took_ms).await?;
     Ok(HttpResponse::Ok().json(Released { released }))
 }
 
 /// The application whose token the request carries.
 fn caller(request: &HttpRequest, app_state: &AppState) -> Result<Name, Problem> {
-    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let header = header.ok_or(Problem::unauthenticated("no Authorization header"))?;
-    let (scheme, token) = header.split_once(' ').unwrap_or_default();
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(Problem::unauthenticated("not a bearer token"));
-    }
-    app_state.permits.policies().app_of(token.trim()).ok_or(Problem::unauthenticated("not an application's token"))
+    let app = app_state.permits.policies().app_of(bearer_token(request)?);
+    app.ok_or_else(|| Problem::unauthenticated("not an application's token"))
 }
 
-/// An application asks for itself, and for nobody else.
-fn own(caller: Name, app: &str) -> Result<Name, Problem> {
-    if caller.as_str() == app { Ok(caller) } else { Err(Problem::forbidden("the token is another application's")) }
+/// Refuses a token that is another application's than the one that the request names.
+fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
+    if caller.as_str() == app {
+        Ok(caller)
+    } else {
+        Err(Problem::forbidden("the token belongs to another application"))
+    }
 }
 
 fn render(answer: PermitAnswer) -> HttpResponse {

@@ -1,4 +1,4 @@
-//! HTTP: the whole URL table on one screen.
+//! HTTP: the table of all addresses, and a file for the handlers of each resource.
 
 mod admin;
 mod api;
@@ -14,17 +14,17 @@ mod sales;
 mod state;
 mod system;
 
-pub use api::Api;
+pub use api::ApiDocument;
 pub use extract::Tokens;
 pub use system::Health;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource};
 use actix_web::{Resource, Route};
+use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::admin::Console;
 use crate::flow::permits::Permits;
@@ -32,35 +32,35 @@ use crate::pay::PaymentService;
 use crate::pay::payment_batcher::PaymentBatcher;
 use crate::sale::order_streams::OrderStreams;
 
-/// What the handlers of all threads share.
+/// What the handlers of all worker threads share.
 pub struct AppState {
     pub tokens: Tokens,
     pub trusted_proxies: Vec<IpAddr>,
     pub health: Arc<Health>,
-    pub metrics: metrics_exporter_prometheus::PrometheusHandle,
-    pub api: Api,
+    pub metrics: PrometheusHandle,
+    pub api: ApiDocument,
     pub permits: Permits,
     pub console: Console,
     pub payment_service: PaymentService,
     pub payment_batcher: PaymentBatcher,
-    pub followers: OrderStreams,
-    /// Development mode, in which cookies are sent without TLS too.
+    pub order_streams: OrderStreams,
+    /// Development mode: cookies are sent without TLS too.
     pub dev: bool,
     pub body_max_bytes: usize,
-    /// How long a body may take to come.
+    /// The time within which a body must arrive.
     pub client_timeout: Duration,
 }
 
-/// Every address that the service answers at, beside its pages.
+/// The table of all addresses but the pages'. `dev` adds those of development mode.
 pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         let mut table: Vec<(&str, Vec<Route>)> = Vec::new();
-        // One line a method; those of one address stand together.
+        // One line per method; the methods of one address stand together.
         let mut at = |path, route| match table.last_mut() {
             Some((last, routes)) if *last == path => routes.push(route),
             _ => table.push((path, vec![route])),
         };
-        // The router tries them from the top: what the crowd asks for stands first.
+        // The router tries addresses from the top, so the ones that a rush asks for stand first.
         at("/api/v1/sales/{id}/purchases", post().to(purchases::create));
         at("/sales/{id}/state.js", get().to(state::script));
 
@@ -103,22 +103,24 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
         at("/readyz", get().to(system::ready));
         at("/metrics", get().to(system::metrics));
         for (path, routes) in table {
-            app.service(routes.into_iter().fold(resource(path), Resource::route).default_service(other_methods()));
+            app.service(
+                routes.into_iter().fold(resource(path), Resource::route).default_service(unsupported_methods()),
+            );
         }
-        app.default_service(web::to(problem::no_such_page));
+        app.default_service(web::to(problem::unknown_address));
     }
 }
 
-/// The figures alone, of a process that serves nothing else.
-pub fn figures(metrics: metrics_exporter_prometheus::PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
+/// The addresses of a process that only runs workers: its metrics and its health.
+pub fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         app.app_data(web::Data::new(metrics));
-        app.service(resource("/metrics").route(get().to(system::figures)));
+        app.service(resource("/metrics").route(get().to(system::worker_metrics)));
         app.service(resource("/healthz").route(get().to(system::alive)));
     }
 }
 
-/// What answers methods that an address does not take.
-pub fn other_methods() -> Route {
-    web::to(problem::no_such_method)
+/// Answers the methods that an address does not support.
+pub fn unsupported_methods() -> Route {
+    web::to(problem::method_not_allowed)
 }

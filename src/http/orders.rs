@@ -50,7 +50,7 @@ pub async fn show(
 
 /// The buyer's newest orders
 ///
-/// A purchase that is not an order yet is listed at once, as `accepted`.
+/// A purchase is listed at once: as `accepted` until its order has been created.
 #[utoipa::path(
     get,
     path = "/api/v1/orders",
@@ -71,7 +71,7 @@ pub async fn list(
     Ok(HttpResponse::Ok().json(thread.orders_of(&buyer.user, sale).await?))
 }
 
-/// Cancel an order that is not paid yet
+/// Cancel an order that is not yet paid
 #[utoipa::path(
     post,
     path = "/api/v1/orders/{id}/cancel",
@@ -79,7 +79,7 @@ pub async fn list(
     tag = "orders",
     security(("buyer" = [])),
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "It is cancelled", body = Order), NotCancelled),
+    responses((status = 200, description = "The order is cancelled", body = Order), NotCancelled),
 )]
 pub async fn cancel(
     request: HttpRequest,

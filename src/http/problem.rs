@@ -1,4 +1,4 @@
-//! The one mapping of errors to HTTP: problem details (RFC 9457), with a code from the README's catalogue.
+//! The one mapping of errors to HTTP: problem details (RFC 9457) with a code that docs/errors.md explains.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ use crate::pay::PayError;
 use crate::sale::SaleError;
 use crate::sale::purchase::Refusal;
 
-/// An answer that says what is wrong, to the caller; what it says to the log is the log's business.
+/// An answer that tells the caller what went wrong. What the log should hold is logged where the error is mapped.
 #[derive(Debug)]
 pub struct Problem {
     code: Code,
@@ -29,7 +29,7 @@ pub struct Problem {
     headers: Vec<(HeaderName, String)>,
 }
 
-/// What is said of a problem beside its code.
+/// Members of a problem that depend on its code.
 #[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 struct Members {
     /// With `already-purchased`: the newest of the buyer's orders.
@@ -57,7 +57,7 @@ pub struct Body<'a> {
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
     code: Code,
-    /// More about this very request, for people.
+    /// More about this request, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<&'a str>,
@@ -111,7 +111,7 @@ impl Problem {
         Self::new(Code::IllegalState)
     }
 
-    /// A message that is not by the one it should be by.
+    /// A callback whose signature is wrong.
     pub fn not_believed(why: &impl fmt::Display) -> Self {
         Self::new(Code::NotBelieved).detail(why).header(WWW_AUTHENTICATE, "Signature")
     }
@@ -124,7 +124,7 @@ impl Problem {
         Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
-    /// The limit of one of these is reached.
+    /// A limit is reached. `name` is what it counts: `buyer`, `address`, `sale`, `account`.
     fn limited(name: &str, max: i64, window_ms: u64, retry_ms: u64) -> Self {
         let seconds = retry_ms.div_ceil(1000).max(1);
         Self::new(Code::QuotaExceeded)
@@ -154,7 +154,7 @@ impl Problem {
 
     fn body(&self) -> Body<'_> {
         Body {
-            kind: format!("urn:seckill:problem:{}", self.code.as_str()),
+            kind: format!("urn:seckill:problem:{}", self.code.into_str()),
             title: self.code.title(),
             status: self.code.status().as_u16(),
             code: self.code,
@@ -166,7 +166,7 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code.as_str())
+        f.write_str(self.code.into_str())
     }
 }
 
@@ -179,14 +179,14 @@ impl ResponseError for Problem {
         self.code.count();
         let mut response = HttpResponse::build(self.code.status());
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
-        // What is left of a body that was not read whole must not be taken for the next request.
+        // The unread rest of a body must not be taken for the next request.
         if matches!(self.code, Code::TooSlow | Code::BodyTooLarge) {
             response.force_close();
         }
         for (name, value) in &self.headers {
             response.insert_header((name.clone(), value.as_str()));
         }
-        // Strings and numbers: there is nothing in it that cannot be written.
+        // The body holds only strings and numbers, so serializing cannot fail.
         response.body(serde_json::to_vec(&self.body()).unwrap_or_default())
     }
 }
@@ -223,7 +223,7 @@ impl From<AdminError> for Problem {
             AdminError::TooMany { limit, max, window_ms, retry_ms } => Self::limited(limit, max, window_ms, retry_ms),
             AdminError::Forged(why) => Self::new(Code::ForgedRequest).detail(why),
             AdminError::Denied(Denied::Forbidden) => Self::new(Code::Forbidden),
-            // Nothing in the answer says which of the two it is.
+            // The answer does not say which of the two it is.
             AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::not_found(),
             AdminError::Gate(_) | AdminError::Ledger(_) | AdminError::Hashing(_) => {
                 tracing::warn!(%error, "request failed");
@@ -277,8 +277,8 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// The answer to methods that an address does not take; says which it does.
-pub async fn no_such_method(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+/// The answer to methods that an address does not support. `Allow` lists those that it does.
+pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
     let problem = Problem::new(Code::MethodNotAllowed);
     let allowed = request.match_pattern().and_then(|path| app_state.api.methods(&path));
     Err(match allowed {
@@ -288,7 +288,7 @@ pub async fn no_such_method(request: HttpRequest, app_state: Data<AppState>) -> 
 }
 
 /// The answer at addresses that do not exist.
-pub async fn no_such_page(request: HttpRequest) -> Result<HttpResponse, Problem> {
-    tracing::debug!(path = request.path(), "no such page");
+pub async fn unknown_address(request: HttpRequest) -> Result<HttpResponse, Problem> {
+    tracing::debug!(path = request.path(), "unknown address");
     Err(Problem::not_found())
 }

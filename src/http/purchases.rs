@@ -8,27 +8,26 @@ use utoipa::ToSchema;
 
 use super::AppState;
 use super::codes::{self, problems};
-use super::extract::{Body, caller_address, sale_id};
+use super::extract::{Body, client_address, sale_id};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
 use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
 
-/// The longest purchase key that is looked at.
+/// A longer purchase key is refused unread.
 const KEY_MAX_BYTES: usize = 128;
 
-/// What a buyer asks for.
+/// A request to buy.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = PurchaseRequest)]
-struct Wanted {
-    /// The purchase key, as the sale's state tells it while the sale is open.
+struct PurchaseRequest {
+    /// The purchase key that the sale's state shows while the sale is open.
     #[schema(pattern = "^[!-~]{1,128}$")]
     key: String,
-    /// Units; 1 where it is missing. At most what the sale lets one buyer have.
+    /// Units; 1 by default. At most what the sale allows one buyer.
     #[schema(minimum = 1, maximum = 2147483647)]
     quantity: Option<u64>,
-    /// Reserved for sales that ask for one; ignored by those that do not.
+    /// Reserved for sales that require one; other sales ignore it.
     #[serde(default, rename = "pass")]
     _pass: Option<String>,
 }
@@ -40,8 +39,8 @@ problems! {
 
 /// Buy
 ///
-/// The purchase is durable before the 202 leaves. Asking again with the same `Idempotency-Key` gives the same order and
-/// how it stands now, even when the sale has since ended or sold out.
+/// The purchase is durable before the 202 is sent. Repeating the request with the same `Idempotency-Key` returns the same
+/// order with its current status, even after the sale has ended or sold out.
 #[utoipa::path(
     post,
     path = "/api/v1/sales/{id}/purchases",
@@ -52,10 +51,10 @@ problems! {
         ("id" = SaleId, Path, description = "The sale"),
         (
             "Idempotency-Key" = Option<String>, Header, nullable = false, pattern = "^[!-~]{1,200}$",
-            description = "Chosen by the client, one a purchase: 1 to 200 visible ASCII characters",
+            description = "Chosen by the client, a new one for each purchase: 1 to 200 visible ASCII characters",
         ),
     ),
-    request_body = Wanted,
+    request_body = PurchaseRequest,
     responses(
         (
             status = 202, description = "Bought", body = Ticket,
@@ -72,23 +71,23 @@ pub async fn create(
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
-    let wanted: Wanted = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    if wanted.key.is_empty() || wanted.key.len() > KEY_MAX_BYTES {
+    let asked: PurchaseRequest = serde_json::from_slice(&body).map_err(Problem::invalid)?;
+    if asked.key.is_empty() || asked.key.len() > KEY_MAX_BYTES {
         return Err(Problem::invalid("key must be 1 to 128 bytes"));
     }
-    let units = wanted.quantity.map_or(Ok(Units::ONE), Units::parse)?;
+    let units = asked.quantity.map_or(Ok(Units::ONE), Units::parse)?;
     let mut keys = request.headers().get_all("idempotency-key");
     let idempotency_key = match (keys.next(), keys.next()) {
         (None, _) => None,
         (Some(key), None) => Some(IdempotencyKey::parse(key.to_str().unwrap_or_default())?),
-        (Some(_), Some(_)) => return Err(Problem::invalid("Idempotency-Key must stand there once")),
+        (Some(_), Some(_)) => return Err(Problem::invalid("Idempotency-Key must be sent once")),
     };
     let purchase = Request {
         sale,
         user: buyer.user,
         level: buyer.level,
-        address: caller_address(&request, &app_state.trusted_proxies),
-        purchase_key: wanted.key,
+        address: client_address(&request, &app_state.trusted_proxies),
+        purchase_key: asked.key,
         units,
         idempotency_key,
     };

@@ -1,4 +1,4 @@
-//! Sales and products as they are shown.
+//! Sales and products.
 
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
@@ -12,13 +12,13 @@ use crate::domain::ids::{SaleId, Units};
 use crate::domain::sale::{Product, Sale, SalePhase};
 use crate::sale::thread_state::ThreadState;
 
-/// Sales that are listed at most.
+/// The most sales that are listed.
 const LIST_MAX: usize = 100;
 
-/// A sale as it is shown.
+/// A sale.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Sale)]
-struct Shown {
+struct SaleView {
     id: SaleId,
     product: ProductName,
     #[schema(minimum = 0)]
@@ -28,16 +28,16 @@ struct Shown {
     status: SalePhase,
     /// The most units that one buyer may have.
     per_user: Units,
-    /// The lowest level that may buy.
+    /// The lowest level of buyer that may buy.
     min_level: i64,
-    /// What a buyer has to solve first.
+    /// The challenge that a buyer must solve first.
     #[schema(example = "none")]
     captcha: String,
-    /// Whether nothing is left at the moment; units that come back are sold again.
+    /// Whether no unit is left at the moment. Units that come back are sold again.
     sold_out: bool,
 }
 
-/// What is for sale, by name.
+/// The product for sale.
 #[derive(Serialize, ToSchema)]
 struct ProductName {
     id: i64,
@@ -53,12 +53,12 @@ problems!(NoProduct: InvalidRequest, NotFound, TemporarilyUnavailable);
     path = "/api/v1/sales",
     operation_id = "list_sales",
     tag = "sales",
-    responses((status = 200, description = "At most 100, the newest first", body = [Shown])),
+    responses((status = 200, description = "At most 100, the newest first", body = [SaleView])),
 )]
 pub async fn list(thread: Data<ThreadState>) -> HttpResponse {
     let mut sales = Vec::new();
     for sale in thread.catalog.newest(LIST_MAX) {
-        sales.push(shown(&sale, &thread).await);
+        sales.push(view(&sale, &thread).await);
     }
     HttpResponse::Ok().json(sales)
 }
@@ -70,11 +70,11 @@ pub async fn list(thread: Data<ThreadState>) -> HttpResponse {
     operation_id = "show_sale",
     tag = "sales",
     params(("id" = SaleId, Path, description = "The sale")),
-    responses((status = 200, description = "The sale", body = Shown), NoSale),
+    responses((status = 200, description = "The sale", body = SaleView), NoSale),
 )]
 pub async fn show(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
     let sale = thread.catalog.sale(sale_id(&request)?).await?.ok_or_else(Problem::unknown_sale)?;
-    Ok(HttpResponse::Ok().json(shown(&sale, &thread).await))
+    Ok(HttpResponse::Ok().json(view(&sale, &thread).await))
 }
 
 /// A product
@@ -91,8 +91,8 @@ pub async fn product(request: HttpRequest, thread: Data<ThreadState>) -> Result<
     Ok(HttpResponse::Ok().json(product.ok_or_else(Problem::not_found)?))
 }
 
-async fn shown(sale: &Sale, thread: &ThreadState) -> Shown {
-    Shown {
+async fn view(sale: &Sale, thread: &ThreadState) -> SaleView {
+    SaleView {
         id: sale.id,
         product: ProductName { id: sale.product_id, name: sale.product.clone() },
         price_cents: sale.price_cents,

@@ -1,4 +1,4 @@
-//! The flag and the key: what a sale's page asks for near the start (`state.js`, and the same as JSON).
+//! Whether a sale is open, and its purchase key: what a sale's page polls around the start, as a script and as JSON.
 
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::web::Data;
@@ -12,12 +12,11 @@ use super::problem::Problem;
 use crate::domain::ids::SaleId;
 use crate::sale::thread_state::ThreadState;
 
-/// What `window.seckill` holds.
+/// Whether a sale is open, and its purchase key.
 #[derive(Serialize, ToSchema)]
-#[schema(as = SaleState)]
-struct State {
+struct SaleState {
     open: bool,
-    /// The purchase key while the sale is open; else one that buys nothing.
+    /// The purchase key while the sale is open; otherwise a key that buys nothing.
     key: String,
     now_ms: i64,
     starts_at_ms: i64,
@@ -27,11 +26,11 @@ struct State {
 
 problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
 
-async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<State, Problem> {
+async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState, Problem> {
     let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
     let sold_out = thread.is_sold_out(sale.id).await;
     let now_ms = thread.catalog.clock.now_ms();
-    Ok(State {
+    Ok(SaleState {
         open: sale.is_open_at(now_ms),
         key: sale.key_at(now_ms).to_owned(),
         now_ms,
@@ -41,7 +40,7 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<State, Pro
     })
 }
 
-/// How a sale stands, and its key
+/// Whether a sale is open, and its purchase key
 #[utoipa::path(
     get,
     path = "/api/v1/sales/{id}/state",
@@ -50,7 +49,7 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<State, Pro
     params(("id" = SaleId, Path, description = "The sale")),
     responses(
         (
-            status = 200, description = "Its state at this moment", body = State,
+            status = 200, description = "Its current state", body = SaleState,
             headers(("Cache-Control" = String, description = "`no-store`")),
         ),
         NoState,
@@ -61,9 +60,9 @@ pub async fn json(request: HttpRequest, thread: Data<ThreadState>) -> Result<Htt
     Ok(HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(state))
 }
 
-/// The same as a script
+/// The state of a sale as a script
 ///
-/// Sets `window.seckill` to the sale's state.
+/// The script sets `window.seckill` to the state.
 #[utoipa::path(
     get,
     path = "/sales/{id}/state.js",
@@ -71,7 +70,7 @@ pub async fn json(request: HttpRequest, thread: Data<ThreadState>) -> Result<Htt
     tag = "sales",
     params(
         ("id" = SaleId, Path, description = "The sale"),
-        ("r" = Option<String>, Query, description = "Anything: it makes the address new to caches"),
+        ("r" = Option<String>, Query, description = "Any text: it keeps caches from answering"),
     ),
     responses(
         (

@@ -1,10 +1,11 @@
-//! The service itself: its time, its health, its figures, and tokens in development mode.
+//! The service itself: its time, its health, its metrics, and buyers' tokens in development mode.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix_web::HttpResponse;
 use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,25 +16,25 @@ use super::problem::Problem;
 use crate::domain::ids::UserId;
 use crate::sale::thread_state::ThreadState;
 
-/// How long a development token is good for.
+/// How long a development token is valid.
 const DEV_TOKEN_S: i64 = 86_400;
 
-/// What this instance's loops have found out about it.
+/// What background checks have found out about this instance.
 #[derive(Default)]
 pub struct Health {
     /// PostgreSQL answered the last heartbeat.
     pub ledger: AtomicBool,
-    /// Redis was found whole at the last look.
+    /// The last check found every sale complete in Redis.
     pub gate: AtomicBool,
-    /// It is on its way out, and should be sent nothing more.
-    pub leaving: AtomicBool,
+    /// The instance is stopping: send it no more requests.
+    pub stopping: AtomicBool,
 }
 
 impl Health {
     fn is_ready(&self) -> bool {
         self.ledger.load(Ordering::Relaxed)
             && self.gate.load(Ordering::Relaxed)
-            && !self.leaving.load(Ordering::Relaxed)
+            && !self.stopping.load(Ordering::Relaxed)
     }
 }
 
@@ -43,7 +44,7 @@ struct Now {
     now_ms: i64,
 }
 
-/// The service's time, to set a countdown by
+/// The service's time, for countdowns
 #[utoipa::path(
     get,
     path = "/api/v1/time",
@@ -58,14 +59,14 @@ pub async fn time(thread: Data<ThreadState>) -> HttpResponse {
     HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(Now { now_ms })
 }
 
-/// That it lives.
+/// The process is alive.
 #[derive(Serialize, ToSchema)]
 struct Alive {
     /// `alive`
     status: &'static str,
 }
 
-/// Alive: the process answers, whatever stands behind it
+/// Alive: the process answers, whatever the state of the servers behind it
 #[utoipa::path(
     get,
     path = "/healthz",
@@ -77,15 +78,15 @@ pub async fn alive() -> HttpResponse {
     HttpResponse::Ok().json(Alive { status: "alive" })
 }
 
-/// Whether an instance should be sent requests, and if not, why.
+/// Whether the instance should receive requests, and if not, why.
 #[derive(Serialize, ToSchema)]
 struct Readiness {
     ready: bool,
     /// PostgreSQL answered the last heartbeat.
     postgres: bool,
-    /// Redis was found whole at the last look.
+    /// The last check found every sale complete in Redis.
     redis: bool,
-    /// The instance is being stopped.
+    /// The instance is stopping.
     leaving: bool,
 }
 
@@ -107,28 +108,28 @@ pub async fn ready(app_state: Data<AppState>) -> HttpResponse {
         ready,
         postgres: health.ledger.load(Ordering::Relaxed),
         redis: health.gate.load(Ordering::Relaxed),
-        leaving: health.leaving.load(Ordering::Relaxed),
+        leaving: health.stopping.load(Ordering::Relaxed),
     };
     if ready { HttpResponse::Ok().json(body) } else { HttpResponse::ServiceUnavailable().json(body) }
 }
 
-/// The service's figures, for Prometheus
+/// The service's metrics, for Prometheus
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "service",
-    responses((status = 200, description = "Figures", body = String, content_type = "text/plain; version=0.0.4")),
+    responses((status = 200, description = "Metrics", body = String, content_type = "text/plain; version=0.0.4")),
 )]
 pub async fn metrics(app_state: Data<AppState>) -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(app_state.metrics.render())
 }
 
-/// The same of a process without anything else to show.
-pub async fn figures(metrics: Data<metrics_exporter_prometheus::PrometheusHandle>) -> HttpResponse {
+/// The metrics of a process that only runs workers.
+pub async fn worker_metrics(metrics: Data<PrometheusHandle>) -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(metrics.render())
 }
 
-/// Whose token it shall be.
+/// The buyer that the token is for.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct TokenRequest {
@@ -147,7 +148,7 @@ struct Token {
 
 problems!(NoToken: InvalidRequest, NotFound, TooSlow, BodyTooLarge);
 
-/// A buyer's token for the asking
+/// Issue a buyer's token
 ///
 /// This address exists in development mode only.
 #[utoipa::path(
@@ -155,7 +156,7 @@ problems!(NoToken: InvalidRequest, NotFound, TooSlow, BodyTooLarge);
     path = "/api/v1/dev/token",
     tag = "buying",
     request_body = TokenRequest,
-    responses((status = 200, description = "Good for a day", body = Token), NoToken),
+    responses((status = 200, description = "Valid for a day", body = Token), NoToken),
 )]
 pub async fn dev_token(
     thread: Data<ThreadState>,

@@ -1,4 +1,4 @@
-//! Accounts of people, and who of them is signed in.
+//! Accounts of people, their sessions, and the audit log's newest lines.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::{Ledger, LedgerError};
 use crate::domain::account::{Account, AccountName, AccountRole};
 use crate::domain::policy::{Name, Role};
 
-/// Browsers that one account may be signed in at; the oldest is signed out for one more.
+/// Sessions that one account may have; the next one ends the oldest.
 const SESSIONS_MAX: i64 = 20;
 
 /// A line of the audit log.
@@ -23,7 +23,7 @@ pub struct LogLine {
 }
 
 impl Ledger {
-    /// Makes an account, or `false` where there is one of this name.
+    /// Creates an account. Returns `false` if there is one with this name already.
     pub async fn create_account(
         &self,
         name: &AccountName,
@@ -31,27 +31,27 @@ impl Ledger {
         password_hash: &str,
         actor: &str,
     ) -> Result<bool, LedgerError> {
-        let made = sqlx::query!(
+        let created = sqlx::query!(
             "WITH made AS (
                INSERT INTO accounts (name, role, password_hash, created_by) VALUES ($1, $2, $3, $4)
                ON CONFLICT (name) DO NOTHING RETURNING name, role)
              INSERT INTO audit_log (actor, action, subject, details)
              SELECT $4, 'account created', 'account ' || name, jsonb_build_object('role', role) FROM made",
             name.as_str(),
-            role.as_str(),
+            role.into_str(),
             password_hash,
             actor
         );
-        Ok(made.execute(&self.pool).await?.rows_affected() == 1)
+        Ok(created.execute(&self.pool).await?.rows_affected() == 1)
     }
 
-    /// The hash of an account's password, where there is such an account.
+    /// The hash of an account's password; `None` if there is no such account.
     pub async fn password_hash(&self, name: &AccountName) -> Result<Option<String>, LedgerError> {
         let hash = sqlx::query_scalar!("SELECT password_hash FROM accounts WHERE name = $1", name.as_str());
         Ok(hash.fetch_optional(&self.pool).await?)
     }
 
-    /// Signs an account in. Sessions that are over are cleared on the way. Returns its role and the session's end.
+    /// Opens a session, and deletes expired ones. Returns the account's role and the session's end, in ms since the epoch.
     pub async fn open_session(
         &self,
         token_hash: &[u8; 32],
@@ -60,7 +60,7 @@ impl Ledger {
         address: &str,
     ) -> Result<(AccountRole, i64), LedgerError> {
         let mut tx = self.pool.begin().await?;
-        // One sign-in of an account at a time: two at once would each count without the other.
+        // The lock orders the sign-ins of one account: two at once would not see each other's session.
         let role = sqlx::query_scalar!("SELECT role FROM accounts WHERE name = $1 FOR UPDATE", account.as_str());
         let role = role.fetch_one(&mut *tx).await?;
         sqlx::query!(
@@ -88,7 +88,7 @@ impl Ledger {
         Ok((read_role(&role)?, expires_at.timestamp_millis()))
     }
 
-    /// Who is signed in by this token, and until when; looking keeps the session from being idle.
+    /// The account of a session, and the session's end, in ms since the epoch. Counts as a request: the session is not idle.
     pub async fn session(&self, token_hash: &[u8; 32], idle_ms: i64) -> Result<Option<(Account, i64)>, LedgerError> {
         let row = sqlx::query!(
             r#"WITH seen AS (
@@ -115,7 +115,7 @@ impl Ledger {
         Ok(Some((account, row.expires_at.timestamp_millis())))
     }
 
-    /// Signs a session out.
+    /// Ends a session.
     pub async fn close_session(&self, token_hash: &[u8; 32]) -> Result<(), LedgerError> {
         sqlx::query!(
             "WITH over AS (DELETE FROM sessions WHERE token_hash = $1 RETURNING account)

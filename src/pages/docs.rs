@@ -1,4 +1,4 @@
-//! The document of the API, to read and to try: Swagger UI.
+//! The API's document in Swagger UI, to read and to try.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use utoipa_swagger_ui::Config;
 
 use super::{HTML, file};
 
-/// Swagger UI styles elements one by one, and draws its icons as data.
-const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+/// Swagger UI uses inline styles, and icons in data: addresses.
+const CONTENT_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       frame-ancestors 'none'; base-uri 'none'";
 
 /// The files of Swagger UI that the page uses.
 const FILES: [&str; 2] = ["swagger-ui-bundle.js", "swagger-ui.css"];
 
-/// This document, to read and to try
+/// This document as a page, to read and to try
 #[utoipa::path(
     get,
     path = "/docs",
@@ -24,13 +24,13 @@ const FILES: [&str; 2] = ["swagger-ui-bundle.js", "swagger-ui.css"];
     responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
 )]
 pub async fn page() -> HttpResponse {
-    file(HTML, POLICY, include_str!("../../frontend-static/docs.html"))
+    file(HTML, CONTENT_POLICY, include_str!("../../frontend-static/docs.html"))
 }
 
 pub async fn asset(request: HttpRequest) -> HttpResponse {
     let name = request.match_info().query("file");
-    let known = FILES.contains(&name).then(|| utoipa_swagger_ui::serve(name, Arc::new(Config::default())));
-    match known {
+    let file = FILES.contains(&name).then(|| utoipa_swagger_ui::serve(name, Arc::new(Config::default())));
+    match file {
         Some(Ok(Some(found))) => HttpResponse::Ok()
             .content_type(found.content_type)
             .insert_header((CACHE_CONTROL, "public, max-age=3600"))

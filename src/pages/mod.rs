@@ -1,4 +1,4 @@
-//! Pages. They are static: nothing in them depends on who asks, or on how a sale stands.
+//! The pages. They are static: their content depends neither on the visitor nor on the state of a sale.
 
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
 use actix_web::web::{ServiceConfig, get, resource};
@@ -8,14 +8,14 @@ use utoipa::openapi::OpenApi as Document;
 
 mod docs;
 
-/// Nothing but what this service itself has.
-const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'";
+/// Allows only what this service itself serves.
+const CONTENT_POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
-/// What `/static/` holds: name, type, content.
+/// The files under `/static/`: name, type, content.
 const ASSETS: [(&str, &str, &str); 5] = [
     ("docs.js", SCRIPT, include_str!("../../frontend-static/docs.js")),
     ("front.js", SCRIPT, include_str!("../../frontend-static/front.js")),
@@ -25,31 +25,31 @@ const ASSETS: [(&str, &str, &str); 5] = [
 ];
 
 #[derive(OpenApi)]
-#[openapi(paths(front, sale, docs::page), tags((name = "pages", description = "For people")))]
+#[openapi(paths(front, sale, docs::page), tags((name = "pages", description = "Pages for visitors")))]
 struct Pages;
 
-/// The pages, for the document of the API.
+/// The pages' part of the API's document.
 pub fn document() -> Document {
     Pages::openapi()
 }
 
-/// The pages' addresses; `otherwise` answers the methods that they do not take.
-pub fn routes(otherwise: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
+/// The pages' addresses; `unsupported` answers the methods that they do not support.
+pub fn routes(unsupported: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         let mut at = |path: &str, route: Route| {
-            app.service(resource(path).route(route).default_service(otherwise()));
+            app.service(resource(path).route(route).default_service(unsupported()));
         };
         at("/", get().to(front));
         at("/sales/{id}", get().to(sale));
         at("/docs", get().to(docs::page));
         at("/docs/{file}", get().to(docs::asset));
         at("/static/{file}", get().to(asset));
-        // Browsers ask for it unasked.
+        // Browsers request this for every site.
         at("/favicon.ico", get().to(async || HttpResponse::NoContent().finish()));
     }
 }
 
-/// The sales there are
+/// The page of all sales
 #[utoipa::path(
     get,
     path = "/",
@@ -58,12 +58,12 @@ pub fn routes(otherwise: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
     responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
 )]
 async fn front() -> HttpResponse {
-    file(HTML, POLICY, include_str!("../../frontend-static/index.html"))
+    file(HTML, CONTENT_POLICY, include_str!("../../frontend-static/index.html"))
 }
 
 /// A sale's page
 ///
-/// It finds out by itself which sale it is about.
+/// Its script reads the sale's id from the address.
 #[utoipa::path(
     get,
     path = "/sales/{id}",
@@ -73,13 +73,13 @@ async fn front() -> HttpResponse {
     responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
 )]
 async fn sale() -> HttpResponse {
-    file(HTML, POLICY, include_str!("../../frontend-static/sale.html"))
+    file(HTML, CONTENT_POLICY, include_str!("../../frontend-static/sale.html"))
 }
 
 async fn asset(request: HttpRequest) -> HttpResponse {
     let name = request.match_info().query("file");
     match ASSETS.iter().find(|(known, ..)| *known == name) {
-        Some((_, content_type, content)) => file(content_type, POLICY, content),
+        Some((_, content_type, content)) => file(content_type, CONTENT_POLICY, content),
         None => HttpResponse::NotFound().finish(),
     }
 }

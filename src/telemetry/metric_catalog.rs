@@ -1,12 +1,15 @@
-//! Every metric there is, with what it means. docs/metrics.md shows the same list, and a test holds the two together.
+//! Every metric, with its meaning. docs/metrics.md shows the same list; a test compares the two.
+
+use MetricKind::{Counter, Gauge, Histogram};
 
 /// How a metric behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub enum MetricKind {
     /// Only rises.
     Counter,
+    /// Rises and falls.
     Gauge,
-    /// In buckets.
+    /// Counts observations in buckets.
     Histogram,
 }
 
@@ -14,134 +17,134 @@ pub enum Sort {
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     pub name: &'static str,
-    pub sort: Sort,
+    pub kind: MetricKind,
     /// Comma-separated.
     pub labels: &'static str,
-    pub means: &'static str,
+    pub meaning: &'static str,
 }
 
-const fn figure(name: &'static str, sort: Sort, labels: &'static str, means: &'static str) -> Metric {
-    Metric { name, sort, labels, means }
+const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, meaning: &'static str) -> Metric {
+    Metric { name, kind, labels, meaning }
 }
 
-/// In the order of a purchase's way.
+/// In the order in which a purchase meets them.
 pub const METRICS: [Metric; 43] = [
-    figure(
+    metric(
         "seckill_answers_total",
-        Sort::Counter,
+        Counter,
         "code",
-        "Answers to purchases that were accepted (`accepted`), and problems of all addresses, by their code",
+        "Accepted purchases (`accepted`), and the problems that all addresses answered with, by their code",
     ),
-    figure(
+    metric(
         "seckill_reads_total",
-        Sort::Counter,
+        Counter,
         "level",
-        "Reads of sales and products, by where they were answered: `live`, `filter`, `memory`, `redis`, `postgres`…",
+        "Reads of sales and products, by the place that answered them: `live`, `filter`, `memory`, `redis`, `postgres`…",
     ),
-    figure("seckill_filter_items", Sort::Gauge, "", "Sales and products that the Bloom filter holds"),
-    figure("seckill_filter_bits", Sort::Gauge, "", "Size of the Bloom filter"),
-    figure("seckill_gate_batch_size", Sort::Histogram, "", "Buyers in one call of `reserve`"),
-    figure("seckill_script_seconds", Sort::Histogram, "script", "A call of a Lua script, there and back"),
-    figure("seckill_commit_batch_size", Sort::Histogram, "", "Winners in one commit"),
-    figure("seckill_commit_seconds", Sort::Histogram, "", "Writing a group of winners down"),
-    figure("seckill_outbox_pending", Sort::Gauge, "kind", "Rows of the outbox that wait to be carried out"),
-    figure("seckill_outbox_parked", Sort::Gauge, "kind", "Rows of the outbox that are not tried again by themselves"),
-    figure("seckill_outbox_oldest_seconds", Sort::Gauge, "kind", "Age of the oldest row that waits"),
-    figure("seckill_relay_batch_size", Sort::Histogram, "", "Messages published together"),
-    figure(
+    metric("seckill_filter_items", Gauge, "", "Sales and products in the Bloom filter"),
+    metric("seckill_filter_bits", Gauge, "", "Size of the Bloom filter"),
+    metric("seckill_gate_batch_size", Histogram, "", "Buyers in one call of `reserve`"),
+    metric("seckill_script_seconds", Histogram, "script", "Duration of one call of a Lua script, with the network"),
+    metric("seckill_commit_batch_size", Histogram, "", "Purchases in one commit"),
+    metric("seckill_commit_seconds", Histogram, "", "Duration of committing a group of purchases"),
+    metric("seckill_outbox_pending", Gauge, "kind", "Outbox rows that wait to be carried out"),
+    metric("seckill_outbox_parked", Gauge, "kind", "Outbox rows that are parked: they are not retried automatically"),
+    metric("seckill_outbox_oldest_seconds", Gauge, "kind", "Age of the oldest pending outbox row"),
+    metric("seckill_relay_batch_size", Histogram, "", "Messages published together"),
+    metric(
         "seckill_relayed_total",
-        Sort::Counter,
+        Counter,
         "result",
-        "Messages given to the broker: `confirmed`, `no-room`, `unroutable`",
+        "Messages published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`",
     ),
-    figure("seckill_intake_batch_size", Sort::Histogram, "queue", "Messages settled together"),
-    figure(
+    metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),
+    metric(
         "seckill_consumed_total",
-        Sort::Counter,
+        Counter,
         "queue, result",
-        "Messages taken from the broker: `settled`, `poison`",
+        "Messages consumed from the broker: `settled`, `poison`",
     ),
-    figure("seckill_redelivered_total", Sort::Counter, "queue", "Messages that were delivered before"),
-    figure("seckill_dead_letters", Sort::Gauge, "", "Messages in the dead-letter queue; NaN when it is gone"),
-    figure("seckill_orders_total", Sort::Counter, "outcome", "Purchases that became orders: `accepted`, `rejected`"),
-    figure("seckill_order_streams", Sort::Gauge, "", "Orders that buyers follow by server-sent events"),
-    figure("seckill_holds_looked_into_total", Sort::Counter, "", "Holds that were unconfirmed for too long"),
-    figure("seckill_holds_finished_total", Sort::Counter, "", "Of these, those that had no purchase row yet"),
-    figure("seckill_drift_total", Sort::Counter, "", "Times that Redis sold other than what was left"),
-    figure("seckill_drift_units_total", Sort::Counter, "", "Units that it was off by"),
-    figure("seckill_refills_total", Sort::Counter, "", "Sales filled anew from PostgreSQL"),
-    figure("seckill_permits_total", Sort::Counter, "policy, answer", "Permits asked for: `granted`, `refused`"),
-    figure("seckill_policy_threshold", Sort::Gauge, "policy", "Where a threshold stands that moves by itself"),
-    figure("seckill_outflow_waiting", Sort::Gauge, "channel", "Items of an outflow that wait or are being sent"),
-    figure("seckill_outflow_oldest_seconds", Sort::Gauge, "channel", "Age of the oldest of them"),
-    figure("seckill_outflow_parked", Sort::Gauge, "channel", "Items that are not sent again by themselves"),
-    figure(
+    metric("seckill_redelivered_total", Counter, "queue", "Messages that the broker had delivered before"),
+    metric("seckill_dead_letters", Gauge, "", "Messages in the dead-letter queue; NaN if there is no such queue"),
+    metric("seckill_orders_total", Counter, "outcome", "Purchases turned into orders: `accepted`, `rejected`"),
+    metric("seckill_order_streams", Gauge, "", "Open streams of server-sent events, each following one order"),
+    metric(
+        "seckill_holds_looked_into_total",
+        Counter,
+        "",
+        "Holds that stayed unconfirmed for too long and were checked",
+    ),
+    metric("seckill_holds_finished_total", Counter, "", "Of these, holds whose purchase row had to be written"),
+    metric("seckill_drift_total", Counter, "", "Times that the stock in Redis differed from PostgreSQL's"),
+    metric("seckill_drift_units_total", Counter, "", "Units by which it differed"),
+    metric("seckill_refills_total", Counter, "", "Refills of a sale in Redis from PostgreSQL"),
+    metric("seckill_permits_total", Counter, "policy, answer", "Requests for permits: `granted`, `refused`"),
+    metric("seckill_policy_threshold", Gauge, "policy", "Current threshold of a policy whose threshold adapts"),
+    metric("seckill_outflow_waiting", Gauge, "channel", "Outflow items that wait or are being sent"),
+    metric("seckill_outflow_oldest_seconds", Gauge, "channel", "Age of the oldest such item"),
+    metric(
+        "seckill_outflow_parked",
+        Gauge,
+        "channel",
+        "Outflow items that are parked: they are not retried automatically",
+    ),
+    metric(
         "seckill_outflow_total",
-        Sort::Counter,
+        Counter,
         "outcome, channel",
-        "Slots, by what came of them: `done`, `retry`, `parked`, `forfeited`, `late`, `overtaken`",
+        "Slots used, by outcome: `done`, `retry`, `parked`, `forfeited`, `late`, `overtaken`",
     ),
-    figure("seckill_payments_waiting", Sort::Gauge, "", "Payments that wait for a slot of their channel"),
-    figure(
+    metric("seckill_payments_waiting", Gauge, "", "Payments that wait for a slot of their channel"),
+    metric(
         "seckill_payments_oldest_seconds",
-        Sort::Gauge,
+        Gauge,
         "",
-        "Age of the oldest of them: how long payments are delayed",
+        "Age of the oldest such payment: the current delay of payments",
     ),
-    figure("seckill_payment_wait_seconds", Sort::Histogram, "", "From the wish to pay to the payment's slot"),
-    figure(
+    metric("seckill_payment_wait_seconds", Histogram, "", "Time from the request to pay to the payment's slot"),
+    metric(
         "seckill_payments_sent_total",
-        Sort::Counter,
+        Counter,
         "outcome",
-        "Payments given to their channel: `taken`, `refused`, `limited`, `unknown`, `unreachable`, `forfeited`",
+        "Payments sent to their channel: `taken`, `refused`, `limited`, `unknown`, `unreachable`, `forfeited`",
     ),
-    figure(
+    metric(
         "seckill_payments_under_way",
-        Sort::Gauge,
+        Gauge,
         "",
-        "Payments that a channel may have, and whose outcome is not known yet",
+        "Payments that a channel may have received and whose outcome is not yet known",
     ),
-    figure(
-        "seckill_callbacks_total",
-        Sort::Counter,
-        "result",
-        "Callbacks: `applied`, `known`, `set-aside`, `not-believed`",
-    ),
-    figure(
+    metric("seckill_callbacks_total", Counter, "result", "Callbacks: `applied`, `known`, `set-aside`, `not-believed`"),
+    metric(
         "seckill_callbacks_set_aside",
-        Sort::Gauge,
+        Gauge,
         "",
-        "Callbacks that do not fit, and that nobody has looked into yet",
+        "Callbacks that contradict our records and that an operator has not yet resolved",
     ),
-    figure(
+    metric(
         "seckill_money_total",
-        Sort::Counter,
+        Counter,
         "about, outcome",
-        "Payments and refunds that ended: `succeeded`, `failed`, `unwanted` (goes back by itself)",
+        "Payments and refunds that ended: `succeeded`, `failed`, `unwanted` (paid too late, refunded automatically)",
     ),
-    figure("seckill_refunds_waiting", Sort::Gauge, "", "Refunds that are not known to have arrived"),
-    figure("seckill_refunds_failed", Sort::Gauge, "", "Refunds that their channel has refused"),
-    figure(
+    metric("seckill_refunds_waiting", Gauge, "", "Refunds that their channel has not yet confirmed"),
+    metric("seckill_refunds_failed", Gauge, "", "Refunds that their channel has refused"),
+    metric(
         "seckill_order_events_total",
-        Sort::Counter,
+        Counter,
         "outcome",
-        "Steps of orders sent to the shop, by what came of them: `delivered`, `failed`, `parked`, `postponed`, `overtaken`",
+        "Order webhooks, by outcome: `delivered`, `failed`, `parked`, `postponed`, `overtaken`",
     ),
-    figure("seckill_alarms", Sort::Gauge, "kind", "Things that are wrong at the moment"),
-    figure(
-        "seckill_step_failures_total",
-        Sort::Counter,
-        "step",
-        "Steps of background work that failed and are tried again",
-    ),
+    metric("seckill_alarms", Gauge, "kind", "Alarms that are open"),
+    metric("seckill_step_failures_total", Counter, "step", "Steps of background work that failed and are retried"),
 ];
 
 pub(super) fn describe() {
-    for figure in METRICS {
-        match figure.sort {
-            Sort::Counter => metrics::describe_counter!(figure.name, figure.means),
-            Sort::Gauge => metrics::describe_gauge!(figure.name, figure.means),
-            Sort::Histogram => metrics::describe_histogram!(figure.name, figure.means),
+    for metric in METRICS {
+        match metric.kind {
+            Counter => metrics::describe_counter!(metric.name, metric.meaning),
+            Gauge => metrics::describe_gauge!(metric.name, metric.meaning),
+            Histogram => metrics::describe_histogram!(metric.name, metric.meaning),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The admin API: who may see and change what, and what other sites, guessers and mistakes cannot do.
+//! The admin API: what each account may see and change, and what other sites, guesses and mistakes cannot do.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ fn app(text: &str) -> Name {
     Name::parse(text, "app").unwrap()
 }
 
-/// Makes an account whose password is `PASSWORD`.
+/// Creates an account whose password is `PASSWORD`.
 pub async fn account(system: &System, name: &str, role: AccountRole) {
     let hash = hash_new(NewPassword::parse(PASSWORD.into()).unwrap()).unwrap();
     let name = AccountName::parse(name, "name").unwrap();
@@ -36,23 +36,23 @@ async fn granted(system: &System, account: &str, grants: &[(&str, Role)]) {
     }
 }
 
-/// A browser, and whoever is signed in at it.
+/// A browser, and the account that is signed in there.
 #[derive(Clone)]
 pub struct Person {
     http: Client,
     base: String,
-    /// As a browser shows it.
+    /// As a browser sends it.
     cookie: Option<String>,
     csrf: Option<String>,
 }
 
 impl Person {
-    fn nobody(system: &System) -> Self {
+    fn signed_out(system: &System) -> Self {
         Self { http: Client::new(), base: system.url("/api/v1/admin/"), cookie: None, csrf: None }
     }
 
     pub async fn sign_in(system: &System, name: &str) -> Self {
-        let mut person = Self::nobody(system);
+        let mut person = Self::signed_out(system);
         let answer = person.call("POST", "session", Some(json!({ "name": name, "password": PASSWORD }))).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
@@ -61,8 +61,8 @@ impl Person {
         person
     }
 
-    /// The request with what the browser and the page add to it.
-    pub fn shown(&self, mut request: RequestBuilder) -> RequestBuilder {
+    /// Adds what the browser and the page send with each request.
+    pub fn authenticated(&self, mut request: RequestBuilder) -> RequestBuilder {
         if let Some(cookie) = &self.cookie {
             request = request.header(COOKIE, cookie);
         }
@@ -73,7 +73,7 @@ impl Person {
     }
 
     fn request(&self, method: &str, path: &str, body: Option<Value>) -> RequestBuilder {
-        let request = self.shown(self.http.request(method.parse().unwrap(), format!("{}{path}", self.base)));
+        let request = self.authenticated(self.http.request(method.parse().unwrap(), format!("{}{path}", self.base)));
         match body {
             Some(body) => request.json(&body),
             None => request,
@@ -91,6 +91,15 @@ async fn send(request: RequestBuilder) -> Answer {
     Answer { status, body: response.json().await.unwrap(), headers }
 }
 
+/// The attributes of the session cookie that an answer sets, in order of the alphabet.
+fn cookie_attributes(answer: &Answer) -> Vec<&str> {
+    let (name_and_value, attributes) = answer.headers[SET_COOKIE].to_str().unwrap().split_once("; ").unwrap();
+    assert!(name_and_value.starts_with("seckill_session="), "{name_and_value}");
+    let mut attributes: Vec<&str> = attributes.split("; ").collect();
+    attributes.sort_unstable();
+    attributes
+}
+
 async fn refusals(system: &System, actor: &str) -> i64 {
     let count = "SELECT count(*) FROM audit_log WHERE actor = $1 AND action = 'refused'";
     sqlx::query_scalar(count).bind(actor).fetch_one(&system.sql).await.unwrap()
@@ -100,7 +109,7 @@ fn window(apps: &[&str], limit: i64) -> Value {
     json!({ "apps": apps, "algorithm": "fixed-window", "limit": limit, "window_ms": 60_000 })
 }
 
-/// A10: every role against every route. Who is refused is in the audit log.
+/// A10: every role on every route. Each refusal is in the audit log.
 #[tokio::test(flavor = "multi_thread")]
 async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
     let system = System::start().await;
@@ -132,7 +141,7 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
         ("PUT", "policies/p", Some(window(&["other"], 9)), [200, 404, 404]),
         ("PUT", "policies/new", Some(window(&["mine", "seen"], 9)), [200, 403, 403]),
         ("PUT", "policies/new-too", Some(window(&["mine", "other"], 9)), [200, 404, 404]),
-        // It names only what is theirs; but the policy that is there has another application, which would lose it.
+        // The body names only their own application, but the existing policy has another one, which would lose it.
         ("PUT", "policies/shared", Some(window(&["mine"], 9)), [200, 403, 403]),
         ("DELETE", "policies/p?app=other", None, [200, 404, 404]),
         ("DELETE", "policies/p?app=seen", None, [200, 403, 403]),
@@ -144,15 +153,19 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
         ("GET", "alarms", None, [200, 403, 403]),
         ("DELETE", "session", None, [200, 200, 200]),
     ] {
-        assert_eq!(Person::nobody(&system).call(method, path, body.clone()).await.code(), "401 signed-out", "{path}");
-        // The least of them first: what an admin changes would be gone for the others.
-        for who in [2, 1, 0] {
-            let (name, wanted) = (names[who], expected[who]);
+        assert_eq!(
+            Person::signed_out(&system).call(method, path, body.clone()).await.code(),
+            "401 signed-out",
+            "{path}"
+        );
+        // The account with the fewest rights first: what an admin deletes would be gone for the others.
+        for i in [2, 1, 0] {
+            let (name, status) = (names[i], expected[i]);
             let before = refusals(&system, name).await;
-            let answer = people[who].call(method, path, body.clone()).await;
-            assert_eq!(answer.status, wanted, "{name}: {method} {path}: {}", answer.body);
-            // What an admin does not find is not there: that is no refusal.
-            let refused = i64::from(wanted >= 400 && name != "root");
+            let answer = people[i].call(method, path, body.clone()).await;
+            assert_eq!(answer.status, status, "{name}: {method} {path}: {}", answer.body);
+            // An admin gets 404 for what does not exist: that is not a refusal.
+            let refused = i64::from(status >= 400 && name != "root");
             assert_eq!(refusals(&system, name).await - before, refused, "{name}: {method} {path}");
         }
     }
@@ -160,7 +173,7 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_learns_of_applications_that_were_not_granted() {
+async fn applications_that_were_not_granted_stay_hidden() {
     let system = System::start().await;
     for named in ["mine", "other"] {
         policy_changes::create_app(&system.stores.ledger, &app(named), "test").await.unwrap();
@@ -176,10 +189,10 @@ async fn nobody_learns_of_applications_that_were_not_granted() {
     let only = &listed["policies"][0];
     assert_eq!(listed["policies"].as_array().unwrap().len(), 1, "{listed}");
     assert_eq!((&only["apps"], &only["shared"], &only["may_change"]), (&json!(["mine"]), &json!(true), &json!(false)));
-    assert_eq!(only["warnings"], json!([]), "it would be about a policy that is not theirs to see");
+    assert_eq!(only["warnings"], json!([]), "it would name a policy that the account may not see");
     let apps = max.call("GET", "apps", None).await.body;
     assert_eq!(apps["apps"].as_array().unwrap().len(), 1, "{apps}");
-    // What exists and what does not are the same answer, to the last letter.
+    // The answer is the same, to the last letter, whether the application exists or not.
     for [there, nowhere] in
         [["policies?app=other", "policies?app=none"], ["policies/p?app=other", "policies/p?app=none"]]
     {
@@ -187,16 +200,16 @@ async fn nobody_learns_of_applications_that_were_not_granted() {
         let (there, nowhere) = (max.call(method, there, None).await, max.call(method, nowhere, None).await);
         assert_eq!((there.code().as_str(), &there.body), ("404 not-found", &nowhere.body));
     }
-    // Who sees both is told that they do not go together.
+    // An account that sees both policies is warned that they contradict each other.
     let all = root.call("GET", "policies", None).await.body;
     let warned = all["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == "p").unwrap();
     assert!(warned["warnings"][0].as_str().unwrap().contains("less than narrow gives to one user"), "{warned}");
-    // A grant that is taken back is over at once.
+    // A revoked grant ends at once.
     let taken = json!({ "app": "mine", "account": "max", "role": null });
     assert_eq!(root.call("PUT", "grants", Some(taken)).await.status, 200);
     assert_eq!(max.call("GET", "policies?app=mine", None).await.status, 404);
-    let nobody = json!({ "app": "mine", "account": "noone", "role": "viewer" });
-    assert_eq!(root.call("PUT", "grants", Some(nobody)).await.status, 404);
+    let unknown = json!({ "app": "mine", "account": "noone", "role": "viewer" });
+    assert_eq!(root.call("PUT", "grants", Some(unknown)).await.status, 404);
     system.finish().await;
 }
 
@@ -229,22 +242,22 @@ async fn other_sites_change_nothing() {
     }
     assert_eq!(refusals(&system, "root").await, tried);
     let apps: i64 = sqlx::query_scalar("SELECT count(*) FROM apps").fetch_one(&system.sql).await.unwrap();
-    assert_eq!(apps, 1, "the house's own alone");
-    // Nobody is signed in as somebody else, either.
+    assert_eq!(apps, 1, "only the built-in one");
+    // Another site cannot sign its visitors in, either.
     let credentials = || Some(json!({ "name": "root", "password": PASSWORD }));
-    let nobody = Person::nobody(&system);
-    let foreign = nobody.request("POST", "session", credentials()).header(ORIGIN, "https://evil.example");
+    let visitor = Person::signed_out(&system);
+    let foreign = visitor.request("POST", "session", credentials()).header(ORIGIN, "https://evil.example");
     assert_eq!(send(foreign).await.code(), "403 forged-request");
-    // A page of our own does all that.
+    // A page of our own sends all that is required.
     let own = root.request("POST", "apps", new(1)).header(ORIGIN, format!("http://{host}"));
     assert_eq!(send(own).await.status, 201);
     assert_eq!(root.call("POST", "apps", new(1)).await.code(), "409 conflict");
     system.finish().await;
 }
 
-/// A14: nothing that locks everybody out, or nobody, by mistake.
+/// A14: a mistake cannot create a policy that refuses everything, or nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn policies_of_nothing_and_of_too_much_are_refused_clearly() {
+async fn policies_with_impossible_thresholds_are_refused_clearly() {
     let system = System::start().await;
     account(&system, "root", AccountRole::Admin).await;
     policy_changes::create_app(&system.stores.ledger, &app("shop"), "test").await.unwrap();
@@ -255,7 +268,7 @@ async fn policies_of_nothing_and_of_too_much_are_refused_clearly() {
         terms
     };
     let bucket = |rate: i64| json!({ "apps": ["shop"], "algorithm": "token-bucket", "rate": rate });
-    for (terms, said) in [
+    for (terms, detail) in [
         (with("limit", json!(0)), "limit must be 1 to"),
         (with("limit", json!(-2)), "limit must be 1 to"),
         (with("limit", json!(i64::MAX)), "limit must be 1 to"),
@@ -278,7 +291,7 @@ async fn policies_of_nothing_and_of_too_much_are_refused_clearly() {
     ] {
         let answer = root.call("PUT", "policies/p", Some(terms.clone())).await;
         assert_eq!(answer.code(), "400 invalid-request", "{terms}");
-        assert!(answer.body["detail"].as_str().unwrap().contains(said), "{terms}: {}", answer.body);
+        assert!(answer.body["detail"].as_str().unwrap().contains(detail), "{terms}: {}", answer.body);
     }
     let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM policies").fetch_one(&system.sql).await.unwrap();
     assert_eq!(seen, 0);
@@ -289,7 +302,7 @@ async fn policies_of_nothing_and_of_too_much_are_refused_clearly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_followed_at_once_and_is_in_the_audit_log() {
+async fn a_change_takes_effect_at_once_and_is_in_the_audit_log() {
     let mut system = System::start().await;
     system.serve(false).await;
     account(&system, "root", AccountRole::Admin).await;
@@ -300,17 +313,17 @@ async fn a_change_is_followed_at_once_and_is_in_the_audit_log() {
     let ask = json!({ "app": "shop", "policy": "p" });
     let set = root.call("PUT", "policies/p", Some(window(&["shop"], 2))).await;
     assert_eq!((set.status, &set.body["everywhere"]), (200, &json!(true)));
-    for wanted in [1, 1, -1] {
-        assert_eq!(callers[1].code(ask.clone()).await, wanted);
+    for code in [1, 1, -1] {
+        assert_eq!(callers[1].code(ask.clone()).await, code);
     }
     let refused = callers[0].code(ask.clone()).await;
-    assert_eq!(refused, -1, "all count together");
-    // Without resetting counters: of five, three are left.
+    assert_eq!(refused, -1, "the instances count together");
+    // The counters continue: two of five are left.
     assert_eq!(root.call("PUT", "policies/p", Some(window(&["shop"], 5))).await.status, 200);
     assert_eq!(callers[0].ask(ask.clone()).await["remaining"], 2);
     let listed = root.call("GET", "policies?app=shop", None).await.body;
-    let one = &listed["policies"][0];
-    assert_eq!((&one["limit"], &one["updated_by"], &one["version"]), (&json!(5), &json!("root"), &json!(2)));
+    let listed = &listed["policies"][0];
+    assert_eq!((&listed["limit"], &listed["updated_by"], &listed["version"]), (&json!(5), &json!("root"), &json!(2)));
     assert_eq!(root.call("DELETE", "policies/p?app=shop", None).await.status, 200);
     assert_eq!(callers[1].code(ask).await, 0);
 
@@ -332,19 +345,19 @@ async fn a_change_is_followed_at_once_and_is_in_the_audit_log() {
     system.finish().await;
 }
 
-/// A15: by account and by address, and without telling who exists.
+/// A15: attempts are limited by account and by address, and no answer shows which accounts exist.
 #[tokio::test(flavor = "multi_thread")]
-async fn guessing_is_limited_and_tells_nothing() {
+async fn guessing_is_limited_and_reveals_nothing() {
     let system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "6")]).await;
     account(&system, "root", AccountRole::Admin).await;
-    let nobody = Person::nobody(&system);
+    let visitor = Person::signed_out(&system);
     let attempt = async |name: &str, password: &str, from: &str| {
         let began = Instant::now();
         let body = json!({ "name": name, "password": password });
-        let answer = send(nobody.request("POST", "session", Some(body)).header("x-forwarded-for", from)).await;
+        let answer = send(visitor.request("POST", "session", Some(body)).header("x-forwarded-for", from)).await;
         (answer, began.elapsed())
     };
-    // One account, from everywhere.
+    // One account, from many addresses.
     let mut slow = Vec::new();
     for n in 0..6 {
         let (answer, took) = attempt("root", "not the password", &format!("10.0.0.{n}")).await;
@@ -352,11 +365,11 @@ async fn guessing_is_limited_and_tells_nothing() {
         slow.push((took, answer.body));
     }
     let (limited, _) = attempt("root", PASSWORD, "10.0.0.77").await;
-    assert_eq!(limited.code(), "429 quota-exceeded", "the right password, too");
+    assert_eq!(limited.code(), "429 quota-exceeded", "even with the right password");
     let wait: u64 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((500..=600).contains(&wait), "{wait}");
     assert_eq!(limited.headers["ratelimit-policy"], "\"account\";q=6;w=600");
-    // All accounts, from one address: names that nobody has.
+    // Many names that do not exist, from one address.
     let mut unknown = Vec::new();
     for n in 0..6 {
         let (answer, took) = attempt(&format!("nobody{n}"), PASSWORD, "10.1.0.1").await;
@@ -373,7 +386,7 @@ async fn guessing_is_limited_and_tells_nothing() {
     };
     let ratio = median(&mut slow) / median(&mut unknown);
     assert!((0.33..3.0).contains(&ratio), "{ratio}: {slow:?} {unknown:?}");
-    // A name that cannot be one is no attempt.
+    // A malformed name does not count as an attempt.
     assert_eq!(attempt("no such name", PASSWORD, "10.2.0.1").await.0.code(), "400 invalid-request");
     assert_eq!(attempt("root", &"x".repeat(2000), "10.2.0.1").await.0.code(), "400 invalid-request");
     let failures = "SELECT count(*) FROM audit_log WHERE action = 'sign-in refused'";
@@ -382,22 +395,22 @@ async fn guessing_is_limited_and_tells_nothing() {
     system.finish().await;
 }
 
-/// Tries that nobody counts would be free.
+/// Attempts that are not counted would be free.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_limiter_nobody_signs_in() {
+async fn without_the_limiter_sign_in_is_refused() {
     let (system, wire) = wired_with("REDIS_URL", &[]).await;
     account(&system, "root", AccountRole::Admin).await;
     let root = Person::sign_in(&system, "root").await;
     wire.cut();
     let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
-    let answer = Person::nobody(&system).call("POST", "session", credentials).await;
+    let answer = Person::signed_out(&system).call("POST", "session", credentials).await;
     assert_eq!(answer.code(), "503 temporarily-unavailable");
-    // Who is signed in goes on: there is something to look after.
+    // Existing sessions keep working, so that operators can act.
     assert_eq!(root.call("GET", "alarms", None).await.status, 200);
     wire.mend();
     eventually(|| async {
         let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
-        let answer = Person::nobody(&system).call("POST", "session", credentials).await;
+        let answer = Person::signed_out(&system).call("POST", "session", credentials).await;
         (answer.status == 200).then_some(()).ok_or(answer.code())
     })
     .await;
@@ -408,18 +421,17 @@ async fn without_the_limiter_nobody_signs_in() {
 async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
     let system = System::start().await;
     account(&system, "root", AccountRole::Admin).await;
-    let mut nobody = Person::nobody(&system);
-    let answer = nobody.call("POST", "session", Some(json!({ "name": "root", "password": PASSWORD }))).await;
-    let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
-    assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict"), "{cookie}");
+    let mut visitor = Person::signed_out(&system);
+    let answer = visitor.call("POST", "session", Some(json!({ "name": "root", "password": PASSWORD }))).await;
+    assert_eq!(cookie_attributes(&answer), ["HttpOnly", "Path=/", "SameSite=Strict"]);
     let left_ms = answer.body["expires_at_ms"].as_i64().unwrap() - chrono::Utc::now().timestamp_millis();
     assert!((43_000_000..=43_201_000).contains(&left_ms), "{left_ms}");
 
-    // A page that was loaded again is told its token again.
+    // A reloaded page gets the same token again.
     let root = Person::sign_in(&system, "root").await;
     let session = root.call("GET", "session", None).await.body;
     assert_eq!(session["csrf_token"].as_str(), root.csrf.as_deref());
-    // Of the token, the database has only a hash.
+    // The database has only a hash of the session's token.
     let token = root.cookie.as_deref().unwrap().split_once('=').unwrap().1;
     let kept: Vec<u8> = sqlx::query_scalar("SELECT token_hash FROM sessions ORDER BY created_at DESC LIMIT 1")
         .fetch_one(&system.sql)
@@ -427,7 +439,7 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
         .unwrap();
     assert_eq!(kept, blake3::hash(token.as_bytes()).as_bytes());
     let out = root.call("DELETE", "session", None).await;
-    assert!(out.headers[SET_COOKIE].to_str().unwrap().ends_with("; Max-Age=0"));
+    assert_eq!(cookie_attributes(&out), ["HttpOnly", "Max-Age=0", "Path=/", "SameSite=Strict"]);
     assert_eq!(root.call("GET", "session", None).await.code(), "401 signed-out");
 
     for end in [
@@ -440,8 +452,8 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
         assert_eq!(root.call("GET", "session", None).await.code(), "401 signed-out", "{end}");
         assert_eq!(root.call("POST", "apps", Some(json!({ "name": "late" }))).await.code(), "401 signed-out", "{end}");
     }
-    nobody.cookie = Some("seckill_session=".to_owned() + &"0".repeat(64));
-    assert_eq!(nobody.call("GET", "policies", None).await.code(), "401 signed-out");
+    visitor.cookie = Some("seckill_session=".to_owned() + &"0".repeat(64));
+    assert_eq!(visitor.call("GET", "policies", None).await.code(), "401 signed-out");
     system.finish().await;
 }
 
@@ -450,14 +462,13 @@ async fn outside_development_the_cookie_needs_tls() {
     let system = System::start_with(&[("SECKILL_DEV", "false")]).await;
     account(&system, "root", AccountRole::Admin).await;
     let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
-    let answer = Person::nobody(&system).call("POST", "session", credentials).await;
-    let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
-    assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict; Secure"), "{cookie}");
+    let answer = Person::signed_out(&system).call("POST", "session", credentials).await;
+    assert_eq!(cookie_attributes(&answer), ["HttpOnly", "Path=/", "SameSite=Strict", "Secure"]);
     system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_are_made_on_the_command_line() {
+async fn accounts_are_created_on_the_command_line() {
     let system = System::start().await;
     let create = |name: &str, role: &str, typed: &str| {
         let mut child = Command::new(env!("CARGO_BIN_EXE_seckill"))
@@ -474,7 +485,7 @@ async fn accounts_are_made_on_the_command_line() {
     };
     let good = format!("{PASSWORD}\n");
     assert!(create("root", "admin", &good).0);
-    for (name, role, typed, said) in [
+    for (name, role, typed, message) in [
         ("root", "admin", good.as_str(), "there is an account root already"),
         ("short", "admin", "elevenchars\n", "at least 12 characters"),
         ("none", "admin", "", "at least 12 characters"),
@@ -483,7 +494,7 @@ async fn accounts_are_made_on_the_command_line() {
         ("owner", "owner", &good, "role must be"),
     ] {
         let (done, error) = create(name, role, typed);
-        assert!(!done && error.contains(said), "{name}: {error}");
+        assert!(!done && error.contains(message), "{name}: {error}");
         assert!(!error.contains(PASSWORD));
     }
     let root = Person::sign_in(&system, "root").await;

@@ -1,4 +1,4 @@
-//! The document of the API, held against the live service, the route table, the contract and the README.
+//! The API's document, compared with the live service, the route table, the contract and docs/errors.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, terms};
 
-/// The contract's addresses that there are today. Who adds a route adds it here too.
+/// The addresses of the contract that exist. A new route is added here too.
 const CONTRACT: [&str; 35] = [
     "GET /",
     "GET /sales/{id}",
@@ -59,7 +59,7 @@ const CONTRACT: [&str; 35] = [
 /// The purchase's address, as the document names it.
 const PURCHASES: &str = "/api/v1/sales/{id}/purchases";
 
-/// The document, as the service hands it out.
+/// The document as the service returns it.
 struct Document(Value);
 
 impl Document {
@@ -69,7 +69,7 @@ impl Document {
         Self(document)
     }
 
-    /// Method, path and description of everything that can be done.
+    /// Method, path and description of every operation.
     fn operations(&self) -> impl Iterator<Item = (String, &str, &Value)> {
         let paths = self.0["paths"].as_object().unwrap().iter();
         paths.flat_map(|(path, item)| {
@@ -95,18 +95,18 @@ impl Document {
             .collect()
     }
 
-    /// The answer is one of those that are listed: status, content type, headers, and a body that fits.
-    fn holds(&self, method: &str, path: &str, answer: &Answer) {
+    /// Asserts that the document lists the answer: status, content type, headers, and a body that fits the schema.
+    fn assert_lists(&self, method: &str, path: &str, answer: &Answer) {
         let what = format!("{method} {path}: {} {:?}", answer.code(), answer.headers);
         let listed = &self.operation(method, path)["responses"][answer.status.to_string()];
         assert!(listed.is_object(), "not in the document: {what}");
         let content_type = answer.headers[CONTENT_TYPE].to_str().unwrap();
         let content = &listed["content"][content_type];
-        assert!(content.is_object(), "of another type: {what}");
+        assert!(content.is_object(), "another content type is listed: {what}");
         for name in listed["headers"].as_object().into_iter().flat_map(|headers| headers.keys()) {
             assert!(answer.headers.contains_key(name.as_str()), "without {name}: {what}");
         }
-        // The body's schema, in a document where its references lead somewhere.
+        // The body's schema, beside the components that it refers to.
         let schema = json!({ "allOf": [content["schema"]], "components": self.0["components"] });
         let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
         let errors: Vec<_> = validator.iter_errors(&answer.body).map(|error| error.to_string()).collect();
@@ -129,8 +129,9 @@ async fn the_document_the_contract_and_the_route_table_name_the_same_addresses()
         document.operations().map(|(method, path, _)| format!("{method} {path}")).collect();
     assert_eq!(documented, CONTRACT.map(String::from).into());
 
-    let names: BTreeSet<_> = document.operations().map(|(.., it)| it["operationId"].as_str().unwrap()).collect();
-    assert_eq!(names.len(), documented.len(), "an operation's name is its own: {names:?}");
+    let names: BTreeSet<_> =
+        document.operations().map(|(.., operation)| operation["operationId"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), documented.len(), "two operations have the same id: {names:?}");
 
     // at("/path", get().to(…));
     let tables = [include_str!("../../src/http/mod.rs"), include_str!("../../src/pages/mod.rs")].concat();
@@ -146,14 +147,14 @@ async fn the_document_the_contract_and_the_route_table_name_the_same_addresses()
 }
 
 const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";
-const NOBODYS: &str = "00000000-0000-0000-0000-000000000000";
+const UNKNOWN_ORDER: &str = "00000000-0000-0000-0000-000000000000";
 
-/// The address with something in its gap.
-fn at(path: &str, what: &str) -> String {
-    path.replace("{id}", what).replace("{name}", what).replace("{channel}", what)
+/// The path with its parameter filled in.
+fn filled(path: &str, value: &str) -> String {
+    path.replace("{id}", value).replace("{name}", value).replace("{channel}", value)
 }
 
-/// Every operation, asked well and badly.
+/// Calls every operation correctly and incorrectly.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_one_that_the_document_lists() {
     let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_ADMIN__LOGIN_LIMIT", "1000")];
@@ -168,7 +169,7 @@ async fn every_answer_is_one_that_the_document_lists() {
         let name = Name::parse(app, "name").unwrap();
         apps.insert(app, policy_changes::create_app(&system.stores.ledger, &name, "test").await.unwrap());
     }
-    // One that is to be paid, and one whose money is to go back.
+    // One order to pay, and one to refund.
     let (mut to_pay, mut to_refund) = (Vec::new(), Vec::new());
     for kept in [&mut to_pay, &mut to_refund] {
         let sale = system.create_sale(terms(1)).await;
@@ -180,9 +181,9 @@ async fn every_answer_is_one_that_the_document_lists() {
     admin_api::account(&system, "bob", AccountRole::Viewer).await;
     for (method, path, _) in document.operations() {
         let (known, unknown) = match path {
-            _ if path.ends_with("/payments") => (to_pay[0].to_string(), NOBODYS),
-            _ if path.ends_with("/refunds") => (to_refund[0].to_string(), NOBODYS),
-            _ if path.starts_with("/api/v1/orders") => (order.clone(), NOBODYS),
+            _ if path.ends_with("/payments") => (to_pay[0].to_string(), UNKNOWN_ORDER),
+            _ if path.ends_with("/refunds") => (to_refund[0].to_string(), UNKNOWN_ORDER),
+            _ if path.starts_with("/api/v1/orders") => (order.clone(), UNKNOWN_ORDER),
             CALLBACKS => ("sandbox".into(), "elsewhere"),
             _ => (sale.id.to_string(), "999999"),
         };
@@ -206,12 +207,12 @@ async fn every_answer_is_one_that_the_document_lists() {
         let for_people = path.starts_with("/api/v1/admin/");
         let mut people = BTreeMap::new();
         if for_people {
-            // Afresh: one of the calls signs out.
+            // A new session each time, because one of the calls signs out.
             for name in ["ann", "bob"] {
                 people.insert(name, Person::sign_in(&system, name).await);
             }
         }
-        let mut well = false;
+        let mut succeeded = false;
         for (id, user, body) in [
             (known.as_str(), Some("ann"), body.as_str()),
             (&known, Some("bob"), &body),
@@ -219,10 +220,10 @@ async fn every_answer_is_one_that_the_document_lists() {
             (unknown, Some("ann"), &body),
             ("x", Some("ann"), &body),
             ("0", Some("ann"), "{"),
-            // Once more: what was cancelled is not cancelled again.
+            // Once more: an order is not cancelled twice.
             (&known, Some("ann"), &body),
         ] {
-            let mut address = at(path, id);
+            let mut address = filled(path, id);
             if (method.as_str(), for_people) == ("DELETE", true) && path.ends_with("{name}") {
                 let name = Name::parse(&known, "name").unwrap();
                 let policy =
@@ -241,7 +242,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             } else if let Some(user) = user {
                 request = match (for_apps, people.get(user)) {
                     (true, _) => request.bearer_auth(&apps[user]),
-                    (false, Some(person)) => person.shown(request),
+                    (false, Some(person)) => person.authenticated(request),
                     (false, None) => request.bearer_auth(system.token(user, 0)),
                 };
             }
@@ -249,15 +250,15 @@ async fn every_answer_is_one_that_the_document_lists() {
                 request = request.body(body.to_owned());
             }
             let answer = read(request.send().await.unwrap()).await;
-            document.holds(&method, path, &answer);
-            well |= answer.status < 300;
+            document.assert_lists(&method, path, &answer);
+            succeeded |= answer.status < 300;
         }
-        assert!(well, "{method} {path} was never asked well");
-        // Asked of a method that nothing takes; the header says what is taken.
-        let undone = http.patch(system.url(&at(path, &known)));
-        let undone = read(undone.send().await.unwrap()).await;
-        assert_eq!(undone.code(), "405 method-not-allowed", "{path}");
-        let allowed: BTreeSet<&str> = undone.headers["allow"].to_str().unwrap().split(", ").collect();
+        assert!(succeeded, "no call succeeded: {method} {path}");
+        // No address supports PATCH; the header says what is supported.
+        let unsupported = http.patch(system.url(&filled(path, &known)));
+        let unsupported = read(unsupported.send().await.unwrap()).await;
+        assert_eq!(unsupported.code(), "405 method-not-allowed", "{path}");
+        let allowed: BTreeSet<&str> = unsupported.headers["allow"].to_str().unwrap().split(", ").collect();
         let listed = document.operations().filter(|(_, other, _)| *other == path);
         let listed: BTreeSet<String> = listed.map(|(method, ..)| method).collect();
         assert_eq!(allowed, listed.iter().map(String::as_str).collect(), "{path}");
@@ -265,7 +266,7 @@ async fn every_answer_is_one_that_the_document_lists() {
     system.finish().await;
 }
 
-/// Every problem of a purchase that the document lists can be had, and there are no others.
+/// A purchase can fail with every problem that the document lists, and with no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
     let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "500")]).await;
@@ -285,28 +286,28 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
 
     let bought = system.buy(&sale, "ann").idempotent("k").send().await;
     assert_eq!(bought.code(), "202");
-    document.holds("POST", PURCHASES, &bought);
+    document.assert_lists("POST", PURCHASES, &bought);
 
-    let (mut nobody, mut nowhere) = (system.buy(&sale, "ann"), system.buy(&sale, "ann"));
-    nobody.token = None;
-    nowhere.path = "999999".into();
+    let (mut without_token, mut unknown_sale) = (system.buy(&sale, "ann"), system.buy(&sale, "ann"));
+    without_token.token = None;
+    unknown_sale.path = "999999".into();
     let limited = || system.buy(&sale, "eve").idempotent("k");
     for _ in 0..10 {
-        limited().send().await; // a minute may turn over meanwhile
+        limited().send().await; // more than the limit of two minutes, in case the minute changes
     }
     let mut refused: Vec<Answer> = Vec::new();
     let other_units = json!({ "key": two.key, "quantity": 1 });
     for click in [
         system.buy(&sale, "ann").body("{}"),
-        nobody,
+        without_token,
         system.buy(&later, "ann"),
         system.buy(&over, "ann"),
         system.buy(&sale, "bob").body(json!({ "key": "guessed" })),
         system.buy(&members, "ann"),
-        nowhere,
+        unknown_sale,
         system.buy(&empty, "ann"),
         system.buy(&sale, "ann"),
-        // All of it is read before it is too much: the answer is not lost with the connection.
+        // One byte too long: the service reads all of it, so the answer is not lost with the connection.
         system.buy(&sale, "bob").body("x".repeat(system.config.http.body_max_bytes + 1)),
         system.buy(&two, "ann").idempotent("k").body(other_units),
         limited(),
@@ -316,14 +317,14 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
     }
     refused.push(too_slow(&system, &sale).await);
     for answer in &refused {
-        document.holds("POST", PURCHASES, answer);
+        document.assert_lists("POST", PURCHASES, answer);
     }
-    let had: BTreeSet<String> = refused.iter().map(Answer::code).collect();
-    assert_eq!(had, Document::problems(document.operation("POST", PURCHASES)));
+    let seen: BTreeSet<String> = refused.iter().map(Answer::code).collect();
+    assert_eq!(seen, Document::problems(document.operation("POST", PURCHASES)));
     system.finish().await;
 }
 
-/// A purchase whose body never comes.
+/// The answer to a purchase whose body never arrives.
 async fn too_slow(system: &System, sale: &Sale) -> Answer {
     let mut wire = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
     let path = PURCHASES.replace("{id}", &sale.id.to_string());
@@ -342,18 +343,19 @@ async fn too_slow(system: &System, sale: &Sale) -> Answer {
     Answer { status, body: serde_json::from_str(body).unwrap(), headers }
 }
 
-/// The README's catalogue has every code, with the status that it comes with.
+/// docs/errors.md lists every code with its status, and says what to do about it.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_catalogue_in_the_readme_is_complete() {
+async fn the_catalogue_of_errors_is_complete() {
     let system = System::start().await;
     let document = Document::of(&system).await;
     let mut catalogue = BTreeMap::new();
-    for line in include_str!("../../README.md").lines() {
+    for line in include_str!("../../docs/errors.md").lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        if let [_, status, codes, ..] = cells[..]
+        if let [_, status, code, meaning, action, _] = cells[..]
             && status.parse::<u16>().is_ok()
         {
-            catalogue.extend(codes.split(", ").map(|code| (code.trim_matches('`'), status)));
+            assert!(!meaning.is_empty() && !action.is_empty(), "{line}");
+            assert_eq!(catalogue.insert(code.trim_matches('`'), status), None, "listed twice: {code}");
         }
     }
     let codes = document.0["components"]["schemas"]["Code"]["enum"].as_array().unwrap().iter();
@@ -369,7 +371,7 @@ async fn the_catalogue_in_the_readme_is_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_document_can_be_read_by_people() {
+async fn the_document_has_a_page() {
     let system = System::start().await;
     let page = reqwest::get(system.url("/docs")).await.unwrap();
     assert_eq!(page.status(), 200);
@@ -382,7 +384,7 @@ async fn the_document_can_be_read_by_people() {
         assert_eq!(reqwest::get(system.url(file)).await.unwrap().status(), 200, "{file}");
     }
     assert_eq!(reqwest::get(system.url("/docs/index.html")).await.unwrap().status(), 404);
-    // Other pages are as strict as they were.
+    // The other pages stay strict.
     let front = reqwest::get(system.url("/")).await.unwrap();
     assert!(!front.headers()["content-security-policy"].to_str().unwrap().contains("unsafe"));
     system.finish().await;

@@ -1,4 +1,4 @@
-//! Metrics, traces, and what must never be in a log.
+//! Metrics, traces, and what a log must never hold.
 
 use std::process::Stdio;
 
@@ -13,8 +13,8 @@ use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::service_killed::{Process, free_address};
 use seckill_harness::{System, eventually, terms};
 
-/// What only trouble shows, or an outflow, or a shop that listens: other tests cause it.
-const IN_TROUBLE: [&str; 12] = [
+/// Metrics that appear only with failures, an outflow, or order webhooks. Other tests cause those.
+const NOT_HERE: [&str; 12] = [
     "seckill_payment_wait_seconds",
     "seckill_outflow_waiting",
     "seckill_outflow_oldest_seconds",
@@ -30,7 +30,7 @@ const IN_TROUBLE: [&str; 12] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_stage_shows_its_figures_and_there_are_no_others() {
+async fn every_stage_shows_its_metrics_and_no_others_exist() {
     let settings = [("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "300"), ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0")];
     let system = System::start_with(&settings).await;
     let sale = system.create_sale(terms(2)).await;
@@ -46,26 +46,26 @@ async fn every_stage_shows_its_figures_and_there_are_no_others() {
     let bens: String = system.get("/api/v1/orders", Some("ben")).await.1[0]["order_id"].as_str().unwrap().into();
     payments_and_callbacks::paid(&system, bens.parse().unwrap(), "ben").await;
     system.get("/api/v1/sales/424242", None).await;
-    let shown = || async {
+    let current = || async {
         let text = reqwest::get(system.url("/metrics")).await.unwrap().text().await.unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let names = lines.filter_map(|line| line.split(['{', ' ']).next());
-        let bare = |name: &str| {
+        let base_name = |name: &str| {
             ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
         };
         let names: std::collections::BTreeSet<String> =
-            names.map(bare).filter(|name| name.starts_with("seckill_")).collect();
+            names.map(base_name).filter(|name| name.starts_with("seckill_")).collect();
         (names, text)
     };
     eventually(|| async {
-        let (names, _) = shown().await;
-        let wanted = METRICS.iter().map(|figure| figure.name).filter(|name| !IN_TROUBLE.contains(name));
-        let missing: Vec<_> = wanted.filter(|name| !names.contains(*name)).collect();
+        let (names, _) = current().await;
+        let expected = METRICS.iter().map(|metric| metric.name).filter(|name| !NOT_HERE.contains(name));
+        let missing: Vec<_> = expected.filter(|name| !names.contains(*name)).collect();
         missing.is_empty().then_some(()).ok_or(format!("{missing:?}"))
     })
     .await;
-    let (names, text) = shown().await;
-    let undescribed: Vec<_> = names.iter().filter(|name| METRICS.iter().all(|figure| figure.name != **name)).collect();
+    let (names, text) = current().await;
+    let undescribed: Vec<_> = names.iter().filter(|name| METRICS.iter().all(|metric| metric.name != **name)).collect();
     assert!(undescribed.is_empty(), "{undescribed:?}");
     for line in [
         "seckill_answers_total{code=\"sold-out\"}",
@@ -74,16 +74,16 @@ async fn every_stage_shows_its_figures_and_there_are_no_others() {
     ] {
         assert!(text.contains(line), "{line}");
     }
-    // The same list for people.
+    // docs/metrics.md has the same list.
     let page = include_str!("../../docs/metrics.md");
-    for figure in METRICS {
-        let row = format!("| `{}` | {:?} | {} | {} |", figure.name, figure.sort, figure.labels, figure.means);
+    for metric in METRICS {
+        let row = format!("| `{}` | {:?} | {} | {} |", metric.name, metric.kind, metric.labels, metric.meaning);
         assert!(page.to_lowercase().contains(&row.to_lowercase()), "{row}");
     }
     system.finish().await;
 }
 
-/// Takes what is posted to it, and answers 200. Returns everything that it was sent.
+/// A server that answers every POST with 200. Returns its address, and what it receives.
 pub async fn collector() -> (String, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -103,7 +103,8 @@ pub async fn collector() -> (String, tokio::sync::mpsc::UnboundedReceiver<Vec<u8
     (address, received)
 }
 
-/// An order's way can be followed, and A17: no secret, token or key is ever logged, and no line is made by a caller.
+/// A17: no secret, token or key is ever logged, and no caller can forge a line. Traces show an order from purchase to
+/// fulfilment.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_can_be_traced_and_no_secret_is_logged() {
     let mut system = System::prepare(&[]).await;
@@ -140,13 +141,16 @@ async fn an_order_can_be_traced_and_no_secret_is_logged() {
     process.end();
     let log = std::fs::read_to_string(&folder).unwrap();
     std::fs::remove_file(&folder).unwrap();
-    assert!(log.contains(&order), "the log says nothing of the order");
+    assert!(log.contains(&order), "the log does not name the order");
     let secret = &system.environment["SECKILL_AUTH__JWT_SECRET"];
     let signature = token.rsplit('.').next().unwrap();
     for hidden in [secret, signature, &sale.key, "a-key-that-nobody-should-see"] {
         assert!(!log.contains(hidden), "logged: {hidden}");
     }
-    assert!(!log.lines().any(|line| line.starts_with("FORGED") || line.starts_with("forged")), "a caller wrote a line");
+    assert!(
+        !log.lines().any(|line| line.starts_with("FORGED") || line.starts_with("forged")),
+        "a caller forged a line"
+    );
     system.stop().await;
     system.finish().await;
 }

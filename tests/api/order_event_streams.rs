@@ -1,4 +1,4 @@
-//! Server-sent events: a buyer follows an order.
+//! Server-sent events: a buyer follows the status of an order.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use sqlx::postgres::PgListener;
 
 use seckill_harness::{Sale, System, eventually, terms};
 
-/// One event: the step's number, and the order.
+/// One event: the number of the change, and the order.
 type Event = (i64, Value);
 
 /// A stream that is read event by event.
@@ -19,10 +19,16 @@ struct Reader {
     text: String,
 }
 
-async fn ask(system: &System, at: SocketAddr, order: &str, user: &str, seen: Option<&str>) -> Response {
+async fn request_stream(
+    system: &System,
+    at: SocketAddr,
+    order: &str,
+    user: &str,
+    last_event_id: Option<&str>,
+) -> Response {
     let request = Client::new().get(format!("http://{at}/api/v1/orders/{order}/events"));
     let request = request.bearer_auth(system.token(user, 0));
-    let request = seen.into_iter().fold(request, |request, seen| request.header("Last-Event-ID", seen));
+    let request = last_event_id.into_iter().fold(request, |request, id| request.header("Last-Event-ID", id));
     request.send().await.unwrap()
 }
 
@@ -33,14 +39,14 @@ impl Reader {
         Self { response, text: String::new() }
     }
 
-    async fn open(system: &System, at: SocketAddr, order: &str, seen: Option<&str>) -> Self {
-        Self::of(ask(system, at, order, "ann", seen).await)
+    async fn open(system: &System, at: SocketAddr, order: &str, last_event_id: Option<&str>) -> Self {
+        Self::of(request_stream(system, at, order, "ann", last_event_id).await)
     }
 
-    /// The next event; none when the stream ends. Comments and the hint when to come again are passed over.
+    /// The next event; `None` at the end of the stream. Skips comments and `retry`.
     async fn next(&mut self) -> Option<Event> {
-        // For the event: a stream that says only that it lives would be read for ever.
-        tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("nothing came")
+        // A bound for the event: a stream that sends only comments would be read forever.
+        tokio::time::timeout(Duration::from_secs(20), self.read()).await.expect("no event came")
     }
 
     async fn read(&mut self) -> Option<Event> {
@@ -77,9 +83,9 @@ async fn bought(system: &System, sale: &Sale, user: &str) -> String {
     system.buy(sale, user).send().await.order_id()
 }
 
-/// From the ticket to the end, while other instances do what is done.
+/// From the purchase to the final status, while other instances make the changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_is_told_once_and_in_order_wherever_it_was_made() {
+async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
     let sale = system.create_sale(terms(5)).await;
@@ -107,25 +113,25 @@ async fn every_change_is_told_once_and_in_order_wherever_it_was_made() {
     assert_eq!(*cancelled, system.get(&format!("/api/v1/orders/{order}"), Some("ann")).await.1);
     assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [made, *ended]);
 
-    // Come again: behind what was seen, whatever has happened since; and what is not of this order counts as nothing.
-    for (seen, told) in [
+    // Reconnecting resumes after the last event received. An id that is not of this order is ignored.
+    for (last_event_id, expected) in [
         ("0", vec!["pending_payment", "cancelled"]),
         (made.to_string().as_str(), vec!["cancelled"]),
         ("x", vec!["cancelled"]),
         ("999999999", vec!["cancelled"]),
     ] {
-        let again = Reader::open(&system, at, &order, Some(seen)).await.rest().await;
-        assert_eq!(statuses(&again), told, "{seen}");
+        let again = Reader::open(&system, at, &order, Some(last_event_id)).await.rest().await;
+        assert_eq!(statuses(&again), expected, "{last_event_id}");
         assert!(again.iter().all(|(_, order)| order["status"] == "cancelled" || order.get("reason").is_none()));
     }
-    let over = ask(&system, at, &order, "ann", Some(&ended.to_string())).await;
+    let over = request_stream(&system, at, &order, "ann", Some(&ended.to_string())).await;
     assert_eq!(over.status(), StatusCode::NO_CONTENT);
     system.finish().await;
 }
 
-/// A crowd's orders, each followed by its buyer: nothing is left out, though steps commit out of their ids' order.
+/// Many orders, each followed by its buyer: no change is missed, although changes commit out of their ids' order.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_that_follows_its_orders_hears_everything() {
+async fn a_crowd_that_follows_its_orders_misses_no_change() {
     let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "7")]).await;
     system.serve(false).await;
     let sale = system.create_sale(terms(60)).await;
@@ -134,7 +140,7 @@ async fn a_crowd_that_follows_its_orders_hears_everything() {
     for n in 0..60 {
         let user = format!("u{n}");
         let order = bought(&system, &sale, &user).await;
-        let reader = Reader::of(ask(&system, at, &order, &user, None).await);
+        let reader = Reader::of(request_stream(&system, at, &order, &user, None).await);
         readers.push((user, order, tokio::spawn(reader.rest())));
     }
     system.serve(true).await;
@@ -160,14 +166,14 @@ async fn an_order_is_followed_by_its_buyer_and_within_bounds() {
     let sale = system.create_sale(terms(5)).await;
     let (order, other) = (bought(&system, &sale, "ann").await, bought(&system, &sale, "bob").await);
     let at = system.instances[0].address;
-    let nobody = reqwest::get(system.url(&format!("/api/v1/orders/{order}/events"))).await.unwrap();
-    assert_eq!(nobody.status(), 401);
+    let without_token = reqwest::get(system.url(&format!("/api/v1/orders/{order}/events"))).await.unwrap();
+    assert_eq!(without_token.status(), 401);
     let missing = uuid::Uuid::new_v4().to_string();
     for (order, user, status) in [(&order, "bob", 404), (&missing, "ann", 404), (&"x".to_owned(), "ann", 400)] {
-        assert_eq!(ask(&system, at, order, user, None).await.status(), status, "{user}, {order}");
+        assert_eq!(request_stream(&system, at, order, user, None).await.status(), status, "{user}, {order}");
     }
     system.settled(&sale).await;
-    // The fifth of one order ends the oldest, and no other.
+    // The fifth stream of an order ends the oldest one, and no other.
     let mut open = Vec::new();
     for _ in 0..4 {
         open.push(Reader::open(&system, at, &order, None).await);
@@ -175,23 +181,23 @@ async fn an_order_is_followed_by_its_buyer_and_within_bounds() {
     let fifth = Reader::open(&system, at, &order, None).await;
     assert_eq!(statuses(&open.remove(0).rest().await), ["pending_payment"]);
     let open_other = || async {
-        let stream = ask(&system, at, &other, "bob", None).await;
+        let stream = request_stream(&system, at, &other, "bob", None).await;
         if stream.status() == 200 { Ok(stream) } else { Err(stream.status().to_string()) }
     };
     let _last = eventually(open_other).await;
-    let beyond = ask(&system, at, &other, "bob", None).await;
-    assert_eq!((beyond.status().as_u16(), beyond.headers().contains_key("retry-after")), (503, true));
+    let refused = request_stream(&system, at, &other, "bob", None).await;
+    assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (503, true));
     assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
     for reader in open.into_iter().chain([fifth]) {
         assert_eq!(statuses(&reader.rest().await), ["pending_payment", "cancelled"]);
     }
-    // Who has gone makes room.
+    // A closed stream makes room.
     eventually(open_other).await;
     system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_is_stopped_does_not_wait_for_those_who_follow() {
+async fn a_stopping_service_does_not_wait_for_streams() {
     let mut system = System::start().await;
     let sale = system.create_sale(terms(1)).await;
     let order = bought(&system, &sale, "ann").await;
@@ -207,25 +213,25 @@ async fn a_service_that_is_stopped_does_not_wait_for_those_who_follow() {
     system.finish().await;
 }
 
-/// Whatever changes an order says so at once: the poll of each second is only the net.
+/// Each change of an order sends a notice at once; the poll of each second is only a safety net.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_rings() {
+async fn every_change_sends_a_notice() {
     let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
     let [patient, hasty] =
         [system.create_sale(terms(1)).await, system.create_sale(NewSale { pay_within_ms: 2_000, ..terms(1) }).await];
     let mut notices = PgListener::connect_with(&system.sql).await.unwrap();
     notices.listen("seckill_orders").await.unwrap();
-    let mut rung = async |what: &str| {
+    let mut notified = async |what: &str| {
         let notice = tokio::time::timeout(Duration::from_secs(20), notices.recv()).await;
-        notice.unwrap_or_else(|_| panic!("nobody rang: {what}")).unwrap();
+        notice.unwrap_or_else(|_| panic!("no notice: {what}")).unwrap();
     };
     let order = bought(&system, &patient, "ann").await;
-    rung("made").await;
+    notified("made").await;
     system.settled(&patient).await;
     assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
-    rung("cancelled").await;
+    notified("cancelled").await;
     bought(&system, &hasty, "ann").await;
-    rung("made").await;
-    rung("expired").await;
+    notified("made").await;
+    notified("expired").await;
     system.finish().await;
 }

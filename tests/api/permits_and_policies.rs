@@ -307,7 +307,7 @@ async fn who_ignores_a_refusal_is_refused_from_memory() {
     system.finish().await;
 }
 
-/// B15: the limiter's Redis is away, and each policy has its own answer, at once.
+/// While the limiter's Redis is away, each policy gives its own answer, at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_each_policy_fails_in_its_own_way() {
     let (mut system, wire) = wired("REDIS_URL").await;
@@ -382,7 +382,7 @@ async fn a_limiter_that_swallows_packets_slows_nobody_down() {
     system.finish().await;
 }
 
-/// B5, B16: places are given back, once; and a breaker opens on what callers report.
+/// A lease is given back once, and a breaker opens on what callers report.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_given_back_and_reports_open_breakers() {
     let system = System::start().await;

@@ -1,4 +1,4 @@
-//! Every answer of a purchase, as the contract says, and that refusals leave the stock alone.
+//! Every answer to a purchase is the contract's, and refusals leave the stock unchanged.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
     assert_eq!((answer.status, &answer.body["status"]), (202, &json!("accepted")), "{answer:?}");
     let order = answer.order_id();
     assert_eq!(answer.headers["location"], format!("/api/v1/orders/{order}"));
-    // At once, as an accepted purchase or already as an order.
+    // Listed at once, as an accepted purchase or already as an order.
     let (status, listed) = system.get(&format!("/api/v1/orders?sale_id={}", sale.id), Some("ann")).await;
     assert_eq!((status, listed[0]["order_id"].as_str()), (200, Some(order.as_str())));
     system.settled(&sale).await;
@@ -25,7 +25,7 @@ async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
     assert_eq!(system.get(&format!("/api/v1/orders/{order}"), Some("bob")).await.0, 404, "another's order");
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (4, Some(4)));
 
-    // The same key again: the same order, and how it stands now.
+    // The same key again: the same order, with its current status.
     let again = system.buy(&sale, "ann").idempotent("k1").send().await;
     assert_eq!(
         (again.status, again.order_id(), &again.body["status"]),
@@ -37,8 +37,8 @@ async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_a_purchase_is_refused_and_changes_nothing() {
-    // Every one of these is one buyer's; the limit of five a minute is another test's.
+async fn malformed_purchases_are_refused_and_change_nothing() {
+    // All of these come from one buyer; another test covers the limit of five a minute.
     let system = System::start_with(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
     let with = |body: serde_json::Value| system.buy(&sale, "ann").body(body);
@@ -55,7 +55,7 @@ async fn what_is_not_a_purchase_is_refused_and_changes_nothing() {
     let deep = "[".repeat(5_000);
     assert_eq!(system.buy(&sale, "ann").body(deep).send().await.code(), "400 invalid-request");
     let huge = system.buy(&sale, "ann").body("x".repeat(10 << 20)).try_send().await;
-    // The connection may be cut before such a body has been sent whole.
+    // The service may close the connection before it has received the whole body.
     assert!(huge.is_err() || huge.is_ok_and(|answer| answer.status == 413));
 
     for path in ["0", "-1", "x", "1e3", "%27%3B--", "1%00", "9223372036854775808", &"1".repeat(4_000)] {
@@ -105,7 +105,7 @@ async fn only_a_valid_token_buys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_window_the_level_and_the_pause_are_kept() {
+async fn the_window_the_level_and_a_pause_are_enforced() {
     let system = System::start().await;
     let later = system.create_sale(NewSale { starts_in_ms: 600_000, ..terms(5) }).await;
     let answer = system.buy(&later, "ann").send().await;
@@ -128,11 +128,11 @@ async fn the_window_the_level_and_the_pause_are_kept() {
     for (status, code) in [(Paused, "503 temporarily-unavailable"), (Open, "202"), (Closed, "403 ended")] {
         assert!(system.stores.set_sale_status(sale.id, status, "test").await.unwrap());
         assert_eq!(system.buy(&sale, &format!("bob-{status}")).send().await.code(), code);
-        // A ticket's holder never hears of it.
+        // A buyer who holds a ticket gets it again, whatever the sale's status.
         let repeat = system.buy(&sale, "ann").idempotent("k").send().await;
         assert_eq!((repeat.code(), repeat.order_id()), ("202".into(), order.clone()));
     }
-    assert!(!system.stores.set_sale_status(sale.id, Open, "test").await.unwrap(), "closed is for good");
+    assert!(!system.stores.set_sale_status(sale.id, Open, "test").await.unwrap(), "a closed sale cannot be opened");
     system.settled(&sale).await;
     system.finish().await;
 }
@@ -149,7 +149,7 @@ async fn one_key_is_one_purchase() {
     assert_eq!((one.code(), same.code(), one.order_id()), ("202".into(), "202".into(), same.order_id()));
     let mismatch = system.buy(&sale, "ann").idempotent("k").send().await;
     assert_eq!(mismatch.code(), "422 idempotency-mismatch");
-    // Another buyer's key of the same text is another key.
+    // The same text from another buyer is another key.
     let other = system.buy(&sale, "bob").idempotent("k").send().await;
     assert_ne!(other.order_id(), one.order_id());
     system.settled(&sale).await;
@@ -174,9 +174,9 @@ async fn unknown_pages_and_methods_are_problems_too() {
     system.finish().await;
 }
 
-/// Slow clients are cut off in time, and hold up nobody.
+/// A slow client is disconnected in time, and delays no other client.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_does_not_come_is_not_waited_for() {
+async fn a_body_that_never_arrives_is_given_up() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "1500")]).await;
     let sale = system.create_sale(terms(5)).await;
@@ -185,7 +185,10 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     slow.write_all(head.as_bytes()).await.unwrap();
     let mut answer = String::new();
     let read = slow.read_to_string(&mut answer);
-    tokio::time::timeout(std::time::Duration::from_secs(10), read).await.expect("cut off").unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(10), read)
+        .await
+        .expect("the service closes the connection")
+        .unwrap();
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
     system.finish().await;

@@ -16,6 +16,7 @@ async fn force_refill(system: &System) {
     sqlx::query("UPDATE sale_epochs SET run_id = NULL").execute(&system.sql).await.unwrap();
 }
 
+/// Rule 14: each wave is released once, although the sale is refilled again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_waves_over_refills_are_each_released_once() {
     let system = System::start().await;

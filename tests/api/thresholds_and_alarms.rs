@@ -45,7 +45,7 @@ async fn what_is_asked_is_counted_by_the_second_and_by_the_minute() {
     system.finish().await;
 }
 
-/// B10: slow calls move the threshold down, refusals while all is well move it up; never past floor and ceiling.
+/// Slow calls move the threshold down. Refusals move it up while callers report no trouble. It never passes floor or ceiling.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_threshold_moves_with_what_callers_report() {
     let system = System::start_with(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "1000")]).await;
@@ -96,7 +96,7 @@ async fn a_threshold_moves_with_what_callers_report() {
     system.finish().await;
 }
 
-/// B11: raised once, shown, and cleared by itself.
+/// An alarm is raised once, shown, and cleared by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn alarms_are_raised_once_and_clear_themselves() {
     let (system, wire) = wired("REDIS_URL").await;

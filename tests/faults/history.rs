@@ -1,4 +1,4 @@
-//! Every call that was made, held against the end state and against every later call.
+//! The history of all calls, checked against the end state and against every later call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime};
@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use crate::world::World;
 
-/// One request, and what was said to it.
+/// One request and its answer.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub user: String,
     pub keyless: bool,
     pub sent: SystemTime,
     pub answered: SystemTime,
-    /// 0: no answer came.
+    /// 0 when no answer came.
     pub status: u16,
     pub code: String,
     pub order: Option<Uuid>,
@@ -23,7 +23,7 @@ pub struct Call {
 }
 
 impl Call {
-    fn told(&self) -> String {
+    fn answer_text(&self) -> String {
         format!(
             "{} {}{}{}",
             self.status,
@@ -39,16 +39,16 @@ pub struct History {
     pub calls: Vec<Call>,
 }
 
-/// An order as it ended, with its purchase.
+/// The end state of an order, with its purchase.
 struct End {
     user: String,
     status: String,
     purchased: SystemTime,
 }
 
-/// The clocks of PostgreSQL and of this process are one; this is for the time between reading and writing them down.
+/// PostgreSQL and this process share one clock. The slack covers the time between reading the clock and writing the row.
 const SLACK: Duration = Duration::from_millis(100);
-/// How much of what is wrong is shown.
+/// How many contradictions are shown.
 const SHOWN: usize = 5;
 
 impl History {
@@ -61,7 +61,7 @@ impl History {
     }
 
     /// How many requests had this answer.
-    pub fn told(&self, status: u16, code: &str) -> usize {
+    pub fn count_answers(&self, status: u16, code: &str) -> usize {
         self.calls.iter().filter(|call| call.status == status && call.code == code).count()
     }
 
@@ -71,8 +71,8 @@ impl History {
         accepted.filter_map(|call| Some((call.order?, call.user.as_str()))).collect()
     }
 
-    /// Call it at rest.
-    pub async fn hold_against(&self, world: &World) -> anyhow::Result<()> {
+    /// Checks every answer. Call this at rest.
+    pub async fn check_against(&self, world: &World) -> anyhow::Result<()> {
         let rows: Vec<(Uuid, String, Option<String>, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(
             "SELECT p.order_id, p.user_id, o.status, p.created_at FROM outbox p LEFT JOIN orders o ON o.id = p.order_id
              WHERE p.kind = 'order_placed' AND p.sale_id = $1",
@@ -87,20 +87,20 @@ impl History {
             })
             .collect();
         let mut wrong = Vec::new();
-        self.promises_were_kept(&ends, &mut wrong);
+        self.check_promises(&ends, &mut wrong);
         let mut by_user: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
         for call in &self.calls {
             by_user.entry(&call.user).or_default().push(call);
         }
         for calls in by_user.values_mut() {
             calls.sort_by_key(|call| call.sent);
-            contradictions(calls, &mut wrong);
+            check_answers(calls, &mut wrong);
         }
-        // With orders that end, a buyer may own several one after the other, and units come back.
+        // Where orders expire, a buyer may own several, one after another, and units come back.
         let lasting = world.sale.pay_within_s > 60;
         for (order, end) in &ends {
             let calls = by_user.get(end.user.as_str()).map_or(&[][..], Vec::as_slice);
-            not_asked_for(*order, end, calls, lasting, &mut wrong);
+            check_owner(*order, end, calls, lasting, &mut wrong);
         }
         if lasting {
             let mut owners: HashMap<&str, usize> = HashMap::new();
@@ -121,11 +121,11 @@ impl History {
         Ok(())
     }
 
-    /// Every 202 is found, is its buyer's, and did not come to nothing.
-    fn promises_were_kept(&self, ends: &HashMap<Uuid, End>, wrong: &mut Vec<String>) {
+    /// The order of every 202 exists, belongs to its buyer, and was not rejected.
+    fn check_promises(&self, ends: &HashMap<Uuid, End>, wrong: &mut Vec<String>) {
         for (order, user) in self.promises() {
             match ends.get(&order) {
-                None => wrong.push(format!("LOST: {user} was promised {order}, which nobody knows")),
+                None => wrong.push(format!("LOST: {user} was promised {order}, which does not exist")),
                 Some(end) if end.user != user => wrong.push(format!("{order} of {user} belongs to {}", end.user)),
                 Some(end) if end.status == "rejected" => wrong.push(format!("{order} of {user} ended rejected")),
                 Some(end) if end.status == "accepted" => wrong.push(format!("{order} of {user} hangs")),
@@ -135,8 +135,8 @@ impl History {
     }
 }
 
-/// No answer contradicts one that had been heard before the question was put.
-fn contradictions(calls: &[&Call], wrong: &mut Vec<String>) {
+/// No answer contradicts an answer that had arrived before the request was sent.
+fn check_answers(calls: &[&Call], wrong: &mut Vec<String>) {
     let known = |call: &Call| match (call.status, call.code.as_str()) {
         (0, _) | (202, _) => true,
         (503, "temporarily-unavailable") | (409, "sold-out") => true,
@@ -145,7 +145,7 @@ fn contradictions(calls: &[&Call], wrong: &mut Vec<String>) {
     };
     for call in calls {
         if !known(call) {
-            wrong.push(format!("{} was told {}", call.user, call.told()));
+            wrong.push(format!("{} was answered {}", call.user, call.answer_text()));
         }
     }
     for (at, before) in calls.iter().enumerate().filter(|(_, call)| call.status == 202) {
@@ -159,26 +159,31 @@ fn contradictions(calls: &[&Call], wrong: &mut Vec<String>) {
                 _ => false,
             };
             if !fits {
-                wrong.push(format!("{} was told {} and then {}", after.user, before.told(), after.told()));
+                wrong.push(format!(
+                    "{} was answered {} and then {}",
+                    after.user,
+                    before.answer_text(),
+                    after.answer_text()
+                ));
             }
         }
     }
 }
 
-/// An order whose buyer did not ask for it, or was told that there is nothing when there was his purchase already.
-fn not_asked_for(order: Uuid, end: &End, calls: &[&Call], lasting: bool, wrong: &mut Vec<String>) {
+/// An order must come from a request of its buyer. A buyer whose purchase is committed must not hear "sold out", 403 or 404.
+fn check_owner(order: Uuid, end: &End, calls: &[&Call], lasting: bool, wrong: &mut Vec<String>) {
     let open = |call: &&&Call| matches!(call.status, 0 | 202 | 503) || call.order == Some(order);
     if !calls.iter().any(|call| open(&call)) {
-        wrong.push(format!("{} has {order} and was told otherwise", end.user));
+        wrong.push(format!("{} has {order} and was answered otherwise", end.user));
     }
     for call in calls.iter().filter(|call| call.sent > end.purchased + SLACK && (lasting || !call.keyless)) {
         if matches!(call.status, 403 | 404) || call.code == "sold-out" {
-            wrong.push(format!("{} holds {order} and was told {}", end.user, call.told()));
+            wrong.push(format!("{} holds {order} and was answered {}", end.user, call.answer_text()));
         }
     }
 }
 
-/// Where in its life an order is.
+/// The place of a status in an order's life.
 fn rank(status: &str) -> usize {
     ["accepted", "pending_payment", "paid", "refunding", "refunded", "cancelled", "rejected"]
         .iter()

@@ -1,14 +1,14 @@
-//! The fault suite: the whole system killed and maltreated in mid-rush, on real servers, every run ending in an audit.
+//! The fault suite: injects faults into a whole system during a rush, on real servers, and ends every run in an audit.
 //!
 //! `./dev test --faults [--only F5] [--seed N]` starts the servers (the set `faults`) and this runner. A run is one
-//! scenario with one seed: a system of its own (database, prefixes, processes), a sale, a rush, the fault at a random
-//! moment of it, what was killed started again, rest, `seckill audit`, the last units sold, and the history of every
-//! call that the clients made held against the end state. It prints one line.
+//! scenario with one seed: it sets up a system of its own (database, prefixes, processes) and a sale, starts a rush,
+//! injects the fault at a random moment, restarts what was killed, waits for rest, runs `seckill audit`, sells the last
+//! units, and checks the history of all calls against the end state. It prints one line.
 //!
-//! Reading order: `servers` and `service` are what is killed, `world` puts a system together, `rush` is the crowd,
-//! `history` its judge, `run` the course of every scenario; then the scenarios by theme.
+//! Reading order: `servers` and `service` start and kill processes, `world` sets up a system, `rush` is the crowd, `history`
+//! checks the answers, `run` is the course of every scenario; then the scenarios by theme. docs/protocol.md lists the faults.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on shall fail
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on must fail
 
 mod history;
 mod message_faults;
@@ -30,49 +30,49 @@ use std::sync::Arc;
 
 use clap::Parser;
 
-use run_summary::Figures;
+use run_summary::RunSummary;
 use servers::Servers;
 
-/// What a scenario is given.
+/// The options of a scenario.
 #[derive(Clone)]
-pub struct Terms {
+pub struct Options {
     pub servers: Arc<Servers>,
     pub seed: u64,
     /// Rounds of `kill9`.
     pub rounds: u64,
-    /// Only this one of the named places.
+    /// Only this named place.
     pub place: Option<String>,
-    /// Outages at their full length.
+    /// Whether outages have their full length.
     pub full: bool,
 }
 
 #[derive(Parser)]
 #[command(name = "faults", about = "The fault suite")]
 struct Args {
-    /// Only these scenarios; may be given several times
+    /// Run only these scenarios; may be given several times
     #[arg(long)]
     only: Vec<String>,
-    /// Only this seed
+    /// Run only this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// Seeds 1 to N
+    /// Run the seeds 1 to N
     #[arg(long, default_value_t = 3)]
     seeds: u64,
     /// Rounds of kill9
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// Only this place of `places`, such as relay.published
+    /// Run only this place of `places`, such as relay.published
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(seckill::failpoint::PLACES))]
     place: Option<String>,
-    /// Outages at their full length: a minute
+    /// Give outages their full length of a minute
     #[arg(long)]
     full: bool,
-    /// Name the scenarios and end
+    /// List the scenarios and end
     #[arg(long)]
     list: bool,
 }
 
-/// Name, and what is done to the system.
+/// The name of each scenario, and the fault that it injects.
 const SCENARIOS: [(&str, &str); 16] = [
     ("F1", "serve aborted between the Redis decrement and the outbox insert"),
     ("F2", "work aborted between the database commit and the AMQP ack"),
@@ -92,25 +92,25 @@ const SCENARIOS: [(&str, &str); 16] = [
     ("kill9", "kill -9 of a random process or server"),
 ];
 
-async fn play(name: &str, terms: Terms) -> anyhow::Result<Figures> {
+async fn play(name: &str, options: Options) -> anyhow::Result<RunSummary> {
     match name {
-        "F1" => process_deaths::before_the_row(terms).await,
-        "F2" => process_deaths::before_the_ack(terms).await,
-        "F3" => process_deaths::before_the_mark(terms).await,
-        "F4" => server_outages::broker_stopped(terms).await,
-        "F5" => redis_forgets::last_writes_lost(terms).await,
-        "F6" => redis_forgets::stale_replica_promoted(terms).await,
-        "F7" => redis_forgets::flushed(terms).await,
-        "F8" => server_outages::postgres_restarted(terms).await,
-        "F9" => message_faults::ten_deliveries(terms).await,
-        "F13" => message_faults::poison(terms).await,
-        "F15" => server_outages::no_room(terms).await,
-        "F21" => process_deaths::told_to_go(terms).await,
-        "F23" => message_faults::no_dead_letters(terms).await,
-        "refill4" => redis_forgets::refilled_all_the_time(terms).await,
-        "places" => named_places::everywhere(terms).await,
-        "kill9" => random_kills::rounds(terms).await,
-        other => anyhow::bail!("there is no scenario {other}"),
+        "F1" => process_deaths::killed_before_row(options).await,
+        "F2" => process_deaths::killed_before_ack(options).await,
+        "F3" => process_deaths::killed_before_mark(options).await,
+        "F4" => server_outages::broker_stopped(options).await,
+        "F5" => redis_forgets::last_writes_lost(options).await,
+        "F6" => redis_forgets::stale_replica_promoted(options).await,
+        "F7" => redis_forgets::flushed(options).await,
+        "F8" => server_outages::postgres_restarted(options).await,
+        "F9" => message_faults::ten_deliveries(options).await,
+        "F13" => message_faults::poison_messages(options).await,
+        "F15" => server_outages::no_room(options).await,
+        "F21" => process_deaths::terminated_under_load(options).await,
+        "F23" => message_faults::no_dead_letters(options).await,
+        "refill4" => redis_forgets::refilled_all_the_time(options).await,
+        "places" => named_places::all_places(options).await,
+        "kill9" => random_kills::rounds(options).await,
+        other => anyhow::bail!("unknown scenario {other}"),
     }
 }
 
@@ -122,13 +122,13 @@ async fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(unknown) = args.only.iter().find(|only| !SCENARIOS.iter().any(|(name, _)| name == only)) {
-        eprintln!("there is no scenario {unknown}: --list names them");
+        eprintln!("unknown scenario {unknown}; --list shows all");
         return ExitCode::from(2);
     }
     let servers = Arc::new(Servers::find().expect("run this by ./dev test --faults"));
     let seeds = args.seed.map_or(1..=args.seeds, |seed| seed..=seed);
     let (mut passed, mut failed) = (0, Vec::new());
-    println!("{}", Figures::HEAD);
+    println!("{}", RunSummary::HEAD);
     for (name, what) in SCENARIOS {
         if !args.only.is_empty() && !args.only.iter().any(|only| only == name) {
             continue;
@@ -136,18 +136,18 @@ async fn main() -> ExitCode {
         println!("-- {name}: {what}");
         for seed in seeds.clone() {
             let (place, rounds, full) = (args.place.clone(), args.rounds, args.full);
-            let terms = Terms { servers: Arc::clone(&servers), seed, rounds, place, full };
+            let options = Options { servers: Arc::clone(&servers), seed, rounds, place, full };
             // In a task of its own, so that a panic is one run's failure.
-            let ended = tokio::spawn(play(name, terms)).await;
-            match ended.map_err(anyhow::Error::from).and_then(|figures| figures) {
-                Ok(figures) => {
+            let ended = tokio::spawn(play(name, options)).await;
+            match ended.map_err(anyhow::Error::from).and_then(|summary| summary) {
+                Ok(summary) => {
                     passed += 1;
-                    println!("{}", figures.line(name, seed));
+                    println!("{}", summary.line(name, seed));
                 }
                 Err(error) => {
                     println!("{name:<8} {seed:>4}  FAILED: {error:#}");
                     failed.push(format!("{name} --seed {seed}"));
-                    servers.mend().await;
+                    servers.repair().await;
                 }
             }
         }

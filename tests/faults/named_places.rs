@@ -1,4 +1,4 @@
-//! Every place with a name in `seckill::failpoint`: the process dies exactly there in mid-rush, and is started again.
+//! The process dies at each named place of `seckill::failpoint` during a rush, and is started again.
 
 use std::time::{Duration, Instant};
 
@@ -7,39 +7,39 @@ use rand::RngExt;
 use seckill::failpoint::PLACES;
 use tokio::time::sleep;
 
-use crate::Terms;
+use crate::Options;
 use crate::process_deaths::TO_DIE;
 use crate::process_deaths::small_batches;
 use crate::run::Run;
-use crate::run_summary::Figures;
+use crate::run_summary::RunSummary;
 use crate::rush::Plan;
 use crate::service::{Process, Role};
 use crate::world::{Setup, World};
 
-pub async fn everywhere(terms: Terms) -> anyhow::Result<Figures> {
-    let mut sum = Figures::default();
+pub async fn all_places(options: Options) -> anyhow::Result<RunSummary> {
+    let mut sum = RunSummary::default();
     let (mut held, mut failed) = (0, Vec::new());
-    // No purchase passes an outflow's places, money's or the shop's: tests/outflow, tests/money and
-    // tests/api/webhooks.rs die at them.
-    let elsewhere = ["outflow.", "pay.", "ask.", "money.", "refund.", "refunded.", "shop."];
+    // A purchase does not pass the places of outflows, money and order webhooks: tests/outflow, tests/money and
+    // tests/api/order_webhooks.rs cover them.
+    let elsewhere = ["outflow.", "pay.", "status.", "money.", "refund.", "refunded.", "webhook."];
     let passed = |place: &str| !elsewhere.iter().any(|beginning| place.starts_with(beginning));
-    let wanted = |place: &&str| passed(place) && terms.place.as_ref().is_none_or(|only| only == place);
-    for (number, place) in PLACES.into_iter().enumerate().filter(|(_, place)| wanted(place)) {
-        let seed = terms.seed * 1_000 + number as u64;
-        match at(place, &Terms { seed, ..terms.clone() }).await {
-            Ok(figures) => {
-                println!("{}", figures.line("  place", seed));
+    let selected = |place: &&str| passed(place) && options.place.as_ref().is_none_or(|only| only == place);
+    for (number, place) in PLACES.into_iter().enumerate().filter(|(_, place)| selected(place)) {
+        let seed = options.seed * 1_000 + number as u64;
+        match at_place(place, &Options { seed, ..options.clone() }).await {
+            Ok(summary) => {
+                println!("{}", summary.line("  place", seed));
                 held += 1;
-                sum.requests += figures.requests;
-                sum.accepted += figures.accepted;
-                sum.in_flight += figures.in_flight;
-                sum.recovery = sum.recovery.max(figures.recovery);
-                sum.undersold = sum.undersold.max(figures.undersold);
+                sum.requests += summary.requests;
+                sum.accepted += summary.accepted;
+                sum.in_flight += summary.in_flight;
+                sum.recovery = sum.recovery.max(summary.recovery);
+                sum.undersold = sum.undersold.max(summary.undersold);
             }
             Err(error) => {
                 println!("  place  {seed:>4}  FAILED at {place}: {error:#}");
                 failed.push(place);
-                terms.servers.mend().await;
+                options.servers.repair().await;
             }
         }
     }
@@ -48,78 +48,83 @@ pub async fn everywhere(terms: Terms) -> anyhow::Result<Figures> {
     Ok(sum)
 }
 
-/// What it takes to bring a process to a place.
-struct Way {
+/// The place behind the last refill, where a server may sell.
+const LOADED: &str = "refill.loaded";
+
+/// How to bring a process to a place.
+struct Approach {
     role: Role,
-    /// Passes before the one that kills, at most.
+    /// How often the place is passed before the process dies, at most.
     passes: u32,
     pay_within_s: i64,
     settings: Vec<(&'static str, String)>,
 }
 
-impl Way {
+impl Approach {
     fn to(place: &str) -> Self {
-        let way = |role, passes| Self { role, passes, pay_within_s: 900, settings: Vec::new() };
+        let approach = |role, passes| Self { role, passes, pay_within_s: 900, settings: Vec::new() };
         match place.split('.').next().unwrap_or_default() {
-            "purchase" => way(Role::Serve, 150),
-            "commit" | "confirm" => way(Role::Serve, 40),
-            "relay" | "fulfil" => Self { settings: small_batches(), ..way(Role::Work, 20) },
-            // Orders have to end in mid-rush.
-            "expire" | "release" => Self { pay_within_s: 1, ..way(Role::Work, 3) },
-            // Every hold that the reconciler meets is old enough.
+            "purchase" => approach(Role::Serve, 150),
+            "commit" | "confirm" => approach(Role::Serve, 40),
+            "relay" | "fulfil" => Self { settings: small_batches(), ..approach(Role::Work, 20) },
+            // Orders must end during the rush.
+            "expire" | "release" => Self { pay_within_s: 1, ..approach(Role::Work, 3) },
+            // Every hold is old enough for the reconciler.
             "reconcile" => Self {
                 settings: vec![
                     ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "1".into()),
                     ("SECKILL_RECONCILE__INTERVAL_MS", "10".into()),
                 ],
-                ..way(Role::Work, 2)
+                ..approach(Role::Work, 2)
             },
-            "refill" => way(Role::Serve, 1),
-            _ => way(Role::Serve, 0), // the guard lets a server sell once
+            // The supervisor loads the script once per run of a server.
+            "refill" if place == LOADED => approach(Role::Serve, 0),
+            _ => approach(Role::Serve, 1),
         }
     }
 }
 
-async fn at(place: &str, terms: &Terms) -> anyhow::Result<Figures> {
-    let way = Way::to(place);
-    let (serve, work) = if way.role == Role::Serve { (1, 1) } else { (2, 0) };
-    let settings = way.settings.clone();
+async fn at_place(place: &str, options: &Options) -> anyhow::Result<RunSummary> {
+    let approach = Approach::to(place);
+    let (serve, work) = if approach.role == Role::Serve { (1, 1) } else { (2, 0) };
+    let settings = approach.settings.clone();
     let mut world =
-        World::new(terms, Setup { serve, work, settings, pay_within_s: way.pay_within_s, ..Setup::default() }).await?;
-    let passes = world.dice.random_range(0..=way.passes);
-    world.add(way.role, Some(&format!("{place}={passes}*off->return"))).await?;
-    let victim = if way.role == Role::Serve { 1 } else { 0 };
-    let refills = place.starts_with("refill.") || place.starts_with("guard.");
+        World::new(options, Setup { serve, work, settings, pay_within_s: approach.pay_within_s, ..Setup::default() })
+            .await?;
+    let passes = world.rng.random_range(0..=approach.passes);
+    world.add(approach.role, Some(&format!("{place}={passes}*off->return"))).await?;
+    let victim = if approach.role == Role::Serve { 1 } else { 0 };
+    let refills = place.starts_with("refill.");
     let mut run = if refills {
-        Run::under_way(&mut world, Plan::default()).await?
+        Run::begin_and_wait(&mut world, Plan::default()).await?
     } else {
         Run::begin(&mut world, Plan::default())
     };
     if refills {
-        forgetful(&mut world, place, victim).await?;
+        make_redis_forget(&mut world, place, victim).await?;
     } else {
-        one_of(&mut world, way.role, victim).aborted(TO_DIE).await.context("the place was not passed")?;
+        victim_of(&mut world, approach.role, victim).aborted(TO_DIE).await.context("the place was not passed")?;
     }
-    run.injected();
-    sleep(Duration::from_millis(world.dice.random_range(0..400))).await;
-    one_of(&mut world, way.role, victim).restart().await?;
-    run.recovered().await?;
-    let (mut figures, _) = run.judged(&mut world).await?;
-    figures.note = format!("{place}, after {passes} passes");
+    run.fault_injected();
+    sleep(Duration::from_millis(world.rng.random_range(0..400))).await;
+    victim_of(&mut world, approach.role, victim).restart().await?;
+    run.wait_until_recovered().await?;
+    let (mut summary, _) = run.checked(&mut world).await?;
+    summary.note = format!("{place}, after {passes} passes");
     world.finish().await?;
-    Ok(figures)
+    Ok(summary)
 }
 
-fn one_of(world: &mut World, role: Role, victim: usize) -> &mut Process {
+fn victim_of(world: &mut World, role: Role, victim: usize) -> &mut Process {
     if role == Role::Serve { &mut world.serve[victim] } else { &mut world.work[victim] }
 }
 
-/// Lets Redis be doubted, or forget its scripts, again and again until it is the victim who looks after it.
-async fn forgetful(world: &mut World, place: &str, victim: usize) -> anyhow::Result<()> {
+/// Forces refills, or deletes the scripts in Redis, again and again until the victim is the instance that refills.
+async fn make_redis_forget(world: &mut World, place: &str, victim: usize) -> anyhow::Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < TO_DIE {
-        if place.starts_with("guard.") {
-            let _: () = world.ask(&["SCRIPT", "FLUSH"]).await?;
+        if place == LOADED {
+            let _: () = world.redis_command(&["SCRIPT", "FLUSH"]).await?;
         } else {
             sqlx::query("UPDATE sale_epochs SET run_id = NULL").execute(&world.sql).await?;
             sqlx::query("SELECT pg_notify('seckill_catalog', '')").execute(&world.sql).await?;

@@ -1,4 +1,4 @@
-//! What a run came to, as one line; and how long the system was not whole.
+//! The result of a run as one line, and how long the system was incomplete.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -7,25 +7,25 @@ use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::world::{World, ask, connected};
+use crate::world::{World, connected, redis_command};
 
 #[derive(Debug, Default, Clone)]
-pub struct Figures {
+pub struct RunSummary {
     pub requests: usize,
     pub accepted: usize,
-    /// On their way at the moment of the injection.
+    /// Requests in flight at the moment of the fault.
     pub in_flight: usize,
-    /// Writes or tickets that a server really lost, where it applies.
+    /// Writes or tickets that a server lost, where it applies.
     pub lost: Option<String>,
-    /// From the injection until a purchase made after it had become an order.
+    /// From the fault until a later purchase had become an order.
     pub recovery: Option<Duration>,
-    /// From the injection until every unit could be bought or was promised for good, and somebody had bought.
+    /// From the fault until every unit could be bought or was durably promised, and a buyer had bought one.
     pub undersold: Option<Duration>,
-    /// What else there is to say.
+    /// Further observations.
     pub note: String,
 }
 
-impl Figures {
+impl RunSummary {
     pub const HEAD: &'static str =
         "scenario seed  requests    202s in flight  recovery undersold  verdict  lost writes; what else was seen";
 
@@ -44,27 +44,30 @@ impl Figures {
     }
 }
 
-/// How long to watch for wholeness.
+/// How long to wait until the system is complete.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// Looks at a system from beside it.
+/// Reads a system's state directly from its servers.
 #[derive(Clone)]
 pub struct Watch {
     pub sql: PgPool,
     pub redis: redis::Client,
     pub sale: i64,
-    /// What every Redis key of the sale begins with.
+    /// The beginning of every Redis key of the sale.
     pub tag: String,
 }
 
 impl Watch {
-    /// Waits until nothing that was held before a moment is in the air: Redis serves the ledger's epoch, on the run that
-    /// it was filled on, and every hold from before has its row. Says when that was.
-    pub async fn whole_after(self, moment: SystemTime) -> Option<SystemTime> {
+    /// Waits until the system is complete: Redis serves the ledger's epoch, on the run that it was filled on, and every hold
+    /// from before `moment` has its purchase row. Returns when that was.
+    pub async fn complete_after(self, moment: SystemTime) -> Option<SystemTime> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             let looked = SystemTime::now();
-            if timeout(Duration::from_secs(2), self.is_whole(moment)).await.is_ok_and(|whole| whole.unwrap_or(false)) {
+            if timeout(Duration::from_secs(2), self.is_complete(moment))
+                .await
+                .is_ok_and(|complete| complete.unwrap_or(false))
+            {
                 return Some(looked);
             }
             sleep(Duration::from_millis(20)).await;
@@ -72,7 +75,7 @@ impl Watch {
         None
     }
 
-    async fn is_whole(&self, moment: SystemTime) -> anyhow::Result<bool> {
+    async fn is_complete(&self, moment: SystemTime) -> anyhow::Result<bool> {
         let (epoch, run_id): (i64, Option<String>) =
             sqlx::query_as("SELECT epoch, run_id FROM sale_epochs WHERE sale_id = $1")
                 .bind(self.sale)
@@ -87,14 +90,15 @@ impl Watch {
         if !on_this_run || served != Some(epoch) || state.as_deref() != Some("open") {
             return Ok(false);
         }
-        Ok(self.holes(moment).await?.is_empty())
+        Ok(self.holds_without_row(moment).await?.is_empty())
     }
 
-    /// Holds from before a moment that have no purchase row.
-    pub async fn holes(&self, moment: SystemTime) -> anyhow::Result<Vec<Uuid>> {
+    /// The holds from before `moment` that have no purchase row.
+    pub async fn holds_without_row(&self, moment: SystemTime) -> anyhow::Result<Vec<Uuid>> {
         let moment_ms = moment.duration_since(SystemTime::UNIX_EPOCH)?.as_millis().to_string();
         let unconfirmed = format!("{}:unconfirmed", self.tag);
-        let held: Vec<String> = ask(&self.redis, &["ZRANGEBYSCORE", &unconfirmed, "-inf", &moment_ms]).await?;
+        let held: Vec<String> =
+            redis_command(&self.redis, &["ZRANGEBYSCORE", &unconfirmed, "-inf", &moment_ms]).await?;
         let held: Vec<Uuid> = held.iter().filter_map(|id| Uuid::try_parse(id).ok()).collect();
         let known: Vec<Uuid> =
             sqlx::query_scalar("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)")
@@ -105,7 +109,7 @@ impl Watch {
     }
 }
 
-/// When the first purchase that was made after a moment had become an order.
+/// When the first purchase made after `moment` had become an order.
 pub async fn first_order_after(world: &World, moment: SystemTime) -> anyhow::Result<Option<SystemTime>> {
     let first: Option<DateTime<Utc>> = sqlx::query_scalar(
         "SELECT min(o.created_at) FROM orders o JOIN outbox p ON p.order_id = o.id AND p.kind = 'order_placed'

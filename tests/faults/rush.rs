@@ -1,4 +1,5 @@
-//! The crowd: buyers who arrive at a rate whatever the service does, and ask until they know. Every call is written down.
+//! The crowd: buyers who arrive at a fixed rate, whatever the service does, and repeat their request until they have a definite
+//! answer. Every call is recorded.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,12 +17,12 @@ use uuid::Uuid;
 use crate::history::{Call, History};
 use crate::world::World;
 
-/// Who comes.
+/// How many buyers come, and how fast.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub name: &'static str,
     pub buyers: usize,
-    /// Buyers a second.
+    /// Buyers per second.
     pub rate: f64,
 }
 
@@ -31,13 +32,13 @@ impl Default for Plan {
     }
 }
 
-/// How long a buyer keeps asking, and how long one answer may take.
+/// How long a buyer keeps repeating the request, and how long one answer may take.
 const BUYERS_PATIENCE: Duration = Duration::from_secs(90);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Requests on their way at once.
-const AT_ONCE: usize = 200;
+/// Requests in flight at once, at most.
+const IN_FLIGHT_MAX: usize = 200;
 
-/// A rush that goes on.
+/// A rush in progress.
 pub struct Rush {
     crowd: Arc<Crowd>,
     playing: JoinHandle<()>,
@@ -48,7 +49,7 @@ struct Crowd {
     addresses: Vec<SocketAddr>,
     sale: i64,
     body: String,
-    room: Semaphore,
+    requests_allowed: Semaphore,
     in_flight: AtomicUsize,
     closed: AtomicBool,
     calls: Mutex<Vec<Call>>,
@@ -57,10 +58,10 @@ struct Crowd {
 struct Buyer {
     user: String,
     token: String,
-    /// Most have a key; those without make a new purchase with every request, up to the limit.
+    /// Most buyers have an Idempotency-Key. Without one, every request is a new purchase, up to the limit.
     key: Option<String>,
     from: String,
-    dice: StdRng,
+    rng: StdRng,
 }
 
 impl Rush {
@@ -70,7 +71,7 @@ impl Rush {
             addresses: world.addresses(),
             sale: world.sale.id,
             body: json!({ "key": world.sale.key }).to_string(),
-            room: Semaphore::new(AT_ONCE),
+            requests_allowed: Semaphore::new(IN_FLIGHT_MAX),
             in_flight: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             calls: Mutex::default(),
@@ -78,12 +79,12 @@ impl Rush {
         let buyers: Vec<Buyer> = (0..plan.buyers)
             .map(|n| {
                 let user = format!("{}{n}", plan.name);
-                let keyless = world.dice.random_bool(0.1);
+                let keyless = world.rng.random_bool(0.1);
                 Buyer {
                     token: world.token(&user),
                     key: (!keyless).then(|| format!("key-of-{user}")),
                     from: format!("10.{}.{}.{}", n / 65_536, n / 256 % 256, n % 256),
-                    dice: StdRng::seed_from_u64(world.dice.random()),
+                    rng: StdRng::seed_from_u64(world.rng.random()),
                     user,
                 }
             })
@@ -92,7 +93,7 @@ impl Rush {
         Self { crowd, playing }
     }
 
-    /// Requests that have been sent and not answered.
+    /// The number of requests that were sent and not answered.
     pub fn in_flight(&self) -> usize {
         self.crowd.in_flight.load(Ordering::Relaxed)
     }
@@ -101,23 +102,23 @@ impl Rush {
         self.crowd.calls.lock().unwrap().iter().filter(|call| call.status == 202).count()
     }
 
-    /// When the first promise was heard among requests that were sent after a moment.
+    /// When the first 202 arrived among the requests that were sent after `moment`.
     pub fn first_promise_after(&self, moment: SystemTime) -> Option<SystemTime> {
         let calls = self.crowd.calls.lock().unwrap();
         calls.iter().filter(|call| call.status == 202 && call.sent > moment).map(|call| call.answered).min()
     }
 
-    /// Whether everybody knows.
+    /// Whether every buyer has a definite answer.
     pub fn is_over(&self) -> bool {
         self.playing.is_finished()
     }
 
-    /// Nobody new comes; those who are there ask on.
-    pub fn close_doors(&self) {
+    /// Admits no more buyers. Those already admitted go on.
+    pub fn admit_no_more(&self) {
         self.crowd.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until everybody knows.
+    /// Waits until every buyer has a definite answer.
     pub async fn end(self) -> anyhow::Result<History> {
         self.playing.await?;
         Ok(History { calls: std::mem::take(&mut self.crowd.calls.lock().unwrap()) })
@@ -126,7 +127,7 @@ impl Rush {
 
 impl Crowd {
     async fn play(self: Arc<Self>, buyers: Vec<Buyer>, rate: f64) {
-        let mut people = JoinSet::new();
+        let mut buyers_at_work = JoinSet::new();
         let mut due = tokio::time::Instant::now();
         for buyer in buyers {
             sleep_until(due).await;
@@ -134,28 +135,28 @@ impl Crowd {
             if self.closed.load(Ordering::Relaxed) {
                 break;
             }
-            people.spawn(Arc::clone(&self).buy(buyer));
+            buyers_at_work.spawn(Arc::clone(&self).buy(buyer));
         }
-        while let Some(done) = people.join_next().await {
+        while let Some(done) = buyers_at_work.join_next().await {
             done.unwrap();
         }
     }
 
-    /// One buyer, until there is a definite answer; some then ask again.
+    /// Plays one buyer until there is a definite answer; some buyers then repeat the request.
     async fn buy(self: Arc<Self>, mut buyer: Buyer) {
         let begun = Instant::now();
         let mut pause_ms = 100;
-        let mut encores = if buyer.dice.random_bool(0.2) { 2 } else { 0 };
+        let mut repeats = if buyer.rng.random_bool(0.2) { 2 } else { 0 };
         while begun.elapsed() < BUYERS_PATIENCE {
             let (status, code) = self.call(&mut buyer).await;
             match (status, code.as_str()) {
                 (0 | 503, _) => {
-                    sleep(Duration::from_millis(buyer.dice.random_range(pause_ms / 2..=pause_ms))).await;
+                    sleep(Duration::from_millis(buyer.rng.random_range(pause_ms / 2..=pause_ms))).await;
                     pause_ms = (pause_ms * 2).min(2_000);
                 }
-                _ if encores > 0 => {
-                    encores -= 1;
-                    sleep(Duration::from_millis(buyer.dice.random_range(0..1_500))).await;
+                _ if repeats > 0 => {
+                    repeats -= 1;
+                    sleep(Duration::from_millis(buyer.rng.random_range(0..1_500))).await;
                 }
                 _ => return,
             }
@@ -163,8 +164,8 @@ impl Crowd {
     }
 
     async fn call(&self, buyer: &mut Buyer) -> (u16, String) {
-        let _room = self.room.acquire().await.unwrap();
-        let address = self.addresses[buyer.dice.random_range(0..self.addresses.len())];
+        let _room = self.requests_allowed.acquire().await.unwrap();
+        let address = self.addresses[buyer.rng.random_range(0..self.addresses.len())];
         let url = format!("http://{address}/api/v1/sales/{}/purchases", self.sale);
         let mut request = self.http.post(url).header("content-type", "application/json").body(self.body.clone());
         request = request.bearer_auth(&buyer.token).header("x-forwarded-for", &buyer.from);
@@ -178,10 +179,10 @@ impl Crowd {
             let status = answer.status().as_u16();
             Ok::<_, reqwest::Error>((status, answer.json::<Value>().await?))
         };
-        let (status, body) = answer.await.unwrap_or_else(|error| (0, json!({ "code": how(&error) })));
+        let (status, body) = answer.await.unwrap_or_else(|error| (0, json!({ "code": failure_name(&error) })));
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        let word = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
-        let code = word("code");
+        let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+        let code = text("code");
         self.calls.lock().unwrap().push(Call {
             user: buyer.user.clone(),
             keyless: buyer.key.is_none(),
@@ -190,14 +191,14 @@ impl Crowd {
             status,
             code: code.clone(),
             order: body["order_id"].as_str().and_then(|id| Uuid::try_parse(id).ok()),
-            order_status: word("status"),
+            order_status: text("status"),
         });
         (status, code)
     }
 }
 
-/// How a request ended without an answer.
-fn how(error: &reqwest::Error) -> &'static str {
+/// A name for the way in which a request failed.
+fn failure_name(error: &reqwest::Error) -> &'static str {
     match () {
         () if error.is_timeout() => "time-out",
         () if error.is_connect() => "no connection",

@@ -1,4 +1,4 @@
-//! Redis, PostgreSQL and RabbitMQ: the set `faults` of `./dev`, killed by pid and started again.
+//! Redis, PostgreSQL and RabbitMQ: the server set `faults` of `./dev`, killed by pid and started again.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use tokio::process::Command;
 use tokio::time::sleep;
 
-/// One of the three, by its name in `./dev`.
+/// One of the three servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     Redis,
@@ -30,8 +30,8 @@ impl Server {
 }
 
 pub struct Servers {
-    dev: PathBuf,
-    /// What `./dev env` says of the set.
+    run_dev: PathBuf,
+    /// The variables that `./dev env` prints for the set.
     pub environment: HashMap<String, String>,
 }
 
@@ -39,64 +39,64 @@ impl Servers {
     /// The set that `./dev test --faults` has started.
     pub fn find() -> anyhow::Result<Self> {
         ensure!(std::env::var("DEV_SET").is_ok_and(|set| set == "faults"), "DEV_SET is not faults");
-        let dev = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("dev");
-        let said = bash(r#"eval "$("$0" env)"; env -0"#, &dev).output();
-        let said = String::from_utf8(said.context("./dev env")?.stdout)?;
+        let run_dev = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("dev");
+        let output = bash(r#"eval "$("$0" env)"; env -0"#, &run_dev).output();
+        let output = String::from_utf8(output.context("./dev env")?.stdout)?;
         let known = |name: &str| name.starts_with("SECKILL_") || name.ends_with("_URL");
-        let environment: HashMap<String, String> = said
+        let environment: HashMap<String, String> = output
             .split('\0')
             .filter_map(|line| line.split_once('='))
             .filter(|(name, _)| known(name))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         ensure!(environment.contains_key("REDIS_URL"), "./dev env names no REDIS_URL");
-        Ok(Self { dev, environment })
+        Ok(Self { run_dev, environment })
     }
 
     pub fn url(&self, name: &str) -> &str {
         &self.environment[name]
     }
 
-    /// Runs `./dev` on the set; what it prints.
-    pub async fn dev(&self, words: &[&str]) -> anyhow::Result<String> {
-        let mut dev = Command::from(bash(r#""$0" "$@""#, &self.dev));
-        let done = tokio::time::timeout(Duration::from_secs(120), dev.args(words).kill_on_drop(true).output());
-        let done = done.await.with_context(|| format!("./dev {words:?} takes too long"))??;
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        ensure!(done.status.success(), "./dev {words:?}: {said}{}", String::from_utf8_lossy(&done.stderr));
-        Ok(said)
+    /// Runs `./dev` on the set, and returns its output.
+    pub async fn run_dev(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut run_dev = Command::from(bash(r#""$0" "$@""#, &self.run_dev));
+        let done = tokio::time::timeout(Duration::from_secs(120), run_dev.args(arguments).kill_on_drop(true).output());
+        let done = done.await.with_context(|| format!("./dev {arguments:?} takes too long"))??;
+        let output = String::from_utf8_lossy(&done.stdout).into_owned();
+        ensure!(done.status.success(), "./dev {arguments:?}: {output}{}", String::from_utf8_lossy(&done.stderr));
+        Ok(output)
     }
 
     pub async fn start(&self, server: Server) -> anyhow::Result<()> {
-        self.dev(&["up", server.name()]).await.map(drop)
+        self.run_dev(&["up", server.name()]).await.map(drop)
     }
 
-    /// In good order.
+    /// Stops the server in an orderly way.
     pub async fn stop(&self, server: Server) -> anyhow::Result<()> {
-        self.dev(&["down", server.name()]).await.map(drop)
+        self.run_dev(&["down", server.name()]).await.map(drop)
     }
 
     pub async fn pid(&self, server: Server) -> anyhow::Result<u32> {
         let row = format!("faults/{} pid ", server.name());
-        let status = self.dev(&["status"]).await?;
+        let status = self.run_dev(&["status"]).await?;
         let pid = status.lines().find_map(|line| line.strip_prefix(&row)?.split(' ').next()?.parse().ok());
         pid.with_context(|| format!("{} does not run: {status}", server.name()))
     }
 
-    /// `rabbitmqctl` of the set's broker.
-    pub async fn brokerctl(&self, words: &[&str]) -> anyhow::Result<String> {
-        self.dev(&[&["mqctl"], words].concat()).await
+    /// Runs `rabbitmqctl` on the broker of the set.
+    pub async fn brokerctl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        self.run_dev(&[&["mqctl"], arguments].concat()).await
     }
 
-    /// After a failed run: everything up again, and nothing left that was set on the way.
-    pub async fn mend(&self) {
+    /// Starts every server again after a failed run, and resets what the run may have set.
+    pub async fn repair(&self) {
         for attempt in [
-            self.dev(&["up"]).await,
+            self.run_dev(&["up"]).await,
             self.brokerctl(&["set_disk_free_limit", "200MB"]).await,
             self.brokerctl(&["set_vm_memory_high_watermark", "absolute", "1GB"]).await,
         ] {
             if let Err(error) = attempt {
-                eprintln!("not mended: {error:#}");
+                eprintln!("not repaired: {error:#}");
             }
         }
         if let Ok(client) = redis::Client::open(self.url("REDIS_URL"))
@@ -108,26 +108,26 @@ impl Servers {
     }
 }
 
-/// A line of shell with `./dev` as `$0`, for the set; a server of the user's is never meant.
-fn bash(line: &str, dev: &Path) -> std::process::Command {
+/// A line of shell with `./dev` as `$0`, on the set. Servers of the user are never touched.
+fn bash(line: &str, run_dev: &Path) -> std::process::Command {
     let mut bash = std::process::Command::new("bash");
-    bash.args(["-c", line]).arg(dev).env("DEV_SET", "faults").stdin(Stdio::null());
+    bash.args(["-c", line]).arg(run_dev).env("DEV_SET", "faults").stdin(Stdio::null());
     for name in ["REDIS_URL", "DATABASE_URL", "AMQP_URL"] {
         bash.env_remove(name);
     }
     bash
 }
 
-/// SIGKILL, or whatever else, by pid.
+/// Sends a signal to a process.
 pub async fn signal(pid: u32, signal: &str) -> anyhow::Result<()> {
-    // bash's own: the program of that name is not on every machine.
+    // The kill of bash: not every machine has the program.
     let kill = [r#"kill -s "$0" "$1""#, signal, &pid.to_string()];
     let sent = Command::new("bash").arg("-c").args(kill).status().await?;
     ensure!(sent.success(), "kill -{signal} {pid}");
     Ok(())
 }
 
-/// SIGKILL; returns when the process is gone, whoever may reap it later.
+/// Sends SIGKILL, and returns when the process has ended, reaped or not.
 pub async fn kill9(pid: u32) -> anyhow::Result<()> {
     signal(pid, "KILL").await?;
     let begun = Instant::now();

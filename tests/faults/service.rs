@@ -1,4 +1,4 @@
-//! `seckill serve` and `seckill work`, each a process of its own.
+//! `seckill serve` and `seckill work`, each as a process of its own.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::servers::signal;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_seckill");
-/// How long a process may take until it is ready, or gone.
+/// How long a process may take to become ready, or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Role {
     Work,
 }
 
-/// One process, killed when it is dropped. Started again, it has the same address and goes on in the same log.
+/// One process, killed when it is dropped. A restart keeps its address and its log file.
 pub struct Process {
     pub role: Role,
     pub address: SocketAddr,
@@ -33,7 +33,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it, with one of the places where it is to die, if any: `relay.published=3*off->return`.
+    /// Starts the process, with a place where it dies, if any: `relay.published=3*off->return`.
     pub async fn start(
         role: Role,
         environment: &HashMap<String, String>,
@@ -47,7 +47,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The same again, after its death.
+    /// Starts the process again, after its death.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.child = spawn(self.role, self.address, &self.environment, &self.log, None)?;
         self.ready().await
@@ -63,7 +63,7 @@ impl Process {
                 Role::Serve => reqwest::get(format!("http://{}/readyz", self.address))
                     .await
                     .is_ok_and(|answer| answer.status().is_success()),
-                // It says so once everything has been spawned; its loops connect by themselves.
+                // The line is logged once every loop has started. The loops connect later.
                 Role::Work => self.has_logged("working"),
             };
             if ready {
@@ -82,17 +82,17 @@ impl Process {
         self.log().contains(words)
     }
 
-    /// SIGKILL: nothing is said, nothing is finished.
+    /// Sends SIGKILL: the process finishes nothing.
     pub async fn kill9(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub async fn terminate(&mut self) -> anyhow::Result<()> {
-        signal(self.child.id().context("it has ended")?, "TERM").await
+        signal(self.child.id().context("the process has ended")?, "TERM").await
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended by itself.
     pub async fn ended(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
         timeout(patience, self.child.wait())
             .await
@@ -100,10 +100,13 @@ impl Process {
             .map_err(Into::into)
     }
 
-    /// Waits for a death at a named place.
+    /// Waits until the process has died at a named place.
     pub async fn aborted(&mut self, patience: Duration) -> anyhow::Result<()> {
         let status = self.ended(patience).await?;
-        ensure!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(6), "it ended otherwise: {status}");
+        ensure!(
+            std::os::unix::process::ExitStatusExt::signal(&status) == Some(6),
+            "the process ended in another way: {status}"
+        );
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A TCP forwarder in front of a server: it can be pointed at another one, and counts those who come.
+//! A TCP forwarder in front of a server. It can be pointed at another server, and counts connections.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,54 +8,54 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 #[derive(Clone)]
-pub struct Wire {
+pub struct TcpForwarder {
     pub address: SocketAddr,
     target: Arc<Mutex<String>>,
-    snip: Arc<Notify>,
-    callers: Arc<AtomicUsize>,
+    cut_all: Arc<Notify>,
+    connections: Arc<AtomicUsize>,
 }
 
-impl Wire {
-    /// To a server at `host:port`.
+impl TcpForwarder {
+    /// Forwards to a server at `host:port`.
     pub async fn to(target: &str) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let wire = Self {
+        let forwarder = Self {
             address: listener.local_addr()?,
             target: Arc::new(Mutex::new(target.to_owned())),
-            snip: Arc::default(),
-            callers: Arc::default(),
+            cut_all: Arc::default(),
+            connections: Arc::default(),
         };
-        let this = wire.clone();
+        let this = forwarder.clone();
         tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                this.callers.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(this.clone().carry(near));
+            while let Ok((client, _)) = listener.accept().await {
+                this.connections.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(this.clone().forward(client));
             }
         });
-        Ok(wire)
+        Ok(forwarder)
     }
 
-    async fn carry(self, mut near: TcpStream) {
-        let cut = self.snip.notified();
+    async fn forward(self, mut client: TcpStream) {
+        let cut = self.cut_all.notified();
         let target = self.target.lock().unwrap().clone();
-        if let Ok(mut far) = TcpStream::connect(target).await {
-            let (_, _) = (near.set_nodelay(true), far.set_nodelay(true));
+        if let Ok(mut server) = TcpStream::connect(target).await {
+            let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
             tokio::select! {
-                _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
                 () = cut => {}
             }
         }
     }
 
-    /// Cuts all connections; new ones lead to the other server.
+    /// Cuts all connections. New ones lead to `target`.
     pub fn point_at(&self, target: &str) {
         target.clone_into(&mut self.target.lock().unwrap());
-        self.snip.notify_waiters();
+        self.cut_all.notify_waiters();
     }
 
-    /// How many have connected so far.
-    pub fn callers(&self) -> usize {
-        self.callers.load(Ordering::Relaxed)
+    /// The number of connections so far.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A whole system of a run's own: database, Redis keys, queues, processes, one sale.
+//! The system of one run: a database, Redis keys, queues and processes of its own, and one sale.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,18 +21,18 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tokio::process::Command;
 use tokio::time::sleep;
 
-use crate::Terms;
+use crate::Options;
 use crate::run_summary::Watch;
 use crate::servers::Servers;
 use crate::service::{PROGRAM, Process, Role};
 
-/// What a run asks for.
+/// The size and settings of a system.
 pub struct Setup {
     pub serve: usize,
     pub work: usize,
     pub stock: i64,
     pub pay_within_s: i64,
-    /// Settings over those of every run.
+    /// Settings beyond those of every run.
     pub settings: Vec<(&'static str, String)>,
 }
 
@@ -44,7 +44,7 @@ impl Default for Setup {
 
 pub struct World {
     pub servers: Arc<Servers>,
-    pub dice: StdRng,
+    pub rng: StdRng,
     pub environment: HashMap<String, String>,
     pub config: Config,
     pub stores: Stores,
@@ -66,8 +66,8 @@ pub struct Sale {
 }
 
 impl World {
-    pub async fn new(terms: &Terms, setup: Setup) -> anyhow::Result<Self> {
-        let servers = Arc::clone(&terms.servers);
+    pub async fn new(options: &Options, setup: Setup) -> anyhow::Result<Self> {
+        let servers = Arc::clone(&options.servers);
         let name = format!("f{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
         let mut maintenance = PgConnection::connect(servers.url("DATABASE_URL")).await?;
         sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut maintenance).await?;
@@ -78,7 +78,7 @@ impl World {
             ("DATABASE_URL", format!("{server}/{name}")),
             ("SECKILL_REDIS__PREFIX", format!("{name}:")),
             ("SECKILL_AMQP__PREFIX", format!("{name}.")),
-            // Nobody is refused for asking again and again what became of a purchase.
+            // Buyers may repeat a request often: the limit of requests is not under test.
             ("SECKILL_PURCHASE__BUYER_LIMIT", "10000".into()),
         ];
         for (name, value) in own.into_iter().chain(setup.settings.iter().cloned()) {
@@ -89,7 +89,7 @@ impl World {
         std::fs::create_dir_all(&logs)?;
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(Duration::from_secs(5));
         let mut world = Self {
-            dice: StdRng::seed_from_u64(terms.seed),
+            rng: StdRng::seed_from_u64(options.seed),
             stores: stores(&config)?,
             sql: pool.connect(&config.database.url).await?,
             redis: redis::Client::open(config.redis.url.as_str())?,
@@ -113,7 +113,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts another process, which dies at a named place if one is given.
+    /// Starts another process, which dies at the named place, if one is given.
     pub async fn add(&mut self, role: Role, dies_at: Option<&str>) -> anyhow::Result<()> {
         let among = if role == Role::Serve { &mut self.serve } else { &mut self.work };
         let log = self.logs.join(format!("{role:?}-{}.log", among.len()));
@@ -123,11 +123,11 @@ impl World {
 
     async fn create_sale(&mut self) -> anyhow::Result<()> {
         let (stock, pay) = (self.sale.stock.to_string(), self.sale.pay_within_s.to_string());
-        let terms = ["--product", "Fault", "--price-cents", "100", "--stock", &stock, "--pay-within", &pay];
-        let (code, said) = self.run(&[&["sale", "create"][..], &terms[..]].concat()).await?;
-        ensure!(code == 0, "sale create: {code}, {said}");
-        let said: Value = serde_json::from_str(&said)?;
-        self.sale.id = said["sale_id"].as_i64().context("sale create names no sale")?;
+        let options = ["--product", "Fault", "--price-cents", "100", "--stock", &stock, "--pay-within", &pay];
+        let (code, output) = self.run(&[&["sale", "create"][..], &options[..]].concat()).await?;
+        ensure!(code == 0, "sale create: {code}, {output}");
+        let output: Value = serde_json::from_str(&output)?;
+        self.sale.id = output["sale_id"].as_i64().context("sale create names no sale")?;
         self.sale.key = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1")
             .bind(self.sale.id)
             .fetch_one(&self.sql)
@@ -135,30 +135,30 @@ impl World {
         Ok(())
     }
 
-    /// Runs the program to its end; its exit code, and what it printed.
-    pub async fn run(&self, words: &[&str]) -> anyhow::Result<(i32, String)> {
+    /// Runs the program to its end. Returns its exit code and its output.
+    pub async fn run(&self, arguments: &[&str]) -> anyhow::Result<(i32, String)> {
         let mut program = Command::new(PROGRAM);
-        program.args(words).env_clear().envs(&self.environment).env("RUST_LOG", "warn").kill_on_drop(true);
+        program.args(arguments).env_clear().envs(&self.environment).env("RUST_LOG", "warn").kill_on_drop(true);
         let done = tokio::time::timeout(Duration::from_secs(60), program.output()).await.context("seckill hangs")??;
         let code = done.status.code().context("seckill was killed")?;
-        let mut said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let mut output = String::from_utf8_lossy(&done.stdout).into_owned();
         if code > 1 {
-            said.push_str(&String::from_utf8_lossy(&done.stderr));
+            output.push_str(&String::from_utf8_lossy(&done.stderr));
         }
-        Ok((code, said))
+        Ok((code, output))
     }
 
-    /// `seckill audit --sale N`, until it is at rest and held. What is broken is broken at once.
-    pub async fn audited(&self, patience: Duration) -> anyhow::Result<()> {
+    /// Repeats `seckill audit --sale N` until the sale is at rest and every invariant holds. A broken one fails at once.
+    pub async fn wait_until_audited(&self, patience: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
         let id = self.sale.id.to_string();
         loop {
-            let (code, said) = self.run(&["audit", "--sale", &id, "--json"]).await?;
-            let verdict: Value = serde_json::from_str(&said).unwrap_or(Value::Null);
+            let (code, output) = self.run(&["audit", "--sale", &id, "--json"]).await?;
+            let verdict: Value = serde_json::from_str(&output).unwrap_or(Value::Null);
             match code {
                 0 if verdict["sales"][0]["at_rest"] == true => return Ok(()),
-                1 => bail!("audit: {said}"),
-                _ if begun.elapsed() > patience => bail!("no rest within {patience:?}: audit says {code}, {said}"),
+                1 => bail!("audit: {output}"),
+                _ if begun.elapsed() > patience => bail!("no rest within {patience:?}: audit says {code}, {output}"),
                 _ => {}
             }
         }
@@ -189,14 +189,14 @@ impl World {
         self.count("SELECT epoch FROM sale_epochs WHERE sale_id = $1").await
     }
 
-    /// Purchases that are no orders yet.
+    /// The number of purchases that are no orders yet.
     pub async fn backlog(&self) -> anyhow::Result<i64> {
         self.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed' AND status <> 'processed'")
             .await
     }
 
-    /// Waits until every purchase from before a moment is an order.
-    pub async fn drained_of(&self, moment: SystemTime, patience: Duration) -> anyhow::Result<()> {
+    /// Waits until every purchase from before `moment` is an order.
+    pub async fn wait_until_drained_of(&self, moment: SystemTime, patience: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
         let moment = chrono::DateTime::<chrono::Utc>::from(moment);
         loop {
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// A Redis key of the sale's.
+    /// The name of a Redis key of the sale.
     pub fn key(&self, name: &str) -> String {
         format!("{}:{name}", self.watch().tag)
     }
@@ -224,18 +224,18 @@ impl World {
         Watch { sql: self.sql.clone(), redis: self.redis.clone(), sale: self.sale.id, tag }
     }
 
-    /// Asks Redis something.
-    pub async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> anyhow::Result<T> {
-        ask(&self.redis, words).await
+    /// Sends a command to Redis.
+    pub async fn redis_command<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> anyhow::Result<T> {
+        redis_command(&self.redis, arguments).await
     }
 
-    /// Ends the processes, and clears the broker and the database server of what was made there.
+    /// Ends the processes, and deletes the queues, keys and database of the run.
     pub async fn finish(mut self) -> anyhow::Result<()> {
         for process in self.serve.iter_mut().chain(&mut self.work) {
             process.kill9().await?;
         }
         Broker::new(&self.config).demolish().await?;
-        let _: () = self.ask(&["FLUSHALL"]).await?;
+        let _: () = self.redis_command(&["FLUSHALL"]).await?;
         self.sql.close().await;
         self.stores.ledger.close().await;
         let name = self.environment["DATABASE_URL"].rsplit_once('/').context("DATABASE_URL")?.1.to_owned();
@@ -246,13 +246,13 @@ impl World {
     }
 }
 
-pub async fn ask<T: redis::FromRedisValue>(client: &redis::Client, words: &[&str]) -> anyhow::Result<T> {
+pub async fn redis_command<T: redis::FromRedisValue>(client: &redis::Client, arguments: &[&str]) -> anyhow::Result<T> {
     let mut connection = connected(client).await?;
-    let mut command = redis::cmd(words[0]);
-    Ok(command.arg(&words[1..]).query_async(&mut connection).await?)
+    let mut command = redis::cmd(arguments[0]);
+    Ok(command.arg(&arguments[1..]).query_async(&mut connection).await?)
 }
 
-/// A connection with more patience than the service has: the machine is busy.
+/// A connection with longer time-outs than the service's: the machine is busy.
 pub async fn connected(client: &redis::Client) -> anyhow::Result<redis::aio::MultiplexedConnection> {
     let patience = Some(Duration::from_secs(5));
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);

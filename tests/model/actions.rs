@@ -1,65 +1,67 @@
-//! What can happen, and when. Each action names its rule and the function that carries it out.
+//! The actions of the model, and when each can happen. Each names its rule and the code that it stands for.
 
-use super::state::{Guard, INSTANCES, ORDERS, Order, Phase, Purchase, Reconciler, Release, State, Status, Till};
-use super::variants::Shop;
+use super::state::{
+    INSTANCES, ORDERS, Order, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, State, Status,
+};
+use super::variants::World;
 
-/// The first number is the instance, where there is one; the last the order.
+/// The number of an action is the instance or the order that it concerns; with two, the instance comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     // ---- a purchase
-    /// Rules 1, 2 and 13: sale::purchase::purchase, gate::desk, lua/reserve.lua. A request, or its repeat.
+    /// Rules 1, 2 and 13: sale::purchase, gate::reserve_batcher, lua/reserve.lua. A request, or its repeat.
     Reserve(usize, Order),
-    /// Rule 13: sale::purchase::knows_sold_out. A request that is answered from memory.
-    TellSoldOut(usize, Order),
-    /// Rules 3 and 4: ledger::commit::insert_purchases. Durable, or refused by the epoch.
+    /// Rule 13: gate::sold_out_cache. A request that is answered "sold out" from memory.
+    AnswerSoldOut(usize, Order),
+    /// Rules 3 and 4: ledger::orders::commit. The row is inserted, or the epoch refuses it.
     Commit(usize),
-    /// Rule 4: ledger::commit::Lane::write, `Committed::Unknown`. The insert is under way, and nobody waits for it.
+    /// Rule 4: ledger::orders::commit, `Committed::Unknown`. The insert is under way, and its sender waits no longer.
     LoseCommit(usize),
-    /// Rule 3: an insert that arrives after its sender gave up.
-    CommitLate(Order),
-    /// ... or never arrives.
-    DropLate(Order),
-    /// Rule 3: sale::purchase::purchase. The 202 leaves.
+    /// Rule 3: an insert arrives after its sender gave up.
+    CommitLateInsert(Order),
+    /// Rule 4: such an insert never arrives.
+    DropLateInsert(Order),
+    /// Rule 3: sale::purchase. The 202 leaves.
     Answer(usize),
-    /// Rule 5: sale::purchase::Confirmer, lua/confirm.lua.
+    /// Rule 5: sale::confirmer, lua/confirm.lua.
     Confirm(usize),
 
-    // ---- from the row to the order, and its end
-    /// Rule 6: sale::deliver::Relay::step. Published, confirmed, marked `sent`.
+    // ---- from the purchase row to the order, and the end of the order
+    /// Rule 6: sale::relay. The message is published and confirmed, and the row marked `sent`.
     Relay(Order),
-    /// Rule 6: ... and dead before it was marked.
+    /// Rule 6: the message is published, and the relay dies before it marks the row.
     RelayAndDie(Order),
-    /// Rule 6: ledger::outbox::resend_unsettled.
+    /// Rule 6: ledger::outbox. A row that was sent and not processed is pending again.
     Resend(Order),
-    /// Rule 7: sale::fulfil::settle, ledger::fulfil::fulfil.
+    /// Rule 7: sale::fulfil, ledger::orders::fulfil.
     Fulfil(Order),
-    /// Rule 7: ... whose acknowledgement is lost: it is delivered again.
+    /// Rule 7: the same, but the acknowledgement is lost. The message is delivered again.
     FulfilUnacked(Order),
-    /// Rule 6: the broker forgets its messages.
+    /// Rule 6: the broker loses its messages.
     PurgeQueue,
-    /// Rule 8: ledger::end::cancel, by the buyer, the delayed message or the sweeper.
+    /// Rule 8: ledger::orders::cancel, for the buyer, the delayed message or the sweeper.
     Cancel(Order),
-    /// Rule 9: sale::release::release_holds, lua/release.lua.
+    /// Rule 9: sale::release, lua/release.lua.
     Release(Order),
-    /// Rule 9: ledger::outbox::settle_released.
+    /// Rule 9: ledger::outbox. The release row is done, if the epoch still stands.
     SettleRelease,
 
-    // ---- what nobody finished
-    /// Rule 12: gate::stock::unconfirmed_since, its first call: the epoch.
-    ReconcileSee,
-    /// Rule 12: gate::stock::unconfirmed_since: a hold, and the epoch it is under.
+    // ---- what a dead process left half done
+    /// Rule 12: the reconciler reads the epoch in a call of its own. Only a broken variant does so.
+    ReconcileReadEpoch,
+    /// Rule 12: lua/read_unconfirmed.lua. The reconciler reads a hold together with its epoch.
     ReconcileList(Order),
-    /// Rule 12: sale::reconcile::finish_holds_of, ledger::commit::insert_purchases.
+    /// Rule 12: sale::reconcile, ledger::orders::commit.
     ReconcileInsert,
-    /// Rule 12: sale::reconcile::finish_holds_of, lua/confirm.lua.
+    /// Rule 12: sale::reconcile, lua/confirm.lua.
     ReconcileConfirm,
 
     // ---- a refill
-    /// Rules 10 and 11: sale::refill::Guard::look, lua/begin_refill.lua with "close". There is no lock: it may be lost.
+    /// Rules 10 and 11: sale::refill, lua/begin_refill.lua with "close". The model has no refill lock: a lock may be lost.
     Close(usize),
-    /// Rule 11: ledger::epochs::raise_epoch.
+    /// Rule 11: ledger::sales::epochs. The epoch rises in PostgreSQL.
     Raise(usize),
-    /// Rule 11: ledger::epochs::fill_from.
+    /// Rule 11: ledger::sales::epochs. One snapshot of PostgreSQL is read.
     Snapshot(usize),
     /// Rule 11: lua/begin_refill.lua.
     Begin(usize),
@@ -67,63 +69,63 @@ pub enum Action {
     Put(usize),
     /// Rule 11: lua/open_sale.lua.
     Open(usize),
-    /// Rule 11: ledger::epochs::record_fill.
+    /// Rule 11: ledger::sales::epochs. The run id is recorded with the epoch.
     Record(usize),
-    /// Rule 10: sale::refill::Guard::look finds all whole and the script missing.
-    FindWhole(usize),
-    /// Rule 10: gate::refill::Fence::load.
-    Load(usize),
-    /// Rule 10: gate::refill::Fence. The server of this connection is gone.
-    Hangup(usize),
+    /// Rule 10: sale::refill finds every sale complete and the script missing.
+    FindComplete(usize),
+    /// Rule 10: gate::refill loads reserve.lua.
+    LoadReserve(usize),
+    /// Rule 10: the server of this refill's connection is gone.
+    LoseConnection(usize),
 
     // ---- time
-    /// Rule 13: an instance's memory of "sold out" lapses.
-    Forget(usize),
-    /// Rule 13: `returning_at_ms` has come: it never comes before every memory has lapsed.
-    LetReturn,
+    /// Rule 13: an instance's cached "sold out" ends.
+    ForgetSoldOut(usize),
+    /// Rule 13: `returning_at_ms` has come. It never comes before every cached "sold out" has ended.
+    ReturnUnits,
 
-    // ---- misfortunes
-    /// An instance dies, between any two of its steps.
-    Die(usize),
+    // ---- faults
+    /// An instance dies between any two of its steps.
+    KillInstance(usize),
     /// The reconciler and the releaser die.
-    DieWorkers,
-    /// What Redis has in memory reaches the disk. Between two of these, every write may be lost.
+    KillWorkers,
+    /// Redis writes its memory to disk. Between two of these, every write may be lost.
     Fsync,
-    /// Rule 10: Redis crashes and starts again with what is on disk.
+    /// Rule 10: Redis crashes and starts again with the data on its disk.
     Crash,
-    /// Rule 10: the keys are gone, and the server is not.
+    /// Rule 10: the keys are deleted, and the server goes on.
     Flush,
 }
 
-impl Shop {
-    /// Whether the server is what the ledger says (sale::refill::is_whole).
-    pub fn is_whole(&self, s: &State) -> bool {
+impl World {
+    /// Whether this Redis server serves the epoch that the ledger names, on the run that the ledger names.
+    pub fn is_complete(&self, s: &State) -> bool {
         let now = &s.redis.now;
         s.ledger.run == s.redis.run && now.phase == Phase::Open && now.epoch == s.ledger.epoch
     }
 
-    /// What the system does by itself, sooner or later.
-    pub fn own_actions(&self, s: &State, out: &mut Vec<Action>) {
+    /// Adds what the system does by itself, sooner or later.
+    pub fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
         let now = &s.redis.now;
         for i in 0..INSTANCES {
-            match s.tills[i] {
-                Till::Idle => {}
-                Till::Reserved(..) => out.push(Action::Commit(i)),
-                Till::Committed(_) => out.push(Action::Answer(i)),
-                Till::Answered(_) => out.push(Action::Confirm(i)),
+            match s.requests[i] {
+                PurchaseStep::Idle => {}
+                PurchaseStep::Reserved(..) => out.push(Action::Commit(i)),
+                PurchaseStep::Committed(_) => out.push(Action::Answer(i)),
+                PurchaseStep::Accepted(_) => out.push(Action::Confirm(i)),
             }
-            if s.memories[i].is_some() {
-                out.push(Action::Forget(i));
+            if s.sold_out_caches[i].is_some() {
+                out.push(Action::ForgetSoldOut(i));
             }
-            self.guard_actions(s, i, out);
+            self.refill_actions(s, i, out);
         }
         for order in 0..ORDERS {
-            if s.late[order] > 0 {
-                out.extend([Action::CommitLate(order), Action::DropLate(order)]);
+            if s.late_inserts[order] > 0 {
+                out.extend([Action::CommitLateInsert(order), Action::DropLateInsert(order)]);
             }
-            match s.ledger.purchases[order] {
-                Purchase::Pending => out.push(Action::Relay(order)),
-                Purchase::Sent if !s.queue[order] && !self.variant.no_resend => out.push(Action::Resend(order)),
+            match s.ledger.purchase_rows[order] {
+                PurchaseRow::Pending => out.push(Action::Relay(order)),
+                PurchaseRow::Sent if !s.queue[order] && !self.variant.no_resend => out.push(Action::Resend(order)),
                 _ => {}
             }
             if s.queue[order] {
@@ -143,69 +145,73 @@ impl Shop {
             Reconciler::Idle if self.variant.no_reconciler => {}
             Reconciler::Idle if self.variant.reconcile_in_two_reads => {
                 if now.phase == Phase::Open && now.unconfirmed.contains(&true) {
-                    out.push(Action::ReconcileSee);
+                    out.push(Action::ReconcileReadEpoch);
                 }
             }
-            Reconciler::Idle | Reconciler::SawEpoch(_) => {
+            Reconciler::Idle | Reconciler::ReadEpoch(_) => {
                 let listed = (0..ORDERS).filter(|o| now.phase == Phase::Open && now.unconfirmed[*o]);
                 out.extend(listed.map(Action::ReconcileList));
             }
             Reconciler::Listed(..) => out.push(Action::ReconcileInsert),
             Reconciler::Inserted(_) => out.push(Action::ReconcileConfirm),
         }
-        if now.promised && s.memories.iter().all(Option::is_none) {
-            out.push(Action::LetReturn);
+        if now.sold_out_granted && s.sold_out_caches.iter().all(Option::is_none) {
+            out.push(Action::ReturnUnits);
         }
     }
 
-    /// What buyers want, and what goes wrong.
-    pub fn outer_actions(&self, s: &State, out: &mut Vec<Action>) {
+    /// Adds what buyers ask for, and which faults happen, within the budget.
+    pub fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
         let serves = s.redis.loaded && s.redis.now.phase == Phase::Open;
-        for i in 0..self.tills {
-            for order in (0..ORDERS).filter(|order| self.left.asks[*order] > 0) {
-                if s.memories[i].is_some_and(|memory| !self.knows_holder(&memory.holders, order)) {
-                    out.push(Action::TellSoldOut(i, order));
-                } else if serves && s.tills[i] == Till::Idle && s.left.asks[order] > 0 {
+        for i in 0..self.selling {
+            for order in (0..ORDERS).filter(|order| self.budget.requests[*order] > 0) {
+                if s.sold_out_caches[i].is_some_and(|cache| !self.knows_holder(&cache.holders, order)) {
+                    out.push(Action::AnswerSoldOut(i, order));
+                } else if serves && s.requests[i] == PurchaseStep::Idle && s.budget.requests[order] > 0 {
                     out.push(Action::Reserve(i, order));
                 }
             }
-            if s.left.unknowns > 0 && matches!(s.tills[i], Till::Reserved(..)) {
+            if s.budget.lost_commits > 0 && matches!(s.requests[i], PurchaseStep::Reserved(..)) {
                 out.push(Action::LoseCommit(i));
             }
         }
         for order in 0..ORDERS {
-            if s.left.deaths > 0 && s.ledger.purchases[order] == Purchase::Pending && !s.queue[order] {
+            if s.budget.deaths > 0 && s.ledger.purchase_rows[order] == PurchaseRow::Pending && !s.queue[order] {
                 out.push(Action::RelayAndDie(order));
             }
-            if s.left.unacked > 0 && s.queue[order] {
+            if s.budget.lost_acks > 0 && s.queue[order] {
                 out.push(Action::FulfilUnacked(order));
             }
-            if s.left.cancels > 0 && s.ledger.orders[order] == Status::PendingPayment {
+            if s.budget.cancels > 0 && s.ledger.orders[order] == Status::PendingPayment {
                 out.push(Action::Cancel(order));
             }
         }
-        if s.left.purges > 0 && s.queue.contains(&true) {
+        if s.budget.purges > 0 && s.queue.contains(&true) {
             out.push(Action::PurgeQueue);
         }
-        if s.left.deaths > 0 {
-            let busy = |i: &usize| s.tills[*i] != Till::Idle || s.guards[*i] != Guard::Idle || s.memories[*i].is_some();
-            out.extend((0..INSTANCES).filter(busy).map(Action::Die));
+        if s.budget.deaths > 0 {
+            let busy = |i: &usize| {
+                s.requests[*i] != PurchaseStep::Idle
+                    || s.refills[*i] != RefillStep::Idle
+                    || s.sold_out_caches[*i].is_some()
+            };
+            out.extend((0..INSTANCES).filter(busy).map(Action::KillInstance));
             if s.reconciler != Reconciler::Idle || s.releaser.is_some() {
-                out.push(Action::DieWorkers);
+                out.push(Action::KillWorkers);
             }
         }
-        if s.left.crashes > 0 {
+        if s.budget.crashes > 0 {
             out.push(Action::Crash);
-            if s.left.fsyncs > 0 && s.redis.disk != s.redis.now {
+            if s.budget.fsyncs > 0 && s.redis.disk != s.redis.now {
                 out.push(Action::Fsync);
             }
         }
-        if s.left.flushes > 0 && s.redis.now.phase != Phase::Missing {
+        if s.budget.flushes > 0 && s.redis.now.phase != Phase::Missing {
             out.push(Action::Flush);
         }
     }
 
-    /// Whether this order's buyer is among the holders that an instance has learnt.
+    /// Whether the buyer of this order is among the holders that an instance knows.
     fn knows_holder(&self, holders: &[bool; ORDERS], order: Order) -> bool {
         (0..ORDERS).any(|other| holders[other] && self.buyer(other) == self.buyer(order))
     }

@@ -1,20 +1,20 @@
-//! The purchase protocol, modelled: every interleaving within bounds, and no promise broken.
+//! A model of the purchase protocol (docs/protocol.md): explores every interleaving within bounds, and finds no broken promise.
 //!
-//! Left out: shards, waves, money, windows, limits of requests, unlimited stock, batches (one purchase at a time), and a
-//! PostgreSQL that forgets. Scripts and transactions are atomic here because they are there. The refill's lock is left
-//! out on purpose: the protocol has to hold without it. Of time there is only the order of things.
+//! The model leaves out shards, waves, money, windows, limits of requests, unlimited stock, batches, and a PostgreSQL that
+//! forgets. A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out
+//! on purpose: the protocol must hold without it. Time exists only as the order of steps.
 //!
-//! `cargo test --test model -- --nocapture` prints the number of states of each configuration, and for each broken
-//! variant the steps by which it fails.
+//! `cargo test --test model -- --nocapture` prints the number of states of each configuration, and the steps by which each
+//! broken variant fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod actions;
+mod configurations;
 mod ledger;
 mod properties;
 mod redis;
 mod refill;
-mod sales;
 mod state;
 mod steps;
 mod variants;
@@ -24,14 +24,14 @@ use std::time::Instant;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use actions::Action;
+use configurations::*;
 use properties::*;
-use sales::*;
-use state::Left;
-use variants::{Shop, Variant};
+use state::Budget;
+use variants::{Variant, World};
 
-fn explore(name: &str, shop: Shop) {
+fn explore(name: &str, world: World) {
     let began = Instant::now();
-    let checker = shop.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let checker = world.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let (states, took) = (checker.unique_state_count(), began.elapsed());
     for (property, path) in checker.discoveries() {
         if checker.model().property(property).expectation.discovery_is_failure() {
@@ -43,13 +43,13 @@ fn explore(name: &str, shop: Shop) {
     println!("{name}: unique states: {states}, no violation, {took:.1?}");
 }
 
-/// Finds the shortest way to break a promise.
-fn refute(name: &str, property: &'static str, shop: Shop) {
-    let shop = Shop { shows: &[], ..shop };
+/// Finds the shortest way in which this variant breaks the property.
+fn refute(name: &str, property: &'static str, world: World) {
+    let world = World { shows: &[], ..world };
     let mut shortest: Option<(Vec<Action>, usize)> = None;
     loop {
         let finish = HasDiscoveries::AllOf([property].into());
-        let checker = shop.clone().checker().finish_when(finish);
+        let checker = world.clone().checker().finish_when(finish);
         let checker = match &shortest {
             Some((actions, _)) => checker.target_max_depth(actions.len() + 1).spawn_bfs().join(),
             None => checker.spawn_bfs().join(),
@@ -85,7 +85,7 @@ fn delivery() {
 
 #[test]
 fn memory_lost_and_two_refills() {
-    explore("memory lost and two refills", TWO_GUARDS);
+    explore("memory lost and two refills", TWO_REFILLS);
 }
 
 #[test]
@@ -115,48 +115,49 @@ fn returns_and_memory_lost_twice() {
 
 #[test]
 fn sold_out_remembered() {
-    explore("sold out remembered", MEMORY);
+    explore("sold out remembered", SOLD_OUT_CACHED);
 }
 
 #[test]
 fn sold_out_remembered_across_a_refill() {
-    explore("sold out remembered across a refill", MEMORY_REFILLED);
+    explore("sold out remembered across a refill", SOLD_OUT_CACHED_REFILL);
 }
 
-/// No variant is right: the same configuration, one rule broken.
+/// Each test breaks one rule in a configuration that holds, and must find a violation.
 macro_rules! refuted {
-    ($($rule:ident: $property:expr, $shop:expr;)*) => {$(
+    ($($rule:ident: $property:expr, $world:expr;)*) => {$(
         #[test]
         fn $rule() {
             let variant = Variant { $rule: true, ..Variant::NONE };
-            refute(stringify!($rule), $property, Shop { variant, ..$shop });
+            refute(stringify!($rule), $property, World { variant, ..$world });
         }
     )*};
 }
 
 refuted! {
     answer_before_commit: DURABLE, CRASHES;
-    blind_revert: PROMISED, CRASHES;
+    blind_revert: NOT_OVERSOLD, CRASHES;
     no_resend: AT_REST, DELIVERY;
     release_without_tombstone: SOLD_TWICE, RETURNS;
-    release_done_under_any_epoch: BOOKS, RETURNS_LOST_TWICE;
-    load_on_demand: PROMISED, LOST_TWICE;
-    promoted_with_cache: PROMISED, LOST_TWICE;
-    refill_without_epoch: PROMISED, TWO_GUARDS;
+    release_done_under_any_epoch: REDIS_MATCHES, RETURNS_LOST_TWICE;
+    load_on_demand: NOT_OVERSOLD, LOST_TWICE;
+    promoted_with_cache: NOT_OVERSOLD, LOST_TWICE;
+    refill_without_epoch: NOT_OVERSOLD, TWO_REFILLS;
     no_reconciler: AT_REST, CRASHES;
-    reconcile_in_two_reads: PROMISED, LOST_TWICE;
-    sold_out_for_too_many: SOLD_OUT, MEMORY;
-    return_at_once: HOLDER, MEMORY;
-    open_before_memories_lapse: HOLDER, MEMORY_REFILLED;
+    reconcile_in_two_reads: NOT_OVERSOLD, LOST_TWICE;
+    sold_out_for_too_many: SOLD_OUT, SOLD_OUT_CACHED;
+    return_at_once: HOLDER, SOLD_OUT_CACHED;
+    open_before_memories_lapse: HOLDER, SOLD_OUT_CACHED_REFILL;
 }
 
-/// What the protocol does not promise. A refill that is overtaken, and then meets a server that was flushed once more,
-/// opens an epoch older than the ledger's. Nothing is sold there, but until the guard looks, its refusals are answers.
+/// Shows what the protocol does not promise. A refill that another one has overtaken, and that then meets a server which was
+/// flushed once more, opens an older epoch than the ledger's. Nothing is sold under it, but until the refill supervisor
+/// looks again, a holder may hear "sold out".
 #[test]
 fn known_an_older_epoch_opened_after_a_second_flush() {
-    let shop = Shop { left: Left { asks: [2, 1, 0], ..FLUSHED.left }, shows: &[], ..FLUSHED };
-    refute("an older epoch opened after a second flush", HOLDER, shop.clone());
-    let checker = shop.checker().spawn_bfs().join();
+    let world = World { budget: Budget { requests: [2, 1, 0], ..FLUSHED.budget }, shows: &[], ..FLUSHED };
+    refute("an older epoch opened after a second flush", HOLDER, world.clone());
+    let checker = world.checker().spawn_bfs().join();
     let broken: Vec<_> = checker.discoveries().into_keys().collect();
     assert_eq!(broken, [HOLDER]);
 }

@@ -1,38 +1,38 @@
-//! The scripts of lua/, each as atomic as it is there.
+//! The scripts of lua. Each is one step of the model, because Redis makes it atomic.
 
-use super::state::{Epoch, Memory, ORDERS, Order, Phase, Snapshot, Ticket};
-use super::variants::Shop;
+use super::state::{Epoch, ORDERS, Order, Phase, SaleKeys, Snapshot, Ticket};
+use super::variants::World;
 
-/// What reserve.lua says to one buyer.
+/// The reply of reserve.lua to one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Reserved,
-    /// A live ticket; whether its row is known to be committed.
+    /// A live ticket. Confirmed: its purchase row is known to be committed.
     Repeat {
         confirmed: bool,
     },
     RepeatEnded,
     AtLimit,
-    SoldOut,
+    SoldOutCache,
     TooFew,
 }
 
-impl Memory {
+impl SaleKeys {
     /// reserve.lua, for one buyer of an open sale (rule 2).
-    pub fn reserve(&mut self, shop: &Shop, order: Order) -> Admission {
-        let units = shop.units(order);
+    pub fn reserve(&mut self, world: &World, order: Order) -> Admission {
+        let units = world.units(order);
         match self.tickets[order] {
             Ticket::Held => return Admission::Repeat { confirmed: !self.unconfirmed[order] },
             Ticket::Ended => return Admission::RepeatEnded,
             Ticket::None => {}
         }
         let owned =
-            shop.units_of(|other| self.tickets[other] == Ticket::Held && shop.buyer(other) == shop.buyer(order));
-        if owned + units > shop.per_user {
+            world.units_of(|other| self.tickets[other] == Ticket::Held && world.buyer(other) == world.buyer(order));
+        if owned + units > world.per_user {
             return Admission::AtLimit;
         }
         if self.stock == 0 {
-            return Admission::SoldOut;
+            return Admission::SoldOutCache;
         }
         if self.stock < units {
             return Admission::TooFew;
@@ -45,10 +45,11 @@ impl Memory {
     }
 
     /// The end of reserve.lua: whether the caller may remember "sold out" (rule 13).
-    pub fn may_remember(&mut self, shop: &Shop, admission: Admission) -> bool {
+    pub fn may_remember(&mut self, world: &World, admission: Admission) -> bool {
         let none_left = self.stock == 0 && self.returning == 0;
-        let may = shop.remembers && (none_left || shop.variant.sold_out_for_too_many && admission == Admission::TooFew);
-        self.promised |= may;
+        let may = world.caches_sold_out
+            && (none_left || world.variant.sold_out_for_too_many && admission == Admission::TooFew);
+        self.sold_out_granted |= may;
         may
     }
 
@@ -57,55 +58,55 @@ impl Memory {
         self.unconfirmed[order] = false;
     }
 
-    /// release.lua (rule 9): the epoch under which it was done; `None` when the sale is not served.
-    pub fn release(&mut self, shop: &Shop, order: Order, returns: bool) -> Option<Epoch> {
+    /// release.lua (rule 9). Returns the epoch under which it was done; `None` when the sale is not open.
+    pub fn release(&mut self, world: &World, order: Order, returns: bool) -> Option<Epoch> {
         if self.phase != Phase::Open {
             return None;
         }
         if self.tickets[order] == Ticket::Held {
-            self.tickets[order] = if shop.variant.release_without_tombstone { Ticket::None } else { Ticket::Ended };
+            self.tickets[order] = if world.variant.release_without_tombstone { Ticket::None } else { Ticket::Ended };
             self.unconfirmed[order] = false;
-            if returns && self.promised && !shop.variant.return_at_once {
-                self.returning += shop.units(order);
+            if returns && self.sold_out_granted && !world.variant.return_at_once {
+                self.returning += world.units(order);
             } else if returns {
-                self.stock += shop.units(order);
+                self.stock += world.units(order);
             }
         }
         Some(self.epoch)
     }
 
-    /// What release.lua and reserve.lua do once `returning_at_ms` has come.
-    pub fn let_return(&mut self) {
-        self.promised = false;
+    /// What release.lua and reserve.lua do once `returning_at_ms` has come: units kept aside are for sale again.
+    pub fn return_units(&mut self) {
+        self.sold_out_granted = false;
         self.stock += std::mem::take(&mut self.returning);
     }
 
-    /// A blind revert, which no script of ours does: the hold is taken back as if it had never been.
-    pub fn revert(&mut self, shop: &Shop, order: Order) {
+    /// A blind revert, which no script of ours does: takes the hold back as if it had never existed.
+    pub fn revert(&mut self, world: &World, order: Order) {
         if self.tickets[order] == Ticket::Held {
             self.tickets[order] = Ticket::None;
             self.unconfirmed[order] = false;
-            self.stock += shop.units(order);
+            self.stock += world.units(order);
         }
     }
 
-    /// begin_refill.lua with "close": stops selling at this epoch, forgets nothing.
+    /// begin_refill.lua with "close": stops selling at this epoch and keeps everything.
     pub fn close(&mut self, epoch: Epoch) {
         if self.phase != Phase::Missing && self.epoch == epoch {
             self.phase = Phase::Filling;
         }
     }
 
-    /// begin_refill.lua: `false` when this epoch or a newer one is here.
-    pub fn begin(&mut self, shop: &Shop, epoch: Epoch) -> bool {
-        let refused = self.phase != Phase::Missing && self.epoch >= epoch && !shop.variant.refill_without_epoch;
+    /// begin_refill.lua: `false` when the server has this epoch already, or a newer one.
+    pub fn begin(&mut self, world: &World, epoch: Epoch) -> bool {
+        let refused = self.phase != Phase::Missing && self.epoch >= epoch && !world.variant.refill_without_epoch;
         if !refused {
             *self = Self { epoch, phase: Phase::Filling, ..Self::default() };
         }
         !refused
     }
 
-    /// put_tickets.lua: `false` when another fill has taken over. The same ticket twice counts once.
+    /// put_tickets.lua: `false` when another refill has taken over. The same ticket twice counts once.
     pub fn put(&mut self, epoch: Epoch, from: &Snapshot) -> bool {
         let agreed = self.epoch == epoch && self.phase == Phase::Filling;
         for order in (0..ORDERS).filter(|_| agreed) {
@@ -117,11 +118,11 @@ impl Memory {
         agreed
     }
 
-    /// open_sale.lua: `false` when another fill has taken over.
+    /// open_sale.lua: `false` when another refill has taken over.
     pub fn open(&mut self, epoch: Epoch, from: &Snapshot) -> bool {
         let agreed = self.epoch == epoch && self.phase == Phase::Filling;
         if agreed {
-            (self.phase, self.stock) = (Phase::Open, from.left);
+            (self.phase, self.stock) = (Phase::Open, from.units_left);
         }
         agreed
     }

@@ -1,9 +1,9 @@
-//! What there is: one Redis server with its memory and its disk, PostgreSQL, the broker, two instances.
+//! The state of the model: one Redis server with its memory and its disk, PostgreSQL, the broker, two instances.
 
 pub const ORDERS: usize = 3;
 pub const INSTANCES: usize = 2;
 
-/// An order id: a buyer and his idempotency key (rule 1). Repeats of a request have the same one.
+/// An order id stands for a buyer and an idempotency key (rule 1). Repeats of a request have the same id.
 pub type Order = usize;
 /// 0 is none.
 pub type Epoch = u8;
@@ -14,49 +14,49 @@ pub type Run = u8;
 pub struct State {
     pub redis: Server,
     pub ledger: Ledger,
-    /// order_placed messages in the broker. A set: what comes twice is delivered, and not acknowledged.
+    /// order_placed messages in the broker. A message that comes twice is one that was delivered and not acknowledged.
     pub queue: [bool; ORDERS],
-    /// Inserts on their way whose sender has given up waiting, with the epoch they name.
-    pub late: [Epoch; ORDERS],
-    pub tills: [Till; INSTANCES],
-    pub guards: [Guard; INSTANCES],
-    /// What each instance remembers of "sold out" (rule 13).
-    pub memories: [Option<SoldOut>; INSTANCES],
+    /// Inserts whose sender waits no longer, by the epoch that they name.
+    pub late_inserts: [Epoch; ORDERS],
+    pub requests: [PurchaseStep; INSTANCES],
+    pub refills: [RefillStep; INSTANCES],
+    /// What each instance has cached of "sold out" (rule 13).
+    pub sold_out_caches: [Option<SoldOutCache>; INSTANCES],
     pub reconciler: Reconciler,
-    /// A release that Redis has answered, under this epoch, and that is not settled yet.
+    /// A release that Redis has answered under this epoch, and that is not settled yet.
     pub releaser: Option<(Order, Epoch)>,
-    /// Orders that were answered 202.
-    pub answered: [bool; ORDERS],
-    pub wrong: Wrong,
-    /// What may still happen: it keeps the space finite.
-    pub left: Left,
+    /// Orders whose buyer has a 202.
+    pub accepted: [bool; ORDERS],
+    pub violations: Violations,
+    /// How much may still happen. It keeps the number of states finite.
+    pub budget: Budget,
 }
 
-/// A Redis server. What is in memory and not on disk is lost when it crashes.
+/// A Redis server. A crash loses what is in memory and not on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
     pub run: Run,
     /// Whether reserve.lua is in the script cache: the fence (rule 10).
     pub loaded: bool,
-    pub now: Memory,
-    pub disk: Memory,
-    /// The run and the script cache of a replica that can be promoted; no part of the protocol's assumptions.
-    pub peer: (Run, bool),
+    pub now: SaleKeys,
+    pub disk: SaleKeys,
+    /// The run of a replica that can be promoted, and whether its script cache has reserve.lua. Only a broken variant uses it.
+    pub replica: (Run, bool),
 }
 
-/// The keys of the sale.
+/// What Redis knows of the sale.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Memory {
+pub struct SaleKeys {
     pub epoch: Epoch,
     pub phase: Phase,
     pub stock: u8,
-    /// Units kept aside until no instance can remember "sold out".
+    /// Units kept aside until no instance can have "sold out" cached.
     pub returning: u8,
-    /// sold_out_until_ms lies ahead.
-    pub promised: bool,
+    /// `sold_out_until_ms` lies ahead: some instance may have "sold out" cached.
+    pub sold_out_granted: bool,
     pub tickets: [Ticket; ORDERS],
     pub unconfirmed: [bool; ORDERS],
-    /// The list of holders, by order; their buyers are meant.
+    /// The list of holders, each named by an order of that buyer.
     pub holders: [bool; ORDERS],
 }
 
@@ -80,17 +80,17 @@ pub enum Ticket {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     pub epoch: Epoch,
-    /// The run that the epoch was filled on.
+    /// The run on which the epoch was filled.
     pub run: Run,
     pub stock: u8,
-    pub purchases: [Purchase; ORDERS],
+    pub purchase_rows: [PurchaseRow; ORDERS],
     pub orders: [Status; ORDERS],
     pub releases: [Release; ORDERS],
 }
 
 /// The purchase row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Purchase {
+pub enum PurchaseRow {
     #[default]
     None,
     Pending,
@@ -118,22 +118,22 @@ pub enum Release {
     Done,
 }
 
-/// Where an instance is with its purchase. It may die between any two.
+/// How far an instance is with its purchase. It may die between any two steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Till {
+pub enum PurchaseStep {
     #[default]
     Idle,
-    /// Redis has answered under this epoch; the row is not written.
+    /// Redis has answered under this epoch. The row is not written.
     Reserved(Order, Epoch),
-    /// The row is committed; the 202 has not left.
+    /// The row is committed. The 202 has not left.
     Committed(Order),
-    /// The 202 has left; the order waits to be confirmed.
-    Answered(Order),
+    /// The 202 has left. The order is not confirmed.
+    Accepted(Order),
 }
 
-/// Where an instance is with its refill. `Run`: the server its connection leads to, which is never replaced.
+/// How far an instance is with its refill. `Run` is the server run that its connection leads to, and never another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Guard {
+pub enum RefillStep {
     #[default]
     Idle,
     Closed(Run),
@@ -142,22 +142,22 @@ pub enum Guard {
     Begun(Run, Epoch, Snapshot),
     Put(Run, Epoch, Snapshot),
     Opened(Run, Epoch),
-    /// It has seen that the server is whole, and is about to load reserve.
-    Whole(Run),
+    /// The instance has seen that the server is complete, and is about to load reserve.lua.
+    Complete(Run),
 }
 
-/// One moment of the ledger, as a refill reads it.
+/// One moment of PostgreSQL, as a refill reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Snapshot {
-    pub left: u8,
+    pub units_left: u8,
     pub tickets: [Ticket; ORDERS],
 }
 
-/// What an instance knows when it remembers "sold out".
+/// What an instance caches with "sold out".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SoldOut {
+pub struct SoldOutCache {
     pub holders: [bool; ORDERS],
-    /// Whether nothing was left when it learnt so: not known to the program, only to the model.
+    /// Whether the stock was 0 at that moment. Only the model knows this, not the program.
     pub stock_was_0: bool,
 }
 
@@ -165,31 +165,31 @@ pub struct SoldOut {
 pub enum Reconciler {
     #[default]
     Idle,
-    /// Only where it reads in two steps.
-    SawEpoch(Epoch),
+    /// Only in the variant that reads in two calls.
+    ReadEpoch(Epoch),
     Listed(Order, Epoch),
     Inserted(Order),
 }
 
-/// Broken promises that are seen in a step and not in a state.
+/// Broken promises that show in a step and not in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Wrong {
+pub struct Violations {
     pub sold_twice: bool,
-    pub holder_told_sold_out: bool,
-    pub told_sold_out_with_stock: bool,
+    pub sold_out_to_holder: bool,
+    pub sold_out_with_stock: bool,
 }
 
-/// How often each misfortune or wish may still come.
+/// How often each request or fault may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Left {
-    /// Requests of each order's buyer.
-    pub asks: [u8; ORDERS],
+pub struct Budget {
+    /// Requests for each order.
+    pub requests: [u8; ORDERS],
     pub crashes: u8,
     pub fsyncs: u8,
     pub flushes: u8,
     pub deaths: u8,
-    pub unknowns: u8,
-    pub unacked: u8,
+    pub lost_commits: u8,
+    pub lost_acks: u8,
     pub purges: u8,
     pub cancels: u8,
 }

@@ -1,49 +1,49 @@
-//! What each action does.
+//! The effect of each action.
 
 use stateright::{Model, Property};
 
 use super::actions::Action;
 use super::redis::Admission;
 use super::state::{
-    Guard, INSTANCES, Ledger, Left, Memory, ORDERS, Order, Phase, Purchase, Reconciler, Release, Server, SoldOut,
-    State, Till, Wrong,
+    Budget, INSTANCES, Ledger, ORDERS, Order, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release,
+    SaleKeys, Server, SoldOutCache, State, Violations,
 };
-use super::variants::Shop;
+use super::variants::World;
 
-impl Model for Shop {
+impl Model for World {
     type State = State;
     type Action = Action;
 
-    /// Epoch 1 was filled on run 1, which sells.
+    /// At the start, epoch 1 is open on run 1.
     fn init_states(&self) -> Vec<State> {
-        let now = Memory { epoch: 1, phase: Phase::Open, stock: self.total, ..Memory::default() };
-        let disk = if self.left.crashes > 0 { now.clone() } else { Memory::default() };
+        let now = SaleKeys { epoch: 1, phase: Phase::Open, stock: self.total, ..SaleKeys::default() };
+        let disk = if self.budget.crashes > 0 { now.clone() } else { SaleKeys::default() };
         vec![State {
-            redis: Server { run: 1, loaded: true, now, disk, peer: (2, false) },
+            redis: Server { run: 1, loaded: true, now, disk, replica: (2, false) },
             ledger: Ledger {
                 epoch: 1,
                 run: 1,
                 stock: self.total,
-                purchases: Default::default(),
+                purchase_rows: Default::default(),
                 orders: Default::default(),
                 releases: Default::default(),
             },
             queue: [false; ORDERS],
-            late: [0; ORDERS],
-            tills: [Till::Idle; INSTANCES],
-            guards: [Guard::Idle; INSTANCES],
-            memories: [None; INSTANCES],
+            late_inserts: [0; ORDERS],
+            requests: [PurchaseStep::Idle; INSTANCES],
+            refills: [RefillStep::Idle; INSTANCES],
+            sold_out_caches: [None; INSTANCES],
             reconciler: Reconciler::Idle,
             releaser: None,
-            answered: [false; ORDERS],
-            wrong: Wrong::default(),
-            left: Left { ..self.left },
+            accepted: [false; ORDERS],
+            violations: Violations::default(),
+            budget: Budget { ..self.budget },
         }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        self.own_actions(state, actions);
-        self.outer_actions(state, actions);
+        self.system_actions(state, actions);
+        self.outside_actions(state, actions);
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
@@ -57,45 +57,47 @@ impl Model for Shop {
     }
 }
 
-impl Shop {
+impl World {
     fn apply(&self, s: &mut State, action: Action) {
         match action {
             Action::Reserve(i, order) => self.reserve(s, i, order),
-            Action::TellSoldOut(i, order) => {
-                let memory = s.memories[i];
-                s.wrong.holder_told_sold_out |= s.ledger.purchases[order] != Purchase::None;
-                s.wrong.told_sold_out_with_stock |= memory.is_some_and(|memory| !memory.stock_was_0);
+            Action::AnswerSoldOut(i, order) => {
+                let cache = s.sold_out_caches[i];
+                s.violations.sold_out_to_holder |= s.ledger.purchase_rows[order] != PurchaseRow::None;
+                s.violations.sold_out_with_stock |= cache.is_some_and(|cache| !cache.stock_was_0);
             }
-            Action::Commit(_) | Action::LoseCommit(_) | Action::Answer(_) | Action::Confirm(_) => self.go_on(s, action),
-            Action::CommitLate(order) => {
-                s.ledger.insert(order, s.late[order]);
-                s.late[order] = 0;
+            Action::Commit(_) | Action::LoseCommit(_) | Action::Answer(_) | Action::Confirm(_) => {
+                self.finish_purchase(s, action)
             }
-            Action::DropLate(order) => s.late[order] = 0,
+            Action::CommitLateInsert(order) => {
+                s.ledger.insert(order, s.late_inserts[order]);
+                s.late_inserts[order] = 0;
+            }
+            Action::DropLateInsert(order) => s.late_inserts[order] = 0,
 
             Action::Relay(order) => {
                 s.queue[order] = true;
-                s.ledger.purchases[order] = Purchase::Sent;
+                s.ledger.purchase_rows[order] = PurchaseRow::Sent;
             }
             Action::RelayAndDie(order) => {
-                s.left.deaths -= 1;
+                s.budget.deaths -= 1;
                 s.queue[order] = true;
             }
-            Action::Resend(order) => s.ledger.purchases[order] = Purchase::Pending,
+            Action::Resend(order) => s.ledger.purchase_rows[order] = PurchaseRow::Pending,
             Action::Fulfil(order) => {
                 s.queue[order] = false;
                 s.ledger.fulfil(self, order);
             }
             Action::FulfilUnacked(order) => {
-                s.left.unacked -= 1;
+                s.budget.lost_acks -= 1;
                 s.ledger.fulfil(self, order);
             }
             Action::PurgeQueue => {
-                s.left.purges -= 1;
+                s.budget.purges -= 1;
                 s.queue = [false; ORDERS];
             }
             Action::Cancel(order) => {
-                s.left.cancels -= 1;
+                s.budget.cancels -= 1;
                 s.ledger.cancel(self, order);
             }
             Action::Release(order) => {
@@ -109,9 +111,9 @@ impl Shop {
                 }
             }
 
-            Action::ReconcileSee => s.reconciler = Reconciler::SawEpoch(s.redis.now.epoch),
+            Action::ReconcileReadEpoch => s.reconciler = Reconciler::ReadEpoch(s.redis.now.epoch),
             Action::ReconcileList(order) => {
-                let Reconciler::SawEpoch(epoch) = s.reconciler else {
+                let Reconciler::ReadEpoch(epoch) = s.reconciler else {
                     s.reconciler = Reconciler::Listed(order, s.redis.now.epoch);
                     return;
                 };
@@ -137,81 +139,81 @@ impl Shop {
             | Action::Put(i)
             | Action::Open(i)
             | Action::Record(i)
-            | Action::FindWhole(i)
-            | Action::Load(i)
-            | Action::Hangup(i) => s.guards[i] = self.refill(s, i),
+            | Action::FindComplete(i)
+            | Action::LoadReserve(i)
+            | Action::LoseConnection(i) => s.refills[i] = self.refill(s, i),
 
-            Action::Forget(i) => s.memories[i] = None,
-            Action::LetReturn => s.redis.now.let_return(),
+            Action::ForgetSoldOut(i) => s.sold_out_caches[i] = None,
+            Action::ReturnUnits => s.redis.now.return_units(),
 
-            Action::Die(i) => {
-                s.left.deaths -= 1;
-                (s.tills[i], s.guards[i], s.memories[i]) = (Till::Idle, Guard::Idle, None);
+            Action::KillInstance(i) => {
+                s.budget.deaths -= 1;
+                (s.requests[i], s.refills[i], s.sold_out_caches[i]) = (PurchaseStep::Idle, RefillStep::Idle, None);
             }
-            Action::DieWorkers => {
-                s.left.deaths -= 1;
+            Action::KillWorkers => {
+                s.budget.deaths -= 1;
                 (s.reconciler, s.releaser) = (Reconciler::Idle, None);
             }
             Action::Fsync => {
-                s.left.fsyncs -= 1;
+                s.budget.fsyncs -= 1;
                 s.redis.disk = s.redis.now.clone();
             }
             Action::Crash => self.crash(s),
             Action::Flush => {
-                s.left.flushes -= 1;
-                s.redis.now = Memory::default();
+                s.budget.flushes -= 1;
+                s.redis.now = SaleKeys::default();
             }
         }
     }
 
     fn reserve(&self, s: &mut State, i: usize, order: Order) {
-        s.left.asks[order] -= 1;
+        s.budget.requests[order] -= 1;
         let now = &mut s.redis.now;
         let admission = now.reserve(self, order);
         let stock_was_0 = now.stock == 0;
         let may_remember = now.may_remember(self, admission);
-        s.memories[i] = may_remember.then_some(SoldOut { holders: now.holders, stock_was_0 });
-        let stands = s.ledger.purchases[order] != Purchase::None;
+        s.sold_out_caches[i] = may_remember.then_some(SoldOutCache { holders: now.holders, stock_was_0 });
+        let stands = s.ledger.purchase_rows[order] != PurchaseRow::None;
         match admission {
             Admission::Reserved => {
-                s.wrong.sold_twice |= s.ledger.has_ended(order);
-                s.tills[i] = Till::Reserved(order, now.epoch);
-                s.answered[order] |= self.variant.answer_before_commit;
+                s.violations.sold_twice |= s.ledger.has_ended(order);
+                s.requests[i] = PurchaseStep::Reserved(order, now.epoch);
+                s.accepted[order] |= self.variant.answer_before_commit;
             }
-            Admission::Repeat { confirmed: false } => s.tills[i] = Till::Reserved(order, now.epoch),
-            // The ledger says how it stands; were it not there, the answer would be 503.
-            Admission::Repeat { confirmed: true } => s.answered[order] |= stands,
-            Admission::SoldOut | Admission::TooFew => s.wrong.holder_told_sold_out |= stands,
+            Admission::Repeat { confirmed: false } => s.requests[i] = PurchaseStep::Reserved(order, now.epoch),
+            // The ledger has the status. If it had no row, the answer would be 503.
+            Admission::Repeat { confirmed: true } => s.accepted[order] |= stands,
+            Admission::SoldOutCache | Admission::TooFew => s.violations.sold_out_to_holder |= stands,
             Admission::RepeatEnded | Admission::AtLimit => {}
         }
     }
 
-    /// A purchase after its reservation.
-    fn go_on(&self, s: &mut State, action: Action) {
+    /// The steps of a purchase after its reservation.
+    fn finish_purchase(&self, s: &mut State, action: Action) {
         match action {
             Action::Commit(i) => {
-                let Till::Reserved(order, epoch) = s.tills[i] else { return };
+                let PurchaseStep::Reserved(order, epoch) = s.requests[i] else { return };
                 let durable = s.ledger.insert(order, epoch);
-                s.tills[i] = if durable { Till::Committed(order) } else { Till::Idle };
+                s.requests[i] = if durable { PurchaseStep::Committed(order) } else { PurchaseStep::Idle };
             }
             Action::LoseCommit(i) => {
-                let Till::Reserved(order, epoch) = s.tills[i] else { return };
-                s.left.unknowns -= 1;
-                s.late[order] = epoch;
-                s.tills[i] = Till::Idle;
+                let PurchaseStep::Reserved(order, epoch) = s.requests[i] else { return };
+                s.budget.lost_commits -= 1;
+                s.late_inserts[order] = epoch;
+                s.requests[i] = PurchaseStep::Idle;
                 if self.variant.blind_revert {
                     s.redis.now.revert(self, order);
                 }
             }
             Action::Answer(i) => {
-                let Till::Committed(order) = s.tills[i] else { return };
-                s.answered[order] = true;
-                s.tills[i] = Till::Answered(order);
+                let PurchaseStep::Committed(order) = s.requests[i] else { return };
+                s.accepted[order] = true;
+                s.requests[i] = PurchaseStep::Accepted(order);
             }
             Action::Confirm(i) => {
-                let Till::Answered(order) = s.tills[i] else { return };
+                let PurchaseStep::Accepted(order) = s.requests[i] else { return };
                 s.redis.now.confirm(order);
-                s.tills[i] = Till::Idle;
+                s.requests[i] = PurchaseStep::Idle;
             }
             _ => {}
         }

@@ -1,60 +1,60 @@
-//! The sale that is modelled, what may happen to it, and the ways in which the protocol can be broken on purpose.
+//! The modelled sale, the bounds of what may happen to it, and the ways in which the protocol is broken on purpose.
 
-use super::state::{Left, ORDERS};
+use super::state::{Budget, ORDERS};
 
 /// The model: a sale, its bounds, and a variant of the protocol.
 #[derive(Clone, Debug)]
-pub struct Shop {
+pub struct World {
     pub total: u8,
     pub per_user: u8,
     /// Buyer and units of each order.
     pub orders: [(u8, u8); ORDERS],
-    pub left: Left,
-    /// Tills that sell, and guards that refill.
-    pub tills: usize,
-    pub guards: usize,
-    /// Refills go no further than this epoch.
-    pub last_epoch: u8,
-    /// Whether "sold out" is remembered at all.
-    pub remembers: bool,
+    pub budget: Budget,
+    /// How many instances sell, and how many refill.
+    pub selling: usize,
+    pub refilling: usize,
+    /// No refill raises the epoch above this one.
+    pub max_epoch: u8,
+    /// Whether instances cache "sold out" at all.
+    pub caches_sold_out: bool,
     pub variant: Variant,
-    /// `sometimes` properties that this configuration must show.
+    /// Properties of which this configuration must show an example.
     pub shows: &'static [&'static str],
 }
 
-/// Each is the protocol with one rule broken.
+/// Each field breaks one rule of the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     /// Rule 3: the 202 leaves before the row is committed.
     pub answer_before_commit: bool,
-    /// Rule 4: an insert whose outcome is unknown gives the hold back.
+    /// Rule 4: an insert of unknown outcome gives the hold back.
     pub blind_revert: bool,
-    /// Rule 6: what was sent is not sent again.
+    /// Rule 6: a row that was sent is never sent again.
     pub no_resend: bool,
-    /// Rule 9: an ended order's ticket is deleted.
+    /// Rule 9: the ticket of an ended order is deleted.
     pub release_without_tombstone: bool,
-    /// Rule 9: a release is done whatever epoch Redis answered under.
+    /// Rule 9: a release row is done whatever epoch Redis answered under.
     pub release_done_under_any_epoch: bool,
-    /// Rule 10: whoever finds the script missing loads it.
+    /// Rule 10: an instance that finds the script missing loads it.
     pub load_on_demand: bool,
-    /// Rule 10: a replica that is promoted may have served before: its script cache is full and its run_id known.
+    /// Rule 10: a promoted replica may have been a master before, with the script in its cache and a known run id.
     pub promoted_with_cache: bool,
-    /// Rule 11: the refill leaves the epoch as it is.
+    /// Rule 11: the refill does not raise the epoch.
     pub refill_without_epoch: bool,
-    /// Rule 12: nobody finishes what a dead instance has left.
+    /// Rule 12: holds of a dead instance stay unfinished.
     pub no_reconciler: bool,
     /// Rule 12: the reconciler reads the epoch in one call and the holds in another.
     pub reconcile_in_two_reads: bool,
-    /// Rule 13: remembered although units were left, fewer than the buyer wanted.
+    /// Rule 13: an instance caches "sold out" although some units were left, fewer than the buyer asked for.
     pub sold_out_for_too_many: bool,
     /// Rule 13: returned units are for sale at once.
     pub return_at_once: bool,
-    /// Rule 13: a refill opens the sale while an instance may still remember the old epoch's "sold out".
+    /// Rule 13: a refill opens the sale while an instance may still have the old epoch's "sold out" cached.
     pub open_before_memories_lapse: bool,
 }
 
 impl Variant {
-    /// The protocol as it is.
+    /// The protocol, unbroken.
     pub const NONE: Self = Self {
         answer_before_commit: false,
         blind_revert: false,
@@ -72,27 +72,27 @@ impl Variant {
     };
 }
 
-impl Shop {
-    /// Two units and three buyers, the third of whom wants both; nothing happens to them.
-    pub const CALM: Self = Self {
+impl World {
+    /// Two units and three buyers, the third of whom asks for both. There are no faults.
+    pub const NO_FAULTS: Self = Self {
         total: 2,
         per_user: 2,
         orders: [(0, 1), (1, 1), (2, 2)],
-        left: Left {
-            asks: [1, 1, 1],
+        budget: Budget {
+            requests: [1, 1, 1],
             crashes: 0,
             fsyncs: 0,
             flushes: 0,
             deaths: 0,
-            unknowns: 0,
-            unacked: 0,
+            lost_commits: 0,
+            lost_acks: 0,
             purges: 0,
             cancels: 0,
         },
-        tills: 2,
-        guards: 1,
-        last_epoch: 2,
-        remembers: false,
+        selling: 2,
+        refilling: 1,
+        max_epoch: 2,
+        caches_sold_out: false,
         variant: Variant::NONE,
         shows: &[],
     };
@@ -105,7 +105,7 @@ impl Shop {
         self.orders[order].0
     }
 
-    /// The sum of the units of those orders that satisfy `which`.
+    /// The units of all orders that satisfy `which`.
     pub fn units_of(&self, which: impl Fn(usize) -> bool) -> u8 {
         (0..ORDERS).filter(|order| which(*order)).map(|order| self.units(order)).sum()
     }

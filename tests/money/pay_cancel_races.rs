@@ -1,4 +1,4 @@
-//! F11: who pays and cancels at the same moment has done one of the two.
+//! Rule 16, F11: a buyer who pays and cancels at the same moment has done one of the two.
 
 use std::time::Duration;
 

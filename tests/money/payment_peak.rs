@@ -1,4 +1,4 @@
-//! B13: a peak of payments is delayed, not refused, and the bank never sees more than it takes.
+//! A peak of payments is delayed and none is refused, and the bank never sees more than its rate (I4).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Exactly so many per second at the receiver, whatever happens to the workers (B4, I5, F19).
+//! An outflow sends exactly its rate per second, whatever happens to the workers (I5, F19).
 
 use std::time::{Duration, Instant};
 

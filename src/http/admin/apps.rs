@@ -1,4 +1,4 @@
-//! Applications, and who may see and change their policies.
+//! Applications, and the accounts that may see or change their policies.
 
 use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
@@ -20,7 +20,7 @@ struct App {
     name: Name,
     created_by: String,
     created_at_ms: i64,
-    /// Everybody's for an admin, for others their own.
+    /// All grants for an admin; for others only their own.
     grants: Vec<Granted>,
 }
 
@@ -30,7 +30,7 @@ struct Apps {
     apps: Vec<App>,
 }
 
-/// An application that there is to be.
+/// An application to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewApp {
@@ -42,11 +42,11 @@ struct NewApp {
 #[derive(Serialize, ToSchema)]
 struct Created {
     name: Name,
-    /// What it asks for permits with. Told this once.
+    /// The token that the application asks for permits with. It is shown only here.
     token: String,
 }
 
-/// What an account is to be allowed.
+/// What an account is allowed to do with an application's policies.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Grant {
@@ -54,13 +54,13 @@ struct Grant {
     app: String,
     #[schema(pattern = "^[A-Za-z0-9_.@-]{1,64}$")]
     account: String,
-    /// `viewer` sees its policies, `owner` changes and deletes them too; null takes it back.
+    /// `viewer` sees the policies, `owner` also changes and deletes them; null revokes the grant.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required)]
     role: Option<Role>,
 }
 
-/// That it is so now.
+/// The grant as it is now.
 #[derive(Serialize, ToSchema)]
 struct GrantSet {
     app: Name,
@@ -98,7 +98,7 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     Ok(HttpResponse::Ok().json(Apps { apps: apps.collect() }))
 }
 
-/// Make an application
+/// Create an application
 ///
 /// For admins.
 #[utoipa::path(
@@ -110,7 +110,7 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     request_body = NewApp,
     responses(
         (
-            status = 201, description = "Made", body = Created,
+            status = 201, description = "Created", body = Created,
             headers(("Cache-Control" = String, description = "`no-store`")),
         ),
         NotCreated,

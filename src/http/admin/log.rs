@@ -1,4 +1,4 @@
-//! What was done, and what is wrong.
+//! The audit log and the alarms.
 
 use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
@@ -14,7 +14,8 @@ use crate::http::problem::Problem;
 
 /// A line of the audit log.
 #[derive(Serialize, ToSchema)]
-struct Line {
+#[schema(as = Line)]
+struct LogLine {
     id: i64,
     at_ms: i64,
     /// An account, `command line`, or a part of the service.
@@ -27,10 +28,10 @@ struct Line {
 /// The audit log's newest lines.
 #[derive(Serialize, ToSchema)]
 struct AuditLog {
-    lines: Vec<Line>,
+    lines: Vec<LogLine>,
 }
 
-/// Something that is wrong, or was.
+/// An alarm, open or cleared.
 #[derive(Serialize, ToSchema)]
 struct Alarm {
     id: i64,
@@ -38,7 +39,7 @@ struct Alarm {
     subject: String,
     details: Value,
     raised_at_ms: i64,
-    /// Null while it is open.
+    /// Null while the alarm is open.
     cleared_at_ms: Option<i64>,
 }
 
@@ -50,15 +51,15 @@ struct Alarms {
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Newest {
-    /// So many at most; 100 where it is missing.
+pub struct LimitQuery {
+    /// The most entries to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
     limit: Option<String>,
 }
 
 problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
 
-/// What was done, by whom, the newest first
+/// The audit log: changes and refused attempts, the newest first
 ///
 /// For admins.
 #[utoipa::path(
@@ -67,14 +68,14 @@ problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable
     operation_id = "audit_log",
     tag = "admin",
     security(("session" = [])),
-    params(Newest),
+    params(LimitQuery),
     responses((status = 200, description = "The newest lines", body = AuditLog), NotShown),
 )]
 pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
     let lines = as_caller(&request, &app_state, async |caller| {
         app_state.console.audit_log(&caller.account, limit(&request)?).await
     });
-    let lines = lines.await?.into_iter().map(|line| Line {
+    let lines = lines.await?.into_iter().map(|line| LogLine {
         id: line.id,
         at_ms: line.at.timestamp_millis(),
         actor: line.actor,
@@ -85,16 +86,16 @@ pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<Ht
     Ok(HttpResponse::Ok().json(AuditLog { lines: lines.collect() }))
 }
 
-/// What is wrong at the moment, and what was
+/// The alarms, open ones first
 ///
-/// For admins. Those that are open come first.
+/// For admins.
 #[utoipa::path(
     get,
     path = "/api/v1/admin/alarms",
     operation_id = "alarms",
     tag = "admin",
     security(("session" = [])),
-    params(Newest),
+    params(LimitQuery),
     responses((status = 200, description = "The newest alarms", body = Alarms), NotShown),
 )]
 pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
@@ -114,7 +115,7 @@ pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<H
 
 fn limit(request: &HttpRequest) -> Result<i64, Invalid> {
     let wrong = Invalid::new("limit", "must be 1 to 1000");
-    let query = Query::<Newest>::from_query(request.query_string()).map_err(|_| wrong.clone())?;
+    let query = Query::<LimitQuery>::from_query(request.query_string()).map_err(|_| wrong.clone())?;
     match query.into_inner().limit.as_deref().unwrap_or("100").parse() {
         Ok(limit @ 1..=1000) => Ok(limit),
         _ => Err(wrong),

@@ -1,5 +1,5 @@
-//! The admin API: for people, by a session cookie, and a token against forgery (CSRF) with everything that changes
-//! something.
+//! The admin API, for people who are signed in: a cookie names the session, and every request that changes something
+//! carries a token against forgery (CSRF).
 
 pub mod apps;
 pub mod log;
@@ -7,6 +7,7 @@ pub mod policies;
 pub mod session;
 
 use actix_web::HttpRequest;
+use actix_web::cookie::Cookie;
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN};
 
@@ -20,51 +21,53 @@ use crate::domain::policy::Name;
 /// The session's cookie.
 pub const COOKIE_NAME: &str = "seckill_session";
 const CSRF_HEADER: &str = "x-csrf-token";
-/// As much of an address as the audit log takes.
-const ADDRESS_MAX_CHARS: usize = 200;
+/// The audit log holds this much of a path.
+const PATH_MAX_CHARS: usize = 200;
 
-/// Who asks.
+/// An account that is signed in, and its session.
 struct Caller {
     account: Account,
     token: SessionToken,
     expires_at_ms: i64,
 }
 
-/// Does something for whoever is signed in. What is refused to an account is written down before it is answered.
+/// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
 async fn as_caller<T>(
     request: &HttpRequest,
     app_state: &AppState,
     act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
 ) -> Result<T, Problem> {
-    let token = cookie(request).ok_or(AdminError::SignedOut)?;
+    let token = session_token(request).ok_or(AdminError::SignedOut)?;
     let (account, expires_at_ms) = app_state.console.account(&token).await?;
     let caller = Caller { account, token, expires_at_ms };
-    let outcome = match meant(request, &caller.token) {
+    let outcome = match check_not_forged(request, &caller.token) {
         Ok(()) => act(&caller).await,
         Err(forged) => Err(forged),
     };
     if let Err(error) = &outcome
         && let Some(why) = error.refusal()
     {
-        let address = request.path().chars().take(ADDRESS_MAX_CHARS);
-        let what = format!("{} {}", request.method(), address.collect::<String>());
-        app_state.console.refused(&caller.account, &what, why).await?;
+        let path: String = request.path().chars().take(PATH_MAX_CHARS).collect();
+        let attempt = format!("{} {path}", request.method());
+        app_state.console.record_refusal(&caller.account, &attempt, why).await?;
     }
     Ok(outcome?)
 }
 
-fn cookie(request: &HttpRequest) -> Option<SessionToken> {
-    let pairs = request.headers().get_all(COOKIE).filter_map(|value| value.to_str().ok());
-    let mut pairs = pairs.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, token)| SessionToken::received(token))
+/// The session cookie. Each cookie is parsed by itself: `HttpRequest::cookie` finds none if one of another application on
+/// this host is malformed.
+fn session_token(request: &HttpRequest) -> Option<SessionToken> {
+    let headers = request.headers().get_all(COOKIE).filter_map(|value| value.to_str().ok());
+    let mut cookies = headers.flat_map(|value| value.split(';')).filter_map(|pair| Cookie::parse(pair).ok());
+    cookies.find(|cookie| cookie.name() == COOKIE_NAME).map(|cookie| SessionToken::received(cookie.value()))
 }
 
-/// Whether this is what the person at the browser meant, and not another site's doing in their name.
-fn meant(request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
+/// Refuses a request that changes something unless a page of ours sent it.
+fn check_not_forged(request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
     if request.method() == Method::GET {
         return Ok(());
     }
-    from_here(request)?;
+    check_same_site(request)?;
     let given = request.headers().get(CSRF_HEADER).and_then(|value| value.to_str().ok());
     match given {
         Some(given) if token.is_csrf(given) => Ok(()),
@@ -73,20 +76,21 @@ fn meant(request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> 
     }
 }
 
-/// What another site cannot send without being asked about first: JSON, and an Origin that is our own.
-fn from_here(request: &HttpRequest) -> Result<(), AdminError> {
+/// Refuses what another site's page could send without the browser's permission: other types than JSON, and a foreign
+/// Origin.
+fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
     let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
-    // Nothing is taken from the body of a DELETE, so that it needs no type.
-    let kind = header(CONTENT_TYPE.as_str()).map(|kind| kind.split(';').next().unwrap_or_default().trim());
-    let is_json = kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
-    let needs_none = request.method() == Method::DELETE && kind.is_none();
+    // The body of a DELETE is not used, so it needs no type.
+    let content_type = header(CONTENT_TYPE.as_str()).map(|value| value.split(';').next().unwrap_or_default().trim());
+    let is_json = content_type.is_some_and(|value| value.eq_ignore_ascii_case("application/json"));
+    let needs_none = request.method() == Method::DELETE && content_type.is_none();
     if !is_json && !needs_none {
         return Err(AdminError::Forged("Content-Type must be application/json"));
     }
     let Some(origin) = header(ORIGIN.as_str()) else { return Ok(()) };
     let host = header(HOST.as_str()).unwrap_or_default();
-    let ours = ["http://", "https://"].iter().filter_map(|scheme| origin.strip_prefix(scheme));
-    if ours.into_iter().any(|origin| !host.is_empty() && origin.eq_ignore_ascii_case(host)) {
+    let origins = ["http://", "https://"].iter().filter_map(|scheme| origin.strip_prefix(scheme));
+    if origins.into_iter().any(|origin| !host.is_empty() && origin.eq_ignore_ascii_case(host)) {
         Ok(())
     } else {
         Err(AdminError::Forged("Origin is another site's"))

@@ -1,4 +1,4 @@
-//! Policies: seen and changed by whom they were granted to.
+//! Policies, for the accounts that they are granted to.
 
 use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
@@ -21,15 +21,15 @@ use crate::http::problem::Problem;
 /// A policy as the account sees it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Policy)]
-struct View {
+struct PolicyView {
     name: Name,
-    /// Those of its applications that the account sees.
+    /// The policy's applications that the account sees.
     apps: Vec<Name>,
-    /// Whether there are others that it does not see.
+    /// Whether the policy has more applications than those.
     shared: bool,
-    /// Whether the account may change it.
+    /// Whether the account may change the policy.
     may_change: bool,
-    /// Thresholds that do not fit each other.
+    /// Thresholds that contradict other policies'.
     warnings: Vec<String>,
     key: String,
     spread: bool,
@@ -42,7 +42,7 @@ struct View {
     floor: Option<i64>,
     ceiling: Option<i64>,
     target_ms: Option<i64>,
-    /// Where the limit, or a bucket's rate, stands at the moment; nowhere without a limit.
+    /// The current limit, or a bucket's current rate; null without a limit.
     threshold: Option<i64>,
     /// `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
     excess: String,
@@ -54,9 +54,9 @@ struct View {
     updated_at_ms: i64,
 }
 
-impl From<VisiblePolicy> for View {
-    fn from(seen: VisiblePolicy) -> Self {
-        let VisiblePolicy { policy, apps, may_change, warnings } = seen;
+impl From<VisiblePolicy> for PolicyView {
+    fn from(visible: VisiblePolicy) -> Self {
+        let VisiblePolicy { policy, apps, may_change, warnings } = visible;
         let terms = policy.terms;
         let Parameters { limit, capacity, rate, window_ms, lease_ms } = terms.algorithm.parameters();
         Self {
@@ -91,13 +91,13 @@ impl From<VisiblePolicy> for View {
 /// The policies of the applications that the account sees.
 #[derive(Serialize, ToSchema)]
 struct Policies {
-    policies: Vec<View>,
+    policies: Vec<PolicyView>,
 }
 
-/// That it was done.
+/// The change is done.
 #[derive(Serialize, ToSchema)]
 struct Changed {
-    /// Every instance goes by it already; if not, each will within a second of being well again.
+    /// Whether every instance already uses the change. The others will within a second of recovering.
     everywhere: bool,
 }
 
@@ -136,18 +136,18 @@ problems! {
 pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
     let policies = as_caller(&request, &app_state, async |caller| {
         let query = Query::<ListQuery>::from_query(request.query_string());
-        let query = query.map_err(|_| Invalid::new("app", "is not readable"))?;
-        let wanted = query.into_inner().app.map(|text| app(&text)).transpose()?;
-        app_state.console.policies(&caller.account, wanted.as_ref()).await
+        let query = query.map_err(|_| Invalid::new("app", "must be given once"))?;
+        let app = query.into_inner().app.map(|text| app(&text)).transpose()?;
+        app_state.console.policies(&caller.account, app.as_ref()).await
     });
-    let policies = policies.await?.into_iter().map(View::from).collect();
+    let policies = policies.await?.into_iter().map(PolicyView::from).collect();
     Ok(HttpResponse::Ok().json(Policies { policies }))
 }
 
-/// Make a policy, or change it
+/// Create or change a policy
 ///
-/// The one that these applications have under this name; counters go on. All of its applications must be the account's to
-/// change, those that it has now and those that it is to have.
+/// Changes the policy that these applications have under this name; counters continue. The account must be allowed to
+/// change the policies of all of its applications, those before the change and those after it.
 #[utoipa::path(
     put,
     path = "/api/v1/admin/policies/{name}",
@@ -167,9 +167,9 @@ pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Bo
     Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
 }
 
-/// Remove a policy
+/// Delete a policy
 ///
-/// Whoever asks for it is told that nothing is configured.
+/// Callers that ask for its permits are then told that nothing is configured.
 #[utoipa::path(
     delete,
     path = "/api/v1/admin/policies/{name}",

@@ -1,19 +1,21 @@
 //! Signing in and out.
 
-use actix_web::http::header::{CACHE_CONTROL, SET_COOKIE};
+use actix_web::cookie::time::Duration;
+use actix_web::cookie::{Cookie, SameSite};
+use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{COOKIE_NAME, as_caller, from_here};
+use super::{COOKIE_NAME, as_caller, check_same_site};
 use crate::domain::account::{AccountName, AccountRole};
 use crate::http::AppState;
 use crate::http::codes::problems;
-use crate::http::extract::{Body, caller_address};
+use crate::http::extract::{Body, client_address};
 use crate::http::problem::Problem;
 
-/// Who wants to sign in.
+/// A name and a password.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Credentials {
@@ -28,13 +30,13 @@ struct Credentials {
 struct Session {
     name: AccountName,
     role: AccountRole,
-    /// To be sent as `X-CSRF-Token` with everything that is not a GET.
+    /// Send this as `X-CSRF-Token` with every request but GET.
     csrf_token: String,
-    /// At the latest; earlier where nothing is asked for a while.
+    /// The latest end of the session. It ends earlier without requests.
     expires_at_ms: i64,
 }
 
-/// That somebody is signed out.
+/// The session is closed.
 #[derive(Serialize, ToSchema)]
 struct SignedOut {
     signed_out: bool,
@@ -69,23 +71,22 @@ pub async fn create(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    // There is no session yet that could be misused; but nobody is to be signed in as somebody else by another site.
-    from_here(&request)?;
+    // There is no session yet to misuse, but another site must not sign its visitors in to an account of its own.
+    check_same_site(&request)?;
     let Credentials { name, password } = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    let address = caller_address(&request, &app_state.trusted_proxies);
+    let address = client_address(&request, &app_state.trusted_proxies);
     let signed_in = app_state.console.sign_in(&name, password, &address).await?;
-    let cookie = cookie(&app_state, signed_in.token.as_str(), "");
-    Ok(HttpResponse::Ok().insert_header((SET_COOKIE, cookie)).insert_header((CACHE_CONTROL, "no-store")).json(
-        Session {
-            name: AccountName::parse(&name, "name")?,
-            role: signed_in.role,
-            csrf_token: signed_in.token.csrf(),
-            expires_at_ms: signed_in.expires_at_ms,
-        },
-    ))
+    let cookie = session_cookie(&app_state, signed_in.token.as_str());
+    let session = Session {
+        name: AccountName::parse(&name, "name")?,
+        role: signed_in.role,
+        csrf_token: signed_in.token.csrf(),
+        expires_at_ms: signed_in.expires_at_ms,
+    };
+    Ok(HttpResponse::Ok().cookie(cookie).insert_header((CACHE_CONTROL, "no-store")).json(session))
 }
 
-/// Who is signed in
+/// Show the session
 #[utoipa::path(
     get,
     path = "/api/v1/admin/session",
@@ -122,19 +123,21 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     responses(
         (
             status = 200, description = "Signed out", body = SignedOut,
-            headers(("Set-Cookie" = String, description = "Takes the session's back")),
+            headers(("Set-Cookie" = String, description = "Removes the session's cookie")),
         ),
         NotSignedOut,
     ),
 )]
 pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
     as_caller(&request, &app_state, async |caller| app_state.console.sign_out(&caller.token).await).await?;
-    let cookie = cookie(&app_state, "", "; Max-Age=0");
-    Ok(HttpResponse::Ok().insert_header((SET_COOKIE, cookie)).json(SignedOut { signed_out: true }))
+    let mut cookie = session_cookie(&app_state, "");
+    cookie.set_max_age(Duration::ZERO);
+    Ok(HttpResponse::Ok().cookie(cookie).json(SignedOut { signed_out: true }))
 }
 
-/// For this host alone, never for scripts, never sent by another site, and over TLS except in development.
-fn cookie(app_state: &AppState, token: &str, more: &str) -> String {
-    let secure = if app_state.dev { "" } else { "; Secure" };
-    format!("{COOKIE_NAME}={token}; Path=/; HttpOnly; SameSite=Strict{secure}{more}")
+/// The cookie goes to this host only, is hidden from scripts, is not sent with requests from other sites, and needs TLS
+/// outside development mode.
+fn session_cookie<'a>(app_state: &AppState, token: &'a str) -> Cookie<'a> {
+    let cookie = Cookie::build(COOKIE_NAME, token).path("/").http_only(true).same_site(SameSite::Strict);
+    cookie.secure(!app_state.dev).finish()
 }

@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# ./dev bench: measures performance. Only its table goes to stdout.
+
+OTHER_LIMITER=.dev/tools/bin/throttlecrab-server # a public limiter server to compare with
+install_other_limiter() {
+  ensure protoc                                  # needed by its build, because it also speaks gRPC
+  step "installing throttlecrab-server into .dev/tools, which takes minutes, once" "See .dev/log/throttlecrab.log" \
+    logged .dev/log/throttlecrab.log env -u CARGO_TARGET_DIR \
+    cargo install --locked throttlecrab-server@0.4.40 --root .dev/tools
+}
+bench() { # ARGS of the program, benches/rush/main.rs
+  need_rust
+  unset REDIS_URL DATABASE_URL AMQP_URL          # the user's own servers have other work to do
+  use bench
+  lock_run bench
+  # shellcheck disable=SC2064 # the time is that of now
+  trap "verdict bench 'the benchmark' \$? $(now) >&2" EXIT
+  trap 'exit 130' INT TERM
+  ensure curl cc wrk mq pg redis >&2
+  step "building with every optimization, which takes minutes the first time" "The compiler's message is above" \
+    cargo bench --locked --bench rush --no-run >&2
+  case " $* " in
+    *" --only sale "* | *" --only money "*) ;;   # these tables do not compare with the other limiter
+    *) [ -x $OTHER_LIMITER ] || (install_other_limiter) >&2 || echo "dev: the benchmark continues without throttlecrab-server" >&2 ;;
+  esac
+  start_empty bench >&2
+  eval "$(environment)"
+  DEV_SET=bench cargo bench --quiet --locked --bench rush -- "$@"
+}

@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# Runs that have a set of servers to themselves: the tests, the fault suite and the benchmark.
+
+lock_run() { # SET: takes the set's lock, which is held until this script ends
+  exec 9>".dev/$1.lock"
+  flock -n 9 || die "another run of this kind is under way in this folder: wait until it has ended"
+  unset "${!SECKILL_@}"                          # a run chooses its own settings
+}
+start_empty() { # SET: starts the set's private servers without the data of an earlier run
+  local servers
+  use "$1"                                       # again: the installation of PostgreSQL has added its user
+  down redis pg mq                               # left over if an earlier run was killed
+  wipe
+  mapfile -t servers < <(private_servers)
+  up "${servers[@]}"
+}
+verdict() { # SET WHAT EXIT-CODE BEGIN: stops the servers and says how the run ended
+  trap - EXIT
+  use "$1"
+  down redis pg mq
+  if [ "$3" = 0 ]; then echo "==> PASSED: $2, in $(since "$4")"; else echo "==> FAILED, after $(since "$4"): see above"; fi
+}

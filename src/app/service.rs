@@ -1,0 +1,233 @@
+//! The HTTP service: its shared state, the state of its worker threads, and its server.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actix_web::dev::{Server, ServerHandle};
+use actix_web::{App, HttpServer, web};
+use anyhow::Context;
+
+use super::notifying_payment_service;
+use super::parts::Parts;
+use super::workers::spawn_workers;
+use crate::admin::{Console, SessionTerms};
+use crate::config::{self, Config};
+use crate::flow::permits::Permits;
+use crate::flow::policy_cache::PolicyCache;
+use crate::gate::GateError;
+use crate::gate::limiter::Limiter;
+use crate::gate::reserve_batcher::ReserveBatcher;
+use crate::http::{self, ApiDocument, AppState, Health, Tokens};
+use crate::ledger::orders::commit::Committer;
+use crate::pages;
+use crate::pay::payment_batcher::PaymentBatcher;
+use crate::sale::Stores;
+use crate::sale::catalog::Catalog;
+use crate::sale::confirmer::Confirmer;
+use crate::sale::order_streams::OrderStreams;
+use crate::sale::refusal_cache::RefusalCache;
+use crate::sale::sold_out_view::SoldOutView;
+use crate::sale::thread_state::ThreadState;
+use crate::telemetry;
+
+/// Connections that wait to be accepted: a sale opens for everyone at once.
+const BACKLOG: u32 = 4096;
+
+/// The HTTP service, bound and ready to run.
+pub struct Service {
+    parts: Parts,
+    server: Server,
+    address: SocketAddr,
+    catalog: Arc<Catalog>,
+    health: Arc<Health>,
+    order_streams: OrderStreams,
+}
+
+/// Stops a service from outside.
+#[derive(Clone)]
+pub struct Stopper {
+    handle: ServerHandle,
+    health: Arc<Health>,
+    order_streams: OrderStreams,
+}
+
+impl Stopper {
+    /// Accepts no more connections, ends the streams, and lets the other answers finish.
+    pub async fn stop(self) {
+        self.health.stopping.store(true, Ordering::Relaxed);
+        // Streams would not finish by themselves.
+        self.order_streams.close();
+        self.handle.stop(true).await;
+    }
+}
+
+impl Service {
+    /// Loads the catalogue, binds the address, and starts what a serving instance repeats, with the background workers
+    /// if `with_workers`.
+    ///
+    /// # Errors
+    /// If a setting is not valid, the address is taken, or PostgreSQL does not answer.
+    pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
+        let metrics = telemetry::metrics();
+        let tokens = Tokens::new(&config.auth.jwt_secret, &config.auth.jwt_public_key, config.dev)?;
+        let listener = TcpListener::bind(config.http.bind)
+            .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
+        let address = listener.local_addr()?;
+        let parts = Parts::assemble(config)?;
+        let (config, ledger) = (&parts.config, &parts.stores.ledger);
+        let catalog = Catalog::load(&parts.stores, config.reconcile.retire_after_ms)
+            .await
+            .context("cannot load the catalogue from PostgreSQL")?;
+        let catalog = Arc::new(catalog);
+        let health = Arc::new(Health::default());
+        health.ledger.store(true, Ordering::Relaxed);
+
+        let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance()).await?);
+        let limiter = Limiter::new(&config.redis, &config.flow)?;
+        let console = Console::new(ledger.clone(), limiter.clone(), session_terms(&config.admin))?;
+        let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
+        let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);
+        let thread_parts = ThreadParts::start(&parts, &catalog).await?;
+
+        parts.fold_metrics(metrics.clone());
+        parts.follow_catalog(&catalog, &health, &thread_parts.committer);
+        parts.follow_policies(&policies);
+        parts.feed_order_streams(&order_streams);
+        parts.supervise_refills(Some(Arc::clone(&health)));
+        if with_workers {
+            spawn_workers(&parts, None, &payment_service);
+        }
+
+        let app_state = AppState {
+            tokens,
+            trusted_proxies: config.http.trusted_proxies.clone(),
+            health: Arc::clone(&health),
+            metrics,
+            api: ApiDocument::new(config.dev, pages::document())?,
+            permits: Permits::new(policies, limiter, config.flow.queue_max),
+            console,
+            payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),
+            payment_service,
+            order_streams: order_streams.clone(),
+            dev: config.dev,
+            body_max_bytes: config.http.body_max_bytes,
+            client_timeout: Duration::from_millis(config.http.client_timeout_ms),
+        };
+        let server = start_server(&config.http, listener, app_state, thread_parts)?;
+        Ok(Self { parts, server, address, catalog, health, order_streams })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn stopper(&self) -> Stopper {
+        let (health, order_streams) = (Arc::clone(&self.health), self.order_streams.clone());
+        Stopper { handle: self.server.handle(), health, order_streams }
+    }
+
+    /// Serves until stopped. Then commits the purchases under way, and stops the background tasks.
+    pub async fn run(self) -> anyhow::Result<()> {
+        tracing::info!(address = %self.address, "serving");
+        self.server.await?;
+        if let Err(error) = self.catalog.leave().await {
+            tracing::debug!(%error, "could not sign this instance off");
+        }
+        self.parts.shut().await;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+fn start_server(
+    config: &config::Http,
+    listener: TcpListener,
+    app_state: AppState,
+    thread_parts: ThreadParts,
+) -> std::io::Result<Server> {
+    let dev = app_state.dev;
+    let app_state = web::Data::new(app_state);
+    let server = HttpServer::new(move || {
+        let thread_parts = thread_parts.clone();
+        App::new()
+            .app_data(app_state.clone())
+            .data_factory(move || std::future::ready(thread_parts.clone().thread_state()))
+            .configure(http::routes(dev))
+            .configure(pages::routes(http::unsupported_methods))
+    });
+    let server = match config.workers {
+        0 => server,
+        workers => server.workers(workers),
+    };
+    let server = server
+        .disable_signals()
+        .backlog(BACKLOG)
+        .max_connections(config.max_connections)
+        .client_request_timeout(Duration::from_millis(config.client_timeout_ms))
+        .keep_alive(Duration::from_millis(config.keep_alive_ms))
+        .shutdown_timeout(config.shutdown_timeout_ms.div_ceil(1000));
+    Ok(server.listen(listener)?.run())
+}
+
+fn session_terms(admin: &config::Admin) -> SessionTerms {
+    SessionTerms {
+        session_ms: admin.session_ms.cast_signed(),
+        idle_ms: admin.idle_ms.cast_signed(),
+        login_limit: admin.login_limit,
+        login_window_ms: admin.login_window_ms.cast_signed(),
+    }
+}
+
+/// What the state of each worker thread is made from.
+#[derive(Clone)]
+struct ThreadParts {
+    stores: Stores,
+    catalog: Arc<Catalog>,
+    committer: Committer,
+    confirmer: Confirmer,
+    order_id_secret: [u8; 32],
+    retire_after_ms: i64,
+}
+
+impl ThreadParts {
+    /// Starts the tasks that commit and confirm the purchases of all threads.
+    async fn start(parts: &Parts, catalog: &Arc<Catalog>) -> anyhow::Result<Self> {
+        let purchase = &parts.config.purchase;
+        let order_id_secret = parts.stores.ledger.order_id_secret().await?;
+        let committer = Committer::start(
+            &parts.stores.ledger,
+            purchase.committers,
+            purchase.commit_batch_max,
+            purchase.queue_max,
+            &parts.notifier,
+            &parts.tasks,
+        );
+        let (confirmer, confirming) = Confirmer::new(parts.stores.gate.clone());
+        parts.tasks.spawn(confirming);
+        Ok(Self {
+            stores: parts.stores.clone(),
+            catalog: Arc::clone(catalog),
+            committer,
+            confirmer,
+            order_id_secret,
+            retire_after_ms: parts.config.reconcile.retire_after_ms.cast_signed(),
+        })
+    }
+
+    fn thread_state(self) -> Result<ThreadState, GateError> {
+        Ok(ThreadState {
+            reserve_batcher: ReserveBatcher::start(self.stores.gate.clone())?,
+            gate: self.stores.gate,
+            ledger: self.stores.ledger,
+            catalog: self.catalog,
+            committer: self.committer,
+            confirmer: self.confirmer,
+            order_id_secret: self.order_id_secret,
+            retire_after_ms: self.retire_after_ms,
+            sold_out: SoldOutView::default(),
+            refusals: RefusalCache::default(),
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! What a process repeats for itself: it keeps Redis filled, its caches current, and its metrics bounded.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::Mutex;
+
+use super::parts::Parts;
+use crate::flow::policy_cache::PolicyCache;
+use crate::flow::{FlowError, policy_counts};
+use crate::http::Health;
+use crate::ledger::notices::Topic;
+use crate::ledger::orders::commit::Committer;
+use crate::sale::Step;
+use crate::sale::catalog::Catalog;
+use crate::sale::order_streams::OrderStreams;
+use crate::sale::refill::RefillSupervisor;
+
+const EVERY_SECOND: Duration = Duration::from_secs(1);
+const METRICS_EVERY: Duration = Duration::from_secs(5);
+/// After a doubt about Redis: callers that doubt at the same time are answered by one check.
+const DOUBTS_MERGED: Duration = Duration::from_millis(20);
+
+impl Parts {
+    /// Folds the observations of histograms, so that they use bounded memory even if nothing reads the metrics.
+    pub(super) fn fold_metrics(&self, metrics: PrometheusHandle) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            while stop.run_until_cancelled(tokio::time::sleep(METRICS_EVERY)).await.is_some() {
+                metrics.run_upkeep();
+            }
+        });
+    }
+
+    /// Keeps every sale complete in Redis, and reports in `health` whether it is.
+    pub(super) fn supervise_refills(&self, health: Option<Arc<Health>>) {
+        let supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
+        let supervisor = Arc::new(Mutex::new(supervisor));
+        // A doubt about Redis is checked at once, like a new sale; everything is checked every second.
+        let (gate, listener, stop) = (self.stores.gate.clone(), self.listener.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            while stop.run_until_cancelled(gate.doubted()).await.is_some() {
+                listener.wake(Topic::Catalog);
+                tokio::time::sleep(DOUBTS_MERGED).await;
+            }
+        });
+        let state = (supervisor, health);
+        self.repeat("refill", EVERY_SECOND, Some(Topic::Catalog), state, |(supervisor, health)| async move {
+            let checked = supervisor.lock().await.look().await;
+            if let Some(health) = health {
+                health.gate.store(checked.is_ok(), Ordering::Relaxed);
+            }
+            checked.map(|()| Step::Idle)
+        });
+    }
+
+    /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers.
+    pub(super) fn follow_catalog(&self, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
+        let state = (Arc::clone(catalog), Arc::clone(health), committer.clone());
+        self.repeat("catalog", EVERY_SECOND, Some(Topic::Catalog), state, |(catalog, health, committer)| async move {
+            let step = catalog.keep_up().await;
+            committer.set_healthy(step.is_ok());
+            health.ledger.store(step.is_ok(), Ordering::Relaxed);
+            step
+        });
+    }
+
+    /// Keeps the policies current, hands those of purchases to the gate, and writes down how often each was asked.
+    pub(super) fn follow_policies(&self, policies: &Arc<PolicyCache>) {
+        let state = (Arc::clone(policies), self.stores.gate.clone());
+        let defaults = self.stores.gate.limits();
+        self.stores.gate.set_limits(policies.purchase_limits(defaults));
+        self.repeat(
+            "policies",
+            EVERY_SECOND,
+            Some(Topic::Policies),
+            state.clone(),
+            move |(policies, gate)| async move {
+                if policies.keep_up().await? {
+                    gate.set_limits(policies.purchase_limits(defaults));
+                }
+                Ok::<_, FlowError>(Step::Idle)
+            },
+        );
+        self.repeat("count", EVERY_SECOND, None, state, |(policies, gate)| async move {
+            policy_counts::flush(&policies, &gate).await.map(|()| Step::Idle)
+        });
+    }
+
+    /// Sends the changes of followed orders to their streams.
+    pub(super) fn feed_order_streams(&self, streams: &OrderStreams) {
+        self.repeat("events", EVERY_SECOND, Some(Topic::Orders), streams.clone(), |streams| async move {
+            streams.look().await
+        });
+    }
+}

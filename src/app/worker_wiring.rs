@@ -1,0 +1,253 @@
+//! What each background worker repeats, and how often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+
+use super::parts::Parts;
+use super::workers::Worker;
+use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
+use crate::flow::alarm_webhook::AlarmWebhook;
+use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
+use crate::flow::outflow_drain::{OutflowDrain, OutflowTerms};
+use crate::flow::policy_counts;
+use crate::flow::threshold_controller::ThresholdController;
+use crate::ledger::notices::Topic;
+use crate::ledger::outbox::RetryTerms;
+use crate::pay::PaymentService;
+use crate::pay::payment_sender::PaymentSender;
+use crate::queue::{Broker, Consumer, Publisher, QueueError, Source};
+use crate::sale::expire::OrderExpiry;
+use crate::sale::fulfil::Fulfilment;
+use crate::sale::reconcile::DriftWatch;
+use crate::sale::relay::Relay;
+use crate::sale::{SaleError, Step};
+use seckill_webhook::Secret;
+
+/// Connects each worker's step to the loop that repeats it. The fields are what several workers share.
+pub(super) struct WorkerWiring<'a> {
+    parts: &'a Parts,
+    payment_service: &'a PaymentService,
+    broker: Broker,
+    relay: Relay,
+    expiry: OrderExpiry,
+    retry: RetryTerms,
+}
+
+impl<'a> WorkerWiring<'a> {
+    pub(super) fn new(parts: &'a Parts, payment_service: &'a PaymentService) -> Self {
+        let outbox = &parts.config.outbox;
+        let retry = RetryTerms {
+            max_attempts: outbox.max_attempts,
+            backoff_base_ms: outbox.backoff_base_ms,
+            backoff_max_ms: outbox.backoff_max_ms,
+        };
+        let broker = Broker::new(&parts.config);
+        let ledger = &parts.stores.ledger;
+        let relay = Relay {
+            ledger: ledger.clone(),
+            publisher: Arc::new(Publisher::new(broker.clone())),
+            batch_max: outbox.batch_max,
+            retry,
+        };
+        // With a publisher of its own, an expiry that is sent again does not wait behind a batch of the relay's.
+        let expiry = OrderExpiry {
+            ledger: ledger.clone(),
+            publisher: Arc::new(Publisher::new(broker.clone())),
+            notifier: parts.notifier.clone(),
+            retry,
+        };
+        Self { parts, payment_service, broker, relay, expiry, retry }
+    }
+
+    pub(super) fn spawn(&self, worker: Worker) {
+        let Parts { config, stores, notifier, stop, tasks, .. } = self.parts;
+        let (parts, ledger) = (self.parts, &stores.ledger);
+        let (outbox_poll, outbox_batch_max) = (Duration::from_millis(config.outbox.poll_ms), config.outbox.batch_max);
+        let terms = config.reconcile.clone();
+        match worker {
+            Worker::Relay => {
+                let relay = self.relay.clone();
+                parts.repeat(
+                    "relay",
+                    outbox_poll,
+                    Some(Topic::Outbox),
+                    relay,
+                    |relay| async move { relay.step().await },
+                );
+            }
+            Worker::Fulfil => {
+                let fulfilment = Fulfilment { ledger: ledger.clone(), notifier: notifier.clone(), retry: self.retry };
+                let consumer = Consumer::new(self.broker.clone(), Source::OrderPlaced, config.orders.batch_max);
+                consume(parts, "fulfil", consumer, fulfilment, |fulfilment, messages| async move {
+                    fulfilment.settle(messages).await
+                });
+            }
+            Worker::Expire => {
+                let consumer = Consumer::new(self.broker.clone(), Source::OrderExpire, config.orders.batch_max);
+                consume(parts, "expire", consumer, self.expiry.clone(), |expiry, messages| async move {
+                    expiry.settle(messages).await.map(|()| Vec::new())
+                });
+            }
+            Worker::Release => {
+                let stores = stores.clone();
+                parts.repeat("release", outbox_poll, Some(Topic::Outbox), stores, move |stores| async move {
+                    stores.release_units(outbox_batch_max).await
+                });
+            }
+            Worker::Waves => {
+                let every = Duration::from_millis(terms.waves_interval_ms);
+                parts.repeat("waves", every, None, stores.clone(), move |stores| async move {
+                    stores.release_waves(outbox_batch_max).await
+                });
+            }
+            Worker::Reconcile => {
+                let every = Duration::from_millis(terms.interval_ms);
+                parts.repeat("reconcile", every, None, stores.clone(), move |stores| async move {
+                    stores.finish_holds(terms.unconfirmed_after_ms, terms.retire_after_ms).await
+                });
+            }
+            Worker::Drift => {
+                let watch = Arc::new(Mutex::new(DriftWatch::new(stores.clone(), terms.retire_after_ms)));
+                let every = Duration::from_millis(terms.drift_interval_ms);
+                parts.repeat("drift", every, None, watch, |watch| async move { watch.lock().await.look().await });
+            }
+            Worker::Sweep => self.spawn_sweep(),
+            Worker::Figures => {
+                let every = Duration::from_secs(15);
+                parts.repeat("figures", every, None, stores.clone(), |stores| async move {
+                    policy_counts::write_minutes(&stores.ledger, &stores.gate).await.map(|()| Step::Idle)
+                });
+            }
+            Worker::Adapt => {
+                let every = Duration::from_millis(config.flow.adapt_interval_ms);
+                let interval_s = config.flow.adapt_interval_ms.div_ceil(1000).cast_signed();
+                let controller = ThresholdController::new(ledger.clone(), stores.gate.clone(), interval_s);
+                let controller = Arc::new(Mutex::new(controller));
+                parts.repeat("adapt", every, None, controller, |controller| async move {
+                    controller.lock().await.look().await.map(|()| Step::Idle)
+                });
+            }
+            Worker::Alarms => self.spawn_alarms(),
+            Worker::Outflow => self.spawn_outflow(),
+            // Each payment channel has a consumer, a sender and questions of its own, so that a dead channel delays no other.
+            Worker::Pay => {
+                for channel in self.payment_service.channels.iter() {
+                    let (service, channel) = (self.payment_service.clone(), Arc::clone(channel));
+                    let source = Source::PaymentRequested { channel: channel.name.clone() };
+                    let consumer = Consumer::new(self.broker.clone(), source, config.payments.batch_max);
+                    let sender = PaymentSender::new(service, channel, tasks.clone(), stop.clone());
+                    consume(parts, "pay", consumer, sender, |sender, messages| async move {
+                        sender.settle(messages).await.map(|()| Vec::new())
+                    });
+                }
+            }
+            Worker::Ask => {
+                let (every, service) = (Duration::from_secs(1), self.payment_service);
+                for channel in service.channels.iter() {
+                    let state = (service.clone(), Arc::clone(channel));
+                    parts.repeat("ask", every, None, state, |(service, channel)| async move {
+                        service.poll(&channel).await
+                    });
+                }
+                parts.repeat("money", every, None, service.clone(), |service| async move { service.watch().await });
+            }
+            Worker::Shop => self.spawn_order_webhooks(),
+        }
+    }
+
+    fn spawn_sweep(&self) {
+        let config = &self.parts.config;
+        let (terms, resend_after_ms, batch_max) =
+            (config.reconcile.clone(), config.outbox.resend_after_ms, config.orders.batch_max);
+        let every = Duration::from_millis(terms.sweep_interval_ms);
+        let state = (self.relay.clone(), self.expiry.clone(), self.parts.stores.clone(), terms);
+        self.parts.repeat("sweep", every, None, state, move |(relay, expiry, stores, terms)| async move {
+            let resent = relay.resend(resend_after_ms).await?;
+            if let Err(error) = relay.watch_dead_letters().await {
+                tracing::debug!(%error, "cannot count the dead letters");
+            }
+            stores.retire_sales(terms.retire_after_ms).await?;
+            stores.ledger.clear_changes().await?;
+            let swept = expiry.sweep(terms.sweep_grace_ms, batch_max).await?;
+            Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
+        });
+    }
+
+    fn spawn_alarms(&self) {
+        let (settings, stores) = (&self.parts.config.alarms, &self.parts.stores);
+        let every = Duration::from_millis(settings.interval_ms);
+        let terms =
+            AlarmTerms { outbox_age_s: settings.outbox_age_s.cast_signed(), refused_percent: settings.refused_percent };
+        let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
+        self.parts.repeat("alarms", every, None, watch, |watch| async move { watch.look().await.map(|()| Step::Idle) });
+        if let Ok(secret) = Secret::parse(&settings.webhook_secret) {
+            let (ledger, url) = (stores.ledger.clone(), settings.webhook_url.clone());
+            let webhook = AlarmWebhook { ledger, url, secret, sender: Arc::default() };
+            self.parts.repeat("alarm webhook", every, None, webhook, |webhook| async move { webhook.step().await });
+        }
+    }
+
+    fn spawn_outflow(&self) {
+        let settings = &self.parts.config.outflow;
+        let terms = OutflowTerms {
+            request_timeout: Duration::from_millis(settings.request_timeout_ms),
+            retry: RetryTerms {
+                max_attempts: settings.max_attempts,
+                backoff_base_ms: settings.backoff_base_ms,
+                backoff_max_ms: settings.backoff_max_ms,
+            },
+        };
+        let (ledger, channels) = (self.parts.stores.ledger.clone(), self.payment_service.channels.clone());
+        let drain = OutflowDrain::new(ledger, terms, channels, self.parts.tasks.clone());
+        let every = Duration::from_secs(1);
+        self.parts.repeat(
+            "outflow",
+            every,
+            Some(Topic::Outflow),
+            drain.clone(),
+            |drain| async move { drain.step().await },
+        );
+        self.parts.repeat("outflow watch", every, None, drain, |drain| async move { drain.watch().await });
+    }
+
+    fn spawn_order_webhooks(&self) {
+        let Parts { config, stores, listener, tasks, .. } = self.parts;
+        let secrets = config.shop.webhook_secrets.iter().filter_map(|secret| Secret::parse(secret).ok()).collect();
+        let url = config.shop.webhook_url.clone();
+        let receiver = (!url.is_empty()).then_some(WebhookReceiver { url, secrets });
+        let webhooks = OrderWebhooks::new(stores.ledger.clone(), listener.clone(), receiver, self.retry, tasks.clone());
+        let every = Duration::from_millis(config.outbox.poll_ms);
+        self.parts.repeat(
+            "shop",
+            every,
+            Some(Topic::Orders),
+            webhooks,
+            |webhooks| async move { webhooks.step().await },
+        );
+    }
+}
+
+/// Repeats a consumer's step. `settle` gets the messages with a clone of `of`, and returns the indexes of those that go to
+/// the dead-letter queue.
+fn consume<M, T, F, E>(
+    parts: &Parts,
+    name: &'static str,
+    consumer: Consumer<M>,
+    of: T,
+    settle: impl Fn(T, Vec<M>) -> F + Copy + Send + Sync + 'static,
+) where
+    M: DeserializeOwned + Clone + Send + Sync + 'static,
+    T: Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Vec<usize>, E>> + Send + 'static,
+    E: From<QueueError> + std::fmt::Display + Send + 'static,
+{
+    let stop = parts.stop.clone();
+    let state = (Arc::new(Mutex::new(consumer)), of);
+    parts.repeat(name, Duration::ZERO, None, state, move |(consumer, of)| {
+        let stop = stop.clone();
+        async move { consumer.lock().await.step(&stop, |messages| settle(of.clone(), messages)).await }
+    });
+}

@@ -1,0 +1,66 @@
+//! The address that a request comes from, as limits count it.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use actix_web::HttpRequest;
+
+/// The client's address: the nearest one that is not a trusted proxy's. An IPv6 client usually owns a whole /64 network,
+/// so all addresses of one /64 count as one client.
+pub fn client_address(request: &HttpRequest, trusted_proxies: &[IpAddr]) -> String {
+    let peer = request.peer_addr().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.ip().to_canonical());
+    let mut nearest = peer;
+    if trusted_proxies.contains(&peer) {
+        let headers = request.headers().get_all("x-forwarded-for");
+        // Each proxy appends the address that it received from: read from the end, as long as proxies are trusted.
+        let hops: Vec<&str> =
+            headers.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).collect();
+        for hop in hops.into_iter().rev() {
+            let Ok(address) = hop.trim().parse::<IpAddr>() else { break };
+            nearest = address.to_canonical();
+            if !trusted_proxies.contains(&nearest) {
+                break;
+            }
+        }
+    }
+    match nearest {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & (u128::MAX << 64);
+            format!("{}/64", Ipv6Addr::from(network))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    fn address(peer: &str, forwarded: &[&str], trusted: &[&str]) -> String {
+        let mut request = TestRequest::default().peer_addr(format!("{peer}:1000").parse().unwrap());
+        for value in forwarded {
+            request = request.append_header(("X-Forwarded-For", *value));
+        }
+        let trusted: Vec<IpAddr> = trusted.iter().map(|t| t.parse().unwrap()).collect();
+        client_address(&request.to_http_request(), &trusted)
+    }
+
+    #[test]
+    fn only_configured_proxies_are_trusted() {
+        assert_eq!(address("9.9.9.9", &["1.2.3.4"], &[]), "9.9.9.9");
+        assert_eq!(address("9.9.9.9", &["1.2.3.4"], &["9.9.9.9"]), "1.2.3.4");
+        // What the client itself put first is not trusted: the last hop that is not one of our proxies counts.
+        assert_eq!(address("9.9.9.9", &["6.6.6.6, 1.2.3.4"], &["9.9.9.9"]), "1.2.3.4");
+        assert_eq!(address("9.9.9.9", &["6.6.6.6", "1.2.3.4, 8.8.8.8"], &["9.9.9.9", "8.8.8.8"]), "1.2.3.4");
+        assert_eq!(address("9.9.9.9", &["nonsense"], &["9.9.9.9"]), "9.9.9.9");
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_client() {
+        let from = |peer: &str| address(peer, &[], &[]);
+        assert_eq!(from("[2001:db8:1:2:aaaa::1]"), from("[2001:db8:1:2:bbbb::2]"));
+        assert_ne!(from("[2001:db8:1:2::1]"), from("[2001:db8:1:3::1]"));
+        assert_eq!(from("[::ffff:1.2.3.4]"), "1.2.3.4");
+    }
+}

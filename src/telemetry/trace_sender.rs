@@ -1,0 +1,62 @@
+//! Posts traces to the OTLP collector over HTTP/1.1, with the crates that webhooks use. The exporter's own clients would
+//! bring a second HTTP stack into the program.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::Uri;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper_util::rt::TokioIo;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+
+/// The time limit of a request where the environment names none, as OpenTelemetry defines it.
+const DEFAULT_TIMEOUT_MS: u64 = 10_000;
+/// A collector answers with a few bytes.
+const ANSWER_MAX_BYTES: usize = 64 * 1024;
+
+/// The exporter calls this on a thread of its own that has no runtime, so the sender brings one.
+#[derive(Debug)]
+pub(super) struct TraceSender {
+    runtime: Runtime,
+    timeout: Duration,
+}
+
+impl TraceSender {
+    /// Takes the time limit from `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`, in milliseconds.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let names = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
+        let timeout_ms = names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
+        let timeout = Duration::from_millis(timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS));
+        Ok(Self { runtime: Builder::new_current_thread().enable_all().build()?, timeout })
+    }
+}
+
+#[async_trait]
+impl HttpClient for TraceSender {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        self.runtime.block_on(async { tokio::time::timeout(self.timeout, post(request)).await? })
+    }
+}
+
+/// One request on a connection of its own: a batch leaves every few seconds.
+async fn post(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    let uri = request.uri().clone();
+    let authority = match (uri.scheme_str(), uri.authority()) {
+        (Some("http"), Some(authority)) => authority,
+        _ => return Err(format!("the collector's address must begin with http://, and is {uri}").into()),
+    };
+    // The resolver takes an IPv6 address without the brackets that a URL has around it.
+    let host = authority.host().trim_matches(['[', ']']);
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    request.headers_mut().insert(HOST, authority.as_str().parse()?);
+    *request.uri_mut() = uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from);
+    let (head, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
+    let body = Limited::new(body, ANSWER_MAX_BYTES).collect().await?.to_bytes();
+    Ok(Response::from_parts(head, body))
+}

@@ -1,0 +1,96 @@
+//! The configurations. Each is small enough to be explored completely; together they cover the protocol.
+
+use super::properties::*;
+use super::state::Budget;
+use super::variants::World;
+
+/// Instances die between any two steps. The outcome of a commit is unknown, or the insert arrives late.
+pub const CRASHES: World = World {
+    budget: Budget { requests: [2, 1, 1], deaths: 1, lost_commits: 1, ..World::NO_FAULTS.budget },
+    shows: &[ALL_SOLD],
+    ..World::NO_FAULTS
+};
+
+/// Messages arrive twice or never, the relay and the releaser die, orders are cancelled.
+pub const DELIVERY: World = World {
+    budget: Budget { requests: [1, 1, 1], deaths: 1, lost_acks: 1, purges: 1, cancels: 1, ..World::NO_FAULTS.budget },
+    selling: 1,
+    shows: &[ALL_SOLD, SOLD_AGAIN],
+    ..World::NO_FAULTS
+};
+
+/// Redis loses writes, and two instances refill it at once while others sell.
+pub const TWO_REFILLS: World = World {
+    total: 1,
+    budget: Budget { requests: [1, 1, 0], crashes: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
+    refilling: 2,
+    max_epoch: 3,
+    shows: &[OVERTAKEN, REFILLS_MEET, REFILLED],
+    ..World::NO_FAULTS
+};
+
+/// Redis loses writes twice, the second time at any moment, also during a refill. Inserts arrive late.
+pub const LOST_TWICE: World = World {
+    budget: Budget { requests: [2, 1, 0], crashes: 2, fsyncs: 2, lost_commits: 1, ..World::NO_FAULTS.budget },
+    total: 1,
+    selling: 1,
+    max_epoch: 3,
+    shows: &[OVERTAKEN, REFILLED, ALL_SOLD],
+    ..World::NO_FAULTS
+};
+
+/// The keys of a running server are deleted twice, and two instances refill it.
+pub const FLUSHED: World = World {
+    budget: Budget { requests: [1, 1, 0], flushes: 2, ..World::NO_FAULTS.budget },
+    refilling: 2,
+    max_epoch: 3,
+    total: 1,
+    selling: 1,
+    shows: &[OVERTAKEN],
+    ..World::NO_FAULTS
+};
+
+/// Orders are cancelled, their units are sold again, and requests are repeated after the end of their order.
+pub const RETURNS: World = World {
+    total: 1,
+    per_user: 1,
+    orders: [(0, 1), (1, 1), (0, 1)],
+    budget: Budget { requests: [2, 1, 1], cancels: 2, lost_commits: 1, ..World::NO_FAULTS.budget },
+    shows: &[SOLD_AGAIN, LATE_INSERT],
+    ..World::NO_FAULTS
+};
+
+/// The same, on a Redis that loses writes.
+pub const RETURNS_LOST: World = World {
+    budget: Budget { requests: [2, 1, 0], cancels: 1, crashes: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
+    total: 1,
+    shows: &[SOLD_AGAIN, OVERTAKEN, REFILLED],
+    ..World::NO_FAULTS
+};
+
+/// An order ends while Redis is open at an epoch that is no longer the ledger's.
+pub const RETURNS_LOST_TWICE: World = World {
+    budget: Budget { requests: [1, 1, 0], cancels: 1, crashes: 2, fsyncs: 1, ..World::NO_FAULTS.budget },
+    total: 1,
+    selling: 1,
+    max_epoch: 3,
+    shows: &[SOLD_AGAIN, REFILLED],
+    ..World::NO_FAULTS
+};
+
+/// Instances cache "sold out" while units come back and buyers ask for more than the stock has.
+pub const SOLD_OUT_CACHED: World = World {
+    budget: Budget { requests: [1, 1, 1], cancels: 1, ..World::NO_FAULTS.budget },
+    caches_sold_out: true,
+    shows: &[KEPT_ASIDE, SOLD_AGAIN],
+    ..World::NO_FAULTS
+};
+
+/// The same across a refill.
+pub const SOLD_OUT_CACHED_REFILL: World = World {
+    total: 1,
+    budget: Budget { requests: [2, 1, 0], cancels: 1, flushes: 1, ..World::NO_FAULTS.budget },
+    caches_sold_out: true,
+    shows: &[KEPT_ASIDE, SOLD_AGAIN, REFILLED],
+    ..World::NO_FAULTS
+};
