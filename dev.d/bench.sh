@@ -8,7 +8,7 @@ install_other_limiter() {
     logged .dev/log/throttlecrab.log env -u CARGO_TARGET_DIR \
     cargo install --locked throttlecrab-server@0.4.40 --root .dev/tools
 }
-bench() { # ARGS of the program, benches/rush/main.rs
+bench() { # ARGS of the program, crates/bench
   need_rust
   unset REDIS_URL DATABASE_URL AMQP_URL          # the user's own servers have other work to do
   use bench
@@ -17,13 +17,15 @@ bench() { # ARGS of the program, benches/rush/main.rs
   trap "verdict bench 'the benchmark' \$? $(now) >&2" EXIT
   trap 'exit 130' INT TERM
   ensure curl cc wrk mq pg redis >&2
-  step "building with every optimization, which takes minutes the first time" "The compiler's message is above" \
-    cargo bench --locked --bench rush --no-run >&2
+  step "building the servers with every optimization, which takes minutes the first time" "The compiler's message is above" \
+    cargo build --locked --profile bench --bins -p seckill -p seckill-bench-hello >&2
+  step "building the program that measures them" "The compiler's message is above" \
+    cargo build --locked --release -p seckill-bench >&2
   case " $* " in
     *" --only sale "* | *" --only money "*) ;;   # these tables do not compare with the other limiter
     *) [ -x $OTHER_LIMITER ] || (install_other_limiter) >&2 || echo "dev: the benchmark continues without throttlecrab-server" >&2 ;;
   esac
   start_empty bench >&2
   eval "$(environment)"
-  DEV_SET=bench cargo bench --quiet --locked --bench rush -- "$@"
+  DEV_SET=bench target/release/seckill-bench --program $SECKILL --hello target/release/seckill-bench-hello "$@"
 }

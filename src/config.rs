@@ -1,4 +1,4 @@
-//! Configuration: config.default.toml, overridden by the environment, checked before anything starts.
+//! The configuration: config.default.toml, overridden by environment variables, checked before anything starts.
 
 mod check;
 
@@ -7,13 +7,14 @@ use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use config::{Config as Source, Environment, File, FileFormat};
+use config::{Config as Source, Environment, File, FileFormat, ValueKind};
 use serde::{Deserialize, Deserializer};
 
-/// The defaults, which are the documentation of every setting.
+/// The default of every setting, with its documentation.
 pub const DEFAULTS: &str = include_str!("../config.default.toml");
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Config {
     pub dev: bool,
     pub http: Http,
@@ -216,11 +217,13 @@ pub struct Shop {
     pub webhook_secrets: Vec<String>,
 }
 
-/// Why the configuration cannot be used; names the setting.
+/// Why the configuration cannot be used. Each message names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("configuration: {0}")]
     Unreadable(#[from] config::ConfigError),
+    #[error("configuration: {0} is not a setting; config.default.toml lists all settings")]
+    Unknown(String),
     #[error("configuration: {setting} {problem} (set {variable})")]
     Wrong { setting: &'static str, problem: &'static str, variable: &'static str },
     #[error("configuration: channels.{channel}.{setting} {problem} (set SECKILL_CHANNELS__{}__{})",
@@ -235,7 +238,7 @@ pub enum ConfigError {
 macro_rules! sensitive {
     ($($name:ident),+) => {$(
         impl std::fmt::Debug for $name {
-            /// Holds secrets, which never reach a log.
+            /// Leaves out all fields: the section has secrets, which must never reach a log.
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
             }
@@ -252,21 +255,27 @@ impl Channel {
 }
 
 impl Config {
-    /// The defaults under the process's environment.
+    /// The defaults, overridden by the process's environment.
+    ///
+    /// # Errors
+    /// A setting is unknown, missing or not valid.
     pub fn load() -> Result<Self, ConfigError> {
         Self::read(&std::env::vars().collect())
     }
 
-    /// The defaults under a given environment.
+    /// The defaults, overridden by a given environment.
+    ///
+    /// # Errors
+    /// A setting is unknown, missing or not valid.
     pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
         layers(environment)?.try_deserialize::<Self>()?.checked()
     }
 }
 
-/// The sandbox bank's own settings under a given environment: it needs none of the others.
+/// The sandbox bank's settings under a given environment. The bank needs no other settings, and they are not checked.
 ///
 /// # Errors
-/// A setting that cannot be used, or a missing secret outside development mode.
+/// A setting is unknown or not valid, or the secret is missing outside development mode.
 pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill_sandbox::Settings, ConfigError> {
     #[derive(Deserialize)]
     struct Alone {
@@ -282,13 +291,21 @@ pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill
     Ok(sandbox)
 }
 
-/// The defaults under an environment, not looked at yet.
-fn layers(environment: &HashMap<String, String>) -> Result<Source, config::ConfigError> {
+/// Variables with this prefix belong to the test suite, and are no settings.
+const TEST_PREFIX: &str = "SECKILL_TEST_";
+
+/// The defaults, overridden by an environment, not checked yet.
+fn layers(environment: &HashMap<String, String>) -> Result<Source, ConfigError> {
+    let defaults = Source::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml)).build()?;
     let well_known = |name: &str| environment.get(name).cloned();
-    let ours = environment.iter().filter(|(name, _)| name.starts_with("SECKILL_"));
-    let ours = ours.map(|(name, value)| (name.clone(), value.clone())).collect();
-    Source::builder()
-        .add_source(File::from_str(DEFAULTS, FileFormat::Toml))
+    let settings =
+        environment.iter().filter(|(name, _)| name.starts_with("SECKILL_") && !name.starts_with(TEST_PREFIX));
+    let settings: config::Map<String, String> = settings.map(|(name, value)| (name.clone(), value.clone())).collect();
+    if let Some(unknown) = settings.keys().filter(|name| !is_setting(name, &defaults)).min() {
+        return Err(ConfigError::Unknown(unknown.clone()));
+    }
+    let layers = Source::builder()
+        .add_source(defaults)
         .add_source(
             Source::builder()
                 .set_override_option("redis.url", well_known("REDIS_URL"))?
@@ -296,8 +313,16 @@ fn layers(environment: &HashMap<String, String>) -> Result<Source, config::Confi
                 .set_override_option("amqp.url", well_known("AMQP_URL"))?
                 .build()?,
         )
-        .add_source(Environment::with_prefix("SECKILL").prefix_separator("_").separator("__").source(Some(ours)))
-        .build()
+        .add_source(Environment::with_prefix("SECKILL").prefix_separator("_").separator("__").source(Some(settings)));
+    Ok(layers.build()?)
+}
+
+/// Whether a variable names a setting. Every setting has a default, except in `[channels.NAME]`, where deserialisation
+/// checks the keys because any NAME is allowed.
+fn is_setting(variable: &str, defaults: &Source) -> bool {
+    let key = variable.trim_start_matches("SECKILL_").to_ascii_lowercase().replace("__", ".");
+    let in_channel = key.strip_prefix("channels.").is_some_and(|rest| rest.contains('.'));
+    in_channel || defaults.get::<config::Value>(&key).is_ok_and(|value| !matches!(value.kind, ValueKind::Table(_)))
 }
 
 fn address_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

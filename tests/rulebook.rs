@@ -4,25 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-/// What is read. This file is left out: it cites numbers that do not exist.
-const PLACES: [&str; 12] = [
-    "src",
-    "crates",
-    "lua",
-    "migrations",
-    "tests",
-    "docs",
-    "benches",
-    "frontend-static",
-    "deploy",
-    "config.default.toml",
-    "README.md",
-    "CHANGELOG.md",
-];
-const ENDINGS: [&str; 9] = ["rs", "lua", "sql", "md", "toml", "js", "html", "css", "conf"];
+/// The folders that are read, besides the files of the root.
+const FOLDERS: [&str; 10] =
+    ["src", "crates", "lua", "migrations", "tests", "docs", "benches", "frontend-static", "deploy", "dev.d"];
+const ENDINGS: [&str; 10] = ["rs", "lua", "sql", "md", "toml", "js", "html", "css", "conf", "sh"];
 
 /// One cited number: 'R' and 13 for rule 13, 'F' and 5 for F5.
 type Number = (char, u32);
@@ -36,13 +24,19 @@ fn texts() -> BTreeMap<String, String> {
             }
         } else if path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known)) {
             let name = path.strip_prefix(ROOT).unwrap().to_string_lossy().into_owned();
+            // This file cites numbers that do not exist.
             if name != "tests/rulebook.rs" {
                 texts.insert(name, std::fs::read_to_string(path).unwrap());
             }
         }
     }
     let mut texts = BTreeMap::new();
-    PLACES.iter().for_each(|place| read(&PathBuf::from(ROOT).join(place), &mut texts));
+    for entry in std::fs::read_dir(ROOT).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        if entry.path().is_file() || FOLDERS.iter().any(|folder| name == *folder) {
+            read(&entry.path(), &mut texts);
+        }
+    }
     assert!(texts.len() > 200, "the sources are not where they are looked for");
     texts
 }

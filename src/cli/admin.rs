@@ -1,4 +1,4 @@
-//! Accounts of the admin console.
+//! `admin`: accounts of the admin console.
 
 use std::io::{BufRead, IsTerminal, Read, stdin};
 
@@ -6,49 +6,50 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 
 use super::ACTOR;
+use super::arguments::account;
 use crate::admin::password::hash_new;
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::account::{AccountName, AccountRole, NewPassword};
 
 #[derive(Subcommand)]
-pub enum AdminCommand {
-    /// Make an account; its password is asked for, or read from stdin where that is no terminal
+pub(super) enum AdminCommand {
+    /// Create an account; the password is prompted for, or read from stdin if that is not a terminal
     Create {
-        #[arg(long)]
-        name: String,
-        /// admin (everything), manager (what is granted) or viewer (sees what is granted)
+        /// Name of the account, used to sign in
+        #[arg(long, value_parser = account)]
+        name: AccountName,
+        /// Role: admin (may do everything), manager (changes what is granted) or viewer (sees what is granted)
         #[arg(long, value_parser = AccountRole::parse)]
         role: AccountRole,
     },
 }
 
 impl AdminCommand {
-    pub async fn run(self, config: &Config) -> anyhow::Result<()> {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let Self::Create { name, role } = self;
-        let name = AccountName::parse(&name, "name")?;
-        let hash = hash_new(NewPassword::parse(password()?)?)?;
+        let hash = hash_new(NewPassword::parse(read_password()?)?)?;
         if !stores(config)?.ledger.create_account(&name, role, &hash, ACTOR).await? {
-            bail!("there is an account {name} already");
+            bail!("account {name} already exists");
         }
         tracing::info!(%name, role = role.into_str(), "account created");
         Ok(())
     }
 }
 
-/// Without an echo from a terminal, and twice, because nobody sees what was typed; else the first line.
-fn password() -> anyhow::Result<String> {
+/// Reads the password twice from a terminal, without showing it, or once as the first line of stdin.
+fn read_password() -> anyhow::Result<String> {
     if stdin().is_terminal() {
-        let ask = |prompt| rpassword::prompt_password(prompt).context("cannot read the password");
-        let first = ask("Password (at least 12 characters): ")?;
-        if ask("Once more: ")? != first {
-            bail!("the two are not the same");
+        let prompt = |text| rpassword::prompt_password(text).context("cannot read the password");
+        let first = prompt("Password (at least 12 characters): ")?;
+        if prompt("Repeat the password: ")? != first {
+            bail!("the passwords do not match");
         }
         return Ok(first);
     }
     let mut line = String::new();
-    // One byte more than a password and its line's end may have: a longer one is refused, and not cut off.
-    let most = NewPassword::MAX_BYTES as u64 + 3;
-    stdin().lock().take(most).read_line(&mut line).context("cannot read the password from stdin")?;
+    // One byte more than the longest password and its line end, so that a longer password is refused, not cut off.
+    let bytes_max = NewPassword::MAX_BYTES as u64 + 3;
+    stdin().lock().take(bytes_max).read_line(&mut line).context("cannot read the password from stdin")?;
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }

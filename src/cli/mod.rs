@@ -1,259 +1,126 @@
-//! The program's commands: one line a subcommand here, what they print in the files beside.
+//! The program's commands: one file for each subcommand, with its arguments, what it does and what it prints.
+#![warn(clippy::print_stdout)]
 
 mod admin;
-mod ask;
-mod money;
+mod alarms;
+mod arguments;
+mod audit;
+mod database;
+mod load;
+mod orders;
+mod outbox;
 mod outflow;
+mod payments;
 mod policies;
 mod print;
-mod rush;
+mod sales;
+mod serve;
+mod tokens;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use clap::{Parser, Subcommand};
 
-use crate::app::{Service, Worker, work};
 use crate::config::{self, Config};
-use crate::domain::order::OrderStatus;
-use crate::domain::sale::{SaleStatus, Wave};
-use seckill_sandbox::Sandbox;
 
-/// A check that could not be made at all, as against one that failed: exit code 2.
+/// A check could not be made at all, as opposed to a check that failed. The exit code is 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CouldNotRun(String);
 
 #[derive(Parser)]
-#[command(name = "seckill", version, about, propagate_version = true)]
+#[command(
+    name = "seckill",
+    version,
+    about,
+    propagate_version = true,
+    after_help = "Settings come from environment variables, for example SECKILL_HTTP__BIND; config.default.toml lists all \
+                  of them.\nTables, JSON and CSV go to stdout, logs to stderr."
+)]
 pub struct Cli {
     #[command(subcommand)]
     program: Program,
 }
 
-/// The service with all that belongs to it, and the bank, which needs none of its settings.
+/// The commands of the service, and the sandbox bank, which needs none of the service's settings.
 #[derive(Subcommand)]
 enum Program {
     #[command(flatten)]
-    Seckill(Command),
-    /// Play a payment channel, for development and tests
+    Service(Command),
+    /// Run a payment channel that plays the bank, for development and tests
     ChannelSandbox,
 }
 
 #[derive(Subcommand)]
 enum Command {
     /// Run the HTTP service
-    Serve {
-        /// Run the background workers in the same process
-        #[arg(long)]
-        with_workers: bool,
-    },
+    Serve(serve::ServeArgs),
     /// Run the background workers
-    Work {
-        /// Only these
-        #[arg(long, value_delimiter = ',')]
-        only: Option<Vec<Worker>>,
-    },
-    /// Bring the database up to date
+    Work(serve::WorkArgs),
+    /// Create the database's tables, or bring them up to date
     Migrate,
-    /// Make sample products and a sample sale, unless they are there
+    /// Create sample products and a sample sale, unless they exist
     Seed,
-    /// Plan and steer sales
+    /// Create, show and change sales
     #[command(subcommand)]
-    Sale(SaleCommand),
-    /// Make buyers' tokens (development mode only)
-    Token(TokenArgs),
-    /// Show the order table
-    Orders(OrdersArgs),
-    /// Play the rush against a running service
-    Load(rush::LoadArgs),
-    /// Prove the invariants from the data: exit 0 held, 1 broken, 2 could not run
-    Audit {
-        /// Only this sale
-        #[arg(long)]
-        sale: Option<i64>,
-        /// Compare our books with the payment channels' too
-        #[arg(long)]
-        channel: bool,
-        /// Print one JSON document
-        #[arg(long)]
-        json: bool,
-    },
-    /// Look after parked messages
+    Sale(sales::SaleCommand),
+    /// Issue buyers' tokens (development mode only)
+    Token(tokens::TokenArgs),
+    /// Show orders, newest first
+    Orders(orders::OrdersArgs),
+    /// Send a rush of buyers to a running service and report the answers
+    Load(load::LoadArgs),
+    /// Check sales for broken invariants: exit code 0 if all hold, 1 if one is broken, 2 if the check could not run
+    Audit(audit::AuditArgs),
+    /// Show and retry parked messages
     #[command(subcommand)]
-    Outbox(OutboxCommand),
-    /// Applications that may ask for permits
+    Outbox(outbox::OutboxCommand),
+    /// Create applications, which may ask for permits
     #[command(subcommand)]
     App(policies::AppCommand),
-    /// Show what is wrong at the moment, and what was
-    Alarms {
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
-        limit: i64,
-    },
-    /// Policies of flow control
+    /// Show alarms, newest first, raised and cleared
+    Alarms(arguments::ListArgs),
+    /// Show and change policies, which limit how often an application may do something
     #[command(subcommand)]
     Policy(policies::PolicyCommand),
-    /// Accounts of the admin console
+    /// Create accounts of the admin console
     #[command(subcommand)]
     Admin(admin::AdminCommand),
-    /// Payments, and what channels said that does not fit
+    /// Show payments, and callbacks that conflict with our data
     #[command(subcommand)]
-    Payments(money::PaymentsCommand),
-    /// Money that goes back
+    Payments(payments::PaymentsCommand),
+    /// Show, create and retry refunds
     #[command(subcommand)]
-    Refunds(money::RefundsCommand),
-    /// Queues that leave at a constant rate
+    Refunds(payments::RefundsCommand),
+    /// Show and change outflows: queues whose items are sent at a constant rate
     #[command(subcommand)]
     Outflow(outflow::OutflowCommand),
 }
 
-/// Who the audit log says it was.
+/// The actor that the audit log names for a change made by a command.
 const ACTOR: &str = "command line";
 
-#[derive(Subcommand)]
-enum SaleCommand {
-    /// Create, publish and warm a sale; when it returns, every ready instance knows it
-    Create(Box<CreateArgs>),
-    /// Show one sale
-    Show {
-        id: i64,
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
-    /// Show all sales, newest first
-    List {
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
-        limit: i64,
-    },
-    /// End a sale for good; orders that were made stay
-    Close { id: i64 },
-    /// Stop selling for a while
-    Pause { id: i64 },
-    /// Go on selling
-    Resume { id: i64 },
-    /// Remove a sale that nobody ever bought in
-    Remove { id: i64 },
-    /// Put more units up for sale
-    AddStock {
-        id: i64,
-        #[arg(value_parser = clap::value_parser!(i32).range(1..))]
-        units: i32,
-    },
-}
-
-#[derive(clap::Args)]
-struct CreateArgs {
-    /// The product's name; it is made where it is missing
-    #[arg(long)]
-    product: String,
-    #[arg(long)]
-    price_cents: i64,
-    /// Units for sale; -1 is unlimited
-    #[arg(long, allow_hyphen_values = true)]
-    stock: i64,
-    /// Units that one buyer may have
-    #[arg(long, default_value_t = 1)]
-    per_user: u64,
-    /// Seconds from now until it starts
-    #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
-    starts_in: i64,
-    /// Seconds from now until it ends
-    #[arg(long, default_value_t = 3600, allow_hyphen_values = true)]
-    ends_in: i64,
-    /// Keep units whose money went back, instead of selling them again
-    #[arg(long)]
-    keep_refunded: bool,
-    /// Seconds to pay in
-    #[arg(long, default_value_t = 900)]
-    pay_within: i64,
-    /// The least level of a buyer
-    #[arg(long, default_value_t = 0)]
-    min_level: i64,
-    /// Hold N units of the stock back until S seconds after the start; may be given several times
-    #[arg(long = "wave", value_name = "S:N", value_parser = Wave::parse)]
-    waves: Vec<Wave>,
-}
-
-#[derive(clap::Args)]
-struct TokenArgs {
-    /// The buyer whose token is printed
-    #[arg(long, required_unless_present = "count", conflicts_with = "count")]
-    user: Option<String>,
-    #[arg(long, default_value_t = 0)]
-    level: i64,
-    /// Seconds that the token is good for
-    #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(i64).range(-31_536_000..=31_536_000), allow_hyphen_values = true)]
-    ttl: i64,
-    /// As many tokens, for PREFIX1 and on
-    #[arg(long, requires = "prefix", requires = "out", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    count: Option<u32>,
-    #[arg(long)]
-    prefix: Option<String>,
-    /// The file they are written to, a line each: user, space, token
-    #[arg(long)]
-    out: Option<PathBuf>,
-}
-
-#[derive(clap::Args)]
-struct OrdersArgs {
-    #[arg(long)]
-    sale: Option<i64>,
-    #[arg(long, value_parser = |s: &str| OrderStatus::parse(s).ok_or("not an order's status"))]
-    status: Option<OrderStatus>,
-    #[arg(long)]
-    user: Option<String>,
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(i64).range(1..=10_000_000))]
-    limit: i64,
-}
-
-#[derive(Subcommand)]
-enum OutboxCommand {
-    /// Show parked messages
-    List {
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
-        limit: i64,
-    },
-    /// Send parked messages again
-    Retry {
-        /// The rows' ids; none means every parked one
-        ids: Vec<i64>,
-    },
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
-    #[default]
-    Table,
-    Json,
-    Csv,
-}
-
 impl Cli {
-    /// The exit code of a failure: an audit that could not be made has not found anything broken.
+    /// The exit code for an error: 2 for an audit, since an audit that could not run has found nothing broken.
     pub fn failure(&self) -> ExitCode {
-        ExitCode::from(if matches!(self.program, Program::Seckill(Command::Audit { .. })) { 2 } else { 1 })
+        ExitCode::from(if matches!(self.program, Program::Service(Command::Audit(_))) { 2 } else { 1 })
     }
 
+    /// Reads the configuration and runs the command.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or the command failed. [`CouldNotRun`] asks for exit code 2.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build();
         match self.program {
-            Program::Seckill(command) => {
+            Program::Service(command) => {
                 let config = Config::load()?;
                 runtime()?.block_on(command.run(config))
             }
             Program::ChannelSandbox => {
-                let config = config::sandbox_settings(&std::env::vars().collect())?;
-                runtime()?.block_on(channel_sandbox(config))
+                let settings = config::sandbox_settings(&std::env::vars().collect())?;
+                runtime()?.block_on(serve::channel_sandbox(settings))?;
+                Ok(ExitCode::SUCCESS)
             }
         }
     }
@@ -262,27 +129,19 @@ impl Cli {
 impl Command {
     async fn run(self, config: Config) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Serve { with_workers } => serve(config, with_workers).await?,
-            Self::Work { only } => work(config, only, terminated()?).await?,
-            Self::Migrate => ask::migrate(&config).await?,
-            Self::Seed => ask::seed(&config).await?,
-            Self::Sale(SaleCommand::Create(args)) => ask::create_sale(&config, *args).await?,
-            Self::Sale(SaleCommand::Show { id, format }) => ask::show_sale(&config, id, format).await?,
-            Self::Sale(SaleCommand::List { format, limit }) => ask::list_sales(&config, format, limit).await?,
-            Self::Sale(SaleCommand::Close { id }) => ask::steer(&config, id, SaleStatus::Closed).await?,
-            Self::Sale(SaleCommand::Pause { id }) => ask::steer(&config, id, SaleStatus::Paused).await?,
-            Self::Sale(SaleCommand::Resume { id }) => ask::steer(&config, id, SaleStatus::Open).await?,
-            Self::Sale(SaleCommand::Remove { id }) => ask::remove_sale(&config, id).await?,
-            Self::Sale(SaleCommand::AddStock { id, units }) => ask::add_stock(&config, id, units).await?,
-            Self::Token(args) => rush::tokens(&config, args).await?,
-            Self::Orders(args) => ask::orders(&config, args).await?,
-            Self::Load(args) => return rush::load(&config, args).await,
-            Self::Audit { sale, channel, json } => return ask::audit(&config, sale, channel, json).await,
-            Self::Outbox(OutboxCommand::List { format, limit }) => ask::parked(&config, format, limit).await?,
-            Self::Outbox(OutboxCommand::Retry { ids }) => ask::retry(&config, &ids).await?,
-            Self::App(policies::AppCommand::Create { name }) => policies::create_app(&config, &name).await?,
-            Self::Alarms { format, limit } => ask::alarms(&config, format, limit).await?,
-            Self::Policy(command) => policies::run(&config, command).await?,
+            Self::Serve(args) => args.run(config).await?,
+            Self::Work(args) => args.run(config).await?,
+            Self::Migrate => database::migrate(&config).await?,
+            Self::Seed => database::seed(&config).await?,
+            Self::Sale(command) => command.run(&config).await?,
+            Self::Token(args) => args.run(&config).await?,
+            Self::Orders(args) => args.run(&config).await?,
+            Self::Load(args) => return args.run(&config).await,
+            Self::Audit(args) => return args.run(&config).await,
+            Self::Outbox(command) => command.run(&config).await?,
+            Self::App(command) => command.run(&config).await?,
+            Self::Alarms(args) => alarms::list(&config, &args).await?,
+            Self::Policy(command) => command.run(&config).await?,
             Self::Admin(command) => command.run(&config).await?,
             Self::Payments(command) => command.run(&config).await?,
             Self::Refunds(command) => command.run(&config).await?,
@@ -292,44 +151,53 @@ impl Command {
     }
 }
 
-async fn serve(config: Config, with_workers: bool) -> anyhow::Result<()> {
-    let stop = terminated()?;
-    let service = Service::bind(config, with_workers).await?;
-    let stopper = service.stopper();
-    let stopping = tokio::spawn(async move {
-        stop.cancelled().await;
-        tracing::info!("stopping: answers under way are finished first");
-        stopper.stop().await;
-    });
-    service.run().await?;
-    stopping.abort();
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
 
-async fn channel_sandbox(config: seckill_sandbox::Settings) -> anyhow::Result<ExitCode> {
-    let stop = terminated()?;
-    let sandbox = Sandbox::bind(&config)?;
-    let stopper = sandbox.stopper();
-    let stopping = tokio::spawn(async move {
-        stop.cancelled().await;
-        stopper.stop().await;
-    });
-    sandbox.run().await?;
-    stopping.abort();
-    Ok(ExitCode::SUCCESS)
-}
+    use super::*;
 
-/// Cancelled by SIGTERM or SIGINT.
-fn terminated() -> std::io::Result<CancellationToken> {
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let token = CancellationToken::new();
-    let stop = token.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = interrupt.recv() => {}
+    #[test]
+    fn clap_accepts_the_definition_of_the_commands() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_has_a_help_text() {
+        fn check(command: &clap::Command) {
+            assert!(command.get_about().is_some(), "{} has no help text", command.get_name());
+            for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
+                assert!(argument.get_help().is_some(), "{} {}", command.get_name(), argument.get_id());
+            }
+            command.get_subcommands().for_each(check);
         }
-        stop.cancel();
-    });
-    Ok(token)
+        let mut command = Cli::command();
+        command.build();
+        command.get_subcommands().filter(|command| command.get_name() != "help").for_each(check);
+    }
+
+    #[test]
+    fn ids_are_checked_where_they_are_typed() {
+        let order = "0197b2f0-0000-7000-8000-000000000001";
+        for good in [&["sale", "show", "7"][..], &["orders", "--sale", "7"], &["refunds", "create", order]] {
+            assert!(Cli::try_parse_from([&["seckill"], good].concat()).is_ok(), "{good:?}");
+        }
+        for wrong in ["0", "-1", "abc", "9223372036854775808"] {
+            for command in [
+                &["sale", "show", wrong][..],
+                &["sale", "close", wrong],
+                &["orders", "--sale", wrong],
+                &["audit", "--sale", wrong],
+                &["load", "--sale", wrong],
+                &["outbox", "retry", wrong],
+                &["payments", "settle", wrong],
+                &["refunds", "create", wrong],
+            ] {
+                let error = Cli::try_parse_from([&["seckill"], command].concat()).err().map(|e| e.to_string());
+                assert!(error.is_some_and(|error| error.contains(wrong)), "{command:?}");
+            }
+        }
+        let error = Cli::try_parse_from(["seckill", "sale", "show", "-1"]).err().map(|e| e.to_string());
+        assert!(error.is_some_and(|error| error.contains("must be a positive whole number")));
+    }
 }

@@ -1,4 +1,4 @@
-//! Commands for outflows.
+//! `outflow`: shows and changes outflows, queues whose items are sent at a constant rate.
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -6,141 +6,148 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Format, print};
+use super::arguments::{Format, ListArgs};
+use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::outflow::Pace;
 use crate::ledger::LedgerError;
 use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem, ParkedItem};
 
-/// Who the audit log says it was.
-const ACTOR: &str = "command line";
-
 #[derive(Subcommand)]
-pub enum OutflowCommand {
-    /// Make a channel; items are sent to its target as POST requests
+pub(super) enum OutflowCommand {
+    /// Create an outflow; its items are sent to the target as POST requests
     Create {
+        /// Name of the outflow
         name: String,
-        /// Requests per second at the receiver, never more in any second
-        #[arg(long)]
+        /// Requests per second; the receiver never gets more in any second
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
         rate: i64,
-        /// An http:// address
-        #[arg(long)]
+        /// Receiver of the items: an http:// or https:// address
+        #[arg(long, value_name = "URL")]
         target: String,
-        /// By how much requests may differ in their time on the network
-        #[arg(long, default_value_t = 15)]
+        /// Largest difference between the network delays of two requests, in milliseconds
+        #[arg(long, value_name = "MS", default_value_t = 15)]
         jitter_ms: i64,
-        /// Items that may wait
-        #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(i64).range(1..))]
+        /// Number of items that may wait; more are refused
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(i64).range(1..))]
         capacity: i64,
     },
-    /// Show all channels
+    /// Show all outflows
     List {
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Stop sending for a while
-    Pause { name: String },
-    /// Go on sending
-    Resume { name: String },
-    /// Change a channel's rate; it rests a second in between
-    Rate {
+    /// Stop sending until `outflow resume`
+    Pause {
+        /// Name of the outflow
         name: String,
+    },
+    /// Continue a paused outflow
+    Resume {
+        /// Name of the outflow
+        name: String,
+    },
+    /// Change an outflow's rate; it sends nothing for a second in between
+    Rate {
+        /// Name of the outflow
+        name: String,
+        /// Requests per second
+        #[arg(allow_negative_numbers = true)]
         rate: i64,
-        /// As it is, where nothing is said
-        #[arg(long)]
+        /// Largest difference between the network delays of two requests, in milliseconds; unchanged by default
+        #[arg(long, value_name = "MS")]
         jitter_ms: Option<i64>,
     },
-    /// Put an item into a channel; prints its id
+    /// Add an item to an outflow and print the item's id
     Add {
+        /// Name of the outflow
         name: String,
-        /// Items of one key are sent one after another
+        /// Key of the item; items with the same key are sent in order, one at a time
         #[arg(long)]
         key: String,
-        /// The JSON document that is sent
+        /// JSON document to send
         #[arg(long, value_parser = |text: &str| serde_json::from_str::<Value>(text))]
         payload: Value,
-        /// The Idempotency-Key; an item that is known is not taken again
+        /// Id of the item, sent as its Idempotency-Key; an id that exists is not added again
         #[arg(long)]
         id: Option<Uuid>,
     },
-    /// Show parked items
-    Parked {
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
-        limit: i64,
-    },
+    /// Show parked items: the ones that failed too often and are no longer retried
+    Parked(ListArgs),
     /// Send parked items again
     Retry {
+        /// Name of the outflow
         name: String,
-        /// The items' ids; none means every parked one of the channel
+        /// Ids of the items; without any, all parked items of the outflow
+        #[arg(value_name = "ID")]
         ids: Vec<Uuid>,
     },
 }
 
 impl OutflowCommand {
-    pub async fn run(self, config: &Config) -> anyhow::Result<()> {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let ledger = stores(config)?.ledger;
-        let known = |done: bool, name: &str| if done { Ok(()) } else { bail!("there is no outflow {name}") };
+        let check_exists = |found: bool, name: &str| if found { Ok(()) } else { bail!("there is no outflow {name}") };
         match self {
             Self::Create { name, rate, target, jitter_ms, capacity } => {
                 let pace = Pace::parse(rate, jitter_ms)?;
                 match ledger.create_outflow(&name, pace, &target, capacity, ACTOR).await {
                     Ok(true) => {}
-                    Ok(false) => bail!("there is an outflow {name} already"),
-                    Err(LedgerError::Refused(by)) => bail!(said(&by)),
+                    Ok(false) => bail!("outflow {name} already exists"),
+                    Err(LedgerError::Refused(constraint)) => bail!(constraint_text(&constraint)),
                     Err(error) => return Err(error.into()),
                 }
             }
             Self::List { format } => {
                 ledger.count_outflow().await?;
-                return print::rows(ledger.outflow_figures().await?.iter().map(ChannelLine::from), format);
+                return print::rows(ledger.outflow_figures().await?.iter().map(OutflowLine::from), format);
             }
-            Self::Pause { name } => known(ledger.pause_outflow(&name, true, ACTOR).await?, &name)?,
-            Self::Resume { name } => known(ledger.pause_outflow(&name, false, ACTOR).await?, &name)?,
+            Self::Pause { name } => check_exists(ledger.pause_outflow(&name, true, ACTOR).await?, &name)?,
+            Self::Resume { name } => check_exists(ledger.pause_outflow(&name, false, ACTOR).await?, &name)?,
             Self::Rate { name, rate, jitter_ms } => {
-                let channels = ledger.outflow_figures().await?;
-                let now = channels.iter().find(|channel| channel.name == name);
-                let jitter_ms = jitter_ms.or(now.map(|channel| channel.jitter_ms.into())).unwrap_or(0);
+                let outflows = ledger.outflow_figures().await?;
+                let current = outflows.iter().find(|outflow| outflow.name == name);
+                let jitter_ms = jitter_ms.or(current.map(|outflow| outflow.jitter_ms.into())).unwrap_or(0);
                 let pace = Pace::parse(rate, jitter_ms)?;
-                known(ledger.set_outflow_pace(&name, pace, ACTOR).await?, &name)?;
+                check_exists(ledger.set_outflow_pace(&name, pace, ACTOR).await?, &name)?;
             }
             Self::Add { name, key, payload, id } => {
                 let item = NewItem { id: id.unwrap_or_else(Uuid::now_v7), channel: name, key, payload };
                 match ledger.enqueue_outflow(&item).await {
                     Ok(Enqueued::Full) => bail!("outflow {} is full", item.channel),
-                    Ok(taken) => println!("{}", json!({ "id": item.id, "new": taken == Enqueued::Taken })),
-                    Err(LedgerError::Refused(by)) => bail!(said(&by)),
+                    Ok(result) => print::json(&json!({ "id": item.id, "new": result == Enqueued::Taken }))?,
+                    Err(LedgerError::Refused(constraint)) => bail!(constraint_text(&constraint)),
                     Err(error) => return Err(error.into()),
                 }
             }
-            Self::Parked { format, limit } => {
+            Self::Parked(ListArgs { format, limit }) => {
                 return print::rows(ledger.parked_outflow(limit).await?.iter().map(ParkedItemLine::from), format);
             }
             Self::Retry { name, ids } => {
-                println!("{}", json!({ "retried": ledger.unpark_outflow(&name, &ids, ACTOR).await? }));
+                print::json(&json!({ "retried": ledger.unpark_outflow(&name, &ids, ACTOR).await? }))?;
             }
         }
         Ok(())
     }
 }
 
-/// What a constraint of the schema says to people.
-fn said(constraint: &str) -> String {
+/// Explains the constraint of the schema that an item or an outflow violated.
+fn constraint_text(constraint: &str) -> String {
     match constraint {
         "outflow_items_channel_known" => "there is no outflow of that name",
         "outflow_items_key_length" => "the key must have 1 to 200 characters",
-        "outflow_items_payload_size" => "the payload must be below 64 KiB",
-        "outflow_channels_name_fits" => "the name must be a-z, 0-9, _ and -, at most 64 of them",
+        "outflow_items_payload_size" => "the payload must be smaller than 64 KiB",
+        "outflow_channels_name_fits" => "the name must be 1 to 64 of a-z 0-9 _ -",
         "outflow_channels_target_http" => "the target must be an http:// or https:// address",
-        other => return format!("{other} refused it"),
+        other => return format!("the database refused the change: constraint {other}"),
     }
     .to_owned()
 }
 
 #[derive(Serialize)]
-struct ChannelLine<'a> {
+struct OutflowLine<'a> {
     name: &'a str,
     rate: i32,
     jitter_ms: i32,
@@ -152,7 +159,7 @@ struct ChannelLine<'a> {
     target: &'a str,
 }
 
-impl<'a> From<&'a ChannelFigures> for ChannelLine<'a> {
+impl<'a> From<&'a ChannelFigures> for OutflowLine<'a> {
     fn from(c: &'a ChannelFigures) -> Self {
         Self {
             name: &c.name,

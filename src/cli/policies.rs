@@ -1,137 +1,155 @@
-//! Commands of flow control.
+//! `app` and `policy`: applications, and the policies that limit them.
 
 use anyhow::bail;
 use clap::Subcommand;
+use serde::Serialize;
 use serde_json::json;
 
-use super::{ACTOR, Format, print};
+use super::arguments::{Format, account, app};
+use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::account::AccountName;
-use crate::domain::limiter::AlgorithmKind;
-use crate::domain::policy::{Name, Role, WhenDown};
+use crate::domain::ids::Invalid;
+use crate::domain::limiter::{AlgorithmKind, Parameters};
+use crate::domain::policy::{Name, Policy, Role, WhenDown};
 use crate::domain::policy_form::{PolicyForm, names};
 use crate::flow::policy_changes;
+use crate::ledger::Ledger;
 
 #[derive(Subcommand)]
-pub enum AppCommand {
-    /// Make an application that may ask for permits; prints its token, once
-    Create { name: String },
+pub(super) enum AppCommand {
+    /// Create an application and print its token, which is shown only once
+    Create {
+        /// Name of the application
+        #[arg(value_parser = app)]
+        name: Name,
+    },
 }
 
 #[derive(Subcommand)]
-pub enum PolicyCommand {
-    /// Make a policy, or change the one that these applications have under this name; counters go on
+pub(super) enum PolicyCommand {
+    /// Create a policy, or change the existing one of that name; its counters are kept
     Set(Box<SetArgs>),
-    /// Let an account see an application's policies (viewer), or change them too (owner)
+    /// Let an account see the policies of an application, or change them too
     Grant {
-        #[arg(long)]
-        app: String,
-        #[arg(long)]
-        account: String,
+        /// Name of the application
+        #[arg(long, value_parser = app)]
+        app: Name,
+        /// Name of the account
+        #[arg(long, value_parser = account)]
+        account: AccountName,
+        /// Role: viewer (sees the policies) or owner (changes them too)
         #[arg(long, value_parser = Role::parse)]
         role: Role,
     },
-    /// Show the policies
+    /// Show policies
     List {
-        /// Only this application's
-        #[arg(long)]
-        app: Option<String>,
+        /// Only policies of this application
+        #[arg(long, value_parser = app)]
+        app: Option<Name>,
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// Remove a policy
     Delete {
-        /// The applications that have it, or one of them
+        /// Applications of the policy; one of them is enough
         #[arg(long, required = true, num_args = 1..)]
         app: Vec<String>,
-        #[arg(long)]
-        name: String,
+        /// Name of the policy
+        #[arg(long, value_parser = policy)]
+        name: Name,
     },
 }
 
 #[derive(clap::Args)]
-pub struct SetArgs {
-    /// The applications that may use it
+pub(super) struct SetArgs {
+    /// Applications that may use the policy
     #[arg(long, required = true, num_args = 1..)]
     app: Vec<String>,
+    /// Name of the policy
     #[arg(long)]
     name: String,
-    /// fixed-window, sliding-log, sliding-counter, token-bucket, concurrency or leaky-bucket
+    /// Algorithm: fixed-window, sliding-log, sliding-counter, token-bucket, concurrency or leaky-bucket
     #[arg(long)]
     algorithm: AlgorithmKind,
-    /// Permits in a window, or at once (concurrency); -1 is no limit
-    #[arg(long, allow_hyphen_values = true)]
+    /// Permits in a window or, for concurrency, at the same time; -1 means unlimited
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     limit: Option<i64>,
-    /// The window; for a bucket, the time in which it gets back its rate (1000 where it is missing)
-    #[arg(long, allow_hyphen_values = true)]
+    /// Length of the window or, for a bucket, the time in which --rate permits return (default 1000)
+    #[arg(long, value_name = "MS", allow_hyphen_values = true)]
     window_ms: Option<i64>,
-    /// Permits that a bucket gets back, or drains, a second
-    #[arg(long, allow_hyphen_values = true)]
+    /// Permits that return to a token bucket, or drain from a leaky bucket, in each window
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     rate: Option<i64>,
-    /// Permits that a bucket holds; as many as a second's rate where it is missing
-    #[arg(long, allow_hyphen_values = true)]
+    /// Permits that a bucket holds (default: the rate)
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     capacity: Option<i64>,
-    /// How long a place is kept for a caller who is not heard of again; 30000 where it is missing
-    #[arg(long, allow_hyphen_values = true)]
+    /// Time after which a permit of the concurrency algorithm is taken back if it is not released (default 30000)
+    #[arg(long, value_name = "MS", allow_hyphen_values = true)]
     lease_ms: Option<i64>,
-    /// With --ceiling: the limit, or a bucket's rate, moves between the two by itself
-    #[arg(long, requires = "ceiling", allow_hyphen_values = true)]
+    /// Lower bound of the limit, or of a bucket's rate, which then adapts between --floor and --ceiling
+    #[arg(long, value_name = "N", requires = "ceiling", allow_hyphen_values = true)]
     floor: Option<i64>,
-    #[arg(long, requires = "floor", allow_hyphen_values = true)]
+    /// Upper bound of the limit, or of a bucket's rate
+    #[arg(long, value_name = "N", requires = "floor", allow_hyphen_values = true)]
     ceiling: Option<i64>,
-    /// Calls reported as slower than this make the limit move down
-    #[arg(long, requires = "floor", value_parser = clap::value_parser!(i64).range(1..=3_600_000))]
+    /// Lower the limit when calls are reported to take longer than this
+    #[arg(long, value_name = "MS", requires = "floor", value_parser = clap::value_parser!(i64).range(1..=3_600_000))]
     target_ms: Option<i64>,
-    /// reject, queue:MS, degrade:JSON or shadow
+    /// Answer when the limit is reached: reject, queue:MS, degrade:JSON or shadow
     #[arg(long, default_value = "reject")]
     excess: String,
-    /// When the limiter cannot be asked: closed, open, or local (each instance its share)
+    /// Answer when Redis cannot be reached: closed (refuse), open (grant) or local (each instance grants its share)
     #[arg(long, default_value = "closed", value_parser = WhenDown::parse)]
     when_down: WhenDown,
-    /// A circuit breaker, as JSON; {} takes the defaults, which docs/limits.md shows
+    /// Circuit breaker settings; {} takes the defaults, which docs/limits.md lists
     #[arg(long, value_name = "JSON")]
     breaker: Option<String>,
-    /// What the caller's key stands for: user, address, interface, channel…
+    /// Meaning of the key in permit requests, such as user or address; for people only
     #[arg(long, default_value = "")]
     key: String,
-    /// Spread the keys over a cluster's slots: more throughput, but alone in a call
+    /// Spread the keys over the slots of a Redis cluster: more throughput, but no other policy in the same request
     #[arg(long)]
     spread: bool,
 }
 
-pub async fn create_app(config: &Config, name: &str) -> anyhow::Result<()> {
-    let app = Name::parse(name, "name")?;
-    let token = policy_changes::create_app(&stores(config)?.ledger, &app, ACTOR).await?;
-    println!("{}", json!({ "token": token }));
-    Ok(())
+fn policy(text: &str) -> Result<Name, Invalid> {
+    Name::parse(text, "policy")
 }
 
-pub async fn run(config: &Config, command: PolicyCommand) -> anyhow::Result<()> {
-    match command {
-        PolicyCommand::Set(args) => set(config, *args).await,
-        PolicyCommand::Grant { app, account, role } => {
-            let app = Name::parse(&app, "app")?;
-            let account = AccountName::parse(&account, "account")?;
-            Ok(policy_changes::grant(&stores(config)?.ledger, &app, &account, Some(role), ACTOR).await?)
-        }
-        PolicyCommand::List { app, format } => {
-            let app = app.map(|app| Name::parse(&app, "app")).transpose()?;
-            let policies = stores(config)?.ledger.policies(app.as_ref()).await?;
-            print::rows(policies.iter().map(print::PolicyLine::from), format)
-        }
-        PolicyCommand::Delete { app, name } => {
-            let name = Name::parse(&name, "name")?;
-            told(policy_changes::delete(&stores(config)?.ledger, &name, &names(&app)?, ACTOR).await?);
-            Ok(())
-        }
+impl AppCommand {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
+        let Self::Create { name } = self;
+        let token = policy_changes::create_app(&stores(config)?.ledger, &name, ACTOR).await?;
+        print::json(&json!({ "token": token }))
     }
 }
 
-async fn set(config: &Config, args: SetArgs) -> anyhow::Result<()> {
-    let ledger = stores(config)?.ledger;
+impl PolicyCommand {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
+        let ledger = stores(config)?.ledger;
+        match self {
+            Self::Set(args) => set(&ledger, *args).await?,
+            Self::Grant { app, account, role } => {
+                policy_changes::grant(&ledger, &app, &account, Some(role), ACTOR).await?;
+            }
+            Self::List { app, format } => {
+                let policies = ledger.policies(app.as_ref()).await?;
+                return print::rows(policies.iter().map(PolicyLine::from), format);
+            }
+            Self::Delete { app, name } => {
+                report_change(policy_changes::delete(&ledger, &name, &names(&app)?, ACTOR).await?);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn set(ledger: &Ledger, args: SetArgs) -> anyhow::Result<()> {
     let breaker = args.breaker.as_deref().map(serde_json::from_str).transpose();
-    let Ok(breaker) = breaker else { bail!("breaker must be a JSON object of its terms") };
+    let Ok(breaker) = breaker else { bail!("--breaker must be a JSON object; docs/limits.md lists its fields") };
     let form = PolicyForm {
         apps: args.app,
         algorithm: args.algorithm,
@@ -152,17 +170,67 @@ async fn set(config: &Config, args: SetArgs) -> anyhow::Result<()> {
     let policy = form.named(&args.name)?;
     for app in &policy.apps {
         if !ledger.has_app(app).await? {
-            tracing::warn!(%app, "there is no such application yet: `seckill app create` makes it");
+            tracing::warn!(%app, "the application does not exist yet: create it with `seckill app create`");
         }
     }
-    told(policy_changes::set(&ledger, policy, ACTOR).await?);
+    report_change(policy_changes::set(ledger, policy, ACTOR).await?);
     Ok(())
 }
 
-fn told(everyone: bool) {
-    if everyone {
-        tracing::info!("done: every instance goes by it");
+fn report_change(known_everywhere: bool) {
+    if known_everywhere {
+        tracing::info!("done: every instance applies the change");
     } else {
-        tracing::warn!("done, but an instance that should be alive has not said that it goes by it");
+        tracing::warn!("done, but a live instance has not confirmed that it applies the change");
+    }
+}
+
+#[derive(Serialize)]
+struct PolicyLine {
+    name: String,
+    apps: String,
+    algorithm: &'static str,
+    terms: String,
+    excess: String,
+    when_down: &'static str,
+    key: String,
+    version: i64,
+    created_by: String,
+    updated_by: String,
+    updated_at: String,
+}
+
+impl From<&Policy> for PolicyLine {
+    fn from(policy: &Policy) -> Self {
+        let terms = &policy.terms;
+        let apps: Vec<_> = terms.apps.iter().map(Name::as_str).collect();
+        let Parameters { limit, capacity, rate, window_ms, lease_ms } = policy.algorithm.parameters();
+        let named = [
+            ("limit", limit),
+            ("capacity", capacity),
+            ("rate", rate),
+            ("window_ms", window_ms),
+            ("lease_ms", lease_ms),
+        ];
+        let mut parts: Vec<_> = named.into_iter().filter_map(|(name, n)| Some(format!("{name} {}", n?))).collect();
+        if let Some(range) = &terms.range {
+            parts.push(format!("adapts {} to {}", range.floor, range.ceiling));
+        }
+        if terms.breaker.is_some() {
+            parts.push("breaker".to_owned());
+        }
+        Self {
+            name: terms.name.to_string(),
+            apps: apps.join(" "),
+            algorithm: terms.algorithm.kind().as_str(),
+            terms: parts.join(", "),
+            excess: terms.excess.to_string(),
+            when_down: terms.when_down.as_str(),
+            key: terms.key.clone(),
+            version: policy.version,
+            created_by: policy.created_by.clone(),
+            updated_by: policy.updated_by.clone(),
+            updated_at: print::time(policy.updated_at_ms),
+        }
     }
 }

@@ -1,11 +1,11 @@
-//! What settings must be, and which variable mends one that is not.
+//! Checks each setting's value. An error names the setting and the variable that sets it.
 
 use super::{Channel, ChannelKind, Config, ConfigError};
 use seckill_webhook::Secret;
 
-/// A secret for development mode alone, so that `SECKILL_DEV=1` is enough to start.
+/// Signs buyers' tokens in development mode, so that `SECKILL_DEV=1` is enough to start.
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
-/// ... and for calls to the sandbox channel, and its callbacks.
+/// Signs calls to the sandbox bank and its callbacks in development mode.
 const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 const NO_ADDRESS: &str = "must be an http:// or https:// address";
 
@@ -26,11 +26,19 @@ impl Config {
         }
         match (self.auth.jwt_secret.len(), self.auth.jwt_public_key.len()) {
             (0, 0) => {
-                return wrong("auth.jwt_secret", "is missing, and so is a public key", "SECKILL_AUTH__JWT_SECRET");
+                return wrong(
+                    "auth.jwt_secret",
+                    "is missing, and so is auth.jwt_public_key",
+                    "SECKILL_AUTH__JWT_SECRET",
+                );
             }
             (1..32, _) => return wrong("auth.jwt_secret", "must be at least 32 bytes", "SECKILL_AUTH__JWT_SECRET"),
             (32.., 1..) => {
-                return wrong("auth.jwt_public_key", "cannot stand beside a secret", "SECKILL_AUTH__JWT_PUBLIC_KEY");
+                return wrong(
+                    "auth.jwt_public_key",
+                    "cannot be combined with auth.jwt_secret",
+                    "SECKILL_AUTH__JWT_PUBLIC_KEY",
+                );
             }
             _ => {}
         }
@@ -58,7 +66,7 @@ impl Config {
         if !(1..=1000).contains(&self.flow.timeout_ms) {
             return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
         }
-        // Each call of those who wait looks at everybody in line.
+        // Each call of a waiting caller reads the whole queue.
         if !(1..=1000).contains(&self.flow.queue_max) {
             return wrong("flow.queue_max", "must be 1 to 1000", "SECKILL_FLOW__QUEUE_MAX");
         }
@@ -99,13 +107,13 @@ impl Config {
             (self.admin.login_window_ms, "admin.login_window_ms", "SECKILL_ADMIN__LOGIN_WINDOW_MS"),
         ] {
             if !(1000..=2_592_000_000).contains(&time) {
-                return wrong(setting, "must be 1000 to 2592000000 ms, which are 30 days", variable);
+                return wrong(setting, "must be 1000 to 2592000000 ms (30 days)", variable);
             }
         }
         if !(1..=10_000).contains(&self.admin.login_limit) {
             return wrong("admin.login_limit", "must be 1 to 10000", "SECKILL_ADMIN__LOGIN_LIMIT");
         }
-        // reserve.lua spreads a batch over the arguments of one call, and Lua's stack holds about 8000.
+        // reserve.lua takes a batch as the arguments of one call, and Lua's stack holds about 8000 values.
         if !(1..=1000).contains(&self.purchase.batch_max) {
             return wrong("purchase.batch_max", "must be 1 to 1000", "SECKILL_PURCHASE__BATCH_MAX");
         }
@@ -145,14 +153,14 @@ impl Config {
             );
         }
         if terms.wait_ms > 86_400_000 {
-            return wrong("payments.wait_ms", "must be at most 86400000, which is a day", "SECKILL_PAYMENTS__WAIT_MS");
+            return wrong("payments.wait_ms", "must be at most 86400000 (a day)", "SECKILL_PAYMENTS__WAIT_MS");
         }
         if !(100..=3_600_000).contains(&terms.ask_after_ms) {
             return wrong("payments.ask_after_ms", "must be 100 to 3600000", "SECKILL_PAYMENTS__ASK_AFTER_MS");
         }
         if terms.on_its_way_ms > 86_400_000 {
             let variable = "SECKILL_PAYMENTS__ON_ITS_WAY_MS";
-            return wrong("payments.on_its_way_ms", "must be at most 86400000, which is a day", variable);
+            return wrong("payments.on_its_way_ms", "must be at most 86400000 (a day)", variable);
         }
         self.channels.iter_mut().try_for_each(|(name, channel)| check_channel(name, channel, self.dev))
     }
@@ -192,7 +200,7 @@ fn check_channel(name: &str, channel: &mut Channel, dev: bool) -> Result<(), Con
     Ok(())
 }
 
-/// Checks the sandbox bank's settings. A service without such a channel needs no secret for it.
+/// Checks the sandbox bank's settings. Only the bank itself needs its secret: a service may run without one.
 pub(super) fn sandbox(
     mut settings: seckill_sandbox::Settings,
     dev: bool,
@@ -220,7 +228,7 @@ pub(super) fn sandbox(
         }
     }
     if settings.confirm_ms > 86_400_000 {
-        return wrong("sandbox.confirm_ms", "must be at most 86400000, a day", "SECKILL_SANDBOX__CONFIRM_MS");
+        return wrong("sandbox.confirm_ms", "must be at most 86400000 (a day)", "SECKILL_SANDBOX__CONFIRM_MS");
     }
     Ok(settings)
 }

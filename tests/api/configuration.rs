@@ -1,4 +1,4 @@
-//! Configuration: a wrong value stops the start with a message that names the setting.
+//! Configuration: an invalid or unknown setting stops the start with a message that names it.
 
 use std::collections::HashMap;
 
@@ -60,12 +60,38 @@ fn a_wrong_value_names_its_setting() {
 }
 
 #[test]
+fn an_unknown_setting_is_refused_by_its_name() {
+    for name in [
+        "SECKILL_HTPP__BIND",
+        "SECKILL_HTTP__BINDD",
+        "SECKILL_HTTP",
+        "SECKILL_HTTP_BIND",
+        "SECKILL_BIND",
+        "SECKILL_HTTP__BIND__PORT",
+        "SECKILL_CHANNELS",
+        "SECKILL_CHANNELS__SANDBOX",
+    ] {
+        let error = read(&[(name, "127.0.0.1:9999")]).expect_err(name);
+        assert!(error.contains(&format!("{name} is not a setting")), "{error}");
+        let bank = HashMap::from([("SECKILL_DEV".to_owned(), "1".to_owned()), (name.to_owned(), "1".to_owned())]);
+        assert!(config::sandbox_settings(&bank).is_err_and(|error| error.to_string().contains(name)), "{name}");
+    }
+    let error = read(&[("SECKILL_CHANNELS__SANDBOX__URI", "http://bank")]).unwrap_err();
+    assert!(error.contains("uri"), "{error}");
+}
+
+#[test]
+fn variables_of_the_test_suite_and_of_others_are_no_settings() {
+    assert!(read(&[("SECKILL_TEST_LONG", "1"), ("SECKILLET", "1"), ("RUST_LOG", "info")]).is_ok());
+}
+
+#[test]
 fn the_sandbox_channel_needs_none_of_the_servers() {
     let dev = HashMap::from([("SECKILL_DEV".to_owned(), "1".to_owned())]);
     assert!(config::sandbox_settings(&dev).unwrap().secret.starts_with("whsec_"));
     let error = config::sandbox_settings(&HashMap::new()).unwrap_err().to_string();
     assert!(error.contains("sandbox.secret"), "{error}");
-    // And the service none of the channel's secret.
+    // The service does not need the bank's secret.
     let secret = "a secret that is long enough, for a test";
     let served = read(&[("SECKILL_DEV", "0"), ("SECKILL_AUTH__JWT_SECRET", secret)]).unwrap();
     assert!(served.sandbox.secret.is_empty());

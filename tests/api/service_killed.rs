@@ -2,7 +2,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use seckill_load::{Buyer, Plan};
 
@@ -99,7 +98,7 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
     let address = free_address();
     let mut process = Process::start(&system, address).ready(address).await;
     let sale = system.create_sale(terms(400)).await;
-    // A rush of two seconds, so that each of the kills meets buyers under way.
+    // A rush of two seconds at least, in whose middle the kills come: the first when 40 are sold, the second at 160.
     let plan = Plan {
         base: format!("http://{address}"),
         sale_id: sale.id.get(),
@@ -111,8 +110,13 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
     let buyers = (0..plan.identities()).map(|n| format!("u{n}"));
     let buyers = buyers.map(|user| Buyer { token: system.token(&user, 0), user }).collect();
     let rush = tokio::spawn(async move { seckill_load::run(&plan, buyers, false).await });
-    for _ in 0..2 {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+    for sold in [40, 160] {
+        eventually(|| async {
+            let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed'";
+            let rows = system.count(rows, &sale).await;
+            (rows >= sold).then_some(()).ok_or(format!("{rows} of {sold} are sold"))
+        })
+        .await;
         process.kill();
         process = Process::start(&system, address).ready(address).await;
     }

@@ -21,10 +21,18 @@ async fn force_refill(system: &System) {
 async fn three_waves_over_refills_are_each_released_once() {
     let system = System::start().await;
     let wave = |after_ms, units| Wave { after_ms, units };
-    let sale = system.create_sale(NewSale { waves: vec![wave(1_500, 20), wave(3_000, 30)], ..terms(60) }).await;
+    let due = "UPDATE sale_waves SET due_at = now() WHERE sale_id = $1 AND units = $2";
+    let sale = system
+        .create_sale(NewSale {
+            ends_in_ms: 86_400_000,
+            waves: vec![wave(3_600_000, 20), wave(7_200_000, 30)],
+            ..terms(60)
+        })
+        .await;
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (10, Some(10)));
     assert_eq!(buyers(&system, &sale, "first", 15).await, 10);
-    for released in [30, 60] {
+    for (units, released) in [(20, 30), (30, 60)] {
+        sqlx::query(due).bind(sale.id.get()).bind(units).execute(&system.sql).await.unwrap();
         force_refill(&system).await;
         eventually(|| async {
             force_refill(&system).await;

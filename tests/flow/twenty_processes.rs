@@ -60,7 +60,7 @@ async fn caller() {
 fn gather(prefix: &str, seconds: u64) -> Vec<Vec<Asked>> {
     let process = || {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["crowd::caller", "--exact", "--ignored", "--nocapture"])
+            .args(["twenty_processes::caller", "--exact", "--ignored", "--nocapture"])
             .env("CROWD_PREFIX", prefix)
             .env("CROWD_SECONDS", seconds.to_string())
             .stdout(Stdio::piped())

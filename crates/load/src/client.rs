@@ -1,4 +1,4 @@
-//! One keep-alive HTTP/1.1 connection with one request at a time, as a browser would hold it.
+//! A keep-alive HTTP/1.1 connection that carries one request at a time, as a browser's does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use tokio::time::timeout;
 
 use super::LoadError;
 
-/// A person would have reloaded by then; the request's fate is unknown, and the same Idempotency-Key will tell.
+/// After this long a person would reload the page. The result is unknown; a retry with the same Idempotency-Key gets it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Answers of the API are far below; more is a mistake at the other end.
+/// Answers of the API are far smaller; a larger one is an error of the service.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Where the requests go: resolved once, since every connection goes to the same place.
+/// The service's address, resolved once for all connections.
 #[derive(Debug)]
 pub struct Target {
     addr: SocketAddr,
@@ -32,19 +32,19 @@ pub struct Target {
 
 impl Target {
     pub async fn resolve(base: &str) -> Result<Self, LoadError> {
-        let wrong = || LoadError::Base(base.to_owned());
-        let uri: Uri = base.trim_end_matches('/').parse().map_err(|_| wrong())?;
-        let authority = uri.authority().ok_or_else(wrong)?;
+        let invalid = || LoadError::Base(base.to_owned());
+        let uri: Uri = base.trim_end_matches('/').parse().map_err(|_| invalid())?;
+        let authority = uri.authority().ok_or_else(invalid)?;
         if uri.scheme_str() != Some("http") {
-            return Err(wrong());
+            return Err(invalid());
         }
-        // The resolver takes an IPv6 address without the brackets that a URL has around it.
+        // A URL has brackets around an IPv6 address; the resolver takes it without them.
         let host = authority.host().trim_matches(['[', ']']);
         let unresolved = |source| LoadError::Resolve { host: host.to_owned(), source };
         let mut found =
             tokio::net::lookup_host((host, authority.port_u16().unwrap_or(80))).await.map_err(unresolved)?;
-        let addr = found.next().ok_or_else(wrong)?;
-        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?;
+        let addr = found.next().ok_or_else(invalid)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| invalid())?;
         Ok(Self { addr, host, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 
@@ -57,12 +57,12 @@ impl Target {
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
-    /// What Retry-After asks for, where it is given in seconds.
+    /// The Retry-After header, if it is a number of seconds.
     pub retry_after: Option<Duration>,
     pub body: Bytes,
 }
 
-/// How a request can end without an answer.
+/// Why a request ended without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     #[error("no connection")]
@@ -73,7 +73,7 @@ pub enum NoAnswer {
     Lost,
 }
 
-/// A place for a connection: opened when needed, and again after it was closed.
+/// A connection that is opened when needed, and again after it was closed.
 pub struct Link {
     target: Arc<Target>,
     open: Option<Open>,
@@ -95,7 +95,7 @@ impl Link {
         Self { target: Arc::clone(target), open: None }
     }
 
-    /// Opens the connection ahead of the first request. A failure shows again, and is counted, when that is sent.
+    /// Opens the connection ahead of the first request. A failure is ignored here: the first request meets it again.
     pub async fn warm(mut self) -> Self {
         if let Ok(Ok(open)) = timeout(REQUEST_TIMEOUT, connect(&self.target)).await {
             self.open = Some(open);
@@ -103,7 +103,7 @@ impl Link {
         self
     }
 
-    /// Reads a small resource, for all that is not the rush itself.
+    /// Sends a GET request.
     pub async fn get(&mut self, uri: &Uri) -> Result<Answer, NoAnswer> {
         let mut request = Request::new(Full::default());
         *request.uri_mut() = uri.clone();
@@ -111,13 +111,13 @@ impl Link {
         self.send(request).await
     }
 
-    /// Sends, and reads the whole answer. A connection on which anything failed is not used again.
+    /// Sends a request and reads the whole answer. A connection that failed is not used again.
     pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, NoAnswer> {
-        let ended = timeout(REQUEST_TIMEOUT, self.exchange(request)).await.unwrap_or(Err(NoAnswer::TimeOut));
-        if ended.is_err() {
+        let answer = timeout(REQUEST_TIMEOUT, self.exchange(request)).await.unwrap_or(Err(NoAnswer::TimeOut));
+        if answer.is_err() {
             self.open = None;
         }
-        ended
+        answer
     }
 
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, NoAnswer> {
@@ -139,7 +139,7 @@ impl Link {
         {
             match open.sender.try_send_request(request).await {
                 Ok(response) => return Ok(response),
-                // A request handed back was never written: the other end had closed an idle connection.
+                // The request came back, so it was never written: the service had closed an idle connection.
                 Err(mut refused) => request = refused.take_message().ok_or(NoAnswer::Lost)?,
             }
         }
@@ -153,7 +153,7 @@ async fn connect(target: &Target) -> Result<Open, Box<dyn std::error::Error + Se
     stream.set_nodelay(true)?;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(async move {
-        // Its failures reach the request that was on the way.
+        // An error of the connection is also returned by the request in progress.
         let _ = connection.await;
     });
     Ok(Open { sender, driver: driver.abort_handle() })
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_plain_http_is_spoken() {
+    async fn only_plain_http_is_accepted() {
         for base in ["https://127.0.0.1:1", "127.0.0.1:8080", "http://", "nonsense"] {
             assert!(matches!(Target::resolve(base).await, Err(LoadError::Base(_))), "{base}");
         }

@@ -1,4 +1,4 @@
-//! The people of the rush, and the requests they make.
+//! The callers of a rush, and the requests they send.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use uuid::Uuid;
 
 use super::LoadError;
 use super::client::Target;
-use super::plan::{Arrival, Buyer, Plan, Role, address, stranger};
+use super::plan::{Arrival, Buyer, Plan, Role, address, forger_address};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Different sales that do not exist.
+/// Number of different sales that do not exist.
 const UNKNOWN_SALES: i64 = 64;
-/// Different forged tokens, each from an address of its own.
+/// Number of different forged tokens, each sent from an address of its own.
 const FORGED_TOKENS: usize = 64;
 
-/// Who comes, with every part of their requests made beforehand; cloning a part copies a pointer.
+/// All callers, with the parts of their requests prepared; cloning a part copies a pointer.
 pub struct Crowd {
     target: Arc<Target>,
     callers: Vec<Caller>,
@@ -33,11 +33,11 @@ pub struct Crowd {
 struct Caller {
     authorization: HeaderValue,
     address: HeaderValue,
-    ticket: HeaderValue,
+    idempotency_key: HeaderValue,
 }
 
 impl Crowd {
-    pub fn gather(plan: &Plan, buyers: &[Buyer], target: &Arc<Target>) -> Result<Self, LoadError> {
+    pub fn prepare(plan: &Plan, buyers: &[Buyer], target: &Arc<Target>) -> Result<Self, LoadError> {
         let needed = plan.identities();
         if buyers.len() < needed {
             return Err(LoadError::TooFewBuyers { needed, given: buyers.len() });
@@ -47,17 +47,17 @@ impl Crowd {
             Ok(Caller {
                 authorization: value(format!("Bearer {token}"))?,
                 address: value(address.to_string())?,
-                ticket: value(Uuid::now_v7().to_string())?,
+                idempotency_key: value(Uuid::now_v7().to_string())?,
             })
         };
-        let own = |(who, buyer): (usize, &Buyer)| caller(buyer, &buyer.token, address(plan, who));
-        let forger = |(n, buyer): (usize, &Buyer)| caller(buyer, &forged(&buyer.token), stranger(n));
+        let genuine = |(n, buyer): (usize, &Buyer)| caller(buyer, &buyer.token, address(plan, n));
+        let forger = |(n, buyer): (usize, &Buyer)| caller(buyer, &forged(&buyer.token), forger_address(n));
         let purchases = |sale_id: i64| target.uri(&format!("/api/v1/sales/{sale_id}/purchases"));
-        // Far above the ids in use, and apart from each other.
+        // Ids far above those in use.
         let unknown = |n: i64| purchases(plan.sale_id.saturating_add(1_000_000_000 + n * 7_919));
         Ok(Self {
             target: Arc::clone(target),
-            callers: buyers.iter().take(needed).enumerate().map(own).collect::<Result<_, _>>()?,
+            callers: buyers.iter().take(needed).enumerate().map(genuine).collect::<Result<_, _>>()?,
             forgers: buyers.iter().take(FORGED_TOKENS).enumerate().map(forger).collect::<Result<_, _>>()?,
             sale: purchases(plan.sale_id)?,
             unknown_sales: (0..UNKNOWN_SALES).map(unknown).collect::<Result<_, _>>()?,
@@ -70,12 +70,14 @@ impl Crowd {
 
     pub fn request(&self, arrival: &Arrival, body: &Bytes) -> Request<Full<Bytes>> {
         let caller = match arrival.role {
-            Role::ForgedToken => &self.forgers[arrival.who % self.forgers.len()],
-            _ => &self.callers[arrival.who],
+            Role::ForgedToken => &self.forgers[arrival.caller % self.forgers.len()],
+            Role::Buyer | Role::SecondClick | Role::UnknownSale | Role::Bot | Role::EarlyClick => {
+                &self.callers[arrival.caller]
+            }
         };
         let uri = match arrival.role {
-            Role::UnknownSale => &self.unknown_sales[arrival.who % self.unknown_sales.len()],
-            _ => &self.sale,
+            Role::UnknownSale => &self.unknown_sales[arrival.caller % self.unknown_sales.len()],
+            Role::Buyer | Role::SecondClick | Role::ForgedToken | Role::Bot | Role::EarlyClick => &self.sale,
         };
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(HOST, self.target.host.clone());
@@ -83,7 +85,7 @@ impl Crowd {
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(X_FORWARDED_FOR, caller.address.clone());
         if matches!(arrival.role, Role::Buyer | Role::SecondClick) {
-            headers.insert(IDEMPOTENCY_KEY, caller.ticket.clone());
+            headers.insert(IDEMPOTENCY_KEY, caller.idempotency_key.clone());
         }
         let mut request = Request::new(Full::new(body.clone()));
         *request.method_mut() = Method::POST;
@@ -93,7 +95,7 @@ impl Crowd {
     }
 }
 
-/// The token with another signature: the first character of its last part is changed, all of whose bits count.
+/// The token with an invalid signature. The first character of the signature is changed, because all its bits count.
 fn forged(token: &str) -> String {
     let (signed, signature) = token.rsplit_once('.').unwrap_or(("", token));
     let mut rest = signature.chars();
@@ -106,19 +108,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forged_token_differs_in_its_signature_alone() {
+    fn only_the_signature_of_a_forged_token_differs() {
         assert_eq!(forged("head.claims.XYZ"), "head.claims.AYZ");
         assert_eq!(forged("head.claims.AYZ"), "head.claims.BYZ");
         assert_eq!(forged(""), ".A");
     }
 
     #[tokio::test]
-    async fn a_forger_comes_from_elsewhere_and_the_buyer_as_before() -> Result<(), LoadError> {
+    async fn a_forged_token_comes_from_another_address_than_its_buyer() -> Result<(), LoadError> {
         let plan = Plan { buyers: 1, bots: 0, forged: 1, ..Plan::default() };
         let buyers = [Buyer { user: "u".to_owned(), token: "a.b.c".to_owned() }];
-        let crowd = Crowd::gather(&plan, &buyers, &Arc::new(Target::resolve("http://127.0.0.1:1").await?))?;
+        let crowd = Crowd::prepare(&plan, &buyers, &Arc::new(Target::resolve("http://127.0.0.1:1").await?))?;
         let headers = |role| {
-            let request = crowd.request(&Arrival { due: std::time::Duration::ZERO, role, who: 0 }, &Bytes::new());
+            let request = crowd.request(&Arrival { due: std::time::Duration::ZERO, role, caller: 0 }, &Bytes::new());
             [AUTHORIZATION, X_FORWARDED_FOR].map(|name| request.headers()[name].to_str().unwrap_or_default().to_owned())
         };
         assert_eq!(headers(Role::Buyer), ["Bearer a.b.c", "10.0.0.1"]);

@@ -1,25 +1,25 @@
-//! The rush: a crowd that speaks to the sale by HTTP alone, and a report of what it was told.
+//! The rush: a crowd of buyers that calls the service over HTTP, and a report of the answers.
 //!
-//! The model is open. Every arrival has its moment in a schedule made beforehand, whatever the service does, and its
-//! latency counts from that moment: a service that stalls is charged for those who had to wait in line meanwhile.
+//! The load model is open: every arrival has its time in a schedule made beforehand, whatever the service does, and its
+//! latency counts from that time. So the latencies of a service that stalls include the time that buyers waited for it.
 //!
-//! Reading order: `plan` says who comes when and `shape` how they spread, `crowd` what they send, `opening` waits for the
-//! start, `rush` plays the schedule over the connections of `client`, and `report` draws up what `tally` wrote down, in
-//! `figures`; `render` and `html` (with its `charts`) show it.
+//! Reading order: `plan` makes the schedule, in a `shape`; `crowd` prepares the requests; `opening` waits for the start;
+//! `rush` plays the schedule over the connections of `client` and collects `measurements`; `report` computes the report
+//! from them, with `statistics`; `text` and `html` (with `charts`) show it.
 
 mod charts;
 mod client;
 mod crowd;
 mod html;
+mod measurements;
 mod opening;
 mod plan;
 mod progress;
-mod render;
 mod report;
 mod rush;
 mod shape;
-mod tally;
-mod timeline;
+mod statistics;
+mod text;
 
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ use opening::Opening;
 use progress::Progress;
 use rush::Rush;
 
-pub use html::Verdict;
+pub use html::AuditSummary;
 pub use plan::{Buyer, Plan, Role};
-pub use render::grouped;
 pub use report::{Accepted, MeasuredFrom, Mix, Report};
 pub use shape::Shape;
-pub use timeline::{Bucket, Latency, LatencyBucket, Step};
+pub use statistics::{Bucket, HistogramStep, Latency, LatencyBucket};
+pub use text::with_commas;
 
-/// Why there was no rush at all. What goes wrong during one stands in its report.
+/// Why no rush took place. Failures during a rush are part of its report.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("the base address must look like http://host:port, not {0}")]
@@ -48,30 +48,33 @@ pub enum LoadError {
     Resolve { host: String, source: std::io::Error },
     #[error("the plan needs {needed} buyers with tokens (buyers and bots), and was given {given}")]
     TooFewBuyers { needed: usize, given: usize },
-    #[error("the token of {0} cannot stand in a header")]
+    #[error("the token of {0} is not a valid header value")]
     Token(String),
     #[error("the state of sale {sale_id} could not be read: {detail}")]
     State { sale_id: i64, detail: String },
-    #[error("sale {sale_id} starts in {wait_s} s, and the rush waits at most {most_s} s")]
+    #[error("sale {sale_id} starts in {wait_s} s; the rush waits at most {most_s} s")]
     StartsTooLate { sale_id: i64, wait_s: i64, most_s: i64 },
-    #[error("sale {0} is over")]
+    #[error("sale {0} has ended")]
     Ended(i64),
-    #[error("sale {0} should have started and is still not open: is it paused?")]
+    #[error("sale {0} has reached its start and is still not open: it may be paused")]
     NotOpen(i64),
     #[error("a connection's task failed: {0}")]
     Task(#[from] JoinError),
 }
 
-/// Waits for the start, plays the plan and reports.
+/// Waits for the start, plays the plan and returns the report.
 ///
-/// `buyers` are the identities of the crowd: the first `plan.buyers` of them buy, the next `plan.bots` are bots. With
-/// `progress` a bar is drawn on stderr, where that is a terminal.
+/// `buyers` are the identities of the crowd: the first `plan.buyers` of them buy, the next `plan.bots` are bots. `progress`
+/// shows a progress bar on stderr if that is a terminal.
+///
+/// # Errors
+/// The plan cannot be played, the sale's state cannot be read, or the sale does not open.
 pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Report, LoadError> {
     let target = Arc::new(Target::resolve(&plan.base).await?);
-    let crowd = Arc::new(Crowd::gather(plan, &buyers, &target)?);
+    let crowd = Arc::new(Crowd::prepare(plan, &buyers, &target)?);
     let progress = Progress::new(progress);
 
-    // Held outside the wait, so that a slow answer to an early click delays nobody and is still counted.
+    // Outside the wait, so that a slow answer to an early click does not delay the rush and is still counted.
     let mut early = JoinSet::new();
     let opening = Opening::new(&target, plan.sale_id, &progress);
     let state = opening
@@ -94,13 +97,13 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
     let began_at = Utc::now();
     let played = rush.play(&progress).await;
     progress.finish();
-    let (arrivals, tally) = played?;
+    let (arrivals, measured) = played?;
 
-    let mut report = Report::draw_up(plan, &buyers, &arrivals, tally);
+    let mut report = Report::compute(plan, &buyers, &arrivals, measured);
     report.began_at = Some(began_at);
     while let Some(clicks) = early.join_next().await {
-        let (clicks, tally) = clicks??;
-        report.add_early(&buyers, &clicks, &tally);
+        let (clicks, measured) = clicks??;
+        report.add_early(&buyers, &clicks, &measured);
     }
     Ok(report)
 }

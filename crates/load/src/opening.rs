@@ -1,4 +1,4 @@
-//! Waiting for the start by the server's clock, and learning the key that opens with it.
+//! Waits until the sale is open, by the server's clock, and reads the key that a purchase needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::LoadError;
 use super::client::{Link, Target};
 use super::progress::Progress;
 
-/// Longest wait for a start.
+/// A start further away than this is an error.
 const MAX_WAIT: Duration = Duration::from_secs(600);
-/// After the announced start the doors may be this late; then the sale counts as paused.
+/// The sale may open this long after its announced start; later, it is taken for paused.
 const MAX_LATE: Duration = Duration::from_secs(15);
-/// Long waits are checked this often, in case the start was moved.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Pause between two looks once the start is due.
-const KNOCK_EVERY: Duration = Duration::from_millis(20);
-/// Looks that may fail in a row before the wait is given up, and the pause between them.
-const MAX_FAILED_LOOKS: u32 = 10;
-const FAILED_LOOK_PAUSE: Duration = Duration::from_millis(300);
+/// The state is read this often before the start, which may be moved.
+const READ_EVERY: Duration = Duration::from_secs(5);
+/// ... and this often once the start is due.
+const READ_WHEN_DUE_EVERY: Duration = Duration::from_millis(20);
+/// Number of reads that may fail in a row, and the pause between them.
+const MAX_FAILED_READS: u32 = 10;
+const FAILED_READ_PAUSE: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Deserialize)]
 pub struct State {
@@ -55,12 +55,12 @@ impl<'a> Opening<'a> {
         Self { target, sale_id, progress }
     }
 
-    /// Returns once the sale is open. Where it was not at first, `closed` is told once, with the time left.
-    pub async fn wait(&self, closed: impl FnOnce(&State, Duration)) -> Result<State, LoadError> {
-        let mut closed = Some(closed);
+    /// Returns when the sale is open. If it is not open at first, calls `on_closed` once, with the time left.
+    pub async fn wait(&self, on_closed: impl FnOnce(&State, Duration)) -> Result<State, LoadError> {
+        let mut on_closed = Some(on_closed);
         let mut due: Option<Instant> = None;
         loop {
-            let state = self.look().await?;
+            let state = self.read_state().await?;
             if state.open {
                 return Ok(state);
             }
@@ -75,22 +75,22 @@ impl<'a> Opening<'a> {
                     most_s: MAX_WAIT.as_secs().try_into().unwrap_or(i64::MAX),
                 });
             }
-            if let Some(closed) = closed.take() {
-                closed(&state, left);
+            if let Some(on_closed) = on_closed.take() {
+                on_closed(&state, left);
             }
             if left.is_zero() {
                 if due.get_or_insert_with(Instant::now).elapsed() > MAX_LATE {
                     return Err(LoadError::NotOpen(self.sale_id));
                 }
-                sleep(KNOCK_EVERY).await;
+                sleep(READ_WHEN_DUE_EVERY).await;
             } else {
                 self.progress.waiting(left);
-                sleep(left.min(LOOK_EVERY)).await;
+                sleep(left.min(READ_EVERY)).await;
             }
         }
     }
 
-    async fn look(&self) -> Result<State, LoadError> {
+    async fn read_state(&self) -> Result<State, LoadError> {
         let uri = self.target.uri(&format!("/api/v1/sales/{}/state", self.sale_id))?;
         let mut link = Link::new(self.target);
         let mut failed = 0;
@@ -106,10 +106,10 @@ impl<'a> Opening<'a> {
                 Err(no_answer) => no_answer.to_string(),
             };
             failed += 1;
-            if failed == MAX_FAILED_LOOKS {
+            if failed == MAX_FAILED_READS {
                 return Err(self.unreadable(detail));
             }
-            sleep(FAILED_LOOK_PAUSE).await;
+            sleep(FAILED_READ_PAUSE).await;
         }
     }
 

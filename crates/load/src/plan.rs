@@ -1,4 +1,4 @@
-//! Who comes when: a schedule that depends on the plan and its seed alone.
+//! The schedule of a rush, which depends on the plan and its seed alone.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use serde::Serialize;
 
 use super::shape::{Shape, even_gap, rush_moment};
 
-/// Requests that one bot sends, all with one token and without an Idempotency-Key.
+/// Number of requests that one bot sends, all with one token and without an Idempotency-Key.
 pub const REQUESTS_PER_BOT: usize = 20;
-/// Order of arrival where there is no pace: as if this many buyers came in a second.
+/// Without a pace, arrivals are ordered as if this many buyers came per second.
 const UNPACED_ORDER_PER_SECOND: f64 = 10_000.0;
-/// The length of a rush where neither a rate nor a length is given.
+/// Length of a rush if neither a rate nor a length is given.
 const RUSH_S: f64 = 10.0;
-/// Early clicks come within this time before the start, and not in the last moment, when a slow one would be on time.
+/// Early clicks come within this time before the start, but not in the last moment, when a slow one would be on time.
 const EARLY_WITHIN: Duration = Duration::from_secs(2);
 const EARLY_MARGIN: Duration = Duration::from_millis(200);
 
-/// What the rush shall be.
+/// The settings of a rush.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Address of the service, `http://host:port` with an optional path before `/api`.
     pub base: String,
     pub sale_id: i64,
-    /// Buyers who come once each, and ask again until they have a definite answer.
+    /// Number of buyers. Each buys once, and retries until there is a definite answer.
     pub buyers: usize,
     pub shape: Shape,
     /// Buyers arriving per second, on average; `None` with `seconds` is `buyers / seconds`. With neither, an even crowd is
@@ -35,19 +35,19 @@ pub struct Plan {
     pub seconds: Option<u32>,
     /// Bots, on top of the buyers and of the rate; each sends twenty requests a few milliseconds apart.
     pub bots: usize,
-    /// Buyers who also click before the start; only where the rush finds the sale not yet open.
+    /// Buyers who also click before the start, if the sale is not open yet.
     pub early: usize,
     /// Buyers who click twice: a second request a moment later, with the same Idempotency-Key.
     pub doubles: usize,
     /// Requests for sales that do not exist.
     pub unknown: usize,
-    /// Requests with a token whose signature is not the issuer's.
+    /// Requests with a forged signature on their token.
     pub forged: usize,
-    /// Units that are left when the rush begins, where the caller knows; the report counts down from there.
+    /// Units left when the rush begins, if known; the report counts down from this number.
     pub stock: Option<u64>,
     /// Connections kept open, each with one request at a time.
     pub connections: usize,
-    /// The same seed is the same schedule.
+    /// The same seed gives the same schedule.
     pub seed: u64,
 }
 
@@ -72,7 +72,7 @@ impl Default for Plan {
     }
 }
 
-/// Somebody who may buy: the name is the token's `sub`.
+/// A buyer; `user` is the token's `sub`.
 #[derive(Debug, Clone)]
 pub struct Buyer {
     pub user: String,
@@ -97,13 +97,13 @@ impl Role {
     }
 }
 
-/// One request that is due at a moment, counted from the beginning of the rush.
+/// A caller's request, and when it is due, counted from the beginning of the rush.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrival {
     pub due: Duration,
     pub role: Role,
-    /// Whose token, address and Idempotency-Key: an index into the crowd.
-    pub who: usize,
+    /// Index into the crowd: whose token, address and Idempotency-Key are sent.
+    pub caller: usize,
 }
 
 impl Plan {
@@ -121,7 +121,7 @@ impl Plan {
         }
     }
 
-    /// How long a rush takes from the first arrival that is possible to the last.
+    /// Length of a rush in seconds, from the earliest possible arrival to the latest.
     pub fn rush_s(&self) -> f64 {
         match (self.rate, self.seconds) {
             (_, Some(seconds)) => f64::from(seconds.max(1)),
@@ -130,7 +130,7 @@ impl Plan {
         }
     }
 
-    /// Buyers that really come, see [`Plan::seconds`].
+    /// Number of buyers who arrive, see [`Plan::seconds`].
     pub fn arriving(&self) -> usize {
         match (self.rate, self.seconds) {
             (Some(rate), Some(seconds)) => self.buyers.min(rate.max(1) as usize * seconds.max(1) as usize),
@@ -138,51 +138,51 @@ impl Plan {
         }
     }
 
-    /// Identities that [`super::run`] has to be given: the buyers, then the bots.
+    /// Number of identities that [`super::run`] takes: the buyers, then the bots.
     pub fn identities(&self) -> usize {
         self.buyers + self.bots
     }
 
     /// The schedule, sorted by time.
     pub fn arrivals(&self) -> Vec<Arrival> {
-        let mut dice = StdRng::seed_from_u64(self.seed);
-        let moments_s = self.buyer_moments(&mut dice);
+        let mut rng = StdRng::seed_from_u64(self.seed);
+        let moments_s = self.buyer_moments(&mut rng);
         let buyers = moments_s.len();
         let extra = self.doubles + self.unknown + self.forged + self.bots * REQUESTS_PER_BOT;
         let mut arrivals = Vec::with_capacity(buyers + extra);
-        let mut come = |due_s: f64, role, who| {
+        let mut add = |due_s: f64, role, caller| {
             let due = Duration::from_secs_f64(due_s);
-            arrivals.push(Arrival { due, role, who });
+            arrivals.push(Arrival { due, role, caller });
         };
 
         let mut doubles_left = self.doubles.min(buyers);
-        for (who, due_s) in moments_s.iter().enumerate() {
-            come(*due_s, Role::Buyer, who);
+        for (buyer, due_s) in moments_s.iter().enumerate() {
+            add(*due_s, Role::Buyer, buyer);
             // Spread evenly over the crowd: the remaining double clicks among the remaining buyers.
-            if dice.random_range(0..buyers - who) < doubles_left {
+            if rng.random_range(0..buyers - buyer) < doubles_left {
                 doubles_left -= 1;
-                come(due_s + dice.random_range(0.05..0.15), Role::SecondClick, who);
+                add(due_s + rng.random_range(0.05..0.15), Role::SecondClick, buyer);
             }
         }
 
-        // The others come as the buyers do.
+        // The others arrive in the same shape as the buyers.
         let span_s = moments_s.last().map_or(0.001, |last_s| last_s.max(0.001));
-        let moment = |dice: &mut StdRng| match self.shape {
-            Shape::Even => dice.random_range(0.0..span_s),
-            Shape::Rush => rush_moment(dice, self.rush_s()),
+        let moment = |rng: &mut StdRng| match self.shape {
+            Shape::Even => rng.random_range(0.0..span_s),
+            Shape::Rush => rush_moment(rng, self.rush_s()),
         };
         if buyers > 0 {
             for (role, number) in [(Role::UnknownSale, self.unknown), (Role::ForgedToken, self.forged)] {
                 for _ in 0..number {
-                    come(moment(&mut dice), role, dice.random_range(0..buyers));
+                    add(moment(&mut rng), role, rng.random_range(0..buyers));
                 }
             }
         }
         for bot in 0..self.bots {
-            let mut due_s = moment(&mut dice);
+            let mut due_s = moment(&mut rng);
             for _ in 0..REQUESTS_PER_BOT {
-                come(due_s, Role::Bot, self.buyers + bot);
-                due_s += dice.random_range(0.005..0.025);
+                add(due_s, Role::Bot, self.buyers + bot);
+                due_s += rng.random_range(0.005..0.025);
             }
         }
 
@@ -193,28 +193,28 @@ impl Plan {
         arrivals
     }
 
-    /// When the buyers come, in seconds, sorted.
-    fn buyer_moments(&self, dice: &mut StdRng) -> Vec<f64> {
+    /// Times at which the buyers arrive, in seconds, sorted.
+    fn buyer_moments(&self, rng: &mut StdRng) -> Vec<f64> {
         let buyers = 0..self.arriving();
         match self.shape {
             Shape::Even => {
                 let rate = self.rate_per_second().unwrap_or(UNPACED_ORDER_PER_SECOND);
                 let mut clock_s = 0.0;
                 let mut next = |_| {
-                    clock_s += even_gap(dice, rate);
+                    clock_s += even_gap(rng, rate);
                     clock_s
                 };
                 buyers.map(&mut next).collect()
             }
             Shape::Rush => {
-                let mut moments_s: Vec<f64> = buyers.map(|_| rush_moment(dice, self.rush_s())).collect();
+                let mut moments_s: Vec<f64> = buyers.map(|_| rush_moment(rng, self.rush_s())).collect();
                 moments_s.sort_by(f64::total_cmp);
                 moments_s
             }
         }
     }
 
-    /// The clicks before the start, where it is `before_start` away; none if there is no time left for them.
+    /// The clicks before the start, which is `before_start` away; none if too little time is left.
     pub fn early_clicks(&self, before_start: Duration) -> Vec<Arrival> {
         let Some(window) = before_start.checked_sub(EARLY_MARGIN) else {
             return Vec::new();
@@ -222,20 +222,23 @@ impl Plan {
         let clicks = self.early.min(self.arriving());
         let from = window.saturating_sub(EARLY_WITHIN);
         let gap = (window - from) / u32::try_from(clicks.max(1)).unwrap_or(u32::MAX);
-        (0u32..).zip(0..clicks).map(|(n, who)| Arrival { due: from + gap * n, role: Role::EarlyClick, who }).collect()
+        (0u32..)
+            .zip(0..clicks)
+            .map(|(n, caller)| Arrival { due: from + gap * n, role: Role::EarlyClick, caller })
+            .collect()
     }
 }
 
-/// The address a member of the crowd comes from: a network of 10.0.0.0/8 for buyers, of 172.16.0.0/12 for bots.
-pub fn address(plan: &Plan, who: usize) -> Ipv4Addr {
-    match who.checked_sub(plan.buyers) {
-        None => Ipv4Addr::from(0x0A00_0000 | (who as u32 + 1) & 0x00FF_FFFF),
+/// The address of a caller: in 10.0.0.0/8 for buyers, in 172.16.0.0/12 for bots.
+pub fn address(plan: &Plan, caller: usize) -> Ipv4Addr {
+    match caller.checked_sub(plan.buyers) {
+        None => Ipv4Addr::from(0x0A00_0000 | (caller as u32 + 1) & 0x00FF_FFFF),
         Some(bot) => Ipv4Addr::from(0xAC10_0000 | (bot as u32 + 1) & 0x000F_FFFF),
     }
 }
 
-/// The address of one who belongs to no buyer, in 192.168.0.0/16.
-pub fn stranger(n: usize) -> Ipv4Addr {
+/// The address from which a forged token is sent, in 192.168.0.0/16.
+pub fn forger_address(n: usize) -> Ipv4Addr {
     Ipv4Addr::from(0xC0A8_0000 | (n as u32 + 1) & 0x0000_FFFF)
 }
 
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_comes_in_order_and_at_the_rate() {
+    fn all_arrivals_are_in_order_and_at_the_rate() {
         let arrivals = plan().arrivals();
         assert!(arrivals.is_sorted_by_key(|arrival| arrival.due));
         assert_eq!(count(&arrivals, Role::Buyer), 2_000);
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rush_brings_the_same_people_in_another_shape() {
+    fn a_rush_has_the_same_arrivals_in_another_shape() {
         let rush = Plan { shape: Shape::Rush, rate: None, ..plan() };
         let arrivals = rush.arrivals();
         assert_eq!(arrivals, rush.arrivals());
@@ -303,14 +306,14 @@ mod tests {
         ] {
             assert_eq!(count(&arrivals, role), number, "{role:?}");
         }
-        let who = |role| arrivals.iter().filter(move |arrival| arrival.role == role).map(|arrival| arrival.who);
-        assert!(who(Role::Buyer).eq(0..2_000), "every buyer comes once");
+        let callers = |role| arrivals.iter().filter(move |arrival| arrival.role == role).map(|arrival| arrival.caller);
+        assert!(callers(Role::Buyer).eq(0..2_000), "every buyer comes once");
         let early = arrivals.iter().filter(|arrival| arrival.due < Duration::from_secs(1)).count();
         assert!(early * 2 > arrivals.len(), "{early} of {} in the first second", arrivals.len());
     }
 
     #[test]
-    fn a_rush_is_as_long_as_it_is_told() {
+    fn a_rush_is_as_long_as_planned() {
         let rush = Plan { shape: Shape::Rush, rate: None, ..plan() };
         assert_eq!((rush.rush_s(), rush.rate_per_second()), (10.0, Some(200.0)));
         assert_eq!(Plan { seconds: Some(4), ..rush.clone() }.rate_per_second(), Some(500.0));
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_of_the_crowd_has_an_address() {
+    fn every_caller_has_an_address() {
         let plan = Plan { buyers: 100_000, bots: 2, ..plan() };
         assert_eq!(address(&plan, 0).to_string(), "10.0.0.1");
         assert_eq!(address(&plan, 65_535).to_string(), "10.1.0.0");

@@ -1,11 +1,11 @@
-//! The bar on stderr while the rush runs.
+//! The progress bar on stderr.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What has happened so far, for the bar alone; the report is drawn up from the tallies.
+/// What has happened so far, for the progress bar only; the report is computed from the measurements.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub arrived: AtomicU64,
@@ -32,7 +32,7 @@ impl Progress {
     }
 
     pub fn rushing(&self, arrivals: u64) {
-        // The template is a constant; were it wrong, the plain bar would do.
+        // The template is a constant. If it is wrong, the default style is used.
         let style = ProgressStyle::with_template("{elapsed_precise} [{bar:32}] {pos}/{len} {msg}");
         self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("█▉▊▋▌▍▎▏ "));
         self.bar.disable_steady_tick();

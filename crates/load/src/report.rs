@@ -1,41 +1,41 @@
-//! What the rush was told, in numbers: drawn up from the tally as a pure function.
+//! The report: numbers computed from the measurements by a pure function.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use super::measurements::{AnswerKind, Count, Measurements, Sample};
 use super::plan::{Arrival, Buyer, Plan, Role};
 use super::shape::Shape;
-use super::tally::{Count, Kind, Sample, Tally};
-use super::timeline::{
-    Bucket, Events, Latency, LatencyBucket, Step, Wait, bucket_width_ms, histogram, latency, latency_timeline,
+use super::statistics::{
+    Bucket, Events, HistogramStep, Latency, LatencyBucket, Wait, bucket_width_ms, histogram, latency, latency_timeline,
 };
 
-/// Bucket of the first second's own time line.
+/// Bucket width of the timeline of the first second.
 const FIRST_SECOND_BUCKET_MS: u64 = 25;
 
-/// From when latencies count.
+/// The moment from which a latency counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeasuredFrom {
-    /// The moment of the schedule, so that waiting for a free connection counts.
+    /// The scheduled time, so that the wait for a free connection counts.
     ScheduledArrival,
-    /// The first request on the wire: all were due at once, and their order is ours, not the service's.
+    /// The first send: all arrivals were due at once, and the order in which they were sent is ours.
     Send,
 }
 
-/// An order that was promised, to be held against the database.
+/// An order that was promised with a 202, to be looked up in the database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     pub user: String,
     pub order_id: String,
 }
 
-/// How many requests were mixed in among the buyers'.
+/// Numbers of requests that were mixed in among the buyers'.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Mix {
-    /// Clicks before the start; none where the rush found the sale open.
+    /// Clicks before the start; 0 if the sale was already open.
     pub early_clicks: usize,
     pub second_clicks: usize,
     pub unknown_sales: usize,
@@ -54,14 +54,14 @@ pub struct Report {
     pub connections: usize,
     pub seed: u64,
     pub shape: Shape,
-    /// How long a rush was to take; an even crowd takes what its rate says.
+    /// Planned length of a rush, in seconds; none for an even crowd.
     pub rush_s: Option<f64>,
     pub mix: Mix,
-    /// Buyers arriving per second, on average; none where all were due at once.
+    /// Buyers arriving per second, on average; none if all were due at once.
     pub rate_per_second: Option<f64>,
     pub measured_from: MeasuredFrom,
     pub arrivals: usize,
-    /// Answers received, those that asked to come back included.
+    /// Answers received, including those that asked for a retry.
     pub answers: u64,
     /// Requests sent for an arrival after its first.
     pub retries: u64,
@@ -69,7 +69,7 @@ pub struct Report {
     pub unanswered: usize,
     /// Distinct orders promised.
     pub orders: usize,
-    /// Units left when the rush began, where known.
+    /// Units left when the rush began, if known.
     pub stock: Option<u64>,
     /// Forged tokens, unknown sales and clicks before the start that were accepted: each is a fault of the service.
     pub wrongly_accepted: u64,
@@ -82,30 +82,30 @@ pub struct Report {
     pub all: Option<Latency>,
     pub accepted_only: Option<Latency>,
     pub by_role: BTreeMap<Role, Latency>,
-    /// Arrivals of the first second: due in it, or first sent in it where all were due at once.
+    /// Arrivals of the first second: due in it or, if all were due at once, first sent in it.
     pub first_second: Option<Latency>,
-    /// How late the rush itself was in sending, by its own schedule: large where it lacks connections or processor time.
+    /// How late the requests were sent, by the schedule: large if connections or processor time are too few.
     pub send_lag: Option<Latency>,
-    /// Width of a bucket of the time line.
+    /// Width of a bucket of the timeline.
     pub bucket_ms: u64,
     pub timeline: Vec<Bucket>,
     pub latency_timeline: Vec<LatencyBucket>,
     pub first_second_bucket_ms: u64,
     pub first_second_timeline: Vec<Bucket>,
     pub first_second_latency_timeline: Vec<LatencyBucket>,
-    pub latency_histogram: Vec<Step>,
-    /// Every promise that was heard; for the caller, not for the document.
+    pub latency_histogram: Vec<HistogramStep>,
+    /// Every promised order; for the caller, not part of the JSON document.
     #[serde(skip)]
     pub accepted: Vec<Accepted>,
-    /// The buyers behind `unanswered`: the database may hold an order of theirs.
+    /// The buyers counted by `unanswered`: the database may have an order for them.
     #[serde(skip)]
     pub unanswered_users: Vec<String>,
 }
 
 impl Report {
-    pub(super) fn draw_up(plan: &Plan, buyers: &[Buyer], arrivals: &[Arrival], tally: Tally) -> Self {
+    pub(super) fn compute(plan: &Plan, buyers: &[Buyer], arrivals: &[Arrival], measured: Measurements) -> Self {
         let paced = plan.paced();
-        let samples = &tally.samples;
+        let samples = &measured.samples;
         let ended_us = samples.iter().map(|sample| sample.answered_us).max().unwrap_or(0);
         let last = || samples.iter().filter(|sample| sample.last);
         // Whom a broken-off rush left in line has waited to its end at least.
@@ -114,21 +114,21 @@ impl Report {
                 let began_us = sample.answered_us.saturating_sub(sample.waited_us);
                 (sample.arrival, Wait { began_us, waited_us: sample.waited_us })
             })
-            .chain(left_in_line(arrivals, samples, ended_us).filter(|_| paced))
+            .chain(unfinished(arrivals, samples, ended_us).filter(|_| paced))
             .collect();
         let waits: Vec<Wait> = waits_of.iter().map(|(_, wait)| *wait).collect();
         let mut by_role: BTreeMap<Role, Vec<u64>> = BTreeMap::new();
         for (arrival, wait) in &waits_of {
             by_role.entry(arrivals[*arrival].role).or_default().push(wait.waited_us);
         }
-        let accepted_us = last().filter(|sample| sample.kind == Kind::Accepted).map(|sample| sample.waited_us);
+        let accepted_us = last().filter(|sample| sample.kind == AnswerKind::Accepted).map(|sample| sample.waited_us);
         let first_second_us = waits.iter().filter(|wait| wait.in_first_second()).map(|wait| wait.waited_us);
 
         let unanswered_users = unanswered(buyers, arrivals, samples);
         let begun: BTreeSet<usize> = samples.iter().map(|sample| sample.arrival).collect();
-        let answers = tally.counts.iter().filter(|count| count.status != 0).map(|count| count.number).sum::<u64>();
+        let answers = measured.counts.iter().filter(|count| count.status != 0).map(|count| count.number).sum::<u64>();
         let bucket_ms = bucket_width_ms(ended_us / 1_000);
-        let orders_us = first_promises(&tally);
+        let orders_us = first_promises(&measured);
         let events = Events { arrivals, paced, samples, orders_us: &orders_us, stock: plan.stock };
         let number = |role| arrivals.iter().filter(|arrival| arrival.role == role).count();
 
@@ -177,21 +177,21 @@ impl Report {
             first_second_timeline: events.timeline(FIRST_SECOND_BUCKET_MS, 1_000),
             first_second_latency_timeline: latency_timeline(&waits, FIRST_SECOND_BUCKET_MS, 1_000),
             latency_histogram: histogram(&waits),
-            accepted: accepted(buyers, &tally),
+            accepted: accepted(buyers, &measured),
             unanswered_users,
         };
-        for count in &tally.counts {
+        for count in &measured.counts {
             *report.counts.entry(label(count)).or_default() += count.number;
         }
-        report.add_counts(&tally.counts);
+        report.add_counts(&measured.counts);
         report
     }
 
-    /// Adds what was said to early clicks. An order promised to one of them is a promise like any other.
-    pub(super) fn add_early(&mut self, buyers: &[Buyer], clicks: &[Arrival], tally: &Tally) {
+    /// Adds the answers to early clicks. An order promised to one of them counts like any other.
+    pub(super) fn add_early(&mut self, buyers: &[Buyer], clicks: &[Arrival], measured: &Measurements) {
         self.mix.early_clicks += clicks.len();
-        self.add_counts(&tally.counts);
-        for accepted in accepted(buyers, tally) {
+        self.add_counts(&measured.counts);
+        for accepted in accepted(buyers, measured) {
             if !self.accepted.contains(&accepted) {
                 self.accepted.push(accepted);
             }
@@ -209,37 +209,37 @@ impl Report {
     }
 }
 
-fn accepted(buyers: &[Buyer], tally: &Tally) -> Vec<Accepted> {
+fn accepted(buyers: &[Buyer], measured: &Measurements) -> Vec<Accepted> {
     let named =
         |(who, order_id): &(usize, String)| Accepted { user: buyers[*who].user.clone(), order_id: order_id.clone() };
-    tally.accepted.keys().map(named).collect()
+    measured.accepted.keys().map(named).collect()
 }
 
 /// When each order was first promised, in microseconds, sorted.
-fn first_promises(tally: &Tally) -> Vec<u64> {
+fn first_promises(measured: &Measurements) -> Vec<u64> {
     let mut first_us: BTreeMap<&str, u64> = BTreeMap::new();
-    for ((_, order_id), heard_us) in &tally.accepted {
-        first_us.entry(order_id).and_modify(|us| *us = *heard_us.min(us)).or_insert(*heard_us);
+    for ((_, order_id), at_us) in &measured.accepted {
+        first_us.entry(order_id).and_modify(|us| *us = *at_us.min(us)).or_insert(*at_us);
     }
     let mut sorted: Vec<u64> = first_us.into_values().collect();
     sorted.sort_unstable();
     sorted
 }
 
-/// The buyers whom nothing definite was said to.
+/// The buyers who never had a definite answer.
 fn unanswered(buyers: &[Buyer], arrivals: &[Arrival], samples: &[Sample]) -> Vec<String> {
     let definite: BTreeSet<usize> =
-        samples.iter().filter(|sample| sample.kind != Kind::Failed).map(|sample| sample.arrival).collect();
+        samples.iter().filter(|sample| sample.kind != AnswerKind::Failed).map(|sample| sample.arrival).collect();
     arrivals
         .iter()
         .enumerate()
         .filter(|(index, arrival)| arrival.role == Role::Buyer && !definite.contains(index))
-        .map(|(_, arrival)| buyers[arrival.who].user.clone())
+        .map(|(_, arrival)| buyers[arrival.caller].user.clone())
         .collect()
 }
 
-/// How long those have waited for whom nothing was the last word.
-fn left_in_line(arrivals: &[Arrival], samples: &[Sample], ended_us: u64) -> impl Iterator<Item = (usize, Wait)> {
+/// The waits of arrivals that never had a last answer; they last until the end of the rush.
+fn unfinished(arrivals: &[Arrival], samples: &[Sample], ended_us: u64) -> impl Iterator<Item = (usize, Wait)> {
     let settled: BTreeSet<usize> = samples.iter().filter(|sample| sample.last).map(|sample| sample.arrival).collect();
     arrivals.iter().enumerate().filter(move |(index, _)| !settled.contains(index)).map(move |(index, arrival)| {
         let began_us = arrival.due.as_micros().try_into().unwrap_or(u64::MAX);
@@ -261,7 +261,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    fn sample(arrival: usize, sent_ms: u64, answered_ms: u64, kind: Kind, last: bool) -> Sample {
+    fn sample(arrival: usize, sent_ms: u64, answered_ms: u64, kind: AnswerKind, last: bool) -> Sample {
         Sample {
             arrival,
             sent_us: sent_ms * 1_000,
@@ -277,26 +277,26 @@ pub(super) mod tests {
     pub fn report() -> Report {
         let plan = Plan { buyers: 3, bots: 1, rate: Some(10), stock: Some(5), ..Plan::default() };
         let buyers: Vec<Buyer> = (0..4).map(|n| Buyer { user: format!("u{n}"), token: String::new() }).collect();
-        let arrival = |who, role| Arrival { due: Duration::ZERO, role, who };
+        let arrival = |caller, role| Arrival { due: Duration::ZERO, role, caller };
         let arrivals =
             [arrival(0, Role::Buyer), arrival(1, Role::Buyer), arrival(2, Role::Buyer), arrival(3, Role::Bot)];
-        let mut tally = Tally {
+        let mut measured = Measurements {
             samples: vec![
-                sample(0, 0, 5, Kind::Failed, false),
-                sample(0, 210, 215, Kind::Accepted, true),
-                sample(1, 0, 8, Kind::SoldOut, true),
-                sample(2, 0, 300, Kind::Failed, true),
-                sample(3, 0, 2, Kind::Refused, true),
+                sample(0, 0, 5, AnswerKind::Failed, false),
+                sample(0, 210, 215, AnswerKind::Accepted, true),
+                sample(1, 0, 8, AnswerKind::SoldOut, true),
+                sample(2, 0, 300, AnswerKind::Failed, true),
+                sample(3, 0, 2, AnswerKind::Refused, true),
             ],
-            ..Tally::default()
+            ..Measurements::default()
         };
-        tally.count(Role::Buyer, 503, "temporarily-unavailable", 1);
-        tally.count(Role::Buyer, 202, "", 1);
-        tally.count(Role::Buyer, 409, "sold-out", 1);
-        tally.count(Role::Buyer, 0, "time-out", 1);
-        tally.count(Role::Bot, 429, "quota-exceeded", 1);
-        tally.promise(0, "order-a".to_owned(), 215_000);
-        Report::draw_up(&plan, &buyers, &arrivals, tally)
+        measured.count(Role::Buyer, 503, "temporarily-unavailable", 1);
+        measured.count(Role::Buyer, 202, "", 1);
+        measured.count(Role::Buyer, 409, "sold-out", 1);
+        measured.count(Role::Buyer, 0, "time-out", 1);
+        measured.count(Role::Bot, 429, "quota-exceeded", 1);
+        measured.promise(0, "order-a".to_owned(), 215_000);
+        Report::compute(&plan, &buyers, &arrivals, measured)
     }
 
     #[test]
@@ -313,17 +313,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn those_left_in_line_have_waited_to_the_end() {
-        let arrival = |due_ms| Arrival { due: Duration::from_millis(due_ms), role: Role::Buyer, who: 0 };
-        let samples = [sample(0, 0, 40, Kind::SoldOut, true), sample(1, 50, 90, Kind::Failed, false)];
+    fn unfinished_arrivals_have_waited_to_the_end() {
+        let arrival = |due_ms| Arrival { due: Duration::from_millis(due_ms), role: Role::Buyer, caller: 0 };
+        let samples = [sample(0, 0, 40, AnswerKind::SoldOut, true), sample(1, 50, 90, AnswerKind::Failed, false)];
         let arrivals = [arrival(0), arrival(50)];
-        let left = left_in_line(&arrivals, &samples, 90_000);
+        let left = unfinished(&arrivals, &samples, 90_000);
         let left: Vec<_> = left.map(|(index, wait)| (index, wait.began_us, wait.waited_us)).collect();
         assert_eq!(left, [(1, 50_000, 40_000)]);
     }
 
     #[test]
-    fn the_time_line_holds_every_answer() {
+    fn the_timeline_has_every_answer() {
         let report = report();
         assert_eq!((report.bucket_ms, report.timeline.len()), (10, 31));
         let first = Bucket {
@@ -345,14 +345,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_must_be_refused_is_a_fault_when_accepted() {
+    fn accepting_what_must_be_refused_is_counted_as_a_fault() {
         let mut report = report();
         assert_eq!(report.wrongly_accepted, 0);
-        let mut tally = Tally::default();
-        tally.count(Role::EarlyClick, 403, "not-started", 4);
-        tally.count(Role::EarlyClick, 202, "", 1);
-        let click = Arrival { due: Duration::ZERO, role: Role::EarlyClick, who: 0 };
-        report.add_early(&[], &vec![click; 5], &tally);
+        let mut measured = Measurements::default();
+        measured.count(Role::EarlyClick, 403, "not-started", 4);
+        measured.count(Role::EarlyClick, 202, "", 1);
+        let click = Arrival { due: Duration::ZERO, role: Role::EarlyClick, caller: 0 };
+        report.add_early(&[], &vec![click; 5], &measured);
         assert_eq!((report.wrongly_accepted, report.mix.early_clicks), (1, 5));
     }
 

@@ -1,18 +1,17 @@
-//! How a crowd spreads over time.
+//! How arrivals are spread over time.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-/// In a rush, the share of the crowd that waits for the start with the page open; the rest hears of it later.
+/// In a rush, the share of the crowd that waits for the start with the page open; the rest comes later.
 pub const WAITING_SHARE: f64 = 0.6;
-/// When half of those who wait have clicked, and how widely the others are spread about it: the median and the sigma of
-/// a log-normal distribution, as times of reaction are.
+/// Reaction times of those who wait: median and sigma of a log-normal distribution.
 const CLICK_MEDIAN_S: f64 = 0.35;
 const CLICK_SIGMA: f64 = 0.6;
-/// A short rush is quicker to click: no more than this part of its length.
+/// In a short rush, the median is at most this part of its length.
 const MAX_MEDIAN_PART: f64 = 1.0 / 8.0;
-/// The mean of the tail's exponential distribution, as a part of the rush; it is cut off at the end.
+/// Mean of the tail's exponential distribution, as a part of the rush. The tail is cut off at the end.
 const TAIL_MEAN_PART: f64 = 1.0 / 4.0;
 
 /// The shape of a crowd.
@@ -22,31 +21,31 @@ pub enum Shape {
     /// One steady rate from beginning to end
     #[default]
     Even,
-    /// A waiting crowd that clicks at the start, and a long tail of those who hear of it
+    /// Most buyers click when the sale starts, the others come in a long tail
     Rush,
 }
 
 /// One arrival of a rush, in seconds from the start.
-pub fn rush_moment(dice: &mut StdRng, seconds: f64) -> f64 {
-    let moment_s = if dice.random_bool(WAITING_SHARE) {
+pub fn rush_moment(rng: &mut StdRng, seconds: f64) -> f64 {
+    let moment_s = if rng.random_bool(WAITING_SHARE) {
         let median_s = CLICK_MEDIAN_S.min(seconds * MAX_MEDIAN_PART);
-        median_s * (CLICK_SIGMA * normal(dice)).exp()
+        median_s * (CLICK_SIGMA * normal(rng)).exp()
     } else {
-        // The inverse of the distribution function, of which only the part before the end is drawn from.
+        // The inverse of the distribution function, restricted to the part before the end.
         let before_end = -(-1.0 / TAIL_MEAN_PART).exp_m1();
-        -seconds * TAIL_MEAN_PART * (-before_end * dice.random::<f64>()).ln_1p()
+        -seconds * TAIL_MEAN_PART * (-before_end * rng.random::<f64>()).ln_1p()
     };
     moment_s.clamp(0.0, seconds)
 }
 
-/// The time from one arrival of a steady stream to the next: people do not agree on a rhythm.
-pub fn even_gap(dice: &mut StdRng, rate: f64) -> f64 {
-    -(1.0 - dice.random::<f64>()).ln() / rate
+/// The time from one arrival of a steady stream to the next: exponential, since arrivals are independent.
+pub fn even_gap(rng: &mut StdRng, rate: f64) -> f64 {
+    -(1.0 - rng.random::<f64>()).ln() / rate
 }
 
 /// The standard normal distribution, after Box and Muller.
-fn normal(dice: &mut StdRng) -> f64 {
-    let (radius, angle) = (1.0 - dice.random::<f64>(), dice.random::<f64>());
+fn normal(rng: &mut StdRng) -> f64 {
+    let (radius, angle) = (1.0 - rng.random::<f64>(), rng.random::<f64>());
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
@@ -58,21 +57,21 @@ mod tests {
 
     #[test]
     fn a_rush_has_a_spike_and_a_tail() {
-        let mut dice = StdRng::seed_from_u64(1);
-        let moments: Vec<f64> = (0..20_000).map(|_| rush_moment(&mut dice, 20.0)).collect();
+        let mut rng = StdRng::seed_from_u64(1);
+        let moments: Vec<f64> = (0..20_000).map(|_| rush_moment(&mut rng, 20.0)).collect();
         let share = |from_s: f64, to_s: f64| {
             moments.iter().filter(|moment_s| (from_s..to_s).contains(*moment_s)).count() as f64 / moments.len() as f64
         };
         assert!((0.60..0.70).contains(&share(0.0, 1.0)), "{} in the first second", share(0.0, 1.0));
-        assert!(share(0.0, 0.1) < 0.03, "nobody clicks at once");
-        // The tail never ends suddenly, and never grows again.
+        assert!(share(0.0, 0.1) < 0.03, "reactions take time");
+        // The tail falls steadily, and does not end suddenly.
         assert!(share(2.0, 5.0) > share(5.0, 8.0) && share(5.0, 8.0) > share(8.0, 11.0) && share(15.0, 20.0) > 0.005);
         assert!(moments.iter().all(|moment_s| (0.0..=20.0).contains(moment_s)));
     }
 
     #[test]
     fn a_short_rush_stays_within_its_time() {
-        let mut dice = StdRng::seed_from_u64(1);
-        assert!((0..5_000).all(|_| rush_moment(&mut dice, 1.0) <= 1.0));
+        let mut rng = StdRng::seed_from_u64(1);
+        assert!((0..5_000).all(|_| rush_moment(&mut rng, 1.0) <= 1.0));
     }
 }

@@ -1,0 +1,164 @@
+//! What is measured over HTTP. Each case has one kind of answer, and every answer is checked to be of that kind.
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use anyhow::ensure;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::processes::{Meter, Process};
+use crate::service::{Answers, Service};
+use crate::wrk::{self, Buyers, Seen};
+
+/// Units for sale in the case in which every buyer gets one.
+const PLENTY: i64 = 5_000_000;
+/// The service must finish the requests that wrk did not wait for within this time.
+const TIMEOUT_MS: u64 = 5000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    Hello,
+    SoldOut,
+    RefusedByRedis,
+    Winners,
+}
+
+impl Case {
+    /// All cases, in the order of a round.
+    pub const ALL: [Self; 4] = [Self::Hello, Self::SoldOut, Self::RefusedByRedis, Self::Winners];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::SoldOut => "sold_out",
+            Self::RefusedByRedis => "refused_by_redis",
+            Self::Winners => "winners",
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Hello => "hello-world POST",
+            Self::SoldOut => "sold out, from memory",
+            Self::RefusedByRedis => "sold out, asking Redis",
+            Self::Winners => "bought, durable in PostgreSQL",
+        }
+    }
+
+    /// The code of the only answer that this case may get, in the service's metrics.
+    fn code(self) -> &'static str {
+        match self {
+            Self::Hello => "",
+            Self::SoldOut | Self::RefusedByRedis => "sold-out",
+            Self::Winners => "accepted",
+        }
+    }
+}
+
+/// The servers and buyers that the cases use. All servers stay up; those that are not measured are idle.
+pub struct Stage<'a> {
+    pub hello: Process,
+    /// The service with its default settings.
+    pub service: &'a Service,
+    /// The service without the memory of "sold out".
+    pub no_memory: Service,
+    /// The processes whose CPU time is measured, besides the server that answers.
+    pub behind: Vec<(&'static str, u32)>,
+    pub buyers: Buyers,
+    /// A sale that is sold out.
+    pub sold_out: Sale,
+}
+
+pub struct Sale {
+    pub id: i64,
+    path: String,
+    body: String,
+}
+
+/// One case in one round.
+pub struct Round {
+    pub seen: Seen,
+    /// Microseconds of CPU per request, by process.
+    pub cpu_us: Vec<(&'static str, f64)>,
+    pub during: Range<SystemTime>,
+}
+
+impl Stage<'_> {
+    pub async fn play(&self, case: Case, seconds: u64) -> anyhow::Result<Round> {
+        // In a sale that was just created, no buyer has a ticket or is counted by a limit.
+        let (server, sale) = match case {
+            Case::Hello => {
+                let round = self.load(&self.hello, &self.sold_out, seconds).await?;
+                ensure!(round.seen.refused == 0, "hello-world refused {} requests", round.seen.refused);
+                return Ok(round);
+            }
+            Case::SoldOut => (self.service, &self.sold_out),
+            Case::RefusedByRedis => (&self.no_memory, &self.no_memory.sale(0).await?),
+            Case::Winners => (self.service, &self.service.sale(PLENTY).await?),
+        };
+        let before = server.answers().await?;
+        let round = self.load(&server.process, sale, seconds).await?;
+        let seen = &round.seen;
+        let refused = if case == Case::Winners { 0 } else { seen.requests };
+        ensure!(seen.refused == refused, "{case:?}: {} of {} were refused", seen.refused, seen.requests);
+        let asked = self.check(case, server, &before, seen).await?;
+        match case {
+            // Each thread calls Redis again when its memory expires.
+            Case::SoldOut => ensure!(asked < seen.requests / 10, "Redis was asked for {asked} of {}", seen.requests),
+            _ => ensure!(asked >= seen.requests, "Redis was asked for {asked} of {} only", seen.requests),
+        }
+        if case == Case::Winners {
+            let rows = server.purchase_rows(sale.id).await?;
+            ensure!(seen.is_all(rows), "{rows} purchase rows for {} answers of 202", seen.requests);
+        }
+        Ok(round)
+    }
+
+    /// Sends purchases in one sale, by one buyer after another.
+    pub async fn load(&self, server: &Process, sale: &Sale, seconds: u64) -> anyhow::Result<Round> {
+        let meter = Meter::start(server.pid, &self.behind)?;
+        let begun = SystemTime::now();
+        let seen = wrk::post(&self.buyers, server.address, &sale.path, &sale.body, seconds).await?;
+        let during = begun..SystemTime::now();
+        let cpu_us = meter.read(seen.requests)?;
+        Ok(Round { seen, cpu_us, during })
+    }
+
+    /// Checks by the service's metrics that all answers had the case's code. Returns the number of purchases that called Redis.
+    async fn check(&self, case: Case, server: &Service, before: &Answers, seen: &Seen) -> anyhow::Result<u64> {
+        let mut waited_ms = 0;
+        loop {
+            let given = server.answers().await?.since(before);
+            if given.by_code.len() == 1 && given.by_code.get(case.code()).is_some_and(|n| seen.is_all(*n)) {
+                return Ok(given.redis_calls);
+            }
+            ensure!(waited_ms < TIMEOUT_MS, "{case:?}: wrk has {} answers; the service gave {given:?}", seen.requests);
+            waited_ms += 50;
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+impl Sale {
+    pub fn new(id: i64, key: &str) -> Self {
+        Self { id, path: format!("/api/v1/sales/{id}/purchases"), body: json!({ "key": key }).to_string() }
+    }
+
+    /// Sells the whole stock to these buyers.
+    pub async fn sell_out(&self, service: &Service, tokens: &[&str]) -> anyhow::Result<()> {
+        for token in tokens {
+            let url = format!("http://{}{}", service.process.address, self.path);
+            let purchase = service.client.post(url).bearer_auth(token);
+            let answer = purchase.body(self.body.clone()).send().await?;
+            ensure!(answer.status().as_u16() == 202, "a first buyer got {}", answer.text().await?);
+        }
+        Ok(())
+    }
+}
+
+impl Round {
+    pub fn cpu_us(&self, process: &str) -> f64 {
+        self.cpu_us.iter().find(|(name, _)| *name == process).map_or(f64::NAN, |(_, us)| *us)
+    }
+}

@@ -1,0 +1,204 @@
+//! The performance tables of docs/speed.md: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only sale|flow|money]`.
+//!
+//! The sale (`cases.rs`): each round plays every case once, so that a ratio compares figures measured within seconds of each
+//! other. The package seckill-bench-hello is the server that all are compared with. wrk (`wrk.rs`, `buyers.lua`) sends the
+//! same kind of request to all. All limits stay on; there are many buyers and addresses instead. The bench fails if a case
+//! gets any answer but its own. Then the workers settle the orders (`settle.rs`), the audit checks them, and
+//! redis-benchmark calls the script alone (`reserve_script.rs`).
+//!
+//! Flow control (`flow.rs`): permits over HTTP by parallel callers (`permits.rs`), the limiters' scripts alone
+//! (`limiter_scripts.rs`), and a public limiter server in the same rounds (`throttlecrab.rs`).
+//!
+//! Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, `payers.rs`
+//! begins them, `payments_table.rs` prints the result.
+//!
+//! To add a case, add a variant to `Case` and an arm to `Stage::play`.
+
+mod bank;
+mod cases;
+mod flow;
+mod limiter_scripts;
+mod machine;
+mod payers;
+mod payments;
+mod payments_table;
+mod permits;
+mod processes;
+mod reserve_script;
+mod series;
+mod service;
+mod settle;
+mod table;
+mod throttlecrab;
+mod wrk;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use sqlx::PgPool;
+use tokio::process::Command;
+
+use cases::{Case, Stage};
+use processes::{Process, seckill};
+use reserve_script::ReserveScript;
+use service::Service;
+use table::{Results, Sold};
+use throttlecrab::Throttlecrab;
+use wrk::Buyers;
+
+/// Rounds of redis-benchmark, which are short and vary little.
+const SCRIPT_ROUNDS: usize = 3;
+/// Buyers per second of load: more than any machine serves, so that no buyer comes twice in a round.
+const BUYERS_A_SECOND: u64 = 120_000;
+/// File of the tokens, one line each: user, space, token.
+pub const TOKENS: &str = ".dev/bench/tokens";
+/// Buyers who bought in the sale that is sold out, and take no part in the rounds.
+const FIRST_BUYERS: u64 = 100;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Sale,
+    Flow,
+    Money,
+}
+
+/// Measures the service and prints the tables; run by ./dev bench, which starts the servers
+#[derive(Parser)]
+struct Args {
+    /// The `seckill` program to measure
+    #[arg(long, value_name = "FILE")]
+    program: PathBuf,
+    /// The hello-world server to compare with
+    #[arg(long, value_name = "FILE")]
+    hello: PathBuf,
+    /// Number of rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Seconds that each case is played in a round
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+    /// Measure only this part
+    #[arg(long)]
+    only: Option<Part>,
+    /// Write all figures to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    processes::set_program(&args.program)?;
+    let results = tokio::runtime::Runtime::new()?.block_on(measure(&args))?;
+    print!("{}", results.markdown());
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&results.json())?;
+        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(args: &Args) -> anyhow::Result<Results> {
+    ensure!(
+        std::env::var("DEV_SET").is_ok_and(|set| set == "bench"),
+        "run this by ./dev bench, which starts the servers"
+    );
+    let logs = PathBuf::from(".dev/log/bench");
+    std::fs::create_dir_all(&logs)?;
+    let sql = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
+    seckill(&["migrate"]).await?;
+    let redis = std::env::var("REDIS_URL")?;
+    let selected = |part| args.only.is_none_or(|only| only == part);
+    let mut service = Service::start(&logs.join("serve.log"), &[], sql.clone()).await?;
+    let servers = processes::servers().await?;
+    // The broker takes no part in answering.
+    let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
+    let (mut sold, mut payments) = (None, None);
+    if selected(Part::Sale) || selected(Part::Money) {
+        let stage = set_stage(&service, &behind, &sql, &logs, args).await?;
+        if selected(Part::Sale) {
+            sold = Some(sell(&stage, &servers, &sql, &logs, args).await?);
+        }
+        if selected(Part::Money) {
+            payments = Some(payments::measure(stage, &servers, &sql, &logs, args.rounds, args.seconds).await?);
+        }
+    }
+    let other = if selected(Part::Flow) { Throttlecrab::start(&logs).await? } else { None };
+    let mut flow = match selected(Part::Flow) {
+        true => Some(flow::over_http(&service, &behind, other.as_ref(), &redis, args.seconds).await?),
+        false => None,
+    };
+    let machine = machine::Machine::read(&sql).await?;
+
+    // From here on only redis-benchmark uses Redis.
+    service.process.kill().await?;
+    if let Some(sold) = &mut sold {
+        let prefix = std::env::var("SECKILL_REDIS__PREFIX").unwrap_or_else(|_| "sk:".into());
+        sold.script = ReserveScript::prepare(&redis, &prefix, sold.sold_out)?.rounds(SCRIPT_ROUNDS).await?;
+    }
+    if let Some(flow) = &mut flow {
+        flow.measure_scripts(&redis, other.as_ref()).await?;
+    }
+    Ok(Results { machine, sold, flow, payments })
+}
+
+async fn sell(
+    stage: &Stage<'_>,
+    servers: &[(&'static str, u32)],
+    sql: &PgPool,
+    logs: &Path,
+    args: &Args,
+) -> anyhow::Result<Sold> {
+    play(stage, 1, "warm-up").await?;
+    let mut rounds = Vec::new();
+    for n in 1..=args.rounds {
+        rounds.push(play(stage, args.seconds, &format!("round {n} of {}", args.rounds)).await?);
+    }
+    eprintln!("the workers settle the orders");
+    let settled = settle::settle(sql, servers, &logs.join("work.log")).await?;
+    settle::audit(&[]).await?;
+    Ok(Sold { seconds: args.seconds, rounds, settled, sold_out: stage.sold_out.id, script: Vec::new() })
+}
+
+/// Starts the servers that are compared, and sells one sale out.
+async fn set_stage<'a>(
+    service: &'a Service,
+    behind: &[(&'static str, u32)],
+    sql: &PgPool,
+    logs: &Path,
+    args: &Args,
+) -> anyhow::Result<Stage<'a>> {
+    eprintln!("issuing the buyers' tokens");
+    let count = (args.seconds * BUYERS_A_SECOND + FIRST_BUYERS).to_string();
+    seckill(&["token", "--count", &count, "--prefix", "b", "--out", TOKENS]).await?;
+    let tokens = std::fs::read_to_string(TOKENS)?;
+    let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    let (first, others) = tokens.split_at_checked(FIRST_BUYERS as usize).context("too few tokens")?;
+
+    let memory_off = [("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0")];
+    let no_memory = Service::start(&logs.join("no_memory.log"), &memory_off, sql.clone()).await?;
+    let hello = |address: SocketAddr| {
+        let mut hello = Command::new(&args.hello);
+        hello.arg(address.to_string());
+        Ok(hello)
+    };
+    let hello = Process::start(&logs.join("hello.log"), hello)?.ready(&service.client, "/").await?;
+    let sold_out = service.sale(FIRST_BUYERS.cast_signed()).await?;
+    sold_out.sell_out(service, first).await?;
+    let buyers = Buyers::write(others, PathBuf::from(".dev/bench/buyers"))?;
+    Ok(Stage { hello, service, no_memory, behind: behind.to_vec(), buyers, sold_out })
+}
+
+async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<BTreeMap<&'static str, cases::Round>> {
+    let mut round = BTreeMap::new();
+    for case in Case::ALL {
+        let played = stage.play(case, seconds).await?;
+        let cpu: Vec<String> = played.cpu_us.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
+        let (rate, cpu) = (series::thousands(played.seen.per_second()), cpu.join(", "));
+        eprintln!("{what}: {}: {rate} a second; µs of CPU each: {cpu}", case.title());
+        round.insert(case.name(), played);
+    }
+    Ok(round)
+}

@@ -1,0 +1,62 @@
+//! Figures of several rounds, their median and their range.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// One figure of every round.
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
+pub struct Series(Vec<f64>);
+
+impl Series {
+    pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
+        Self(rounds.into_iter().collect())
+    }
+
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted
+    }
+
+    pub fn median(&self) -> f64 {
+        let sorted = self.sorted();
+        match (sorted.get((sorted.len().max(1) - 1) / 2), sorted.get(sorted.len() / 2)) {
+            (Some(low), Some(high)) => f64::midpoint(*low, *high),
+            _ => f64::NAN,
+        }
+    }
+
+    pub fn spread(&self) -> (f64, f64) {
+        let sorted = self.sorted();
+        (sorted.first().copied().unwrap_or(f64::NAN), sorted.last().copied().unwrap_or(f64::NAN))
+    }
+
+    /// The ratios round by round: the figures of one round were measured within seconds of each other.
+    pub fn over(&self, other: &Self) -> Self {
+        Self::of(self.0.iter().zip(&other.0).map(|(a, b)| a / b))
+    }
+
+    pub fn json(&self) -> Value {
+        let (min, max) = self.spread();
+        json!({ "median": self.median(), "min": min, "max": max, "rounds": self })
+    }
+
+    /// The median and the range, such as `123,400 (98,000–130,000)`.
+    pub fn with_range(&self, write: impl Fn(f64) -> String) -> String {
+        let (min, max) = self.spread();
+        format!("{} ({}–{})", write(self.median()), write(min), write(max))
+    }
+}
+
+/// Rounds to three digits, because the others are noise: `123,000`.
+pub fn thousands(n: f64) -> String {
+    let unit = 10f64.powi((n.abs().max(1.0).log10().floor() - 2.0).max(0.0) as i32);
+    let digits = format!("{:.0}", (n / unit).round() * unit);
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|g| str::from_utf8(g).ok()).collect();
+    groups.join(",")
+}
+
+pub fn two_places(n: f64) -> String {
+    format!("{n:.2}")
+}

@@ -1,0 +1,84 @@
+//! `seckill serve` for the bench: its answers by code, its sales, its rows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context;
+use sqlx::PgPool;
+use tokio::process::Command;
+
+use crate::cases::Sale;
+use crate::processes::{Process, program, seckill};
+
+pub struct Service {
+    pub process: Process,
+    pub client: reqwest::Client,
+    sql: PgPool,
+}
+
+/// The answers to purchases, by the service's own metrics.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// By code; `accepted` for a 202.
+    pub by_code: BTreeMap<String, u64>,
+    /// Purchases for which Redis was called.
+    pub redis_calls: u64,
+}
+
+impl Answers {
+    /// The answers given after `before`.
+    pub fn since(mut self, before: &Self) -> Self {
+        for (code, n) in &mut self.by_code {
+            *n = n.saturating_sub(before.by_code.get(code).copied().unwrap_or_default());
+        }
+        self.by_code.retain(|_, n| *n > 0);
+        self.redis_calls -= before.redis_calls;
+        self
+    }
+}
+
+impl Service {
+    pub async fn start(log: &Path, settings: &[(&str, &str)], sql: PgPool) -> anyhow::Result<Self> {
+        let client = reqwest::Client::new();
+        let command = |address: std::net::SocketAddr| {
+            let mut serve = Command::new(program()?);
+            serve.arg("serve").env("SECKILL_HTTP__BIND", address.to_string()).envs(settings.iter().copied());
+            Ok(serve)
+        };
+        let process = Process::start(log, command)?.ready(&client, "/readyz").await?;
+        Ok(Self { process, client, sql })
+    }
+
+    pub async fn answers(&self) -> anyhow::Result<Answers> {
+        let url = format!("http://{}/metrics", self.process.address);
+        let metrics = self.client.get(url).send().await?.text().await?;
+        let mut answers = Answers::default();
+        for (name, n) in metrics.lines().filter_map(|line| line.split_once(' ')) {
+            let code = name.strip_prefix("seckill_answers_total{code=\"").and_then(|rest| rest.strip_suffix("\"}"));
+            match (name, code) {
+                ("seckill_gate_batch_size_sum", _) => answers.redis_calls = n.parse::<f64>()? as u64,
+                (_, Some(code)) => drop(answers.by_code.insert(code.to_owned(), n.parse()?)),
+                _ => {}
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Creates a sale with this stock. Orders may be paid for a day, so that none expires during the bench.
+    pub async fn sale(&self, stock: i64) -> anyhow::Result<Sale> {
+        let stock = stock.to_string();
+        let create =
+            ["sale", "create", "--product", "Bench", "--price-cents", "100", "--pay-within", "86400", "--stock"];
+        let created = seckill(&[&create[..], &[&stock]].concat()).await?;
+        let id = created["sale_id"].as_i64().context("`sale create` printed no sale_id")?;
+        let find = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1");
+        let key: String = find.bind(id).fetch_one(&self.sql).await?;
+        Ok(Sale::new(id, &key))
+    }
+
+    pub async fn purchase_rows(&self, sale: i64) -> anyhow::Result<u64> {
+        let count = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND sale_id = $1");
+        let rows: i64 = count.bind(sale).fetch_one(&self.sql).await?;
+        Ok(rows.unsigned_abs())
+    }
+}

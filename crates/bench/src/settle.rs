@@ -1,0 +1,80 @@
+//! After the 202: how many purchases per second the workers turn into orders.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use tokio::time::sleep;
+
+use crate::processes::{self, cpu_us, seckill};
+
+/// All purchases must be settled within this time.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+pub struct Settled {
+    pub orders: i64,
+    pub per_second: f64,
+    /// Microseconds of CPU per order, by process.
+    pub cpu_us: Vec<(&'static str, f64)>,
+}
+
+/// Runs the workers until every purchase is an order in `pending_payment`.
+pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -> anyhow::Result<Settled> {
+    let backlog: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed'")
+            .fetch_one(sql)
+            .await?;
+    let mut work = processes::work(log, None)?;
+    let mut processes = vec![("work", work.id().context("the workers have ended")?)];
+    processes.extend(servers);
+
+    // Measured from the first orders to the last, without the time that the workers take to start.
+    let sold = units_sold(sql).await?;
+    let (mut first, mut last) = (None, sold);
+    let begun = Instant::now();
+    while last < sold + backlog {
+        ensure!(begun.elapsed() < TIMEOUT, "{} of {backlog} purchases are orders after {TIMEOUT:?}", last - sold);
+        ensure!(work.try_wait()?.is_none(), "the workers ended unexpectedly; see {}", log.display());
+        sleep(Duration::from_millis(20)).await;
+        last = units_sold(sql).await?;
+        if first.is_none() && last > sold {
+            first = Some((Instant::now(), last, cpu_us(&processes)?));
+        }
+    }
+    let (since, before, cpu_before) = first.context("nothing to settle")?;
+    let (seconds, orders) = (since.elapsed().as_secs_f64(), last - before);
+    let used =
+        cpu_before.iter().zip(cpu_us(&processes)?).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
+    let cpu_us = used.map(|(name, us)| (name, us as f64 / orders as f64)).collect();
+
+    let pending: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM orders WHERE status = 'pending_payment'").fetch_one(sql).await?;
+    ensure!(pending == sold + backlog, "{pending} orders are pending_payment, not {}", sold + backlog);
+    work.kill().await?;
+    Ok(Settled { orders, per_second: orders as f64 / seconds, cpu_us })
+}
+
+/// Units sold, by the stock, which changes in each order's transaction. Cheaper than counting orders.
+async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
+    let sold = sqlx::query_scalar("SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales");
+    Ok(sold.fetch_one(sql).await?)
+}
+
+/// Runs `seckill audit` on all sales, or with these arguments.
+///
+/// # Errors
+/// The audit failed.
+pub async fn audit(arguments: &[&str]) -> anyhow::Result<()> {
+    let verdict = seckill(&[&["audit", "--json"], arguments].concat()).await?;
+    ensure!(verdict["held"] == true, "the audit failed: {verdict}");
+    Ok(())
+}
+
+impl Settled {
+    pub fn json(&self) -> Value {
+        let cpu: serde_json::Map<_, _> = self.cpu_us.iter().map(|(name, us)| ((*name).to_owned(), json!(us))).collect();
+        json!({ "orders": self.orders, "per_second": self.per_second, "cpu_us": cpu })
+    }
+}

@@ -1,0 +1,142 @@
+//! The results as Markdown tables and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::cases::{Case, Round};
+use crate::flow;
+use crate::machine::Machine;
+use crate::payments_table;
+use crate::reserve_script::{self, Run};
+use crate::series::{Series, thousands, two_places};
+use crate::settle::Settled;
+use crate::wrk::CONNECTIONS;
+
+pub struct Results {
+    pub machine: Machine,
+    pub sold: Option<Sold>,
+    pub flow: Option<flow::Results>,
+    pub payments: Option<payments_table::Results>,
+}
+
+/// The results of the sale.
+pub struct Sold {
+    pub seconds: u64,
+    pub rounds: Vec<BTreeMap<&'static str, Round>>,
+    pub settled: Settled,
+    /// Id of the sale that is sold out.
+    pub sold_out: i64,
+    pub script: Vec<(&'static Run, Series)>,
+}
+
+/// The processes whose CPU time is in the table, after the answering server's.
+const BEHIND: [&str; 3] = ["redis", "postgres", "wrk"];
+
+impl Sold {
+    fn series(&self, case: Case, figure: impl Fn(&Round) -> f64) -> Series {
+        Series::of(self.rounds.iter().filter_map(|round| round.get(case.name())).map(figure))
+    }
+
+    fn rate(&self, case: Case) -> Series {
+        self.series(case, |round| round.seen.per_second())
+    }
+
+    fn of_hello(&self, case: Case) -> Series {
+        self.rate(case).over(&self.rate(Case::Hello))
+    }
+
+    fn cpu_us(&self, case: Case, process: &str) -> Series {
+        self.series(case, |round| round.cpu_us(process))
+    }
+
+    fn markdown(&self, machine: &Machine, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "{}: medians of {} interleaved rounds of {} s (least–most), wrk with {CONNECTIONS} connections on the same \
+             machine.\n\n| answer | requests/s | of hello-world | p50, p99 ms | server | Redis | PostgreSQL | wrk |\n\
+             |---|---|---|---|---|---|---|---|",
+            machine,
+            self.rounds.len(),
+            self.seconds
+        );
+        for case in Case::ALL {
+            let ms = |figure: fn(&Round) -> u64| self.series(case, |round| figure(round) as f64 / 1000.0).median();
+            let (p50, p99) = (ms(|round| round.seen.p50_us), ms(|round| round.seen.p99_us));
+            let (rate, of_hello) = (self.rate(case).with_range(thousands), self.of_hello(case).with_range(two_places));
+            let _ = write!(text, "| {} | {rate} | {of_hello} | {p50:.1}, {p99:.1}", case.title());
+            for process in ["server"].iter().chain(&BEHIND) {
+                let _ = write!(text, " | {:.1}", self.cpu_us(case, process).median());
+            }
+            text.push_str(" |\n");
+        }
+        text.push_str("\nThe last four columns: microseconds of CPU a request, by process.\n\n");
+        let _ = writeln!(text, "| afterwards | a second |\n|---|---|");
+        let settled = &self.settled;
+        let _ = write!(text, "| orders settled by one `seckill work`, of {} ", thousands(settled.orders as f64));
+        let _ = writeln!(text, "| {} |", thousands(settled.per_second));
+        for (run, rate) in &self.script {
+            let _ = writeln!(text, "| redis-benchmark: {} | {} |", run.title, rate.with_range(thousands));
+        }
+    }
+
+    fn json(&self) -> Value {
+        let cases = Case::ALL.map(|case| {
+            let cpu = ["server"].iter().chain(&BEHIND).map(|p| ((*p).to_owned(), self.cpu_us(case, p).json()));
+            let figures = json!({
+                "title": case.title(),
+                "requests_per_second": self.rate(case).json(),
+                "of_hello": self.of_hello(case).json(),
+                "requests": self.series(case, |round| round.seen.requests as f64),
+                "p50_us": self.series(case, |round| round.seen.p50_us as f64).json(),
+                "p99_us": self.series(case, |round| round.seen.p99_us as f64).json(),
+                "cpu_us": cpu.collect::<serde_json::Map<_, _>>(),
+            });
+            (case.name().to_owned(), figures)
+        });
+        let ratio = |case| self.of_hello(case).median();
+        json!({
+            "rounds": self.rounds.len(),
+            "seconds": self.seconds,
+            "connections": CONNECTIONS,
+            "ratios": {
+                "sold_out": ratio(Case::SoldOut),
+                "refused_by_redis": ratio(Case::RefusedByRedis),
+                "winners": ratio(Case::Winners),
+            },
+            "cases": cases.into_iter().collect::<serde_json::Map<_, _>>(),
+            "settled": self.settled.json(),
+            "redis_benchmark": reserve_script::json(&self.script),
+        })
+    }
+}
+
+impl Results {
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        match &self.sold {
+            Some(sold) => sold.markdown(&self.machine, &mut text),
+            None => _ = writeln!(text, "{}.", self.machine),
+        }
+        if let Some(flow) = &self.flow {
+            flow.markdown(&mut text);
+        }
+        if let Some(payments) = &self.payments {
+            payments.markdown(&mut text);
+        }
+        text
+    }
+
+    pub fn json(&self) -> Value {
+        let mut json = self.sold.as_ref().map_or_else(|| json!({}), Sold::json);
+        json["machine"] = self.machine.json();
+        if let Some(flow) = &self.flow {
+            json["flow"] = flow.json();
+        }
+        if let Some(payments) = &self.payments {
+            json["payments"] = payments.json();
+        }
+        json
+    }
+}

@@ -1,0 +1,94 @@
+//! The load generator wrk, and the file of buyers that it reads.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use tokio::process::Command;
+
+/// On a small machine, more threads of wrk would take processor time from the server.
+const THREADS: &str = "1";
+pub const CONNECTIONS: u64 = 256;
+/// Buyers come from 22,500 addresses, from 10.100.100.100 on, all equally long. At 1200 requests per minute each, the limit
+/// per address never refuses.
+const OCTETS: usize = 150;
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/wrk");
+
+/// A file of records of equal length. Each is the part of a request that differs from buyer to buyer.
+pub struct Buyers {
+    file: PathBuf,
+    record: usize,
+}
+
+impl Buyers {
+    /// Writes the records of buyers with these tokens.
+    pub fn write(tokens: &[&str], file: PathBuf) -> anyhow::Result<Self> {
+        let longest = tokens.iter().map(|token| token.len()).max().context("no tokens")?;
+        let mut records = String::new();
+        let mut record = 0;
+        for (n, token) in tokens.iter().enumerate() {
+            let (third, fourth) = (100 + n / OCTETS % OCTETS, 100 + n % OCTETS);
+            let pad = longest - token.len() + 1;
+            let begun = records.len();
+            write!(
+                records,
+                "Authorization: Bearer {token}\r\nX-Forwarded-For: 10.100.{third}.{fourth}\r\nUser-Agent: {:->pad$}\r\n\r\n",
+                ""
+            )?;
+            record = records.len() - begun;
+        }
+        std::fs::write(&file, records)?;
+        Ok(Self { file, record })
+    }
+}
+
+/// The results that wrk printed.
+#[derive(Debug, Deserialize)]
+pub struct Seen {
+    pub requests: u64,
+    micros: u64,
+    /// Answers with a status of 400 or more.
+    pub refused: u64,
+    failed: u64,
+    pub p50_us: u64,
+    pub p99_us: u64,
+}
+
+impl Seen {
+    pub fn per_second(&self) -> f64 {
+        self.requests as f64 * 1e6 / self.micros as f64
+    }
+
+    /// Whether the server's number matches wrk's: at the end, wrk closes its connections without waiting for answers.
+    pub fn is_all(&self, n: u64) -> bool {
+        (self.requests..=self.requests + CONNECTIONS).contains(&n)
+    }
+}
+
+/// Posts the same body to one path, by one buyer after another, for this many seconds.
+pub async fn post(buyers: &Buyers, to: SocketAddr, path: &str, body: &str, seconds: u64) -> anyhow::Result<Seen> {
+    let (file, record) = (buyers.file.to_string_lossy(), buyers.record.to_string());
+    run("buyers.lua", to, CONNECTIONS, &[&file, &record, path, body], seconds).await
+}
+
+/// Runs a script of the folder `wrk`.
+pub async fn run(
+    script: &str,
+    to: SocketAddr,
+    connections: u64,
+    arguments: &[&str],
+    seconds: u64,
+) -> anyhow::Result<Seen> {
+    let mut wrk = Command::new("wrk");
+    wrk.args(["-t", THREADS, "-c", &connections.to_string(), "-d", &format!("{seconds}s"), "-s"]);
+    wrk.arg(format!("{SCRIPTS}/{script}")).arg(format!("http://{to}")).arg("--").args(arguments);
+    let done = wrk.kill_on_drop(true).output().await.context("wrk")?;
+    let output = String::from_utf8_lossy(&done.stdout);
+    ensure!(done.status.success(), "wrk: {output}{}", String::from_utf8_lossy(&done.stderr));
+    let last = output.lines().last().unwrap_or_default();
+    let seen: Seen = serde_json::from_str(last).with_context(|| format!("wrk printed: {output}"))?;
+    ensure!(seen.failed == 0 && seen.requests > 0, "requests without an answer: {seen:?}");
+    Ok(seen)
+}

@@ -1,0 +1,254 @@
+//! The report as text for a terminal.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+
+use super::plan::Role;
+use super::report::{MeasuredFrom, Report};
+use super::shape::{Shape, WAITING_SHARE};
+use super::statistics::{Bucket, Latency};
+
+const LABEL_WIDTH: usize = 28;
+const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+impl Report {
+    /// A summary of about thirty lines.
+    pub fn render_text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_text(&mut text);
+        text
+    }
+
+    fn write_text(&self, out: &mut String) -> fmt::Result {
+        self.write_head(out)?;
+        self.write_answers(out)?;
+        self.write_latencies(out)?;
+        self.write_timeline(out)
+    }
+
+    fn write_head(&self, out: &mut String) -> fmt::Result {
+        let seconds = self.duration_ms as f64 / 1_000.0;
+        writeln!(out, "Rush on sale {} at {}, seed {}", self.sale_id, self.base, self.seed)?;
+        writeln!(
+            out,
+            "  crowd     {} buyers and {} bots over {} connections, {}",
+            with_commas(self.buyers as u64),
+            with_commas(self.bots as u64),
+            with_commas(self.connections as u64),
+            self.pace(),
+        )?;
+        let mixed: Vec<String> = self.mixed_in().iter().map(|(number, what)| format!("{number} {what}")).collect();
+        writeln!(out, "  mixed in  {}", mixed.join(", "))?;
+        writeln!(
+            out,
+            "  answers   {} to {} arrivals in {seconds:.2} s, {} a second; {} retries",
+            with_commas(self.answers),
+            with_commas(self.arrivals as u64),
+            with_commas(self.answers_per_second.round() as u64),
+            with_commas(self.retries),
+        )?;
+        writeln!(out, "  orders    {} promised", with_commas(self.orders as u64))?;
+        for (number, problem) in self.warnings() {
+            writeln!(out, "  WARNING   {} {problem}", with_commas(number))?;
+        }
+        Ok(())
+    }
+
+    /// What must never happen, and how often it did.
+    pub(super) fn warnings(&self) -> Vec<(u64, &'static str)> {
+        let mut warnings = vec![
+            (self.accepted.len().saturating_sub(self.orders) as u64, "answers promise an order of another buyer"),
+            (self.wrongly_accepted, "forged tokens, unknown sales or early clicks were accepted"),
+            (self.unanswered as u64, "buyers never had a definite answer"),
+        ];
+        warnings.retain(|(number, _)| *number > 0);
+        warnings
+    }
+
+    /// Every status and code that was answered, sorted.
+    pub(super) fn labels(&self) -> Vec<&str> {
+        let labels: BTreeSet<&str> =
+            self.counts_by_role.values().flat_map(|counts| counts.keys().map(String::as_str)).collect();
+        labels.into_iter().collect()
+    }
+
+    /// How the buyers were spread over time.
+    pub(super) fn pace(&self) -> String {
+        let rate = self.rate_per_second.map(|rate| with_commas(rate.round() as u64));
+        match (self.shape, rate) {
+            (Shape::Rush, _) => format!(
+                "{:.0} % waiting for the start and a long tail over {} s",
+                WAITING_SHARE * 100.0,
+                self.rush_s.unwrap_or_default()
+            ),
+            (Shape::Even, Some(rate)) => format!("{rate} buyers a second"),
+            (Shape::Even, None) => "as fast as possible".to_owned(),
+        }
+    }
+
+    /// The requests mixed in, each as a number and its share of the buyers.
+    pub(super) fn mixed_in(&self) -> Vec<(String, &'static str)> {
+        let share = |number: usize| {
+            let percent = 100.0 * number as f64 / self.buyers.max(1) as f64;
+            format!("{} ({})", with_commas(number as u64), format!("{percent:.1} %").replace(".0 %", " %"))
+        };
+        let early = match self.mix.early_clicks {
+            0 => ("no".to_owned(), "early clicks"),
+            early => (share(early), "early clicks"),
+        };
+        vec![
+            early,
+            (share(self.mix.second_clicks), "double clicks"),
+            (share(self.mix.unknown_sales), "unknown sales"),
+            (share(self.mix.forged_tokens), "forged tokens"),
+            (with_commas(self.mix.bot_requests as u64), "requests of bots"),
+        ]
+    }
+
+    fn write_answers(&self, out: &mut String) -> fmt::Result {
+        write!(out, "\n{:LABEL_WIDTH$}{:>12}", "answer", "rush")?;
+        self.counts_by_role.keys().try_for_each(|role| write!(out, "{:>12}", role.heading()))?;
+        writeln!(out)?;
+        for label in self.labels() {
+            write!(out, "  {label:<width$}{:>12}", or_dot(self.counts.get(label).copied()), width = LABEL_WIDTH - 2)?;
+            self.counts_by_role
+                .values()
+                .try_for_each(|counts| write!(out, "{:>12}", or_dot(counts.get(label).copied())))?;
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    fn write_latencies(&self, out: &mut String) -> fmt::Result {
+        let from = match self.measured_from {
+            MeasuredFrom::ScheduledArrival => "from the scheduled arrival",
+            MeasuredFrom::Send => "from the first send",
+        };
+        writeln!(out, "\nlatency in ms, {from} to the last answer")?;
+        write!(out, "{:LABEL_WIDTH$}", "")?;
+        ["arrivals", "p50", "p90", "p99", "p99.9", "max"].iter().try_for_each(|head| write!(out, "{head:>10}"))?;
+        writeln!(out)?;
+        let groups = [
+            ("all", &self.all),
+            ("accepted", &self.accepted_only),
+            ("first second", &self.first_second),
+            ("sent behind schedule", &self.send_lag),
+        ];
+        for (name, latency) in groups {
+            if let Some(latency) = latency {
+                write_latency(out, name, latency)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_timeline(&self, out: &mut String) -> fmt::Result {
+        if self.timeline.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\ntimeline, {} ms a column; each row has a scale of its own, its peak at the right",
+            self.bucket_ms
+        )?;
+        let row = |of: fn(&Bucket) -> u64| self.timeline.iter().map(of).collect::<Vec<u64>>();
+        let rows = [
+            ("sent", row(|bucket| bucket.sent)),
+            ("accepted", row(|bucket| bucket.accepted)),
+            ("orders so far", row(|bucket| bucket.orders_so_far)),
+            ("stock left", row(|bucket| bucket.stock_left.unwrap_or(0))),
+            ("sold out", row(|bucket| bucket.sold_out)),
+            ("refused", row(|bucket| bucket.refused)),
+            ("failed", row(|bucket| bucket.failed)),
+        ];
+        for (name, values) in rows {
+            let peak = values.iter().copied().max().unwrap_or(0);
+            if peak > 0 {
+                let bars: String = values.iter().map(|value| bar(*value, peak)).collect();
+                writeln!(out, "  {name:<17}{bars}  {}", with_commas(peak))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_latency(out: &mut String, name: &str, latency: &Latency) -> fmt::Result {
+    write!(out, "  {name:<width$}{:>10}", with_commas(latency.arrivals), width = LABEL_WIDTH - 2)?;
+    let Latency { p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms, .. } = latency;
+    [p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms].iter().try_for_each(|value_ms| write!(out, "{value_ms:>10.1}"))?;
+    writeln!(out)
+}
+
+impl Role {
+    /// The heading of the role's column or row.
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Self::Buyer => "buyers",
+            Self::SecondClick => "2nd clicks",
+            Self::UnknownSale => "no sale",
+            Self::ForgedToken => "forged",
+            Self::Bot => "bots",
+            Self::EarlyClick => "too early",
+        }
+    }
+}
+
+/// A number, or a dot if there is none.
+pub(super) fn or_dot(number: Option<u64>) -> String {
+    number.map_or_else(|| "·".to_owned(), with_commas)
+}
+
+/// A column of a bar chart: blank for 0, and at least the lowest block for any other value.
+fn bar(value: u64, peak: u64) -> char {
+    let height = (value * HEIGHTS.len() as u64).div_ceil(peak.max(1)) as usize;
+    height.checked_sub(1).map_or(' ', |height| HEIGHTS[height.min(HEIGHTS.len() - 1)])
+}
+
+/// Groups the digits: 1234567 as 1,234,567.
+pub fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::report;
+    use super::*;
+
+    #[test]
+    fn the_text_names_what_happened() {
+        let text = report().render_text();
+        for part in [
+            "3 buyers and 1 bots",
+            "409 sold-out",
+            "no answer: time-out",
+            "from the scheduled arrival",
+            "first second",
+            "10 ms a column",
+            "1 requests of bots",
+            "stock left",
+            "1 buyers never had a definite answer",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_value_has_a_bar() {
+        let picture: String = [0, 1, 500, 1_000].map(|value| bar(value, 1_000)).iter().collect();
+        assert_eq!(picture, " ▁▄█");
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!([7, 1_000, 1_234_567].map(with_commas), ["7", "1,000", "1,234,567"]);
+    }
+}

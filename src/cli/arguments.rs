@@ -1,0 +1,63 @@
+//! Arguments that several commands share.
+
+use clap::ValueEnum;
+use uuid::Uuid;
+
+use crate::domain::account::AccountName;
+use crate::domain::ids::{Invalid, OrderId, SaleId, UserId};
+use crate::domain::policy::Name;
+
+/// How rows are printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// A table for people
+    #[default]
+    Table,
+    /// One JSON array
+    Json,
+    /// Comma-separated values, with a header line
+    Csv,
+}
+
+/// What every command that lists rows takes.
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: Format,
+    /// Show at most this many rows
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1_000_000))]
+    pub(super) limit: i64,
+}
+
+/// The sale that a command is about.
+#[derive(clap::Args)]
+pub(super) struct SaleArg {
+    /// The sale's id, as `seckill sale list` shows it
+    #[arg(value_name = "SALE_ID", value_parser = SaleId::parse, allow_negative_numbers = true)]
+    pub(super) id: SaleId,
+}
+
+/// An option that names a sale.
+#[derive(clap::Args)]
+pub(super) struct SaleOption {
+    /// Only this sale
+    #[arg(long, value_name = "SALE_ID", value_parser = SaleId::parse, allow_negative_numbers = true)]
+    pub(super) sale: Option<SaleId>,
+}
+
+pub(super) fn order_id(text: &str) -> Result<OrderId, uuid::Error> {
+    Uuid::try_parse(text).map(OrderId)
+}
+
+pub(super) fn user(text: &str) -> Result<UserId, Invalid> {
+    UserId::parse(text)
+}
+
+pub(super) fn account(text: &str) -> Result<AccountName, Invalid> {
+    AccountName::parse(text, "account name")
+}
+
+pub(super) fn app(text: &str) -> Result<Name, Invalid> {
+    Name::parse(text, "application")
+}

@@ -1,0 +1,113 @@
+//! `audit`: checks the invariants of sales and, if asked, our books against the payment channels'.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::arguments::SaleOption;
+use super::{CouldNotRun, print};
+use crate::app::{payment_service, stores};
+use crate::config::Config;
+use crate::pay::compare_books::ChannelVerdict;
+use crate::sale::audit::SaleVerdict;
+
+/// One audit covers at most this many of the newest sales.
+const SALES_MAX: i64 = 100_000;
+
+#[derive(clap::Args)]
+pub(super) struct AuditArgs {
+    #[command(flatten)]
+    sale: SaleOption,
+    /// Compare our books with the payment channels' books too
+    #[arg(long)]
+    channel: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl AuditArgs {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<ExitCode> {
+        let stores = stores(config)?;
+        let could_not = |why: String| anyhow::Error::new(CouldNotRun(why));
+        let sales = match self.sale.sale {
+            Some(id) => vec![id],
+            None => {
+                let all = stores.ledger.sale_figures(None, SALES_MAX).await.map_err(|e| could_not(e.to_string()))?;
+                all.into_iter().map(|figures| figures.sale.id).collect()
+            }
+        };
+        let mut verdicts = Vec::new();
+        for sale in sales {
+            let verdict =
+                stores.audit(sale, config.reconcile.retire_after_ms).await.map_err(|e| could_not(e.to_string()))?;
+            verdicts.push(verdict.ok_or_else(|| could_not(format!("there is no sale {sale}")))?);
+        }
+        let channels = match self.channel {
+            true => payment_service(config)?.compare().await.map_err(|e| could_not(e.to_string()))?,
+            false => Vec::new(),
+        };
+        let channels_held = channels.iter().all(|channel| channel.held);
+        if self.json {
+            let held = channels_held && verdicts.iter().all(|verdict| verdict.held);
+            print::json(&json!({ "held": held, "sales": verdicts, "channels": channels }))?;
+        } else {
+            print::lines(verdicts.iter().map(sale_text).chain(channels.iter().map(channel_text)))?;
+        }
+        if channels_held { exit_code(&verdicts) } else { Ok(ExitCode::from(1)) }
+    }
+}
+
+/// Exit code 1 if any sale broke an invariant.
+///
+/// # Errors
+/// [`CouldNotRun`], if none is broken, but Redis could not be compared for a sale at rest.
+pub(super) fn exit_code(verdicts: &[SaleVerdict]) -> anyhow::Result<ExitCode> {
+    if verdicts.iter().any(|verdict| !verdict.held) {
+        return Ok(ExitCode::from(1));
+    }
+    let not_compared = verdicts.iter().find(|verdict| verdict.at_rest && !verdict.redis_compared && !verdict.retired);
+    match not_compared {
+        Some(verdict) => Err(CouldNotRun(format!("Redis does not serve sale {}", verdict.sale_id)).into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// A verdict in words: a line for the sale, then its findings, indented.
+pub(super) fn sale_text(verdict: &SaleVerdict) -> String {
+    let word = if verdict.held { "held" } else { "BROKEN" };
+    let in_flight = verdict.in_flight;
+    let mut state = match (verdict.at_rest, verdict.redis_compared) {
+        (true, true) => "at rest".to_owned(),
+        (true, false) if verdict.retired => "retired from Redis".to_owned(),
+        (true, false) => "Redis not compared".to_owned(),
+        (false, _) => format!(
+            "in flight: {} promised, {} unconfirmed, {} unreleased, {} messages",
+            in_flight.promised_units, in_flight.unconfirmed_units, in_flight.unreleased_units, in_flight.messages
+        ),
+    };
+    if in_flight.money > 0 {
+        state.push_str(&format!("; {} payments and refunds in progress", in_flight.money));
+    }
+    let redis = verdict.redis_available.map_or("-".to_owned(), |units| units.to_string());
+    let mut text = format!(
+        "sale {}: {word} ({state}); total {}, left {}, in live orders {}, for sale in Redis {redis}",
+        verdict.sale_id, verdict.total_stock, verdict.stock, verdict.live_units
+    );
+    for finding in &verdict.findings {
+        text.push_str(&format!("\n  {}: {}", finding.invariant, finding.problem));
+        finding.evidence.iter().for_each(|evidence| text.push_str(&format!("\n    {evidence}")));
+    }
+    text
+}
+
+/// The result of comparing our books with a channel's, in words.
+fn channel_text(verdict: &ChannelVerdict) -> String {
+    let word = if verdict.held { "held" } else { "BROKEN" };
+    let mut text = format!(
+        "channel {}: {word}; {} movements of money, {} of them not reported to us yet",
+        verdict.channel, verdict.movements, verdict.under_way
+    );
+    verdict.differences.iter().for_each(|difference| text.push_str(&format!("\n  {difference}")));
+    text
+}

@@ -1,0 +1,50 @@
+//! `migrate` and `seed`: the schema, and a sample to begin with.
+
+use crate::app::stores;
+use crate::config::Config;
+use crate::domain::ids::Units;
+use crate::domain::sale::{NewSale, Stock};
+
+/// Name and description of the sample products; the sample sale sells the first of them.
+const SAMPLE_PRODUCTS: [(&str, &str); 3] = [
+    ("Sample phone", "A phone at a price that brings a crowd."),
+    ("Sample headphones", "Over-ear, noise-cancelling, last year's model."),
+    ("Sample kettle", "Boils a litre in two minutes."),
+];
+/// The sample sale is looked for among this many of the newest sales.
+const SALES_MAX: i64 = 100_000;
+
+pub(super) async fn migrate(config: &Config) -> anyhow::Result<()> {
+    stores(config)?.ledger.migrate().await?;
+    tracing::info!("the database is up to date");
+    Ok(())
+}
+
+pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
+    let stores = stores(config)?;
+    for (name, description) in SAMPLE_PRODUCTS {
+        stores.ledger.put_product(name, description).await?;
+    }
+    let product = SAMPLE_PRODUCTS[0].0;
+    let now_ms = stores.ledger.now_ms().await?;
+    let sales = stores.ledger.sale_figures(None, SALES_MAX).await?;
+    if let Some(open) = sales.iter().find(|s| s.sale.product == product && s.sale.is_open_at(now_ms)) {
+        tracing::info!(sale = %open.sale.id, "the sample sale exists");
+        return Ok(());
+    }
+    let new = NewSale {
+        product: product.to_owned(),
+        price_cents: 9_900,
+        stock: Stock::Units(100),
+        per_user: Units::ONE,
+        starts_in_ms: 0,
+        ends_in_ms: 30 * 86_400_000,
+        pay_within_ms: 900_000,
+        refund_returns_stock: true,
+        min_level: 0,
+        waves: Vec::new(),
+    };
+    let (sale, _) = stores.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
+    tracing::info!(%sale, "created the sample sale");
+    Ok(())
+}

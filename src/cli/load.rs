@@ -1,0 +1,208 @@
+//! `load`: sends a rush of buyers to a running service, and compares their answers with the ledger.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use seckill_load::{AuditSummary, Buyer, Plan, Report, Shape, with_commas};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::tokens::TokenIssuer;
+use super::{audit, print};
+use crate::app::stores;
+use crate::config::Config;
+use crate::domain::ids::{OrderId, SaleId, UserId};
+use crate::sale::Stores;
+use crate::sale::audit::SaleVerdict;
+
+#[derive(clap::Args)]
+pub(super) struct LoadArgs {
+    /// The sale to buy in; without it, the newest sale
+    #[arg(long, value_name = "SALE_ID", value_parser = SaleId::parse, allow_negative_numbers = true)]
+    sale: Option<SaleId>,
+    /// Number of buyers
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    buyers: u32,
+    /// How the buyers are spread over time; without it, even if --rate or --seconds is given, otherwise rush
+    #[arg(long, value_enum)]
+    shape: Option<Shape>,
+    /// Buyers arriving per second, on average; without it and --seconds, an even crowd arrives as fast as possible
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: Option<u32>,
+    /// Seconds over which the buyers arrive; a rush takes 10 seconds unless this or --rate is given
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: Option<u32>,
+    /// Number of bots; each has one token and sends twenty requests
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    bots: u32,
+    /// Percentage of the buyers who also click before the start, if the sale is not open yet
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
+    early: f64,
+    /// Percentage of the buyers who click twice, the second time with the same Idempotency-Key
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
+    doubles: f64,
+    /// Additional requests for sales that do not exist, as a percentage of the buyers
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
+    unknown: f64,
+    /// Additional requests with a forged signature on their token, as a percentage of the buyers
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
+    forged: f64,
+    /// Number of open connections; each carries one request at a time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: u32,
+    /// Seed of the random schedule; the same seed gives the same schedule
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Address of the service; without it, http.bind of the configuration
+    #[arg(long, value_name = "URL")]
+    base: Option<String>,
+    /// Write the report to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report to this file as one HTML page, with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 = text.trim_end_matches('%').parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("must be 0 to 100".to_owned()) }
+}
+
+/// Seconds until the buyers' tokens expire: longer than any rush.
+const TOKEN_TTL_S: i64 = 3600;
+
+impl LoadArgs {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<ExitCode> {
+        let stores = stores(config)?;
+        let sale = match self.sale {
+            Some(id) => id,
+            None => newest_sale(&stores).await?,
+        };
+        let plan = self.plan(config, &stores, sale).await?;
+        let buyers = new_buyers(config, &stores, plan.identities()).await?;
+        let report = seckill_load::run(&plan, buyers, true).await?;
+        eprintln!("{}", report.render_text());
+
+        let promised: Vec<OrderId> =
+            report.accepted.iter().filter_map(|a| Uuid::try_parse(&a.order_id).ok().map(OrderId)).collect();
+        let known = stores.ledger.known_orders(&promised).await?.len();
+        let lost = promised.len().saturating_sub(known);
+        let verdict = stores.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale was removed")?;
+        eprintln!("promised with a 202: {}, of them in the ledger: {known}", promised.len());
+        self.write_files(&report, &verdict, promised.len(), lost)?;
+        print::lines([audit::sale_text(&verdict)])?;
+        if lost > 0 {
+            bail!("{}", lost_orders(lost));
+        }
+        if report.wrongly_accepted > 0 {
+            bail!("{} requests that must be refused were accepted", report.wrongly_accepted);
+        }
+        audit::exit_code(&[verdict])
+    }
+
+    async fn plan(&self, config: &Config, stores: &Stores, sale: SaleId) -> anyhow::Result<Plan> {
+        let paced = self.rate.is_some() || self.seconds.is_some();
+        let figures = stores.ledger.sale_figures(Some(sale), 1).await?;
+        let mut plan = Plan {
+            base: self.base.clone().unwrap_or_else(|| format!("http://{}", config.http.bind)),
+            sale_id: sale.get(),
+            buyers: self.buyers as usize,
+            shape: self.shape.unwrap_or(if paced { Shape::Even } else { Shape::Rush }),
+            rate: self.rate,
+            seconds: self.seconds,
+            bots: self.bots as usize,
+            connections: self.connections as usize,
+            seed: self.seed,
+            stock: figures.first().filter(|f| f.total_stock >= 0).and_then(|f| u64::try_from(f.stock).ok()),
+            ..Plan::default()
+        };
+        let share = |percent: f64| (plan.arriving() as f64 * percent / 100.0).round() as usize;
+        let shares = [self.early, self.doubles, self.unknown, self.forged].map(share);
+        [plan.early, plan.doubles, plan.unknown, plan.forged] = shares;
+        Ok(plan)
+    }
+
+    fn write_files(&self, report: &Report, verdict: &SaleVerdict, promised: usize, lost: usize) -> anyhow::Result<()> {
+        let write = |file: &Path, text: String| {
+            std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+        };
+        if let Some(file) = &self.json {
+            write(file, json!({ "report": report, "lost": lost, "audit": verdict }).to_string())?;
+        }
+        if let Some(file) = &self.html {
+            write(file, report.render_html(&audit_summary(verdict, promised, lost))?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Buyers with names of their own in each run, so that no rush meets the orders of an earlier one.
+async fn new_buyers(config: &Config, stores: &Stores, number: usize) -> anyhow::Result<Vec<Buyer>> {
+    let prefix = format!("rush-{}-", &Uuid::new_v4().simple().to_string()[..8]);
+    let issuer = TokenIssuer::new(config, stores).await?;
+    let buyer = |n: usize| {
+        let user = format!("{prefix}{n}");
+        Ok(Buyer { token: issuer.issue(&UserId::parse(&user)?, i64::from(i32::MAX), TOKEN_TTL_S)?, user })
+    };
+    (0..number).map(buyer).collect()
+}
+
+fn lost_orders(number: usize) -> String {
+    format!("{number} purchases that were answered with 202 are not in the ledger")
+}
+
+/// The verdict in the words of the HTML page.
+fn audit_summary(verdict: &SaleVerdict, promised: usize, lost: usize) -> AuditSummary {
+    let number = |number: i64| u64::try_from(number).map_or_else(|_| number.to_string(), with_commas);
+    let in_flight = verdict.in_flight;
+    let state = match (verdict.at_rest, verdict.retired, verdict.redis_compared) {
+        (true, true, _) => "retired from Redis".to_owned(),
+        (true, false, true) => "at rest, and Redis agrees with the ledger".to_owned(),
+        (true, false, false) => "at rest; Redis could not be compared".to_owned(),
+        (false, ..) => format!(
+            "still in flight: {} units promised, {} unconfirmed, {} unreleased; {} messages",
+            number(in_flight.promised_units),
+            number(in_flight.unconfirmed_units),
+            number(in_flight.unreleased_units),
+            number(in_flight.messages)
+        ),
+    };
+    let of_stock = |units: i64| if verdict.total_stock < 0 { "unlimited".to_owned() } else { number(units) };
+    let mut problems: Vec<String> = verdict
+        .findings
+        .iter()
+        .flat_map(|found| {
+            let evidence = found.evidence.iter().map(ToString::to_string);
+            std::iter::once(format!("{}: {}", found.invariant, found.problem)).chain(evidence)
+        })
+        .collect();
+    if lost > 0 {
+        problems.push(lost_orders(lost));
+    }
+    AuditSummary {
+        held: verdict.held && lost == 0,
+        facts: vec![
+            ("State", state),
+            (
+                "Promised with a 202",
+                format!(
+                    "{} orders, of them in the ledger {}",
+                    with_commas(promised as u64),
+                    with_commas((promised - lost) as u64)
+                ),
+            ),
+            ("Stock in all", of_stock(verdict.total_stock)),
+            ("Left", of_stock(verdict.stock)),
+            ("In live orders", number(verdict.live_units)),
+            ("For sale in Redis", verdict.redis_available.map_or_else(|| "-".to_owned(), number)),
+        ],
+        problems,
+    }
+}
+
+async fn newest_sale(stores: &Stores) -> anyhow::Result<SaleId> {
+    let newest = stores.ledger.sale_figures(None, 1).await?;
+    Ok(newest.first().context("there is no sale: create one with `seckill sale create`")?.sale.id)
+}

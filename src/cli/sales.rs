@@ -1,0 +1,195 @@
+//! `sale`: creates, shows and changes sales.
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde::Serialize;
+use serde_json::json;
+
+use super::arguments::{Format, ListArgs, SaleArg};
+use super::{ACTOR, print};
+use crate::app::stores;
+use crate::config::Config;
+use crate::domain::ids::Units;
+use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
+use crate::ledger::sales::terms::SaleFigures;
+use crate::sale::Stores;
+
+#[derive(Subcommand)]
+pub(super) enum SaleCommand {
+    /// Create a sale and publish it; returns when every instance that is ready knows the sale
+    Create(Box<CreateArgs>),
+    /// Show one sale
+    Show {
+        #[command(flatten)]
+        sale: SaleArg,
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Show sales, newest first
+    List(ListArgs),
+    /// Close a sale for good; its orders stay
+    Close(SaleArg),
+    /// Stop selling until `sale resume`
+    Pause(SaleArg),
+    /// Continue a paused sale
+    Resume(SaleArg),
+    /// Remove a sale that has no orders
+    Remove(SaleArg),
+    /// Add units to a sale's stock
+    AddStock {
+        #[command(flatten)]
+        sale: SaleArg,
+        /// Number of units to add
+        #[arg(value_parser = clap::value_parser!(i32).range(1..), allow_negative_numbers = true)]
+        units: i32,
+    },
+}
+
+#[derive(clap::Args)]
+pub(super) struct CreateArgs {
+    /// Product name; the product is created if it does not exist
+    #[arg(long)]
+    product: String,
+    /// Price of one unit, in cents
+    #[arg(long, value_name = "CENTS")]
+    price_cents: i64,
+    /// Units for sale; -1 means unlimited
+    #[arg(long, value_name = "UNITS", value_parser = stock, allow_negative_numbers = true)]
+    stock: Stock,
+    /// Units that one buyer may have
+    #[arg(long, value_name = "UNITS", default_value = "1", value_parser = units)]
+    per_user: Units,
+    /// Seconds from now until the sale starts
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_negative_numbers = true)]
+    starts_in: i64,
+    /// Seconds from now until the sale ends
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, allow_negative_numbers = true)]
+    ends_in: i64,
+    /// Do not sell refunded units again
+    #[arg(long)]
+    keep_refunded: bool,
+    /// Seconds that a buyer has to pay; an order that is not paid by then expires
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pay_within: i64,
+    /// Lowest buyer level that may buy
+    #[arg(long, value_name = "LEVEL", default_value_t = 0)]
+    min_level: i64,
+    /// Hold back UNITS of the stock until SECONDS after the start; may be given several times
+    #[arg(long = "wave", value_name = "SECONDS:UNITS", value_parser = Wave::parse)]
+    waves: Vec<Wave>,
+}
+
+fn stock(text: &str) -> anyhow::Result<Stock> {
+    Ok(Stock::parse(text.parse()?)?)
+}
+
+fn units(text: &str) -> anyhow::Result<Units> {
+    Ok(Units::parse(text.parse()?)?)
+}
+
+impl SaleCommand {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
+        let stores = stores(config)?;
+        match self {
+            Self::Create(args) => create(&stores, *args, config.reconcile.retire_after_ms).await,
+            Self::Show { sale: SaleArg { id }, format } => {
+                let sales = stores.ledger.sale_figures(Some(id), 1).await?;
+                if sales.is_empty() {
+                    bail!("there is no sale {id}");
+                }
+                print_sales(&stores, &sales, format).await
+            }
+            Self::List(ListArgs { format, limit }) => {
+                let sales = stores.ledger.sale_figures(None, limit).await?;
+                print_sales(&stores, &sales, format).await
+            }
+            Self::Close(sale) => set_status(&stores, sale, SaleStatus::Closed).await,
+            Self::Pause(sale) => set_status(&stores, sale, SaleStatus::Paused).await,
+            Self::Resume(sale) => set_status(&stores, sale, SaleStatus::Open).await,
+            Self::Remove(SaleArg { id }) => {
+                if !stores.remove_sale(id, ACTOR).await? {
+                    bail!("sale {id} does not exist, or has orders: a sale with orders can be closed, not removed");
+                }
+                tracing::info!(sale = %id, "removed");
+                Ok(())
+            }
+            Self::AddStock { sale: SaleArg { id }, units } => {
+                if !stores.add_stock(id, units, ACTOR).await? {
+                    bail!("sale {id} does not exist, or its stock is unlimited");
+                }
+                tracing::info!(sale = %id, units, "stock added");
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn create(stores: &Stores, args: CreateArgs, retire_after_ms: u64) -> anyhow::Result<()> {
+    let ms =
+        |seconds: i64, option: &str| seconds.checked_mul(1000).with_context(|| format!("{option} is out of range"));
+    let new = NewSale {
+        product: args.product,
+        price_cents: args.price_cents,
+        stock: args.stock,
+        per_user: args.per_user,
+        starts_in_ms: ms(args.starts_in, "--starts-in")?,
+        ends_in_ms: ms(args.ends_in, "--ends-in")?,
+        pay_within_ms: ms(args.pay_within, "--pay-within")?,
+        refund_returns_stock: !args.keep_refunded,
+        min_level: args.min_level,
+        waves: args.waves,
+    };
+    let (sale, known_everywhere) = stores.create_sale(&new.check()?, retire_after_ms).await?;
+    if !known_everywhere {
+        tracing::warn!(%sale, "created, but a live instance has not confirmed that it knows the sale");
+    }
+    print::json(&json!({ "sale_id": sale }))
+}
+
+async fn set_status(stores: &Stores, SaleArg { id }: SaleArg, status: SaleStatus) -> anyhow::Result<()> {
+    if !stores.set_sale_status(id, status, ACTOR).await? {
+        bail!("sale {id} does not exist, or is closed for good");
+    }
+    tracing::info!(sale = %id, %status, "status set");
+    Ok(())
+}
+
+async fn print_sales(stores: &Stores, sales: &[SaleFigures], format: Format) -> anyhow::Result<()> {
+    let now_ms = stores.ledger.now_ms().await?;
+    print::rows(sales.iter().map(|s| SaleLine::new(s, now_ms)), format)
+}
+
+#[derive(Serialize)]
+struct SaleLine {
+    id: i64,
+    product: String,
+    price_cents: i64,
+    total_stock: i64,
+    stock: i64,
+    per_user: u32,
+    min_level: i64,
+    status: SalePhase,
+    starts_at: String,
+    ends_at: String,
+    pay_within_s: i64,
+}
+
+impl SaleLine {
+    fn new(figures: &SaleFigures, now_ms: i64) -> Self {
+        let sale = &figures.sale;
+        Self {
+            id: sale.id.get(),
+            product: sale.product.clone(),
+            price_cents: sale.price_cents,
+            total_stock: figures.total_stock,
+            stock: figures.stock,
+            per_user: sale.per_user.get(),
+            min_level: sale.min_level,
+            status: sale.standing_at(now_ms),
+            starts_at: print::time(sale.starts_at_ms),
+            ends_at: print::time(sale.ends_at_ms),
+            pay_within_s: sale.pay_within_ms / 1000,
+        }
+    }
+}
