@@ -5,7 +5,7 @@ import { $, addTexts, api, changes, clock, el, jitter, job, money, say, sayProbl
 addTexts({
   "order": ["Order {id}", "订单 {id}"], "units": ["{n} × ", "{n} 件 · "], "pay-by": ["{left} left to pay", "剩余付款时间 {left}"],
   "late": ["The time to pay is over", "付款时间已过"], "cancel": ["Cancel", "取消订单"], "sure-cancel": ["Press again to cancel", "再按一次确认取消"],
-  "pay": ["Pay", "付款"], "paying": ["Payment is under way", "正在付款"], "refund": ["Refund", "退款"], "sure-refund": ["Press again for a refund", "再按一次确认退款"],
+  "pay": ["Pay", "付款"], "channel": ["Payment channel", "付款渠道"], "paying": ["Payment is under way", "正在付款"], "refund": ["Refund", "退款"], "sure-refund": ["Press again for a refund", "再按一次确认退款"],
   "accepted": ["Accepted: your order is being created", "已抢到，正在生成订单"], "pending_payment": ["Yours: waiting for payment", "下单成功，等待付款"],
   "paid": ["Paid", "已付款"], "refunding": ["Being refunded", "退款中"], "refunded": ["Refunded", "已退款"],
   "cancelled": ["Cancelled", "已取消"], "rejected": ["Not created: the stock had run out", "未成交：库存不足"],
@@ -14,13 +14,22 @@ addTexts({
 });
 
 const SURE_MS = 5000;
-/** The one channel that this page knows: the sandbox, which plays the bank. */
-const CHANNEL = "sandbox";
 const HELD = ["accepted", "pending_payment", "paid", "refunding"];
 const LOST = ["cancelled", "rejected", "refunded"];
 
 export const saleId = location.pathname.match(/^\/sales\/(\d+)/)?.[1] ?? "0";
 const orders = new Map();
+/** The names of the payment channels, once the service has listed them. */
+let channels = [];
+
+/** Asked for when the first order waits for payment. */
+const channelsJob = job(async (self) => {
+  const answer = await api("/api/v1/payments/channels");
+  if (!answer.ok) return self.again(answer);
+  channels = answer.data.channels;
+  changed(false);
+  return Infinity;
+});
 
 export const ordersJob = job(async (self) => {
   const token = session.token();
@@ -51,6 +60,9 @@ export function track(data) {
       button.addEventListener("click", () => ACTS[act](order));
       order.acts.append(button);
     }
+    order.channel = el("select");
+    order.channel.setAttribute("aria-label", t("channel"));
+    order.acts.prepend(order.channel);
     order.item.append(order.status, order.name, order.terms, order.acts);
     order.poll = job((self) => poll(order, self));
     $("orders").prepend(order.item);
@@ -60,6 +72,7 @@ export function track(data) {
   if (news) say(told(data), {}, kind(data));
   order.data = { ...order.data, ...data };
   order.poll.soon(next(order));
+  if (data.status === "pending_payment" && !channels.length) channelsJob.soon();
   changed(news && LOST.includes(data.status));
 }
 
@@ -91,7 +104,7 @@ const ACTS = {
   async pay(order) {
     order.paying = true;
     changed(false);
-    const answer = await ask(order, "payments", { channel: CHANNEL });
+    const answer = await ask(order, "payments", { channel: order.channel.value });
     if (!answer.ok) {
       order.paying = false;
       sayProblem(answer);
@@ -122,7 +135,7 @@ function sure(order, act) {
   return again;
 }
 
-function drawOrder({ data, item, name, status, terms, buttons, paying, sure }) {
+function drawOrder({ data, item, name, status, terms, buttons, channel, paying, sure }) {
   const left = data.expires_at_ms - clock.now();
   const waits = data.status === "pending_payment";
   item.className = data.status;
@@ -130,11 +143,15 @@ function drawOrder({ data, item, name, status, terms, buttons, paying, sure }) {
   set(name, t("order", { id: data.order_id.slice(-8) }));
   set(terms, t("units", { n: data.quantity }) + money(data.amount_cents)
     + (waits && clock.ready ? ` · ${left > 0 ? t("pay-by", { left: span(left) }) : t("late")}` : ""));
+  // With one channel there is nothing to choose.
+  if (channel.length !== channels.length) channel.replaceChildren(...channels.map((name) => new Option(name)));
+  channel.hidden = !waits || channels.length < 2;
+  channel.disabled = paying;
   for (const [act, button] of Object.entries(buttons)) {
     const shown = act === "refund" ? data.status === "paid" : waits;
     const unsure = sure?.act === act && performance.now() < sure.until;
     set(button, t(act === "pay" && paying ? "paying" : unsure ? `sure-${act}` : act));
-    button.disabled = paying && act === "pay";
+    button.disabled = act === "pay" && (paying || !channels.length);
     if (!shown && document.activeElement === button) item.focus();
     button.hidden = !shown;
   }

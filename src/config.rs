@@ -2,7 +2,7 @@
 
 mod check;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -32,7 +32,8 @@ pub struct Config {
     pub work: Work,
     pub outflow: Outflow,
     pub payments: Payments,
-    pub channels: Channels,
+    /// Payment channels by name.
+    pub channels: BTreeMap<String, Channel>,
     pub sandbox: seckill_sandbox::Settings,
     pub shop: Shop,
 }
@@ -188,17 +189,19 @@ pub struct Payments {
     pub batch_max: usize,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Channels {
-    pub sandbox: Channel,
+/// Which interface a payment channel speaks: each has a file in src/channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChannelKind {
+    Sandbox,
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channel {
+    pub kind: ChannelKind,
     pub url: String,
-    #[serde(deserialize_with = "comma_separated")]
+    #[serde(default, deserialize_with = "comma_separated")]
     pub secrets: Vec<String>,
     pub rate: i64,
     pub refund_rate: i64,
@@ -223,6 +226,13 @@ pub enum ConfigError {
     Unknown(String),
     #[error("configuration: {setting} {problem} (set {variable})")]
     Wrong { setting: &'static str, problem: &'static str, variable: &'static str },
+    #[error("configuration: channels.{channel}.{setting} {problem} (set SECKILL_CHANNELS__{}__{})",
+            channel.to_uppercase(), setting.to_uppercase())]
+    WrongChannel { channel: String, setting: &'static str, problem: &'static str },
+    #[error(
+        "configuration: channels.{0}: a channel's name must be 1 to 56 of a-z 0-9 _ -, and begin with a letter or digit"
+    )]
+    WrongChannelName(String),
 }
 
 macro_rules! sensitive {
@@ -236,6 +246,13 @@ macro_rules! sensitive {
     )+};
 }
 sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Shop);
+
+impl Channel {
+    /// Whether buyers can pay through the channel: it has an address and a secret.
+    pub fn is_offered(&self) -> bool {
+        !self.url.is_empty() && !self.secrets.is_empty()
+    }
+}
 
 impl Config {
     /// The defaults, overridden by the process's environment.

@@ -44,7 +44,7 @@ impl<'a> WorkerWiring<'a> {
             backoff_base_ms: outbox.backoff_base_ms,
             backoff_max_ms: outbox.backoff_max_ms,
         };
-        let broker = Broker::new(&parts.config.amqp);
+        let broker = Broker::new(&parts.config);
         let ledger = &parts.stores.ledger;
         let relay = Relay {
             ledger: ledger.clone(),
@@ -138,16 +138,26 @@ impl<'a> WorkerWiring<'a> {
             }
             Worker::Alarms => self.spawn_alarms(),
             Worker::Outflow => self.spawn_outflow(),
+            // Each payment channel has a consumer, a sender and questions of its own, so that a dead channel delays no other.
             Worker::Pay => {
-                let sender = PaymentSender::new(self.payment_service.clone(), tasks.clone(), stop.clone());
-                let consumer = Consumer::new(self.broker.clone(), Source::PaymentRequested, config.payments.batch_max);
-                consume(parts, "pay", consumer, sender, |sender, messages| async move {
-                    sender.settle(messages).await.map(|()| Vec::new())
-                });
+                for channel in self.payment_service.channels.iter() {
+                    let (service, channel) = (self.payment_service.clone(), Arc::clone(channel));
+                    let source = Source::PaymentRequested { channel: channel.name.clone() };
+                    let consumer = Consumer::new(self.broker.clone(), source, config.payments.batch_max);
+                    let sender = PaymentSender::new(service, channel, tasks.clone(), stop.clone());
+                    consume(parts, "pay", consumer, sender, |sender, messages| async move {
+                        sender.settle(messages).await.map(|()| Vec::new())
+                    });
+                }
             }
             Worker::Ask => {
                 let (every, service) = (Duration::from_secs(1), self.payment_service);
-                parts.repeat("ask", every, None, service.clone(), |service| async move { service.ask().await });
+                for channel in service.channels.iter() {
+                    let state = (service.clone(), Arc::clone(channel));
+                    parts.repeat("ask", every, None, state, |(service, channel)| async move {
+                        service.poll(&channel).await
+                    });
+                }
                 parts.repeat("money", every, None, service.clone(), |service| async move { service.watch().await });
             }
             Worker::Shop => self.spawn_order_webhooks(),
@@ -178,10 +188,16 @@ impl<'a> WorkerWiring<'a> {
         let terms =
             AlarmTerms { outbox_age_s: settings.outbox_age_s.cast_signed(), refused_percent: settings.refused_percent };
         let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
-        self.parts.repeat("alarms", every, None, watch, |watch| async move { watch.check().await.map(|()| Step::Idle) });
+        self.parts.repeat(
+            "alarms",
+            every,
+            None,
+            watch,
+            |watch| async move { watch.check().await.map(|()| Step::Idle) },
+        );
         if let Ok(secret) = Secret::parse(&settings.webhook_secret) {
             let (ledger, url) = (stores.ledger.clone(), settings.webhook_url.clone());
-            let webhook = AlarmWebhook { ledger, url, secret, poster: Arc::default() };
+            let webhook = AlarmWebhook { ledger, url, secret, sender: Arc::default() };
             self.parts.repeat("alarm webhook", every, None, webhook, |webhook| async move { webhook.step().await });
         }
     }
@@ -196,9 +212,8 @@ impl<'a> WorkerWiring<'a> {
                 backoff_max_ms: settings.backoff_max_ms,
             },
         };
-        let channels = self.payment_service.channels.iter();
-        let secrets = channels.map(|channel| (channel.outflow(), channel.secret.clone())).collect();
-        let drain = OutflowDrain::new(self.parts.stores.ledger.clone(), terms, secrets, self.parts.tasks.clone());
+        let (ledger, channels) = (self.parts.stores.ledger.clone(), self.payment_service.channels.clone());
+        let drain = OutflowDrain::new(ledger, terms, channels, self.parts.tasks.clone());
         let every = Duration::from_secs(1);
         self.parts.repeat(
             "outflow",

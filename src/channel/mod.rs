@@ -1,19 +1,21 @@
-//! What is spoken to outside: payment channels, and receivers that take our requests over HTTP.
+//! Payment channels, and the delivery of signed requests to receivers outside.
 
-pub mod sandbox;
+pub mod deliver;
+mod sandbox;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config;
-
+use crate::config::{self, ChannelKind};
 use crate::domain::outflow::{Pace, PaceError};
 use crate::domain::payment::{About, ChannelReport};
 use sandbox::Sandbox;
-use seckill_webhook::{HttpAnswer, InvalidSecret, PreparedRequest, Secret, SendError, SignatureError};
+use seckill_webhook::{
+    HttpAnswer, HttpSender, InvalidSecret, PreparedRequest, Secret, SendError, SignatureError, SignedRequest,
+};
 
-/// A payment as a channel is asked for it.
+/// A payment or refund that a channel is asked to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Charge<'a> {
     pub about: About,
@@ -21,22 +23,30 @@ pub struct Charge<'a> {
     pub currency: &'a str,
 }
 
-/// What a channel answers to a question.
+/// A channel's answer to a question about a payment or refund.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatusReply {
     ChannelReport(ChannelReport),
-    /// It has never heard of it.
+    /// The channel has never received it.
     Unknown,
-    /// It did not say.
+    /// The answer does not say.
     Unclear(String),
 }
 
-/// Why a callback is not taken.
+/// A page of a channel's books.
+#[derive(Debug)]
+pub struct BooksPage {
+    pub movements: Vec<ChannelReport>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<i64>,
+}
+
+/// Why a callback is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum BadCallback {
     #[error(transparent)]
     NotBelieved(#[from] SignatureError),
-    #[error("it cannot be read: {0}")]
+    #[error("the callback cannot be read: {0}")]
     Unreadable(String),
 }
 
@@ -48,116 +58,143 @@ pub struct Signed<'a> {
     pub signature: &'a str,
 }
 
-/// Whose interface a channel speaks. Another provider is one more file beside sandbox.rs, and one more name here.
-enum Provider {
+/// The interface that a channel speaks: it writes requests and reads answers. Another kind of channel is one more file beside
+/// sandbox.rs, one more variant here and in `config::ChannelKind`, and an arm wherever the compiler asks for it.
+enum Interface {
     Sandbox(Sandbox),
 }
 
-/// A payment channel, and how it wants to be treated.
+/// A payment channel: an entry `[channels.NAME]` of the settings. Everything of a channel is its own: connections, queue, rate,
+/// breaker, bound of requests, outflow of refunds, and books.
 pub struct Channel {
-    pub name: &'static str,
-    /// Of payments, and of refunds.
+    pub name: String,
+    /// Of payments.
     pub pace: Pace,
     pub refund_pace: Pace,
+    /// How long the channel may take to answer.
     pub patience: Duration,
-    /// What its refunds' requests are signed with.
-    pub secret: Secret,
-    provider: Provider,
+    sender: HttpSender,
+    interface: Interface,
 }
 
-/// The channels that there are, by name.
+/// The channels that are offered, by name.
 #[derive(Clone, Default)]
-pub struct Channels(Arc<BTreeMap<&'static str, Channel>>);
+pub struct Channels(Arc<BTreeMap<String, Arc<Channel>>>);
 
-/// Why the configuration makes no channel.
+/// Why an entry of the settings makes no channel.
 #[derive(Debug, thiserror::Error)]
 pub enum BadChannel {
     #[error("channels.{0}: {1}")]
-    Pace(&'static str, #[source] PaceError),
+    Pace(String, #[source] PaceError),
     #[error("channels.{0}: {1}")]
-    Secret(&'static str, #[source] InvalidSecret),
+    Secret(String, #[source] InvalidSecret),
 }
 
 impl Channels {
-    /// Those that have an address and a secret.
-    pub fn new(config: &config::Channels) -> Result<Self, BadChannel> {
-        let terms = &config.sandbox;
-        let name = "sandbox";
-        let secrets: Vec<Secret> = terms
-            .secrets
-            .iter()
-            .map(|secret| Secret::parse(secret))
-            .collect::<Result<_, _>>()
-            .map_err(|error| BadChannel::Secret(name, error))?;
-        let Some(secret) = secrets.first().cloned().filter(|_| !terms.url.is_empty()) else {
-            return Ok(Self::default());
-        };
-        let pace = |error| BadChannel::Pace(name, error);
-        let patience = Duration::from_millis(terms.timeout_ms);
-        let channel = Channel {
-            name,
-            pace: Pace::claimed_in_groups(terms.rate, terms.jitter_ms).map_err(pace)?,
-            refund_pace: Pace::parse(terms.refund_rate, terms.jitter_ms).map_err(pace)?,
-            patience,
-            secret,
-            provider: Provider::Sandbox(Sandbox::new(&terms.url, secrets, patience)),
-        };
-        Ok(Self(Arc::new(BTreeMap::from([(name, channel)]))))
+    /// The channels that have an address and a secret.
+    ///
+    /// # Errors
+    /// A rate, a jitter or a secret that cannot be used.
+    pub fn new(entries: &BTreeMap<String, config::Channel>) -> Result<Self, BadChannel> {
+        let offered = entries.iter().filter(|(_, entry)| entry.is_offered());
+        let channels = offered.map(|(name, entry)| Ok((name.clone(), Arc::new(Channel::new(name, entry)?))));
+        Ok(Self(Arc::new(channels.collect::<Result<_, BadChannel>>()?)))
     }
 
-    pub fn get(&self, name: &str) -> Option<&Channel> {
+    pub fn get(&self, name: &str) -> Option<&Arc<Channel>> {
         self.0.get(name)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Channel> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Channel>> {
         self.0.values()
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
     }
 }
 
 impl Channel {
-    /// Prepares to ask for a payment: the connection is made, nothing is sent.
+    fn new(name: &str, entry: &config::Channel) -> Result<Self, BadChannel> {
+        let pace = |error| BadChannel::Pace(name.to_owned(), error);
+        let secrets = entry.secrets.iter().map(|secret| Secret::parse(secret)).collect::<Result<Vec<_>, _>>();
+        let secrets = secrets.map_err(|error| BadChannel::Secret(name.to_owned(), error))?;
+        Ok(Self {
+            name: name.to_owned(),
+            pace: Pace::claimed_in_groups(entry.rate, entry.jitter_ms).map_err(pace)?,
+            refund_pace: Pace::parse(entry.refund_rate, entry.jitter_ms).map_err(pace)?,
+            patience: Duration::from_millis(entry.timeout_ms),
+            sender: HttpSender::default(),
+            interface: match entry.kind {
+                ChannelKind::Sandbox => Interface::Sandbox(Sandbox::new(&entry.url, secrets)),
+            },
+        })
+    }
+
+    pub fn sender(&self) -> &HttpSender {
+        &self.sender
+    }
+
+    /// Connects for a payment's request; nothing is sent. `now_s` is the time of the signature.
+    ///
+    /// # Errors
+    /// No connection: nothing was sent.
     pub async fn prepare(&self, charge: &Charge<'_>, now_s: i64) -> Result<PreparedRequest, SendError> {
-        let Provider::Sandbox(sandbox) = &self.provider;
-        sandbox.prepare(charge, now_s).await
+        self.sender.prepare(self.request(charge, now_s)).await
     }
 
-    /// Sends what was prepared, now: with the first poll.
-    pub async fn send(&self, ready: PreparedRequest) -> Result<HttpAnswer, SendError> {
-        let Provider::Sandbox(sandbox) = &self.provider;
-        sandbox.send(ready).await
+    /// The request for a payment or refund.
+    pub fn request(&self, charge: &Charge<'_>, now_s: i64) -> SignedRequest {
+        match &self.interface {
+            Interface::Sandbox(sandbox) => sandbox.request(charge, now_s),
+        }
     }
 
-    /// Keeps the connection of what is not to be sent after all.
-    pub fn keep(&self, ready: PreparedRequest) {
-        let Provider::Sandbox(sandbox) = &self.provider;
-        sandbox.keep(ready);
-    }
-
-    /// Asks how it stands with a payment or refund, by the key that it was sent under.
+    /// Asks for the state of a payment or refund, by the key under which it was sent.
+    ///
+    /// # Errors
+    /// No answer within the channel's patience.
     pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
-        let Provider::Sandbox(sandbox) = &self.provider;
-        sandbox.ask(about).await
+        match &self.interface {
+            Interface::Sandbox(sandbox) => {
+                let answer = self.get(&sandbox.status_url(about)).await?;
+                Ok(sandbox.read_status(&answer))
+            }
+        }
     }
 
-    /// Reads a callback, if it is the channel's own.
+    /// Reads a callback.
+    ///
+    /// # Errors
+    /// A signature that is not the channel's, or a body that cannot be read.
     pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
-        let Provider::Sandbox(sandbox) = &self.provider;
-        sandbox.read_callback(signed, body, now_s)
+        match &self.interface {
+            Interface::Sandbox(sandbox) => sandbox.read_callback(signed, body, now_s),
+        }
     }
 
-    /// The channel's own books: money that has moved, after a place in them, and the place behind.
-    pub async fn movements(&self, after: i64) -> Result<(Vec<ChannelReport>, Option<i64>), SendError> {
-        let Provider::Sandbox(sandbox) = &self.provider;
-        sandbox.movements(after).await
+    /// The page of the channel's books that begins behind `after`: movements of money, each once.
+    ///
+    /// # Errors
+    /// No answer, or one that cannot be read.
+    pub async fn movements(&self, after: i64) -> Result<BooksPage, SendError> {
+        match &self.interface {
+            Interface::Sandbox(sandbox) => sandbox.read_books(&self.get(&sandbox.books_url(after)).await?),
+        }
+    }
+
+    async fn get(&self, url: &str) -> Result<HttpAnswer, SendError> {
+        self.sender.get(url, self.patience).await
     }
 
     /// Where refunds are posted to.
-    pub fn refunds_at(&self) -> String {
-        let Provider::Sandbox(sandbox) = &self.provider;
-        sandbox.refunds_at()
+    pub fn refund_url(&self) -> String {
+        match &self.interface {
+            Interface::Sandbox(sandbox) => sandbox.refund_url(),
+        }
     }
 
-    /// The outflow that its refunds leave by.
+    /// The name of the outflow by which the channel's refunds leave.
     pub fn outflow(&self) -> String {
         format!("refunds-{}", self.name)
     }

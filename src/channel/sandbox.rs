@@ -1,27 +1,22 @@
-//! What the sandbox's interface says (docs/channel.md), from our side: requests and callbacks as Standard Webhooks signs
-//! them, an Idempotency-Key on each request, and questions by that key.
-
-use std::time::Duration;
+//! The interface of the sandbox bank (docs/channel.md), from this service's side: requests and callbacks signed as Standard
+//! Webhooks defines it, an Idempotency-Key on each request, and questions by that key.
 
 use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{BadCallback, Charge, Signed, StatusReply};
+use super::{BadCallback, BooksPage, Charge, Signed, StatusReply};
 use crate::domain::ids::OrderId;
-use crate::domain::payment::{About, ChannelReport, Progress};
-use seckill_webhook::{HttpAnswer, HttpSender, PreparedRequest, SendError};
-use seckill_webhook::{Secret, signed_headers, verify};
+use crate::domain::payment::{About, ChannelReport, PaymentId, Progress, RefundKey};
+use seckill_webhook::{HttpAnswer, Secret, SendError, SignedRequest, verify};
 
-/// Entries of the channel's books that are asked for at once.
+/// Entries in one page of the channel's books.
 const PAGE: usize = 1000;
 
-pub struct Sandbox {
+pub(super) struct Sandbox {
     url: String,
-    /// The first signs; a callback may be by any.
+    /// The first signs; a callback may be signed by any.
     secrets: Vec<Secret>,
-    patience: Duration,
-    poster: HttpSender,
 }
 
 /// A payment or refund as the channel writes it.
@@ -32,8 +27,8 @@ struct Document {
     status: Progress,
     amount_cents: i64,
     currency: String,
-    order_id: Option<Uuid>,
-    payment_key: Option<Uuid>,
+    order_id: Option<OrderId>,
+    payment_key: Option<PaymentId>,
 }
 
 #[derive(Deserialize)]
@@ -50,10 +45,10 @@ struct Page {
 }
 
 impl Document {
-    fn told(self) -> Option<ChannelReport> {
+    fn report(self) -> Option<ChannelReport> {
         let about = match (self.order_id, self.payment_key) {
-            (_, Some(payment)) => About::Refund { key: self.key, payment },
-            (Some(order), None) => About::Payment { key: self.key, order: OrderId(order) },
+            (_, Some(payment)) => About::Refund { key: RefundKey(self.key), payment },
+            (Some(order), None) => About::Payment { key: PaymentId(self.key), order },
             (None, None) => return None,
         };
         let (amount_cents, currency) = (self.amount_cents, self.currency);
@@ -68,74 +63,76 @@ impl Document {
 }
 
 impl Sandbox {
-    pub fn new(url: &str, secrets: Vec<Secret>, patience: Duration) -> Self {
-        Self { url: url.trim_end_matches('/').to_owned(), secrets, patience, poster: HttpSender::default() }
+    pub(super) fn new(url: &str, secrets: Vec<Secret>) -> Self {
+        Self { url: url.trim_end_matches('/').to_owned(), secrets }
     }
 
-    pub async fn prepare(&self, charge: &Charge<'_>, now_s: i64) -> Result<PreparedRequest, SendError> {
+    pub(super) fn request(&self, charge: &Charge<'_>, now_s: i64) -> SignedRequest {
         let Charge { about, amount_cents, currency } = charge;
-        let (path, body) = match about {
-            About::Payment { order, .. } => {
-                ("payments", json!({ "order_id": order, "amount_cents": amount_cents, "currency": currency }))
-            }
-            About::Refund { payment, .. } => {
-                ("refunds", json!({ "payment_key": payment, "amount_cents": amount_cents, "currency": currency }))
-            }
+        let (url, body) = match about {
+            About::Payment { order, .. } => (
+                format!("{}/v1/payments", self.url),
+                json!({ "order_id": order, "amount_cents": amount_cents, "currency": currency }),
+            ),
+            About::Refund { payment, .. } => (
+                self.refund_url(),
+                json!({ "payment_key": payment, "amount_cents": amount_cents, "currency": currency }),
+            ),
         };
-        let body = body.to_string().into_bytes();
-        let headers = self.secrets.first().map(|secret| signed_headers(secret, &about.key().to_string(), now_s, &body));
-        let target = format!("{}/v1/{path}", self.url);
-        self.poster.prepare(&target, about.key(), &headers.unwrap_or_default(), body).await
+        let signing = &self.secrets[..self.secrets.len().min(1)];
+        SignedRequest::new(&url, about.key(), signing, now_s, body.to_string().into_bytes())
     }
 
-    pub async fn send(&self, ready: PreparedRequest) -> Result<HttpAnswer, SendError> {
-        self.poster.send(ready, self.patience).await
+    pub(super) fn status_url(&self, about: About) -> String {
+        let kind = if about.is_refund() { "refunds" } else { "payments" };
+        format!("{}/v1/{kind}/{}", self.url, about.key())
     }
 
-    pub fn keep(&self, ready: PreparedRequest) {
-        self.poster.keep(ready);
-    }
-
-    pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
-        let what = if about.is_refund() { "refunds" } else { "payments" };
-        let target = format!("{}/v1/{what}/{}", self.url, about.key());
-        let answer = self.poster.get(&target, self.patience).await?;
-        let told = || serde_json::from_slice::<Document>(&answer.body).ok().and_then(Document::told);
-        Ok(match answer.status {
-            200 => told().map_or_else(|| StatusReply::Unclear(answer.text()), StatusReply::ChannelReport),
+    pub(super) fn read_status(&self, answer: &HttpAnswer) -> StatusReply {
+        let report = || serde_json::from_slice::<Document>(&answer.body).ok().and_then(Document::report);
+        match answer.status {
+            200 => report().map_or_else(|| StatusReply::Unclear(answer.text()), StatusReply::ChannelReport),
             404 if answer.text().contains("unknown") => StatusReply::Unknown,
             status => StatusReply::Unclear(format!("{status} {}", answer.text())),
-        })
+        }
     }
 
-    pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
+    pub(super) fn read_callback(
+        &self,
+        signed: Signed<'_>,
+        body: &[u8],
+        now_s: i64,
+    ) -> Result<ChannelReport, BadCallback> {
         verify(&self.secrets, signed.id, signed.timestamp, signed.signature, body, now_s)?;
         let unreadable = |error: &dyn std::fmt::Display| BadCallback::Unreadable(error.to_string());
         let callback: Callback = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
-        let (what, progress) = callback.kind.split_once('.').unwrap_or_default();
-        let told = callback.data.told().ok_or_else(|| unreadable(&"it names no order and no payment"))?;
-        let meant = match progress {
+        let (subject, progress) = callback.kind.split_once('.').unwrap_or_default();
+        let report = callback.data.report().ok_or_else(|| unreadable(&"it names no order and no payment"))?;
+        let progress = match progress {
             "succeeded" => Progress::Succeeded,
             "failed" => Progress::Failed,
             _ => Progress::Pending,
         };
-        if (what == "refund") != told.about.is_refund() || meant != told.progress {
-            return Err(unreadable(&"its type is not what it is about"));
+        if (subject == "refund") != report.about.is_refund() || progress != report.progress {
+            return Err(unreadable(&"its type does not fit its data"));
         }
-        Ok(told)
+        Ok(report)
     }
 
-    pub async fn movements(&self, after: i64) -> Result<(Vec<ChannelReport>, Option<i64>), SendError> {
-        let target = format!("{}/v1/ledger?after={after}&limit={PAGE}", self.url);
-        let answer = self.poster.get(&target, self.patience).await?;
+    pub(super) fn books_url(&self, after: i64) -> String {
+        format!("{}/v1/ledger?after={after}&limit={PAGE}", self.url)
+    }
+
+    pub(super) fn read_books(&self, answer: &HttpAnswer) -> Result<BooksPage, SendError> {
         let page: Page = match answer.status {
             200 => serde_json::from_slice(&answer.body).map_err(|error| SendError::Lost(error.to_string()))?,
             status => return Err(SendError::Lost(format!("{status} {}", answer.text()))),
         };
-        Ok((page.entries.into_iter().filter_map(Document::told).collect(), page.next))
+        let movements = page.entries.into_iter().filter_map(Document::report).collect();
+        Ok(BooksPage { movements, next: page.next })
     }
 
-    pub fn refunds_at(&self) -> String {
+    pub(super) fn refund_url(&self) -> String {
         format!("{}/v1/refunds", self.url)
     }
 }
@@ -149,7 +146,7 @@ mod tests {
     fn sandbox() -> Sandbox {
         let secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"];
         let secrets = secrets.map(|secret| Secret::parse(secret).unwrap());
-        Sandbox::new("http://127.0.0.1:1/", secrets.into(), Duration::from_secs(1))
+        Sandbox::new("http://127.0.0.1:1/", secrets.into())
     }
 
     fn read(kind: &str, data: &serde_json::Value) -> Result<ChannelReport, BadCallback> {
@@ -161,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_by_either_live_key_is_read() {
-        let (key, order) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    fn a_callback_signed_by_either_key_is_read() {
+        let (key, order) = (PaymentId(Uuid::from_u128(1)), OrderId(Uuid::from_u128(2)));
         let data = json!({ "key": key, "id": "pay_1", "status": "succeeded", "order_id": order,
                            "amount_cents": 5, "currency": "CNY" });
-        let told = read("payment.succeeded", &data).unwrap();
-        assert_eq!(told.about, About::Payment { key, order: OrderId(order) });
-        assert_eq!((told.progress, told.amount_cents, told.currency.as_str()), (Progress::Succeeded, 5, "CNY"));
+        let report = read("payment.succeeded", &data).unwrap();
+        assert_eq!(report.about, About::Payment { key, order });
+        assert_eq!((report.progress, report.amount_cents, report.currency.as_str()), (Progress::Succeeded, 5, "CNY"));
         assert!(matches!(read("payment.failed", &data), Err(BadCallback::Unreadable(_))), "type and status differ");
         assert!(matches!(read("refund.succeeded", &data), Err(BadCallback::Unreadable(_))), "no refund");
         assert!(matches!(read("payment.succeeded", &json!({})), Err(BadCallback::Unreadable(_))));

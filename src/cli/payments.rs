@@ -10,7 +10,7 @@ use super::{ACTOR, print};
 use crate::app::payment_service;
 use crate::config::Config;
 use crate::domain::ids::OrderId;
-use crate::domain::payment::RefundReason;
+use crate::domain::payment::{RefundId, RefundReason};
 use crate::pay::RefundAsked;
 
 #[derive(Subcommand)]
@@ -84,7 +84,7 @@ impl RefundsCommand {
                 }
             }
             Self::Retry { refund } => {
-                if !payment_service.ledger.retry_refund(refund, ACTOR).await? {
+                if !payment_service.ledger.retry_refund(RefundId(refund), ACTOR).await? {
                     bail!("refund {refund} does not exist, or was not refused by its payment channel");
                 }
                 Ok(())

@@ -1,6 +1,6 @@
 //! Checks each setting's value. An error names the setting and the variable that sets it.
 
-use super::{Config, ConfigError};
+use super::{Channel, ChannelKind, Config, ConfigError};
 use seckill_webhook::Secret;
 
 /// Signs buyers' tokens in development mode, so that `SECKILL_DEV=1` is enough to start.
@@ -162,36 +162,42 @@ impl Config {
             let variable = "SECKILL_PAYMENTS__ON_ITS_WAY_MS";
             return wrong("payments.on_its_way_ms", "must be at most 86400000 (a day)", variable);
         }
-        let channel = &mut self.channels.sandbox;
-        if self.dev && channel.secrets.is_empty() {
-            channel.secrets.push(DEV_SANDBOX_SECRET.to_owned());
-        }
-        if !channel.url.is_empty() && !is_address(&channel.url) {
-            return wrong("channels.sandbox.url", NO_ADDRESS, "SECKILL_CHANNELS__SANDBOX__URL");
-        }
-        if channel.secrets.len() > 2 || channel.secrets.iter().any(|secret| Secret::parse(secret).is_err()) {
-            let problem = "must be one or two of whsec_ and base64 of 24 to 64 bytes";
-            return wrong("channels.sandbox.secrets", problem, "SECKILL_CHANNELS__SANDBOX__SECRETS");
-        }
-        if !(1..=10_000).contains(&channel.rate) {
-            return wrong("channels.sandbox.rate", "must be 1 to 10000", "SECKILL_CHANNELS__SANDBOX__RATE");
-        }
-        if !(1..=100).contains(&channel.refund_rate) {
-            let variable = "SECKILL_CHANNELS__SANDBOX__REFUND_RATE";
-            return wrong("channels.sandbox.refund_rate", "must be 1 to 100", variable);
-        }
-        if !(0..=10_000).contains(&channel.jitter_ms) {
-            return wrong("channels.sandbox.jitter_ms", "must be 0 to 10000", "SECKILL_CHANNELS__SANDBOX__JITTER_MS");
-        }
-        if !(100..=60_000).contains(&channel.timeout_ms) {
-            return wrong(
-                "channels.sandbox.timeout_ms",
-                "must be 100 to 60000",
-                "SECKILL_CHANNELS__SANDBOX__TIMEOUT_MS",
-            );
-        }
-        Ok(())
+        self.channels.iter_mut().try_for_each(|(name, channel)| check_channel(name, channel, self.dev))
     }
+}
+
+fn check_channel(name: &str, channel: &mut Channel, dev: bool) -> Result<(), ConfigError> {
+    let wrong = |setting, problem| Err(ConfigError::WrongChannel { channel: name.to_owned(), setting, problem });
+    // The outflow of its refunds is named after the channel, and has at most 64 characters.
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let well_named = name.bytes().enumerate().all(|(i, b)| fits(b) || (i > 0 && matches!(b, b'_' | b'-')));
+    if !well_named || !(1..=56).contains(&name.len()) {
+        return Err(ConfigError::WrongChannelName(name.to_owned()));
+    }
+    if dev && channel.secrets.is_empty() {
+        match channel.kind {
+            ChannelKind::Sandbox => channel.secrets.push(DEV_SANDBOX_SECRET.to_owned()),
+        }
+    }
+    if !channel.url.is_empty() && !is_address(&channel.url) {
+        return wrong("url", NO_ADDRESS);
+    }
+    if channel.secrets.len() > 2 || channel.secrets.iter().any(|secret| Secret::parse(secret).is_err()) {
+        return wrong("secrets", "must be one or two of whsec_ and base64 of 24 to 64 bytes");
+    }
+    if !(1..=10_000).contains(&channel.rate) {
+        return wrong("rate", "must be 1 to 10000");
+    }
+    if !(1..=100).contains(&channel.refund_rate) {
+        return wrong("refund_rate", "must be 1 to 100");
+    }
+    if !(0..=10_000).contains(&channel.jitter_ms) {
+        return wrong("jitter_ms", "must be 0 to 10000");
+    }
+    if !(100..=60_000).contains(&channel.timeout_ms) {
+        return wrong("timeout_ms", "must be 100 to 60000");
+    }
+    Ok(())
 }
 
 /// Checks the sandbox bank's settings. Only the bank itself needs its secret: a service may run without one.

@@ -13,10 +13,10 @@ pub const LOOKAHEAD: Duration = Duration::from_millis(100);
 pub const LEAD: Duration = Duration::from_millis(40);
 /// How late after its slot a request may still be sent.
 pub const LATENESS: Duration = Duration::from_millis(25);
-/// How late it usually is: timers are a millisecond coarse. Who is later than that moves the slots behind him.
+/// How late a request usually is: timers have a resolution of a millisecond. A later request moves the slots behind it.
 pub const PROMPT: Duration = Duration::from_millis(8);
 
-/// Why a channel cannot be like that.
+/// Why a pace cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PaceError {
     #[error("the rate must be 1 to {max} per second")]
@@ -25,7 +25,7 @@ pub enum PaceError {
     Jitter,
 }
 
-/// A rate per second, and what its keeping takes.
+/// A rate per second, and the jitter of the network under which the receiver still sees no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     rate: u32,
@@ -33,11 +33,12 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// The pace of an outflow whose slots are claimed one by one: up to 100 per second.
     pub fn parse(rate: i64, jitter_ms: i64) -> Result<Self, PaceError> {
         Self::of(rate, jitter_ms, 100)
     }
 
-    /// The pace of a channel whose slots are claimed several at a time, which bears more of them.
+    /// The pace of an outflow whose slots are claimed several at a time: up to 10000 per second.
     pub fn claimed_in_groups(rate: i64, jitter_ms: i64) -> Result<Self, PaceError> {
         Self::of(rate, jitter_ms, 10_000)
     }
@@ -63,32 +64,32 @@ impl Pace {
     }
 }
 
-/// What came of a request to the receiver.
+/// What the answer to a request, or its lack, means for the item that was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeliveryOutcome {
     Done,
-    /// It may or may not have taken effect: the same key again.
+    /// The request may or may not have taken effect: it is sent again under the same key.
     TryAgain(String),
-    /// It never will be taken.
+    /// The receiver will never take the item.
     Refused(String),
-    /// Nothing is wrong with the item: the receiver wants to be left alone for a while, or is not there.
+    /// The receiver is not there, or asks for a pause. No attempt of the item is counted.
     NotNow(Duration),
 }
 
 impl DeliveryOutcome {
-    /// By the status of an answer; redirects are not followed, so they are refusals.
+    /// The meaning of an answer's status. Redirects are not followed, so they are refusals.
     pub fn of(status: u16, retry_after: Option<Duration>, body: &str) -> Self {
         match status {
             200..=299 => Self::Done,
             429 => Self::NotNow(retry_after.unwrap_or(REST).clamp(REST, REST_MAX)),
-            // Too early, or too slow of us: as good as no answer.
+            // Too early, or our request was too slow: the same as no answer.
             408 | 425 | 500..=599 => Self::TryAgain(format!("{status} {body}")),
             _ => Self::Refused(format!("{status} {body}")),
         }
     }
 }
 
-/// How long a receiver is left alone that says it is too much, at least and at most.
+/// How long a receiver that answers 429 is left alone, at least and at most.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(300);
 

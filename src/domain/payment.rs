@@ -1,40 +1,44 @@
-//! Money: payments, refunds, and what a channel says of them.
+//! Money: payments, refunds, and what a channel reports about them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumIter, EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ids::{Invalid, OrderId};
 
-/// A payment; also the Idempotency-Key that its channel sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(transparent)]
-pub struct PaymentId(pub Uuid);
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
 
-impl fmt::Display for PaymentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )+};
 }
-
-/// A refund.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(transparent)]
-pub struct RefundId(pub Uuid);
-
-impl fmt::Display for RefundId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+ids! {
+    /// A payment; also the Idempotency-Key that its channel sees.
+    PaymentId,
+    /// A refund.
+    RefundId,
+    /// The Idempotency-Key under which a channel sees a refund, and the item's id in the outflow. A refund that the channel has
+    /// declined is tried again under another key.
+    RefundKey
 }
 
 /// A payment's states; the schema holds its steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, EnumString, EnumIter)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum PaymentStatus {
-    /// Durable, and on its way to the channel.
+    /// Durable, and waiting to be sent to the channel.
     Created,
     /// It may have reached the channel.
     Sending,
@@ -46,55 +50,23 @@ pub enum PaymentStatus {
     Abandoned,
 }
 
-impl PaymentStatus {
-    const ALL: [Self; 6] =
-        [Self::Created, Self::Sending, Self::Waiting, Self::Succeeded, Self::Failed, Self::Abandoned];
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|s| s.as_str() == text)
-    }
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Sending => "sending",
-            Self::Waiting => "waiting",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Abandoned => "abandoned",
-        }
-    }
-}
-
 /// A refund's states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, EnumString, EnumIter)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RefundStatus {
-    /// Durable; it leaves at the channel's pace.
+    /// Durable; it leaves at the channel's rate.
     Requested,
     Succeeded,
-    /// The channel will not have it: people have to look.
+    /// The channel has declined it: an operator has to decide.
     Failed,
 }
 
-impl RefundStatus {
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Requested, Self::Succeeded, Self::Failed].into_iter().find(|s| s.as_str() == text)
-    }
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Requested => "requested",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 /// Why money goes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub enum RefundCause {
-    /// Somebody asked for it.
+    /// The buyer or an operator asked for it.
     Asked,
     /// The order had ended when the money came.
     OrderEnded,
@@ -102,21 +74,13 @@ pub enum RefundCause {
     OrderAlreadyPaid,
 }
 
-impl RefundCause {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Asked => "asked",
-            Self::OrderEnded => "order-ended",
-            Self::OrderAlreadyPaid => "order-already-paid",
-        }
-    }
-}
-
-/// Why somebody wants his money back, in his own words: up to 500 characters on one line.
+/// Why a refund was asked for, in the caller's words: up to 500 characters on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefundReason(Box<str>);
 
 impl RefundReason {
+    /// # Errors
+    /// A text that is too long or has control characters.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.chars().count() <= 500 && !text.chars().any(char::is_control) {
             Ok(Self(text.into()))
@@ -130,17 +94,19 @@ impl RefundReason {
     }
 }
 
-/// What a payment or refund is about, as both sides know it.
+/// What a message between a channel and this service is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
-    Payment { key: Uuid, order: OrderId },
-    Refund { key: Uuid, payment: Uuid },
+    Payment { key: PaymentId, order: OrderId },
+    Refund { key: RefundKey, payment: PaymentId },
 }
 
 impl About {
+    /// The Idempotency-Key of the payment or refund.
     pub const fn key(&self) -> Uuid {
         match self {
-            Self::Payment { key, .. } | Self::Refund { key, .. } => *key,
+            Self::Payment { key, .. } => key.0,
+            Self::Refund { key, .. } => key.0,
         }
     }
 
@@ -149,7 +115,7 @@ impl About {
     }
 }
 
-/// How far a channel is with it.
+/// What a channel has decided of a payment or refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Progress {
@@ -158,7 +124,7 @@ pub enum Progress {
     Failed,
 }
 
-/// What a channel says: by a callback, or because it was asked.
+/// How a payment or refund stands at its channel: from a callback, or from the answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelReport {
     pub about: About,
@@ -171,18 +137,21 @@ pub struct ChannelReport {
 
 #[cfg(test)]
 mod tests {
+    use strum::IntoEnumIterator;
+
     use super::*;
 
     #[test]
-    fn the_schema_knows_the_same_names() {
-        let schema = include_str!("../../migrations/0011_payments.sql");
-        let payments: Vec<_> = PaymentStatus::ALL.iter().map(|s| format!("'{}'", s.as_str())).collect();
-        assert!(schema.contains(&format!("CHECK (status IN ({}))", payments.join(", "))));
-        assert!(schema.contains("CHECK (status IN ('requested', 'succeeded', 'failed'))"));
-        assert_eq!(RefundStatus::parse("failed"), Some(RefundStatus::Failed));
-        for cause in [RefundCause::Asked, RefundCause::OrderEnded, RefundCause::OrderAlreadyPaid] {
-            assert!(schema.contains(&format!("'{}'", cause.as_str())));
+    fn the_schema_has_the_same_names() {
+        fn texts<T: IntoEnumIterator + Into<&'static str>>() -> String {
+            let texts: Vec<String> = T::iter().map(|value| format!("'{}'", value.into())).collect();
+            texts.join(", ")
         }
+        let schema = include_str!("../../migrations/0011_payments.sql");
+        assert!(schema.contains(&format!("CHECK (status IN ({}))", texts::<PaymentStatus>())));
+        assert!(schema.contains(&format!("CHECK (status IN ({}))", texts::<RefundStatus>())));
+        assert!(schema.contains(&format!("CHECK (cause IN ({}))", texts::<RefundCause>())));
+        assert_eq!("failed".parse(), Ok(RefundStatus::Failed));
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! Telling a webhook of alarms: each twice, when it is raised and when it is over.
+//! Alarm webhooks: a signed message when an alarm is raised, and another when it is cleared.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use uuid::Uuid;
 
 use super::FlowError;
+use crate::channel::deliver::outcome_of;
+use crate::domain::outflow::DeliveryOutcome;
 use crate::domain::step::Step;
 use crate::ledger::Ledger;
 use crate::ledger::flow::alarms::UnsentAlarm;
-use seckill_webhook::{HttpAnswer, HttpSender, SendError};
-use seckill_webhook::{Secret, signed_headers};
+use seckill_webhook::{HttpSender, Secret, SignedRequest};
 
 /// Posts alarms to a webhook, signed (Standard Webhooks).
 #[derive(Clone)]
@@ -19,44 +19,41 @@ pub struct AlarmWebhook {
     pub ledger: Ledger,
     pub url: String,
     pub secret: Secret,
-    pub poster: Arc<HttpSender>,
+    pub sender: Arc<HttpSender>,
 }
 
 impl AlarmWebhook {
     const BATCH_MAX: i64 = 20;
-    /// Well within the half minute that an alarm is taken for.
+    /// Well within the half minute for which a worker takes an alarm.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Tells what is untold. What is not heard is told again later, under the same id.
+    /// Sends messages that were not delivered yet. A message that fails is sent again later, under the same id.
     pub async fn step(&self) -> Result<Step, FlowError> {
-        let untold = self.ledger.unsent_alarms(Self::BATCH_MAX).await?;
+        let unsent = self.ledger.unsent_alarms(Self::BATCH_MAX).await?;
         let now_s = self.ledger.now_ms().await? / 1000;
-        for alarm in &untold {
-            match self.tell(alarm, now_s).await {
-                Ok(answer) if (200..300).contains(&answer.status) => {
-                    self.ledger.mark_alarm_sent(alarm.id, alarm.raised).await?;
+        for alarm in &unsent {
+            match outcome_of(&self.sender.post(self.request(alarm, now_s), Self::PATIENCE).await) {
+                DeliveryOutcome::Done => self.ledger.mark_alarm_sent(alarm.id, alarm.raised).await?,
+                DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {
+                    tracing::warn!(alarm = alarm.id, why, "alarm not delivered; it is sent again later");
                 }
-                Ok(answer) => tracing::warn!(alarm = alarm.id, status = answer.status, "the alarms' webhook refused"),
-                Err(error) => tracing::warn!(alarm = alarm.id, %error, "the alarms' webhook did not hear"),
+                DeliveryOutcome::NotNow(_) => {
+                    tracing::warn!(alarm = alarm.id, "the receiver of alarms is away or asks for a pause");
+                }
             }
         }
-        Ok(Step::after(untold.len(), Self::BATCH_MAX as usize))
+        Ok(Step::after(unsent.len(), Self::BATCH_MAX as usize))
     }
 
-    async fn tell(&self, alarm: &UnsentAlarm, now_s: i64) -> Result<HttpAnswer, SendError> {
-        let what = if alarm.raised { "raised" } else { "cleared" };
+    fn request(&self, alarm: &UnsentAlarm, now_s: i64) -> SignedRequest {
+        let event = if alarm.raised { "raised" } else { "cleared" };
         let at = if alarm.raised { Some(alarm.raised_at) } else { alarm.cleared_at };
         let body = json!({
-            "type": format!("alarm.{what}"),
+            "type": format!("alarm.{event}"),
             "timestamp": at,
             "data": { "id": alarm.id, "kind": alarm.kind, "subject": alarm.subject, "details": alarm.details },
         });
-        let (id, body) = (format!("alarm-{}-{what}", alarm.id), body.to_string().into_bytes());
-        let headers = signed_headers(&self.secret, &id, now_s, &body);
-        let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, id.as_bytes());
-        let sending = async {
-            self.poster.send(self.poster.prepare(&self.url, key, &headers, body).await?, Self::PATIENCE).await
-        };
-        tokio::time::timeout(Self::PATIENCE * 2, sending).await.unwrap_or(Err(SendError::TimeOut))
+        let (id, secrets) = (format!("alarm-{}-{event}", alarm.id), std::slice::from_ref(&self.secret));
+        SignedRequest::message(&self.url, &id, secrets, now_s, body.to_string().into_bytes())
     }
 }

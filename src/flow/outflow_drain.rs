@@ -1,36 +1,35 @@
-//! Draining an outflow: claim the next slot, wait for it, send, and say what came of it (docs/outflow.md).
+//! Draining an outflow: claim the next slot, wait for it, send, and write the outcome (docs/outflow.md).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::poll;
-use tokio::time::{sleep, sleep_until, timeout};
+use parking_lot::Mutex;
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
+use crate::channel::deliver::{outcome_of, send_in_slot, write_outcome};
+use crate::channel::{Channels, Charge};
 use crate::die_at;
 use crate::domain::outflow::{DeliveryOutcome, LATENESS, LEAD, PROMPT};
+use crate::domain::payment::{About, RefundKey};
 use crate::domain::step::Step;
+use crate::ledger::money::refunds::RefundItem;
 use crate::ledger::outbox::RetryTerms;
 use crate::ledger::outflow::slots::{Settled, Slot};
 use crate::ledger::{Ledger, LedgerError};
-use seckill_webhook::{HttpAnswer, HttpSender, PreparedRequest, SendError};
-use seckill_webhook::{Secret, signed_headers};
+use seckill_webhook::{HttpSender, SignedRequest};
 
 /// Requests under way to one channel in one process; a receiver that hangs does not take up the whole process.
 const UNDER_WAY_MAX: usize = 64;
-/// How long a receiver is left alone that cannot be connected to: as long as it lasts, nothing waits for it but its own.
-const UNREACHABLE_REST: Duration = Duration::from_millis(1_000);
-/// How long a connection may take; well inside a lease's spare time.
-const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Looks that find others faster are made ever more rarely, up to this.
+/// A worker that finds other workers faster asks more and more rarely, up to this pause.
 const MISS_PAUSE_MAX_MS: u64 = 400;
-/// The longest sleep while something waits: a channel that is made, resumed or filled meanwhile is found then.
+/// The longest sleep while something waits, after which a channel that was created, resumed or filled meanwhile is found.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Beyond a second there is nothing behind that could come too close.
+/// The most by which later slots move. More than a second later, no earlier request can come too close.
 const HOLE_MAX: Duration = Duration::from_secs(1);
-/// What a lease has beyond the longest request: the way to the slot, and writing down the outcome.
+/// What a lease has beyond the longest request: time to connect, to wait for the slot, and to write the outcome.
 const LEASE_SPARE: Duration = Duration::from_secs(5);
 
 /// How requests are made.
@@ -40,49 +39,51 @@ pub struct OutflowTerms {
     pub retry: RetryTerms,
 }
 
-/// Drains every channel there is, together with all other workers.
+/// Drains every outflow, together with all other workers.
 #[derive(Clone)]
 pub struct OutflowDrain {
     ledger: Ledger,
-    poster: Arc<HttpSender>,
+    sender: Arc<HttpSender>,
     terms: OutflowTerms,
     tasks: TaskTracker,
-    /// Whose requests are signed, and with what.
-    secrets: Arc<HashMap<String, Secret>>,
+    /// The payment channels whose refunds this worker can send.
+    channels: Channels,
+    channel_names: Arc<[String]>,
     under_way: Arc<Mutex<HashMap<String, usize>>>,
     misses: Arc<AtomicU32>,
 }
 
 impl OutflowDrain {
     /// Requests go on in `tasks` after the step that claimed them.
-    pub fn new(ledger: Ledger, terms: OutflowTerms, secrets: HashMap<String, Secret>, tasks: TaskTracker) -> Self {
-        let (poster, under_way, misses) = (Arc::default(), Arc::default(), Arc::default());
-        Self { ledger, poster, terms, tasks, secrets: Arc::new(secrets), under_way, misses }
+    pub fn new(ledger: Ledger, terms: OutflowTerms, channels: Channels, tasks: TaskTracker) -> Self {
+        let (sender, under_way, misses) = (Arc::default(), Arc::default(), Arc::default());
+        let channel_names = channels.names().into();
+        Self { ledger, sender, terms, tasks, channels, channel_names, under_way, misses }
     }
 
     fn lease(&self) -> Duration {
         self.terms.request_timeout + LEASE_SPARE
     }
 
-    /// Claims a slot and sends in it; or waits until there may be one, a second at most. Idle when nothing waits at all.
+    /// Claims a slot and sends in it; or waits until there may be a slot, a second at most. Idle when nothing waits.
     pub async fn step(&self) -> Result<Step, LedgerError> {
         let full = self.full();
-        if let Some(slot) = self.ledger.claim_slot(&full, self.lease()).await? {
+        if let Some(slot) = self.ledger.claim_slot(&full, &self.channel_names, self.lease()).await? {
             self.misses.store(0, Ordering::Relaxed);
-            let (drain, place) = (self.clone(), Place::take(&self.under_way, &slot.channel));
+            let (drain, permit) = (self.clone(), Permit::take(&self.under_way, &slot.channel));
             self.tasks.spawn(async move {
                 drain.deliver(slot).await;
-                drop(place);
+                drop(permit);
             });
             return Ok(Step::More);
         }
-        let Some(wait) = self.ledger.next_slot(&full).await? else { return Ok(Step::Idle) };
+        let Some(wait) = self.ledger.next_slot(&full, &self.channel_names).await? else { return Ok(Step::Idle) };
         sleep(self.rest(wait)).await;
         Ok(Step::More)
     }
 
-    /// Whoever had the last slot comes for the next one in time; those who found others faster come a little later, so
-    /// that one process is enough for a channel, and the rest ask seldom and take over when it dies.
+    /// The worker that had the last slot asks for the next one in time. Workers that found others faster ask a little later, so
+    /// that one process is enough for a channel; the others ask rarely, and take over when it dies.
     fn rest(&self, wait: Duration) -> Duration {
         let misses = self.misses.fetch_add(1, Ordering::Relaxed).min(16);
         if misses == 0 {
@@ -90,60 +91,58 @@ impl OutflowDrain {
         }
         let pause_ms = (12_u64 << misses).min(MISS_PAUSE_MAX_MS);
         let pause = Duration::from_millis(pause_ms).mul_f64(rand::random_range(0.5..1.5));
-        // Early enough for the slot itself.
+        // Later than the fastest worker, and early enough for the slot itself.
         let behind = LEAD.mul_f64(rand::random_range(0.0..1.0));
         (wait + behind).max(pause).min(LOOK_EVERY)
     }
 
     fn full(&self) -> Vec<String> {
-        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let under_way = self.under_way.lock();
         under_way.iter().filter(|(_, n)| **n >= UNDER_WAY_MAX).map(|(name, _)| name.clone()).collect()
     }
 
     async fn deliver(&self, slot: Slot) {
-        let body = slot.payload.to_string().into_bytes();
-        // A connection that comes too late for this slot is there for the next.
-        let sign = |secret| signed_headers(secret, &slot.item.to_string(), slot.at_s(), &body);
-        let headers = self.secrets.get(&slot.channel).map(sign).unwrap_or_default();
-        let preparing = timeout(CONNECT_MAX, self.poster.prepare(&slot.target, slot.item, &headers, body));
-        let prepared = preparing.await.unwrap_or_else(|_| Err(SendError::Connect("not in time".to_owned())));
-        let verdict = match prepared {
-            Ok(ready) => {
-                sleep_until(slot.earliest.into()).await;
-                die_at!("outflow.claimed");
-                if Instant::now() > slot.latest {
-                    self.poster.keep(ready);
-                    return self.forfeit(&slot).await;
+        let outcome = match self.request(&slot) {
+            Ok((sender, request)) => match sender.prepare(request).await {
+                Ok(ready) => {
+                    die_at!("outflow.claimed");
+                    let window = slot.earliest..=slot.latest;
+                    let beside = self.leave_hole(&slot);
+                    match send_in_slot(sender, ready, window, self.terms.request_timeout, beside).await {
+                        Some(answer) => outcome_of(&answer),
+                        None => return self.forfeit(&slot).await,
+                    }
                 }
-                self.send(&slot, ready).await
-            }
-            Err(error) => verdict(&Err(error)),
+                Err(error) => outcome_of(&Err(error)),
+            },
+            Err(error) => DeliveryOutcome::Refused(format!("not a refund: {error}")),
         };
         die_at!("outflow.sent");
-        self.settle(&slot, &verdict).await;
+        self.settle(&slot, &outcome).await;
         die_at!("outflow.settled");
     }
 
-    /// Sends now, and looks at the clock again once the request is with the kernel.
-    async fn send(&self, slot: &Slot, ready: PreparedRequest) -> DeliveryOutcome {
-        let sending = self.poster.send(ready, self.terms.request_timeout);
-        tokio::pin!(sending);
-        let at_once = poll!(&mut sending);
-        let late = Instant::now().saturating_duration_since(slot.at);
-        if late > PROMPT {
-            self.leave_hole(slot, late).await;
-        }
-        let answer = match at_once {
-            std::task::Poll::Ready(answer) => answer,
-            std::task::Poll::Pending => sending.await,
+    /// The request for an item, and who sends it. A refund is written and signed by its payment channel; any other item is
+    /// posted as it is.
+    fn request(&self, slot: &Slot) -> Result<(&HttpSender, SignedRequest), serde_json::Error> {
+        let Some(channel) = slot.payment_channel.as_ref().and_then(|name| self.channels.get(name)) else {
+            let body = slot.payload.to_string().into_bytes();
+            return Ok((&self.sender, SignedRequest::new(&slot.target, slot.item, &[], slot.at_s(), body)));
         };
-        verdict(&answer)
+        let RefundItem { payment_key: payment, amount_cents, currency } = serde_json::from_value(slot.payload.clone())?;
+        let about = About::Refund { key: RefundKey(slot.item), payment };
+        let charge = Charge { about, amount_cents, currency: &currency };
+        Ok((channel.sender(), channel.request(&charge, slot.at_s())))
     }
 
-    /// Later than usual: as many slots as a second has move by as much together, so that the margin is left to the network.
-    /// Beyond `LATENESS` (something held this thread up between its last look at the clock and the socket) the rate depends
-    /// on it, and the next slot moves by all of it.
-    async fn leave_hole(&self, slot: &Slot, late: Duration) {
+    /// Moves the slots behind a request that left late. Up to `LATENESS` the delay is shared among the slots of a second, so
+    /// that the margin is left to the network. Beyond it (the thread was held up between its last look at the clock and the
+    /// socket) the next slot moves by all of the delay, because the rate depends on it.
+    async fn leave_hole(&self, slot: &Slot) {
+        let late = Instant::now().saturating_duration_since(slot.at);
+        if late <= PROMPT {
+            return;
+        }
         let usual = (late.min(LATENESS) - PROMPT) / slot.rate;
         let hole = (usual + late.saturating_sub(LATENESS)).min(HOLE_MAX);
         let moved = self.ledger.in_time(self.ledger.leave_hole(&slot.channel, hole)).await;
@@ -154,7 +153,7 @@ impl OutflowDrain {
         }
     }
 
-    /// Too late for the slot: nothing was sent, the item keeps its turn.
+    /// Gives back a slot that has passed: nothing was sent, and the item keeps its turn.
     async fn forfeit(&self, slot: &Slot) {
         count("forfeited", &slot.channel);
         tracing::debug!(channel = slot.channel, item = %slot.item, "too late for the slot");
@@ -163,22 +162,14 @@ impl OutflowDrain {
         }
     }
 
-    /// Writes the outcome down, again and again while the claim lasts: beyond it the item is sent again, under the same key.
-    async fn settle(&self, slot: &Slot, verdict: &DeliveryOutcome) {
-        let until = slot.earliest + self.lease();
-        loop {
-            match self.ledger.in_time(self.ledger.settle_slot(slot, verdict, self.terms.retry)).await {
-                Ok(settled) => return tell(slot, verdict, settled),
-                Err(error) if Instant::now() > until => {
-                    return tracing::error!(item = %slot.item, %error, "outcome not written down; it is sent again");
-                }
-                Err(error) => tracing::warn!(item = %slot.item, %error, "outcome not written down yet"),
-            }
-            sleep(Duration::from_millis(rand::random_range(200..600))).await;
+    async fn settle(&self, slot: &Slot, outcome: &DeliveryOutcome) {
+        let write = || self.ledger.in_time(self.ledger.settle_slot(slot, outcome, self.terms.retry));
+        if let Some(settled) = write_outcome(slot.earliest + self.lease(), write).await {
+            report(slot, outcome, settled);
         }
     }
 
-    /// Counts what waits, for the bounds of the queues and for whoever watches.
+    /// Counts the items that wait, for the bounds of the queues and for metrics.
     pub async fn watch(&self) -> Result<Step, LedgerError> {
         self.ledger.count_outflow().await?;
         for channel in self.ledger.outflow_figures().await? {
@@ -194,36 +185,29 @@ impl OutflowDrain {
     }
 }
 
-/// What an answer, or the lack of one, means for the item.
-fn verdict(answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
-    match answer {
-        Ok(answer) => DeliveryOutcome::of(answer.status, answer.retry_after, &answer.text()),
-        Err(SendError::Target) => DeliveryOutcome::Refused(SendError::Target.to_string()),
-        // A receiver that is not there is no fault of the item's: it waits, and counts nothing.
-        Err(error) if error.nothing_sent() => DeliveryOutcome::NotNow(UNREACHABLE_REST),
-        Err(error) => DeliveryOutcome::TryAgain(error.to_string()),
-    }
-}
-
-fn tell(slot: &Slot, verdict: &DeliveryOutcome, settled: Settled) {
-    let outcome = match settled {
+fn report(slot: &Slot, outcome: &DeliveryOutcome, settled: Settled) {
+    let result = match settled {
         Settled::Done => "done",
         Settled::WillRetry => "retry",
         Settled::Parked => "parked",
         Settled::Overtaken => "overtaken",
     };
-    count(outcome, &slot.channel);
-    match (settled, verdict) {
+    count(result, &slot.channel);
+    match (settled, outcome) {
         (Settled::Parked, DeliveryOutcome::Refused(why) | DeliveryOutcome::TryAgain(why)) => {
-            tracing::error!(channel = slot.channel, item = %slot.item, %why, "PARKED: it is not sent again by itself");
+            tracing::error!(channel = slot.channel, item = %slot.item, %why, "PARKED: not retried until an operator does");
         }
         (_, DeliveryOutcome::NotNow(rest)) => {
-            tracing::warn!(channel = slot.channel, rest_ms = rest.as_millis(), "the receiver is not to be had");
+            tracing::warn!(
+                channel = slot.channel,
+                rest_ms = rest.as_millis(),
+                "the receiver is away or asks for a pause"
+            );
         }
         (_, DeliveryOutcome::TryAgain(why)) => {
-            tracing::info!(channel = slot.channel, item = %slot.item, %why, "tried again later");
+            tracing::info!(channel = slot.channel, item = %slot.item, %why, "failed; retried later");
         }
-        _ => {}
+        (_, DeliveryOutcome::Done | DeliveryOutcome::Refused(_)) => {}
     }
 }
 
@@ -231,22 +215,22 @@ fn count(outcome: &'static str, channel: &str) {
     metrics::counter!("seckill_outflow_total", "outcome" => outcome, "channel" => channel.to_owned()).increment(1);
 }
 
-/// A place among the requests under way, given back when it is dropped.
-struct Place {
+/// One of the requests under way to a channel, until it is dropped.
+struct Permit {
     under_way: Arc<Mutex<HashMap<String, usize>>>,
     channel: String,
 }
 
-impl Place {
+impl Permit {
     fn take(under_way: &Arc<Mutex<HashMap<String, usize>>>, channel: &str) -> Self {
-        *under_way.lock().unwrap_or_else(PoisonError::into_inner).entry(channel.to_owned()).or_default() += 1;
+        *under_way.lock().entry(channel.to_owned()).or_default() += 1;
         Self { under_way: Arc::clone(under_way), channel: channel.to_owned() }
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut under_way = self.under_way.lock();
         if let Some(n) = under_way.get_mut(&self.channel) {
             *n -= 1;
         }

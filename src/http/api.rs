@@ -33,6 +33,7 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
         orders::cancel,
         payments::pay,
         payments::refund,
+        payments::channels,
         payments::callback,
         flow::acquire,
         flow::release,

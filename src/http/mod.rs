@@ -80,6 +80,7 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
 
         at("/api/v1/orders/{id}/payments", post().to(payments::pay));
         at("/api/v1/orders/{id}/refunds", post().to(payments::refund));
+        at("/api/v1/payments/channels", get().to(payments::channels));
         at("/api/v1/payments/callbacks/{channel}", post().to(payments::callback));
 
         at("/api/v1/flow/acquire", post().to(flow::acquire));

@@ -1,5 +1,6 @@
-//! Paying an order, having the money back, and what channels say.
+//! Payments, refunds, and the callbacks of payment channels.
 
+use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,8 @@ use crate::sale::thread_state::ThreadState;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Pay {
-    /// A payment channel by its name.
-    #[schema(max_length = 64, example = "sandbox")]
+    /// A payment channel by its name, as `GET /api/v1/payments/channels` lists them.
+    #[schema(max_length = 64)]
     channel: String,
 }
 
@@ -54,10 +55,31 @@ problems! {
 }
 problems!(NotTaken: NotBelieved, NotFound, TooSlow, BodyTooLarge, Misfit, TemporarilyUnavailable);
 
+/// The payment channels that are offered.
+#[derive(Debug, Serialize, ToSchema)]
+struct PaymentChannels {
+    channels: Vec<String>,
+}
+
+/// List the payment channels
+///
+/// The names by which an order can be paid. The list changes only with the service's settings.
+#[utoipa::path(
+    get,
+    path = "/api/v1/payments/channels",
+    operation_id = "payment_channels",
+    tag = "orders",
+    responses((status = 200, description = "The names, in alphabetical order", body = PaymentChannels)),
+)]
+pub async fn channels(app_state: Data<AppState>) -> HttpResponse {
+    let channels = app_state.payment_service.channels.names();
+    HttpResponse::Ok().insert_header((CACHE_CONTROL, "max-age=60")).json(PaymentChannels { channels })
+}
+
 /// Pay an order
 ///
-/// The payment leaves for its channel as soon as that takes one more; the order's status says what came of it. While it is
-/// under way, asking again gives the same payment.
+/// The payment is sent at the channel's rate; the order's status shows the outcome. While the payment is under way, asking
+/// again returns the same payment.
 #[utoipa::path(
     post,
     path = "/api/v1/orders/{id}/payments",
@@ -88,10 +110,10 @@ pub async fn pay(
     }
 }
 
-/// Ask for a paid order's money back
+/// Refund a paid order
 ///
-/// It leaves at the channel's pace; the order is `refunding` until the channel says that it has arrived, and then
-/// `refunded`. Asking again meanwhile gives the same refund.
+/// The refund is sent at the channel's rate; the order is `refunding` until the channel reports that the money is back, and then
+/// `refunded`. Asking again meanwhile returns the same refund.
 #[utoipa::path(
     post,
     path = "/api/v1/orders/{id}/refunds",
@@ -120,10 +142,10 @@ pub async fn refund(
     }
 }
 
-/// What a payment channel says
+/// Receive a payment channel's callback
 ///
-/// Signed as Standard Webhooks has it, by the channel's secret. 200: it is known, and was applied now or before. What does
-/// not fit what we know is set aside for people.
+/// Signed by the channel's secret (Standard Webhooks). 200: the report is applied, now or before. A report that contradicts our
+/// books is set aside for an operator.
 #[utoipa::path(
     post,
     path = "/api/v1/payments/callbacks/{channel}",
@@ -135,8 +157,8 @@ pub async fn refund(
         ("webhook-timestamp" = i64, Header, description = "When it was sent, in seconds since the epoch"),
         ("webhook-signature" = String, Header, description = "`v1,` and the base64 of the HMAC; several by spaces"),
     ),
-    request_body(content = Object, description = "As the channel has it: docs/channel.md for the sandbox"),
-    responses((status = 200, description = "It is known", body = Object), NotTaken),
+    request_body(content = Object, description = "As the channel defines it; docs/channel.md has the sandbox's"),
+    responses((status = 200, description = "The report is applied", body = Object), NotTaken),
 )]
 pub async fn callback(
     request: HttpRequest,
@@ -161,7 +183,7 @@ pub async fn callback(
     }
 }
 
-/// Nobody's order, or one that is still being made.
+/// The problem for an order that does not exist, or is still being made.
 async fn not_an_order(
     thread: &ThreadState,
     user: &crate::domain::ids::UserId,
@@ -169,7 +191,7 @@ async fn not_an_order(
 ) -> Result<Problem, Problem> {
     Ok(match thread.order_of(user, order).await? {
         Some(found) if found.status == OrderStatus::Accepted => Problem::order_not_ready(),
-        // It became an order while we looked.
+        // It became an order meanwhile.
         Some(_) => Problem::unavailable(),
         None => Problem::unknown_order(),
     })

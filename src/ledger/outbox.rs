@@ -15,6 +15,10 @@ use crate::domain::payment::PaymentId;
 pub use parked::ParkedRow;
 use seckill_webhook::backoff_ms;
 
+/// How long a row waits that found no room, and one whose channel is not configured: the settings change with a restart.
+const NO_ROOM_MS: i64 = 500;
+const NO_CHANNEL_MS: i64 = 60_000;
+
 /// How often, and after how long, a failed row is tried again.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryTerms {
@@ -47,6 +51,7 @@ pub enum BrokerMessage {
     },
     PaymentRequested {
         payment: PaymentId,
+        channel: String,
     },
 }
 
@@ -56,7 +61,7 @@ impl BrokerMessage {
         match self {
             Self::OrderPlaced { order } => (OutboxKind::OrderPlaced, order.0),
             Self::OrderExpire { order, .. } => (OutboxKind::OrderExpire, order.0),
-            Self::PaymentRequested { payment } => (OutboxKind::PaymentRequested, payment.0),
+            Self::PaymentRequested { payment, .. } => (OutboxKind::PaymentRequested, payment.0),
         }
     }
 }
@@ -81,6 +86,8 @@ pub struct PublishOutcome {
     pub failed: Vec<(i64, String)>,
     /// The broker had no room, which is no fault of the message.
     pub postponed: Vec<i64>,
+    /// Payments of a channel that is not configured: they wait longer, and count no attempt.
+    pub without_channel: Vec<i64>,
 }
 
 impl Ledger {
@@ -90,7 +97,9 @@ impl Ledger {
         let rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
-                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!"
+                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
+                      CASE kind WHEN 'payment_requested' THEN (SELECT channel FROM payments p WHERE p.id = order_id)
+                      END AS channel
                FROM outbox WHERE status = 'pending'
                  AND kind IN ('order_placed', 'order_expire', 'payment_requested')
                  AND next_attempt_at <= now()
@@ -111,7 +120,7 @@ impl Ledger {
         let rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
-                      0::bigint AS "remaining_ms!"
+                      0::bigint AS "remaining_ms!", NULL::text AS channel
                FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
                  AND next_attempt_at <= now()
                ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
@@ -226,6 +235,7 @@ struct ClaimedRow {
     returns_units: Option<bool>,
     attempts: i32,
     remaining_ms: i64,
+    channel: Option<String>,
 }
 
 /// What a row asks for, by the worker that carries it out.
@@ -246,7 +256,8 @@ impl ClaimedRow {
                 Task::Publish(BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms })
             }
             OutboxKind::PaymentRequested => {
-                Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id) })
+                let channel = self.channel.clone().ok_or(LedgerError::Unreadable("payments.channel"))?;
+                Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id), channel })
             }
             OutboxKind::HoldRelease => {
                 let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
@@ -282,7 +293,7 @@ impl ClaimedBatch<BrokerMessage> {
     /// Marks what the broker has confirmed as sent, counts the failures, postpones what found no room, and unlocks all
     /// rows.
     pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
-        let PublishOutcome { sent, failed, postponed } = outcome;
+        let PublishOutcome { sent, failed, postponed, without_channel } = outcome;
         sqlx::query!(
             "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
             sent
@@ -293,7 +304,8 @@ impl ClaimedBatch<BrokerMessage> {
             let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
             count_failure(&mut self.tx, *id, attempts, error, terms).await?;
         }
-        postpone(&mut self.tx, postponed).await?;
+        postpone(&mut self.tx, postponed, NO_ROOM_MS).await?;
+        postpone(&mut self.tx, without_channel, NO_CHANNEL_MS).await?;
         Ok(self.tx.commit().await?)
     }
 }
@@ -312,17 +324,21 @@ impl ClaimedBatch<UnitRelease> {
         )
         .execute(&mut *self.tx)
         .await?;
-        postpone(&mut self.tx, refused).await?;
+        postpone(&mut self.tx, refused, NO_ROOM_MS).await?;
         Ok(self.tx.commit().await?)
     }
 }
 
-/// Postpones rows that could not be tried. No attempt is counted.
-async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64]) -> Result<(), LedgerError> {
+/// Postpones rows that could not be tried by `wait_ms`. No attempt is counted.
+async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64], wait_ms: i64) -> Result<(), LedgerError> {
     if !ids.is_empty() {
-        sqlx::query!("UPDATE outbox SET next_attempt_at = now() + interval '500 ms' WHERE id = ANY($1)", ids)
-            .execute(&mut **tx)
-            .await?;
+        sqlx::query!(
+            "UPDATE outbox SET next_attempt_at = now() + $2::bigint * interval '1 ms' WHERE id = ANY($1)",
+            ids,
+            wait_ms
+        )
+        .execute(&mut **tx)
+        .await?;
     }
     Ok(())
 }
@@ -379,6 +395,7 @@ mod tests {
                 returns_units: Some(true),
                 attempts: 0,
                 remaining_ms: 0,
+                channel: Some("a".to_owned()),
             };
             let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
             let names: Vec<String> = kinds.map(|kind| format!("'{kind}'")).collect();

@@ -1,4 +1,4 @@
-//! The story of money: an order is paid through a channel, and money for which no order waits goes back.
+//! Use cases of money: an order is paid through a channel, and money for which no order waits is refunded.
 
 pub mod compare_books;
 pub mod payment_batcher;
@@ -23,29 +23,29 @@ use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
 use seckill_webhook::SendError;
 
-/// Why a step of it could not be taken.
+/// Why a use case of money failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PayError {
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    #[error("too many wishes to pay at once")]
+    #[error("too many requests to pay at once")]
     TooMany,
     #[error("whether the payment began is unknown")]
     Unknown,
     #[error(transparent)]
     Queue(#[from] QueueError),
-    #[error("the channel's books cannot be had: {0}")]
-    Books(#[source] SendError),
+    #[error("the books of channel {channel} cannot be read: {error}")]
+    Books { channel: String, error: SendError },
 }
 
-/// Takes orders' payments and refunds, and what channels say of them.
+/// Payments and refunds of orders, and the channels' reports about them.
 #[derive(Clone)]
 pub struct PaymentService {
     pub ledger: Ledger,
     pub channels: Channels,
     pub notifier: Notifier,
     pub terms: PayTerms,
-    /// Whether the ledger knows how the channels want to be treated.
+    /// Whether the outflows of refunds have been created.
     opened: Arc<OnceCell<()>>,
 }
 
@@ -55,9 +55,9 @@ pub struct PayTerms {
     pub currency: String,
     /// How long beyond its deadline an order waits for a payment that began in time.
     pub wait_ms: u64,
-    /// How long a channel has to say what came of a payment or refund, before it is asked.
+    /// How long a channel has for its callback before it is asked for the outcome.
     pub ask_after: Duration,
-    /// How long a request may be on its way that nobody waits for any more.
+    /// How long a request may still be on its way after its sender has given up.
     pub on_its_way: Duration,
 }
 
@@ -66,10 +66,10 @@ pub struct PayTerms {
 pub enum CallbackTaken {
     /// Applied, now or before.
     Known,
-    /// Set aside for people: it does not fit.
+    /// Set aside for an operator: it contradicts our books.
     Misfit(&'static str),
     NoSuchChannel,
-    /// Not signed by the channel, or not now.
+    /// The signature does not match, or the message is too old.
     NotBelieved(BadCallback),
 }
 
@@ -78,22 +78,26 @@ impl PaymentService {
         Self { ledger, channels, notifier, terms, opened: Arc::default() }
     }
 
-    /// Sees, once, to the outflows of all channels' refunds.
+    /// Creates, once, the outflows of all channels' refunds, and reports money whose channel is not configured.
     async fn open(&self) -> Result<(), PayError> {
         let open = async || {
             for channel in self.channels.iter() {
                 let (outflow, pace) = (channel.outflow(), channel.refund_pace);
-                let stands = self.ledger.ensure_outflow(&outflow, pace, &channel.refunds_at()).await?;
-                if stands != pace.gap_us() {
+                let gap_us =
+                    self.ledger.ensure_refund_outflow(&outflow, &&channel.name, pace, &channel.refund_url()).await?;
+                if gap_us != pace.gap_us() {
                     tracing::warn!(outflow, "its rate is not the configured one; `seckill outflow rate` changes it");
                 }
+            }
+            for (channel, rows) in self.ledger.money_without_channel(&self.channels.names()).await? {
+                tracing::error!(channel, rows, "CHANNEL NOT CONFIGURED: its payments and refunds wait until it is");
             }
             Ok(())
         };
         self.opened.get_or_try_init(open).await.copied()
     }
 
-    /// Asks for a paid order's money back: its buyer, or somebody of the shop (`user` is nobody then).
+    /// Asks for the refund of a paid order, on behalf of its buyer, or of an operator (`user` is `None`).
     pub async fn refund(
         &self,
         user: Option<&UserId>,
@@ -102,14 +106,14 @@ impl PaymentService {
         reason: &RefundReason,
     ) -> Result<RefundAsked, PayError> {
         self.open().await?;
-        let route = |name: &str| self.channels.get(name).map(route_of);
+        let route = |name: &str| self.channels.get(name).map(|channel| route_of(channel));
         let asked = self.ledger.ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), route).await?;
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
         Ok(asked)
     }
 
-    /// Takes in a channel's callback. `now_s` is the database's time.
+    /// Takes in a channel's callback. `now_s` is the database's time in seconds.
     pub async fn callback(
         &self,
         channel: &str,
@@ -119,7 +123,7 @@ impl PaymentService {
     ) -> Result<CallbackTaken, PayError> {
         let Some(channel) = self.channels.get(channel) else { return Ok(CallbackTaken::NoSuchChannel) };
         let taken = match channel.read_callback(signed, body, now_s) {
-            Ok(told) => self.take_in(channel, &told).await?,
+            Ok(report) => self.take_in(channel, &report).await?,
             Err(BadCallback::Unreadable(_)) => ReportOutcome::Misfit("it cannot be read"),
             Err(error) => {
                 count_callback("not-believed");
@@ -133,24 +137,24 @@ impl PaymentService {
         count_callback("set-aside");
         tracing::error!(channel = channel.name, message = signed.id, problem, "CALLBACK SET ASIDE: it does not fit");
         let text = String::from_utf8_lossy(body);
-        self.ledger.set_aside(channel.name, signed.id, problem, &text.replace('\0', "")).await?;
+        self.ledger.set_aside(&channel.name, signed.id, problem, &text.replace('\0', "")).await?;
         Ok(CallbackTaken::Misfit(problem))
     }
 
-    /// Takes in what a channel says, by a callback or because it was asked.
-    async fn take_in(&self, channel: &Channel, told: &ChannelReport) -> Result<ReportOutcome, PayError> {
+    /// Takes in a channel's report, from a callback or an answer.
+    async fn take_in(&self, channel: &Channel, report: &ChannelReport) -> Result<ReportOutcome, PayError> {
         self.open().await?;
         let route = route_of(channel);
-        let taken = self.ledger.in_time(self.ledger.take_in(channel.name, told, &route)).await?;
-        let about = if told.about.is_refund() { "refund" } else { "payment" };
+        let taken = self.ledger.in_time(self.ledger.take_in(&channel.name, report, &route)).await?;
+        let about = if report.about.is_refund() { "refund" } else { "payment" };
         let outcome = match &taken {
-            ReportOutcome::Applied if told.progress == Progress::Failed => "failed",
+            ReportOutcome::Applied if report.progress == Progress::Failed => "failed",
             ReportOutcome::Applied => "succeeded",
             ReportOutcome::Refunding => "unwanted",
             ReportOutcome::Known | ReportOutcome::Pending | ReportOutcome::Misfit(_) => return Ok(taken),
         };
         metrics::counter!("seckill_money_total", "about" => about, "outcome" => outcome).increment(1);
-        tracing::debug!(key = %told.about.key(), about, outcome, "money");
+        tracing::debug!(key = %report.about.key(), about, outcome, "money");
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
         Ok(taken)

@@ -1,4 +1,4 @@
-//! Where buyers pay: wishes that come together are written down together, so that a peak is taken in within a second or two.
+//! Requests to pay that come together are written together, so that a peak is taken in within a second or two.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::{PayError, PayTerms, PaymentService};
 use crate::domain::ids::{OrderId, UserId};
 use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
 
-/// Wishes in one transaction, and transactions under way at once.
+/// Requests in one transaction, and transactions under way at once.
 const BATCH_MAX: usize = 256;
 const LANES: usize = 2;
-/// Wishes that wait; more are told to come again.
+/// Requests that wait; more are refused with 503.
 const QUEUE_MAX: usize = 20_000;
 
-/// What came of the wish to pay.
+/// What came of a request to pay.
 #[derive(Debug)]
 pub enum PayOutcome {
     PaymentStart(PaymentStart),
@@ -24,7 +24,7 @@ pub enum PayOutcome {
 
 type Queued = (PaymentRequest, oneshot::Sender<PaymentStart>);
 
-/// Takes wishes to pay, from all threads.
+/// Takes requests to pay, from all threads.
 #[derive(Clone)]
 pub struct PaymentBatcher {
     payment_service: PaymentService,
@@ -34,10 +34,10 @@ pub struct PaymentBatcher {
 impl PaymentBatcher {
     /// Its lanes end, after what is queued, when the last handle is dropped.
     pub fn open(payment_service: PaymentService, tasks: &TaskTracker) -> Self {
-        let (queue, wishes) = mpsc::channel(QUEUE_MAX);
-        let wishes = Arc::new(Mutex::new(wishes));
+        let (queue, requests) = mpsc::channel(QUEUE_MAX);
+        let requests = Arc::new(Mutex::new(requests));
         for _ in 0..LANES {
-            tasks.spawn(serve(payment_service.clone(), Arc::clone(&wishes)));
+            tasks.spawn(serve(payment_service.clone(), Arc::clone(&requests)));
         }
         Self { payment_service, queue }
     }
@@ -47,25 +47,26 @@ impl PaymentBatcher {
         if self.payment_service.channels.get(channel).is_none() {
             return Ok(PayOutcome::NoSuchChannel);
         }
-        let (told, hears) = oneshot::channel();
-        let wish = PaymentRequest { order, user: user.to_string(), channel: channel.to_owned() };
-        self.queue.try_send((wish, told)).map_err(|_| PayError::TooMany)?;
-        // Whoever answers nothing could not ask the ledger, or does not know what it did.
-        hears.await.map(PayOutcome::PaymentStart).map_err(|_| PayError::Unknown)
+        let (reply, replied) = oneshot::channel();
+        let request = PaymentRequest { order, user: user.to_string(), channel: channel.to_owned() };
+        self.queue.try_send((request, reply)).map_err(|_| PayError::TooMany)?;
+        // A lane that does not reply could not reach the ledger, or does not know whether its transaction committed.
+        replied.await.map(PayOutcome::PaymentStart).map_err(|_| PayError::Unknown)
     }
 }
 
-async fn serve(payment_service: PaymentService, wishes: Arc<Mutex<mpsc::Receiver<Queued>>>) {
+async fn serve(payment_service: PaymentService, requests: Arc<Mutex<mpsc::Receiver<Queued>>>) {
     let PayTerms { currency, wait_ms, .. } = &payment_service.terms;
     let mut batch = Vec::with_capacity(BATCH_MAX);
-    while wishes.lock().await.recv_many(&mut batch, BATCH_MAX).await > 0 {
-        let (wishes, tell): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
-        match payment_service.ledger.in_time(payment_service.ledger.begin_payments(&wishes, currency, *wait_ms)).await {
+    while requests.lock().await.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        let (requests, replies): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
+        match payment_service.ledger.in_time(payment_service.ledger.begin_payments(&requests, currency, *wait_ms)).await
+        {
             Ok(begun) => {
-                tell.into_iter().zip(begun).for_each(|(tell, begun)| _ = tell.send(begun));
+                replies.into_iter().zip(begun).for_each(|(reply, begun)| _ = reply.send(begun));
                 payment_service.notifier.outbox_changed();
             }
-            Err(error) => tracing::warn!(%error, wishes = wishes.len(), "payments not begun, or not known to be"),
+            Err(error) => tracing::warn!(%error, requests = requests.len(), "payments not begun, or not known to be"),
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Payments leave for their channel at its pace, however fast they come (docs/payments.md): slots are claimed for a few
-//! at a time, and each is sent in its slot or not at all.
+//! Payments of one channel leave at the channel's rate, however fast they come (docs/payments.md): slots are claimed a few at a
+//! time, and each payment is sent in its slot or not at all.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::poll;
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore};
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{PayError, PaymentService};
+use crate::channel::deliver::{UNREACHABLE_REST, outcome_of, send_in_slot};
 use crate::channel::{Channel, Charge};
 use crate::die_at;
 use crate::domain::breaker::{Breaker, BreakerState, BreakerTerms, CallOutcome};
@@ -19,76 +20,76 @@ use crate::domain::outflow::{DeliveryOutcome, PROMPT};
 use crate::domain::payment::{About, PaymentId};
 use crate::ledger::LedgerError;
 use crate::ledger::money::payment_dispatch::{Claimed, DuePayment, SendState};
-use seckill_webhook::{HttpAnswer, SendError};
+use seckill_webhook::{CONNECT_MAX, HttpAnswer, SendError};
 
-/// Requests under way in one process, to a channel that may take seconds for each.
+/// Requests under way from one process to one channel, which may take seconds for each.
 const UNDER_WAY_MAX: usize = 2_000;
-/// How long a channel is left alone that cannot be connected to.
-const UNREACHABLE_REST: Duration = Duration::from_secs(1);
 /// How soon a channel is asked about a payment whose request had no proper answer.
 const ASK_SOON: Duration = Duration::from_secs(1);
-/// How soon one is brought again that was not sent in its slot.
+/// How soon a payment that missed its slot is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long a connection may take.
-const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long a batch of messages is kept in hand, well within what a step may take and the broker waits for.
+/// How long a batch of messages is held, well within what a step may take and the broker waits for.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
-/// After that, or at the end of the process, the others come again so soon, or when the channel has rested, a minute at most.
-const BROUGHT_AGAIN: Duration = Duration::from_secs(1);
-const BROUGHT_AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Beyond a second there is nothing behind that could come too close.
+/// How long before a payment that found no slot is sent again; after a channel's rest that is known, up to a minute.
+const SEND_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const SEND_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The most by which later slots move. More than a second later, no earlier request can come too close.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// Sends payments, together with all other workers.
+/// Sends the payments of one channel, together with the senders of all other workers.
 #[derive(Clone)]
 pub struct PaymentSender {
     payment_service: PaymentService,
+    channel: Arc<Channel>,
     tasks: TaskTracker,
-    places: Arc<Semaphore>,
+    under_way: Arc<Semaphore>,
     breaker: Arc<Mutex<Breaker>>,
-    paced: Arc<OnceCell<()>>,
+    pace_set: Arc<OnceCell<()>>,
     started: Instant,
     stop: CancellationToken,
 }
 
 impl PaymentSender {
     /// Requests go on in `tasks` after the step that claimed them.
-    pub fn new(payment_service: PaymentService, tasks: TaskTracker, stop: CancellationToken) -> Self {
-        // What takes as long as the channel has for an answer is as good as failed.
-        let slow_ms =
-            payment_service.channels.iter().map(|channel| channel.patience.as_millis() as u64).min().unwrap_or(1000);
+    pub fn new(
+        payment_service: PaymentService,
+        channel: Arc<Channel>,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        // An answer that takes all of the channel's time counts as a failure.
+        let slow_ms = channel.patience.as_millis() as u64;
         let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
-        let (places, breaker) = (Arc::new(Semaphore::new(UNDER_WAY_MAX)), Arc::new(Mutex::new(breaker)));
-        Self { payment_service, tasks, places, breaker, paced: Arc::default(), started: Instant::now(), stop }
+        Self {
+            payment_service,
+            channel,
+            tasks,
+            under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
+            breaker: Arc::new(Mutex::new(breaker)),
+            pace_set: Arc::default(),
+            started: Instant::now(),
+            stop,
+        }
     }
 
     /// Settles a batch of messages: their payments have slots, or need none.
-    #[tracing::instrument(level = "debug", name = "pay", skip_all, fields(messages = messages.len()))]
+    #[tracing::instrument(level = "debug", name = "pay", skip_all,
+                          fields(channel = self.channel.name, messages = messages.len()))]
     pub async fn settle(&self, messages: Vec<PaymentRequestedV1>) -> Result<(), PayError> {
         let payments: Vec<PaymentId> = messages.iter().map(|message| message.payment_id).collect();
         self.payment_service.open().await?;
-        let until = Instant::now() + SETTLE_MAX;
-        for channel in self.payment_service.channels.iter() {
-            self.pace(channel).await?;
-            self.send_all(channel, &payments, until).await?;
-        }
-        Ok(())
+        let (ledger, Channel { name, pace, .. }) = (&self.payment_service.ledger, &*self.channel);
+        self.pace_set.get_or_try_init(async || ledger.set_payment_pace(name, *pace).await).await?;
+        self.send_all(payments, Instant::now() + SETTLE_MAX).await
     }
 
-    /// Sees, once, to the channel's pace in the ledger: it is for those to say who send.
-    async fn pace(&self, channel: &Channel) -> Result<(), PayError> {
-        let pace = async || self.payment_service.ledger.set_payment_pace(channel.name, channel.pace).await;
-        Ok(self.paced.get_or_try_init(pace).await.copied()?)
-    }
-
-    /// Until all of these payments that go by this channel have slots. When that takes too long, because it rests or others
-    /// have its slots, or when this process is to end, the others are brought again.
-    async fn send_all(&self, channel: &Channel, payments: &[PaymentId], until: Instant) -> Result<(), PayError> {
-        let ledger = &self.payment_service.ledger;
-        let mut left = payments.to_vec();
+    /// Sends payments until each has a slot. Those that have none by `deadline`, because the channel rests or other workers have
+    /// its slots, are sent again later; so are all that are left when the process stops.
+    async fn send_all(&self, mut left: Vec<PaymentId>, deadline: Instant) -> Result<(), PayError> {
+        let (ledger, channel) = (&self.payment_service.ledger, &self.channel);
         while !left.is_empty() {
-            if self.stop.is_cancelled() || Instant::now() > until {
-                return Ok(ledger.postpone_payments(&left, BROUGHT_AGAIN).await?);
+            if self.stop.is_cancelled() || Instant::now() > deadline {
+                return Ok(ledger.postpone_payments(&left, SEND_AGAIN_AFTER).await?);
             }
             let most = match self.admitted() {
                 Ok(most) => most,
@@ -99,27 +100,25 @@ impl PaymentSender {
             };
             // By then the request has been answered, or has timed out.
             let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
-            let claimed = ledger.claim_payments(channel.name, &left, most, ask_after).await;
+            let claimed = ledger.claim_payments(&channel.name, &left, most, ask_after).await;
             if !matches!(claimed, Ok(Claimed::Due { .. })) {
-                self.breaker().withdraw();
+                self.breaker.lock().withdraw();
             }
             match claimed? {
                 Claimed::Nothing => return Ok(()),
-                Claimed::Wait(wait) if Instant::now() + wait > until => {
-                    return Ok(ledger.postpone_payments(&left, wait.min(BROUGHT_AGAIN_MAX)).await?);
+                Claimed::Wait(wait) if Instant::now() + wait > deadline => {
+                    return Ok(ledger.postpone_payments(&left, wait.min(SEND_AGAIN_AFTER_MAX)).await?);
                 }
                 // Not all workers at the same moment.
                 Claimed::Wait(wait) => self.rest(wait.mul_f64(rand::random_range(1.0..1.1))).await,
                 Claimed::Due { payments, now_s } => {
                     left.retain(|id| payments.iter().all(|due| due.id != *id));
                     for payment in payments {
-                        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { return Ok(()) };
-                        let (sender, name) = (self.clone(), channel.name);
+                        let Ok(permit) = Arc::clone(&self.under_way).acquire_owned().await else { return Ok(()) };
+                        let sender = self.clone();
                         self.tasks.spawn(async move {
-                            if let Some(channel) = sender.payment_service.channels.get(name) {
-                                sender.deliver(channel, &payment, now_s).await;
-                            }
-                            drop(place);
+                            sender.deliver(&payment, now_s).await;
+                            drop(permit);
                         });
                     }
                 }
@@ -132,142 +131,111 @@ impl PaymentSender {
         self.stop.run_until_cancelled(sleep(wait.min(Duration::from_secs(1)))).await;
     }
 
-    /// How many payments may be claimed at once: a channel that keeps failing is left alone, and then tried one by one.
+    /// How many payments may be claimed at once. A channel that keeps failing is left alone, and then tried with one payment.
     fn admitted(&self) -> Result<u32, Duration> {
-        let mut breaker = self.breaker();
+        let mut breaker = self.breaker.lock();
         let admitted = breaker.admit(self.now_ms());
         let most = if breaker.state() == BreakerState::Closed { u32::MAX } else { 1 };
         admitted.map(|()| most).map_err(|wait_ms| Duration::from_millis(wait_ms.max(50)))
     }
 
-    async fn deliver(&self, channel: &Channel, payment: &DuePayment, now_s: i64) {
-        let about = About::Payment { key: payment.id.0, order: payment.order };
+    async fn deliver(&self, payment: &DuePayment, now_s: i64) {
+        let (channel, ledger) = (&self.channel, &self.payment_service.ledger);
+        let about = About::Payment { key: payment.id, order: payment.order };
         let charge = Charge { about, amount_cents: payment.amount_cents, currency: &payment.currency };
-        let preparing = timeout(CONNECT_MAX, channel.prepare(&charge, now_s));
-        let prepared = preparing.await.unwrap_or_else(|_| Err(SendError::Connect("not in time".to_owned())));
-        let answer = match prepared {
+        let answer = match channel.prepare(&charge, now_s).await {
             Ok(ready) => {
-                sleep_until(payment.earliest.into()).await;
-                if Instant::now() > payment.latest {
-                    channel.keep(ready);
-                    count("forfeited");
-                    return self
-                        .write(
-                            payment,
-                            self.payment_service.ledger.take_back(payment.id, payment.claim, SendState::Nothing, AGAIN),
-                        )
-                        .await;
-                }
-                metrics::histogram!("seckill_payment_wait_seconds").record(payment.waited.as_secs_f64());
-                let sending = channel.send(ready);
-                tokio::pin!(sending);
-                let at_once = poll!(&mut sending);
-                die_at!("pay.sent");
-                let answer = async {
-                    match at_once {
-                        std::task::Poll::Ready(answer) => answer,
-                        std::task::Poll::Pending => sending.await,
-                    }
+                let slot = payment.earliest..=payment.latest;
+                // Beside the answer, so that a slow ledger is not taken for a slow channel.
+                let beside = async {
+                    die_at!("pay.sent");
+                    metrics::histogram!("seckill_payment_wait_seconds").record(payment.waited.as_secs_f64());
+                    self.leave_room(payment).await;
                 };
-                // Side by side: what the ledger takes is no slowness of the channel's.
-                tokio::join!(answer, self.leave_room(channel, payment)).0
+                let sent = send_in_slot(channel.sender(), ready, slot, channel.patience, beside).await;
+                let Some(answer) = sent else {
+                    count("forfeited");
+                    let taken_back = ledger.take_back(payment.id, payment.claim, SendState::Nothing, AGAIN);
+                    return self.write(payment, taken_back).await;
+                };
+                answer
             }
             Err(error) => Err(error),
         };
-        self.judge(&answer, payment.earliest);
-        self.settle_one(channel, payment, answer).await;
+        self.report_to_breaker(&answer, payment.earliest);
+        self.settle_payment(payment, &answer).await;
         die_at!("pay.settled");
     }
 
-    /// Later than usual: what has no slot yet goes as much later, so that no second sees too many (docs/outflow.md).
-    async fn leave_room(&self, channel: &Channel, payment: &DuePayment) {
+    /// Moves the payments that have no slot yet by as much as this one was late, so that no second sees too many
+    /// (docs/outflow.md).
+    async fn leave_room(&self, payment: &DuePayment) {
         let late = Instant::now().saturating_duration_since(payment.earliest);
         if late > PROMPT * 2 {
-            let delay = ((late - PROMPT) / channel.pace.rate().max(1)).min(DELAY_MAX);
+            let delay = ((late - PROMPT) / self.channel.pace.rate().max(1)).min(DELAY_MAX);
             let delay = if Instant::now() > payment.latest { late.min(DELAY_MAX) } else { delay };
-            self.write(payment, self.payment_service.ledger.delay_channel(channel.name, delay)).await;
+            self.write(payment, self.payment_service.ledger.delay_channel(&self.channel.name, delay)).await;
         }
     }
 
-    async fn settle_one(&self, channel: &Channel, payment: &DuePayment, answer: Result<HttpAnswer, SendError>) {
-        let (ledger, id, claim) = (&self.payment_service.ledger, payment.id, payment.claim);
-        match answer {
-            Err(error) if error.nothing_sent() => {
-                count("unreachable");
-                tracing::warn!(channel = channel.name, %error, "channel not reached; its payments wait");
-                self.write(payment, ledger.rest_channel(channel.name, UNREACHABLE_REST)).await;
-                self.write(payment, ledger.take_back(id, claim, SendState::Nothing, UNREACHABLE_REST)).await;
+    async fn settle_payment(&self, payment: &DuePayment, answer: &Result<HttpAnswer, SendError>) {
+        let (ledger, channel) = (&self.payment_service.ledger, &self.channel.name);
+        let (id, claim) = (payment.id, payment.claim);
+        let take_back = |after| ledger.take_back(id, claim, SendState::Nothing, after);
+        let status = answer.as_ref().ok().map(|answer| answer.status);
+        match (outcome_of(answer), status) {
+            (DeliveryOutcome::Done, Some(202)) => {
+                count("taken");
+                self.write(payment, ledger.payment_taken(id, claim, self.payment_service.terms.ask_after)).await;
             }
-            // Whether it has taken effect is unknown: it is asked, never guessed.
-            Err(error) => {
+            // The channel knew this key, so it knows the outcome too.
+            (DeliveryOutcome::Done, _) => {
+                count("taken");
+                self.write(payment, ledger.ask_soon(id, claim, Duration::ZERO)).await;
+            }
+            (DeliveryOutcome::NotNow(rest), _) => {
+                count(if status.is_some() { "limited" } else { "unreachable" });
+                tracing::warn!(channel, rest_ms = rest.as_millis(), ?status, "channel cannot take payments; they wait");
+                self.write(payment, ledger.rest_channel(channel, rest)).await;
+                self.write(payment, take_back(rest)).await;
+            }
+            // Whether the payment took effect is unknown: the channel is asked, never guessed. 409: it is at work on this key.
+            (DeliveryOutcome::Refused(why), Some(409)) | (DeliveryOutcome::TryAgain(why), _) => {
                 count("unknown");
-                tracing::info!(payment = %id, %error, "no answer; the channel is asked later");
+                tracing::info!(payment = %id, %why, "no clear answer; the channel is asked later");
                 self.write(payment, ledger.ask_soon(id, claim, ASK_SOON)).await;
             }
-            Ok(answer) => match (DeliveryOutcome::of(answer.status, answer.retry_after, &answer.text()), answer.status)
-            {
-                (DeliveryOutcome::Done, 202) => {
-                    count("taken");
-                    self.write(payment, ledger.payment_taken(id, claim, self.payment_service.terms.ask_after)).await;
-                }
-                // It knew this key: whatever has become of it, it knows too.
-                (DeliveryOutcome::Done, _) => {
-                    count("taken");
-                    self.write(payment, ledger.ask_soon(id, claim, Duration::ZERO)).await;
-                }
-                (DeliveryOutcome::NotNow(rest), _) => {
-                    count("limited");
-                    tracing::warn!(channel = channel.name, rest_ms = rest.as_millis(), "channel asks for a rest");
-                    self.write(payment, ledger.rest_channel(channel.name, rest)).await;
-                    self.write(payment, ledger.take_back(id, claim, SendState::Nothing, rest)).await;
-                }
-                // 409: it is at work on this key, or so.
-                (DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why), 409)
-                | (DeliveryOutcome::TryAgain(why), _) => {
-                    count("unknown");
-                    tracing::info!(payment = %id, %why, "unclear answer; the channel is asked later");
-                    self.write(payment, ledger.ask_soon(id, claim, ASK_SOON)).await;
-                }
-                // Our credentials or address are wrong, which is nothing against the payment.
-                (DeliveryOutcome::Refused(why), 401 | 403 | 404 | 405) => {
-                    count("unreachable");
-                    tracing::error!(channel = channel.name, %why, "CHANNEL DOES NOT TAKE US: see its url and secrets");
-                    self.write(payment, ledger.rest_channel(channel.name, UNREACHABLE_REST)).await;
-                    self.write(payment, ledger.take_back(id, claim, SendState::Nothing, UNREACHABLE_REST * 5)).await;
-                }
-                (DeliveryOutcome::Refused(why), _) => {
-                    count("refused");
-                    tracing::warn!(payment = %id, %why, "payment refused");
-                    self.write(payment, ledger.payment_refused(id, claim, &why)).await;
-                }
-            },
+            // Our credentials or the address are wrong, which says nothing against the payment.
+            (DeliveryOutcome::Refused(why), Some(401 | 403 | 404 | 405) | None) => {
+                count("unreachable");
+                tracing::error!(channel, %why, "CHANNEL REFUSES OUR REQUESTS: check its url and secrets");
+                self.write(payment, ledger.rest_channel(channel, UNREACHABLE_REST)).await;
+                self.write(payment, take_back(UNREACHABLE_REST * 5)).await;
+            }
+            (DeliveryOutcome::Refused(why), Some(_)) => {
+                count("refused");
+                tracing::warn!(payment = %id, %why, "payment refused");
+                self.write(payment, ledger.payment_refused(id, claim, &why)).await;
+            }
         }
     }
 
-    fn judge(&self, answer: &Result<HttpAnswer, SendError>, since: Instant) {
-        let failed = match answer {
-            Ok(answer) => answer.status >= 500,
-            Err(_) => true,
-        };
+    fn report_to_breaker(&self, answer: &Result<HttpAnswer, SendError>, since: Instant) {
+        let failed = answer.as_ref().map_or(true, |answer| answer.status >= 500);
         let took_ms = since.elapsed().as_millis() as u64;
-        let now_ms = self.now_ms();
-        if self.breaker().report(now_ms, CallOutcome { failed, took_ms }) {
-            tracing::warn!("payment channel fails or is too slow; payments wait");
+        if self.breaker.lock().report(self.now_ms(), CallOutcome { failed, took_ms }) {
+            tracing::warn!(channel = self.channel.name, "payment channel fails or is too slow; its payments wait");
         }
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// What cannot be written down is found by asking the channel.
+    /// Writes an outcome once. An outcome that cannot be written is found by asking the channel.
     async fn write(&self, payment: &DuePayment, writing: impl Future<Output = Result<(), LedgerError>>) {
         if let Err(error) = self.payment_service.ledger.in_time(writing).await {
-            tracing::warn!(payment = %payment.id, %error, "not written down; the channel is asked later");
+            tracing::warn!(payment = %payment.id, %error, "outcome not written; the channel is asked later");
         }
     }
 }

@@ -1,82 +1,76 @@
-//! The net under callbacks: whoever has not said what came of a payment or refund is asked, by the key that it was sent
-//! under.
+//! Polling: a channel that has not reported the outcome of a payment or refund is asked, by the key under which it was sent.
 
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
 use super::{PayError, PaymentService, route_of};
-use crate::channel::StatusReply;
+use crate::channel::{Channel, StatusReply};
 use crate::die_at;
-use crate::domain::payment::{About, PaymentId};
 use crate::domain::step::Step;
 use crate::ledger::money::channel_reports::ReportOutcome;
 use crate::ledger::money::payment_dispatch::SendState;
 use crate::ledger::money::payment_status::StatusQuery;
 
-/// Questions of one step, and how many of them at once: a channel that is slow is not overrun, nor is the ledger.
+/// Questions of one step, and how many of them at once, so that neither a slow channel nor the ledger is overrun.
 const BATCH_MAX: i64 = 50;
 const AT_ONCE: usize = 8;
 
 impl PaymentService {
-    /// Asks about what is overdue, and brings refunds again that had found no room. A question that fails is asked again
-    /// when it is due again, and fails no other.
-    pub async fn ask(&self) -> Result<Step, PayError> {
+    /// Asks a channel about payments and refunds that are overdue, and queues refunds that had found their outflow full. A
+    /// question that fails is asked again when it is next due, and fails no other.
+    pub async fn poll(&self, channel: &Channel) -> Result<Step, PayError> {
         self.open().await?;
-        for channel in self.channels.iter() {
-            self.ledger.queue_refunds(channel.name, &route_of(channel), BATCH_MAX).await?;
-        }
-        let again = self.terms.ask_after;
-        let mut questions = self.ledger.payments_to_ask(BATCH_MAX, again).await?;
-        questions.extend(self.ledger.refunds_to_ask(BATCH_MAX, again * 4).await?);
-        let asked = questions.len();
-        let asking = stream::iter(questions).map(|question| async move {
-            if let Err(error) = self.inquire(&question).await {
-                tracing::warn!(key = %question.about.key(), %error, "asked in vain; once more later");
+        let (ledger, again) = (&self.ledger, self.terms.ask_after);
+        ledger.queue_refunds(&channel.name, &route_of(channel), BATCH_MAX).await?;
+        let mut queries = ledger.payments_to_ask(&channel.name, BATCH_MAX, again).await?;
+        queries.extend(ledger.refunds_to_ask(&channel.name, BATCH_MAX, again * 4).await?);
+        let asked = queries.len();
+        let asking = stream::iter(queries).map(|query| async move {
+            if let Err(error) = self.ask(channel, query).await {
+                tracing::warn!(key = %query.about().key(), %error, "question failed; it is asked again later");
             }
         });
         asking.buffer_unordered(AT_ONCE).collect::<()>().await;
         Ok(Step::after(asked, BATCH_MAX as usize))
     }
 
-    async fn inquire(&self, question: &StatusQuery) -> Result<(), PayError> {
-        let Some(channel) = self.channels.get(&question.channel) else {
-            tracing::error!(channel = question.channel, "money is under way by a channel that is not configured");
-            return Ok(());
-        };
-        let key = question.about.key();
-        let asked = channel.ask(question.about).await;
+    async fn ask(&self, channel: &Channel, query: StatusQuery) -> Result<(), PayError> {
+        let (about, ledger) = (query.about(), &self.ledger);
+        let key = about.key();
+        let reply = channel.ask(about).await;
         die_at!("status.answered");
-        match asked {
-            Ok(StatusReply::ChannelReport(told)) => match self.take_in(channel, &told).await? {
-                ReportOutcome::Pending if !told.about.is_refund() => {
-                    self.ledger.payment_taken(PaymentId(key), question.claim, self.terms.ask_after).await?;
+        match reply {
+            Ok(StatusReply::ChannelReport(report)) => match (self.take_in(channel, &report).await?, query) {
+                (ReportOutcome::Pending, StatusQuery::Payment { payment, claim, .. }) => {
+                    ledger.payment_taken(payment, claim, self.terms.ask_after).await?;
                 }
-                ReportOutcome::Misfit(problem) => {
-                    tracing::error!(%key, problem, "MONEY DOES NOT FIT: what the channel says was set aside");
-                    let (message, body) = (format!("asked-{key}"), format!("{told:?}"));
-                    self.ledger.set_aside(channel.name, &message, problem, &body).await?;
+                (ReportOutcome::Misfit(problem), _) => {
+                    tracing::error!(%key, problem, "MONEY DOES NOT FIT: the channel's answer was set aside");
+                    let (message, body) = (format!("asked-{key}"), format!("{report:?}"));
+                    ledger.set_aside(&channel.name, &message, problem, &body).await?;
                 }
-                _ => {}
+                (ReportOutcome::Pending, StatusQuery::Refund { .. })
+                | (ReportOutcome::Applied | ReportOutcome::Refunding | ReportOutcome::Known, _) => {}
             },
-            Ok(StatusReply::Unknown) => match question.about {
-                About::Payment { .. } => {
+            Ok(StatusReply::Unknown) => match query {
+                StatusQuery::Payment { payment, claim, .. } => {
                     let sent = SendState::Perhaps { on_its_way: self.terms.on_its_way };
-                    self.ledger.take_back(PaymentId(key), question.claim, sent, Duration::ZERO).await?;
+                    ledger.take_back(payment, claim, sent, Duration::ZERO).await?;
                     self.notifier.outbox_changed();
                 }
-                About::Refund { .. } => {
-                    let again = self.ledger.refund_again(key).await?;
-                    tracing::warn!(%key, again, "the channel knows nothing of this refund");
+                StatusQuery::Refund { key, .. } => {
+                    let again = ledger.refund_again(key).await?;
+                    tracing::warn!(%key, again, "the channel never received this refund");
                 }
             },
-            Ok(StatusReply::Unclear(answer)) => tracing::info!(%key, answer, "the channel does not say"),
+            Ok(StatusReply::Unclear(answer)) => tracing::info!(%key, answer, "the channel's answer does not say"),
             Err(error) => tracing::info!(%key, %error, "the channel could not be asked"),
         }
         Ok(())
     }
 
-    /// Shows how money stands.
+    /// Shows payments and refunds that are under way as metrics.
     pub async fn watch(&self) -> Result<Step, PayError> {
         let figures = self.ledger.money_figures().await?;
         let gauge = |name: &'static str, value: i64| metrics::gauge!(name).set(value as f64);

@@ -44,7 +44,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
     {
         let mut subscription = match self.subscription.take() {
             Some(subscription) => subscription,
-            None => self.broker.subscribe(self.source).await?,
+            None => self.broker.subscribe(&self.source).await?,
         };
         let queue = self.source.as_str();
         let batch = match self.unsettled.take() {
@@ -116,7 +116,7 @@ struct Subscription {
 }
 
 impl Broker {
-    async fn subscribe(&self, source: Source) -> Result<Subscription, QueueError> {
+    async fn subscribe(&self, source: &Source) -> Result<Subscription, QueueError> {
         let link = self.link("consumer").await?;
         // Not global: quorum queues have no other kind.
         link.channel.basic_qos(self.config.prefetch, BasicQosOptions { global: false }).await?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lapin::types::LongString;
 use lapin::{Connection, ConnectionProperties};
 
-use crate::config;
+use crate::config::{self, Config};
 
 pub use consumer::Consumer;
 pub use publisher::{Outgoing, Publisher, Receipt};
@@ -42,9 +42,11 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub fn new(config: &config::Amqp) -> Self {
-        let topology = Topology::new(&config.prefix, config.queue_max_length);
-        Self { config: config.clone(), topology }
+    pub fn new(config: &Config) -> Self {
+        let offered = config.channels.iter().filter(|(_, channel)| channel.is_offered());
+        let channels = offered.map(|(name, _)| name.clone()).collect();
+        let topology = Topology::new(&config.amqp.prefix, config.amqp.queue_max_length, channels);
+        Self { config: config.amqp.clone(), topology }
     }
 
     /// Opens a connection and a channel, and declares all queues. lapin does not reconnect: after a lost link, the caller

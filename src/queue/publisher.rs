@@ -28,6 +28,8 @@ pub enum Receipt {
     Unroutable,
     /// The queue is full, or could not store it.
     NoRoom,
+    /// A payment whose channel is not configured: not sent.
+    NoSuchChannel,
 }
 
 /// Publishes over a link that is opened when it is needed, and again after it has failed.
@@ -88,6 +90,10 @@ impl Publisher {
     async fn send(&self, link: &Link, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
         let mut confirmations = Vec::with_capacity(messages.len());
         for message in messages {
+            let Some(key) = self.broker.topology.route_to(&message.to) else {
+                confirmations.push(None);
+                continue;
+            };
             let options = BasicPublishOptions {
                 mandatory: true,  // what no queue takes comes back
                 immediate: false, // RabbitMQ has dropped it
@@ -96,8 +102,9 @@ impl Publisher {
                 .with_delivery_mode(2) // persistent
                 .with_content_type("application/json".into())
                 .with_message_id(message.id.to_string().into());
-            let (exchange, key) = (self.broker.topology.exchange(), self.broker.topology.route_to(message.to));
-            confirmations.push(link.channel.basic_publish(exchange, key, options, &message.body, properties).await?);
+            let exchange = self.broker.topology.exchange();
+            confirmations
+                .push(Some(link.channel.basic_publish(exchange, key, options, &message.body, properties).await?));
         }
         let receipt = |confirmation: Result<Confirmation, lapin::Error>| match confirmation? {
             Confirmation::Ack(None) => Ok(Receipt::Confirmed),
@@ -106,6 +113,12 @@ impl Publisher {
             // Only on a channel without confirms, which ours never is.
             Confirmation::NotRequested => Err(QueueError::Closed),
         };
-        join_all(confirmations).await.into_iter().map(receipt).collect()
+        let receipts = confirmations.into_iter().map(|confirmation| async {
+            match confirmation {
+                Some(confirmation) => receipt(confirmation.await),
+                None => Ok(Receipt::NoSuchChannel),
+            }
+        });
+        join_all(receipts).await.into_iter().collect()
     }
 }

@@ -8,33 +8,34 @@ use super::{DeadLetters, QueueError};
 use crate::domain::delay::{LADDER_MS, rung_for};
 
 /// Where a message may be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// To fulfilment.
     OrderPlaced,
     /// To the expiry of orders, after about this long.
     OrderExpire { remaining_ms: i64 },
-    /// To whoever sends payments to their channels.
-    PaymentRequested,
+    /// To the workers that send payments to this channel.
+    PaymentRequested { channel: String },
 }
 
 /// Where messages come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     OrderPlaced,
     OrderExpire,
-    PaymentRequested,
+    /// Payments of one channel: each channel has a queue of its own.
+    PaymentRequested {
+        channel: String,
+    },
 }
 
 impl Source {
-    const ALL: [Self; 3] = [Self::OrderPlaced, Self::OrderExpire, Self::PaymentRequested];
-
-    /// The queue's name, without the prefix.
-    pub const fn as_str(self) -> &'static str {
+    /// The queue's name, without the prefix and without the channel.
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::OrderPlaced => "order-placed",
             Self::OrderExpire => "order-expire",
-            Self::PaymentRequested => "payment-requested",
+            Self::PaymentRequested { .. } => "payment-requested",
         }
     }
 }
@@ -47,11 +48,18 @@ const DEAD: &str = "dead";
 pub struct Topology {
     prefix: String,
     max_length: u32,
+    /// The payment channels that have a queue.
+    channels: Vec<String>,
 }
 
 impl Topology {
-    pub fn new(prefix: &str, max_length: u32) -> Self {
-        Self { prefix: prefix.to_owned(), max_length }
+    pub fn new(prefix: &str, max_length: u32, channels: Vec<String>) -> Self {
+        Self { prefix: prefix.to_owned(), max_length, channels }
+    }
+
+    fn sources(&self) -> Vec<Source> {
+        let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
+        [Source::OrderPlaced, Source::OrderExpire].into_iter().chain(payments).collect()
     }
 
     /// One direct exchange, in which a queue's name is its routing key.
@@ -59,15 +67,22 @@ impl Topology {
         format!("{}seckill", self.prefix).into()
     }
 
-    pub fn queue_of(&self, source: Source) -> ShortString {
-        self.name(source.as_str())
+    pub fn queue_of(&self, source: &Source) -> ShortString {
+        match source {
+            Source::OrderPlaced | Source::OrderExpire => self.name(source.as_str()),
+            Source::PaymentRequested { channel } => self.name(&format!("{}.{channel}", source.as_str())),
+        }
     }
 
-    pub fn route_to(&self, destination: Destination) -> ShortString {
+    /// The queue for a message; `None` for a payment whose channel is not configured.
+    pub fn route_to(&self, destination: &Destination) -> Option<ShortString> {
         match destination {
-            Destination::OrderPlaced => self.name(Source::OrderPlaced.as_str()),
-            Destination::PaymentRequested => self.name(Source::PaymentRequested.as_str()),
-            Destination::OrderExpire { remaining_ms } => self.delay_queue(rung_for(remaining_ms)),
+            Destination::OrderPlaced => Some(self.queue_of(&Source::OrderPlaced)),
+            Destination::OrderExpire { remaining_ms } => Some(self.delay_queue(rung_for(*remaining_ms))),
+            Destination::PaymentRequested { channel } => self
+                .channels
+                .contains(channel)
+                .then(|| self.queue_of(&Source::PaymentRequested { channel: channel.clone() })),
         }
     }
 
@@ -91,12 +106,12 @@ impl Topology {
         };
         channel.exchange_declare(self.exchange(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
         self.queue(connection, self.name(DEAD), self.common()).await?;
-        for source in Source::ALL {
-            self.queue(connection, self.queue_of(source), self.dead_lettering_to(self.name(DEAD))).await?;
+        for source in self.sources() {
+            self.queue(connection, self.queue_of(&source), self.dead_lettering_to(self.name(DEAD))).await?;
         }
         for rung_ms in LADDER_MS {
             // TTL expires only at the head of a queue, so each distinct delay has its own.
-            let mut arguments = self.dead_lettering_to(self.queue_of(Source::OrderExpire));
+            let mut arguments = self.dead_lettering_to(self.queue_of(&Source::OrderExpire));
             arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));
             self.queue(connection, self.delay_queue(rung_ms), arguments).await?;
         }
@@ -154,7 +169,9 @@ impl Topology {
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
         let delays = LADDER_MS.map(|rung_ms| self.delay_queue(rung_ms));
-        for queue in delays.into_iter().chain(Source::ALL.map(|s| self.queue_of(s))).chain([self.name(DEAD)]) {
+        for queue in
+            delays.into_iter().chain(self.sources().iter().map(|source| self.queue_of(source))).chain([self.name(DEAD)])
+        {
             channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
         }
         channel.exchange_delete(self.exchange(), lapin::options::ExchangeDeleteOptions::default()).await?;

@@ -41,10 +41,15 @@ impl Relay {
                 Receipt::Confirmed => outcome.sent.push(row.id),
                 Receipt::NoRoom => outcome.postponed.push(row.id),
                 Receipt::Unroutable => outcome.failed.push((row.id, "no queue accepts it".to_owned())),
+                Receipt::NoSuchChannel => outcome.without_channel.push(row.id),
             }
         }
         if !outcome.postponed.is_empty() {
             tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; messages wait in the outbox");
+        }
+        if !outcome.without_channel.is_empty() {
+            let rows = outcome.without_channel.len();
+            tracing::error!(rows, "payments of a channel that is not configured wait in the outbox until it is");
         }
         let done = claim.rows.len();
         metrics::histogram!("seckill_relay_batch_size").record(done as f64);
@@ -52,6 +57,7 @@ impl Relay {
             ("confirmed", outcome.sent.len()),
             ("no-room", outcome.postponed.len()),
             ("unroutable", outcome.failed.len()),
+            ("no-channel", outcome.without_channel.len()),
         ];
         for (result, messages) in results {
             metrics::counter!("seckill_relayed_total", "result" => result).increment(messages as u64);
@@ -90,18 +96,19 @@ impl Relay {
 
 fn outgoing(row: &OutboxRow<BrokerMessage>) -> Outgoing {
     let (kind, about) = row.task.key();
-    let (to, body) = match row.task {
-        BrokerMessage::OrderPlaced { order: order_id } => (
+    let (to, body) = match &row.task {
+        BrokerMessage::OrderPlaced { order } => (
             Destination::OrderPlaced,
-            serde_json::to_vec(&OrderPlacedV1 { version: Version, order_id, sale_id: row.sale }),
+            serde_json::to_vec(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }),
         ),
-        BrokerMessage::OrderExpire { order: order_id, due_at_ms, remaining_ms } => (
-            Destination::OrderExpire { remaining_ms },
-            serde_json::to_vec(&OrderExpireV1 { version: Version, order_id, due_at_ms }),
+        BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms } => (
+            Destination::OrderExpire { remaining_ms: *remaining_ms },
+            serde_json::to_vec(&OrderExpireV1 { version: Version, order_id: *order, due_at_ms: *due_at_ms }),
         ),
-        BrokerMessage::PaymentRequested { payment: payment_id } => {
-            (Destination::PaymentRequested, serde_json::to_vec(&PaymentRequestedV1 { version: Version, payment_id }))
-        }
+        BrokerMessage::PaymentRequested { payment, channel } => (
+            Destination::PaymentRequested { channel: channel.clone() },
+            serde_json::to_vec(&PaymentRequestedV1 { version: Version, payment_id: *payment }),
+        ),
     };
     // Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
     Outgoing { to, id: kind.message_id(about), body: body.unwrap_or_default() }

@@ -72,7 +72,7 @@ async fn ten_deliveries_have_one_effect() {
     }
     let mut messages: Vec<Outgoing> = orders.iter().flat_map(|order| vec![placed(*order, &sale); 10]).collect();
     messages.shuffle(&mut rand::rng());
-    let publisher = Publisher::new(Broker::new(&system.config.amqp));
+    let publisher = Publisher::new(Broker::new(&system.config));
     let receipts = publisher.publish(&messages).await.unwrap();
     assert!(receipts.iter().all(|receipt| *receipt == Receipt::Confirmed));
     system.serve(true).await;
@@ -125,7 +125,7 @@ async fn a_poison_message_holds_up_nobody() {
     for n in 0..20 {
         orders.push(system.buy(&sale, &format!("u{n}")).send().await.order_id());
     }
-    let publisher = Publisher::new(Broker::new(&system.config.amqp));
+    let publisher = Publisher::new(Broker::new(&system.config));
     let garbage = ["", "{", "{\"version\":2}", "\u{0}"].map(|body| Outgoing {
         to: Destination::OrderPlaced,
         id: uuid::Uuid::new_v4(),

@@ -40,7 +40,7 @@ impl Callback {
     }
 
     pub fn headers(&self) -> Vec<(&'static str, String)> {
-        signed_headers(&Secret::parse(self.secret).unwrap(), &self.id, self.at_s, self.body().as_bytes())
+        signed_headers(&[Secret::parse(self.secret).unwrap()], &self.id, self.at_s, self.body().as_bytes())
     }
 
     pub async fn send(&self, system: &System) -> u16 {

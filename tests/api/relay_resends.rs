@@ -25,7 +25,7 @@ async fn a_deleted_topology_is_declared_again() {
     let sale = system.create_sale(terms(5)).await;
     assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
     system.settled(&sale).await;
-    seckill::queue::Broker::new(&system.config.amqp).demolish().await.unwrap();
+    seckill::queue::Broker::new(&system.config).demolish().await.unwrap();
     assert_eq!(system.buy(&sale, "bob").send().await.code(), "202");
     eventually(|| async {
         let made = system.orders(&sale).await;
@@ -53,7 +53,7 @@ async fn queues_that_stand_with_another_bound_serve_as_well() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     let system = System::prepare(&[]).await;
-    let broker = seckill::queue::Broker::new(&system.config.amqp);
+    let broker = seckill::queue::Broker::new(&system.config);
     let publisher = seckill::queue::Publisher::new(broker.clone());
     let max = system.config.amqp.queue_max_length;
     assert_eq!(publisher.dead_letters().await.unwrap(), Some(DeadLetters { messages: 0, max }));

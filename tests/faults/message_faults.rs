@@ -83,8 +83,8 @@ const CANCELLED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND stat
 
 /// A publisher with longer time-outs than the service's: the machine is busy, and this test does not retry.
 fn publisher_with_patience(world: &World) -> Publisher {
-    let mut config = world.config.amqp.clone();
-    (config.connect_timeout_ms, config.confirm_timeout_ms) = (60_000, 60_000);
+    let mut config = world.config.clone();
+    (config.amqp.connect_timeout_ms, config.amqp.confirm_timeout_ms) = (60_000, 60_000);
     Publisher::new(Broker::new(&config))
 }
 

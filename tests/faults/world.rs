@@ -234,7 +234,7 @@ impl World {
         for process in self.serve.iter_mut().chain(&mut self.work) {
             process.kill9().await?;
         }
-        Broker::new(&self.config.amqp).demolish().await?;
+        Broker::new(&self.config).demolish().await?;
         let _: () = self.redis_command(&["FLUSHALL"]).await?;
         self.sql.close().await;
         self.stores.ledger.close().await;

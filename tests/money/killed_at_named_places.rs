@@ -13,7 +13,7 @@ use seckill_harness::System;
 
 const ORDERS: usize = 12;
 /// How long a process may take to come to the place.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Who passes a place, and what makes him.
 struct Place {

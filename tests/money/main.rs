@@ -14,4 +14,5 @@ mod misbehaving_bank;
 mod pay_cancel_races;
 mod payment_peak;
 mod refund_rate;
+mod two_channels;
 mod world;

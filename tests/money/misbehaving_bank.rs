@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use seckill::domain::payment::RefundId;
 use serde_json::json;
 
 use crate::world::{Rates, Worker, World, long};
@@ -35,7 +36,7 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
                     tokio::time::sleep(Duration::from_millis(*pause_ms)).await;
                     world.ask(buyer, "cancel", json!({})).await;
                 } else if buyer % 5 == 1 {
-                    tokio::time::sleep(Duration::from_millis(1_500 + pause_ms)).await;
+                    world.payment_decided(buyer).await;
                     world.ask(buyer, "refunds", json!({ "reason": "second thoughts" })).await;
                 }
             }
@@ -81,7 +82,7 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
         .await
         .unwrap();
     for refund in failed {
-        assert!(world.system.stores.ledger.retry_refund(refund, "test").await.unwrap());
+        assert!(world.system.stores.ledger.retry_refund(RefundId(refund), "test").await.unwrap());
     }
     world.money_rests().await;
     world.audited().await;

@@ -14,16 +14,42 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
     let orders = if long() { 1_000 } else { 200 };
     let world = World::with_orders(orders, &Rates { pay: 1_000, refund: 100 }, true, &[]).await;
     let mut dice = StdRng::seed_from_u64(11);
-    // Some at the very moment of the click, some about when the bank has decided.
-    let pauses: Vec<u64> = (0..orders).map(|n| if n % 2 == 0 { 0 } else { dice.random_range(0..400) }).collect();
+    world.bank.switch(json!({ "confirm_ms": 300 })).await;
+    let pauses: Vec<u64> = (0..orders).map(|_| dice.random_range(0..600)).collect();
     let races = stream::iter(pauses.into_iter().enumerate()).map(|(buyer, pause_ms)| {
         let world = &world;
+        let cancel = async move || world.ask(buyer, "cancel", json!({})).await;
         async move {
-            let cancel = async {
-                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-                world.ask(buyer, "cancel", json!({})).await
+            let answers = match buyer % 8 {
+                // Each side wins some on any machine.
+                0 => {
+                    let cancelled = cancel().await;
+                    (world.pay(buyer).await, cancelled)
+                }
+                1 => {
+                    let paid = world.pay(buyer).await;
+                    world.payment_decided(buyer).await;
+                    (paid, cancel().await)
+                }
+                // Cancelled while the bank decides: the money comes for an order that has ended.
+                2 => {
+                    let paid = world.pay(buyer).await;
+                    let sent = "SELECT count(*) FROM payments WHERE claim > 0 AND order_id =";
+                    world.wait_for(&format!("{sent} '{}'", world.orders[buyer]), 1).await;
+                    (paid, cancel().await)
+                }
+                // At the very moment of the click.
+                3 | 4 => tokio::join!(world.pay(buyer), cancel()),
+                // About when the bank has decided.
+                _ => {
+                    let later = async {
+                        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                        cancel().await
+                    };
+                    tokio::join!(world.pay(buyer), later)
+                }
             };
-            (buyer, tokio::join!(world.pay(buyer), cancel))
+            (buyer, answers)
         }
     });
     let answers: Vec<_> = races.buffer_unordered(16).collect().await;

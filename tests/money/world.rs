@@ -30,8 +30,13 @@ pub struct Worker(Child);
 
 impl Worker {
     pub fn start(system: &System) -> Self {
+        Self::start_with(system, &[])
+    }
+
+    /// With further settings.
+    pub fn start_with(system: &System, settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
-        command.arg("work").env_clear().envs(&system.environment);
+        command.arg("work").env_clear().envs(&system.environment).envs(settings.iter().copied());
         command.env("SECKILL_DATABASE__MAX_CONNECTIONS", "6").env("RUST_LOG", "error");
         Self(command.stdout(Stdio::null()).spawn().unwrap())
     }
@@ -90,6 +95,8 @@ impl World {
             ("SECKILL_CHANNELS__SANDBOX__URL", url.as_str()),
             ("SECKILL_CHANNELS__SANDBOX__RATE", &rate),
             ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", &refund_rate),
+            // The bank stamps arrivals itself, and on a busy machine it comes to that late.
+            ("SECKILL_CHANNELS__SANDBOX__JITTER_MS", "250"),
             ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
             ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
             ("SECKILL_PAYMENTS__ON_ITS_WAY_MS", "3000"),
@@ -173,6 +180,15 @@ impl World {
         self.bank.open(&callbacks, rates.pay, rates.refund).await;
     }
 
+    /// Waits until the buyer's payment has succeeded or failed.
+    pub async fn payment_decided(&self, buyer: usize) {
+        let decided = format!(
+            "SELECT count(*) FROM payments WHERE order_id = '{}' AND status IN ('succeeded', 'failed', 'abandoned')",
+            self.orders[buyer]
+        );
+        self.wait_for(&decided, 1).await;
+    }
+
     /// Waits until nothing of money is under way any more.
     pub async fn money_rests(&self) {
         let moving = "SELECT (SELECT count(*) FROM payments WHERE status IN ('created', 'sending', 'waiting'))
@@ -182,15 +198,24 @@ impl World {
 
     /// The auditor is content, and the bank's books are ours.
     pub async fn audited(self) {
+        self.audited_with(&[]).await;
+    }
+
+    /// The same with the banks of further channels.
+    pub async fn audited_with(self, others: &[Bank]) {
         self.system.settled(&self.sale).await;
         let verdicts = payment_service(&self.system.config).unwrap().compare().await.unwrap();
         assert!(verdicts.iter().all(|verdict| verdict.held && verdict.under_way == 0), "{verdicts:#?}");
         let journal = "SELECT coalesce(sum(CASE WHEN debit LIKE 'channel:%' THEN amount_cents
                                                 WHEN credit LIKE 'channel:%' THEN -amount_cents ELSE 0 END), 0)::bigint
                        FROM journal";
-        assert_eq!(self.bank.books().await.2, self.count(journal).await, "what is left at the bank");
+        let mut left = self.bank.books().await.2;
+        for bank in others {
+            left += bank.books().await.2;
+        }
+        assert_eq!(left, self.count(journal).await, "what is left at the banks");
         let sales = "SELECT coalesce(sum(amount_cents), 0)::bigint FROM orders WHERE status = 'paid'";
-        assert_eq!(self.bank.books().await.2, self.count(sales).await, "is what orders were paid with");
+        assert_eq!(left, self.count(sales).await, "is what orders were paid with");
         self.system.finish().await;
     }
 

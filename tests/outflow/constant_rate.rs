@@ -115,13 +115,16 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     };
 
     let begun = Instant::now();
+    for side in &sides {
+        side.first_after(begun).await;
+    }
     kill_at_random(&works, &mut workers, run_s, &mut dice).await;
     judge(begun);
 
     for side in &sides {
         assert!(works.ledger.pause_outflow(side.channel, true, "test").await.unwrap());
     }
-    pass(0.5).await; // what has a slot goes
+    pass(1.0).await; // requests that have a slot leave, and are stamped
     let paused = Instant::now();
     pass(pause_s).await;
     for side in &sides {
@@ -129,6 +132,9 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
         assert!(works.ledger.pause_outflow(side.channel, false, "test").await.unwrap());
     }
     let resumed = Instant::now();
+    for side in &sides {
+        side.first_after(resumed).await;
+    }
     pass(run_s / 2.0).await;
     judge(resumed);
 

@@ -16,7 +16,7 @@ use seckill_harness::eventually;
 use seckill_harness::receiver::{Receiver, Reply};
 
 const QUICK: [(&str, &str); 4] = [
-    ("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "300"),
+    ("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "2000"),
     ("SECKILL_OUTFLOW__MAX_ATTEMPTS", "3"),
     ("SECKILL_OUTFLOW__BACKOFF_BASE_MS", "100"),
     ("SECKILL_OUTFLOW__BACKOFF_MAX_MS", "200"),
@@ -50,12 +50,12 @@ async fn keys_take_turns_and_each_is_first_in_first_out_through_failures() {
         Reply::status(if before == 0 && flaky(&arrival.body) { 503 } else { 200 })
     });
     works.channel("c", 50, &receiver).await;
-    works.put("c", "a", 0..20).await;
+    works.put("c", "a", 0..60).await;
     for key in ["b", "c", "d"] {
         works.put("c", key, 0..5).await;
     }
     let _workers = works.workers(4).await;
-    settled(&works, "c", &[("done", 35)]).await;
+    settled(&works, "c", &[("done", 75)]).await;
     let mut last = HashMap::<String, u64>::new();
     for arrival in receiver.seen() {
         let (key, n) = (arrival.body["key"].as_str().unwrap(), arrival.body["n"].as_u64().unwrap());
@@ -68,7 +68,7 @@ async fn keys_take_turns_and_each_is_first_in_first_out_through_failures() {
     let seen = receiver.seen();
     let place = |key: &str| seen.iter().rposition(|arrival| arrival.body["key"] == key).unwrap();
     for key in ["b", "c", "d"] {
-        assert!(place(key) < 22, "{key} ended at place {}", place(key));
+        assert!(place(key) < 40, "{key} ended at place {}", place(key));
     }
     let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
     assert_eq!(keys, 0, "keys without items are forgotten");
@@ -80,7 +80,7 @@ async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_holds_u
     let receiver = Receiver::scripted(|arrival, before| match (arrival.body["key"].as_str().unwrap(), before) {
         ("broken", 0..3) if arrival.body["n"] == 0 => Reply::status(500),
         ("refused", 0) => Reply::status(422),
-        ("slow", 0) => Reply { after: Duration::from_secs(1), ..Reply::OK },
+        ("slow", 0) => Reply { after: Duration::from_secs(6), ..Reply::OK },
         ("busy", 0) => Reply { status: 429, headers: "retry-after: 1\r\n", ..Reply::OK },
         _ => Reply::OK,
     });
@@ -112,7 +112,10 @@ async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_holds_u
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_is_away_costs_no_attempts_and_the_backlog_leaves_at_the_rate() {
-    let works = Works::prepare(&QUICK).await;
+    // A request that was sent and not answered in time counts as an attempt: a receiver that has just come up on a busy machine
+    // is given all the time it needs.
+    let patient = [QUICK.as_slice(), &[("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "60000")]].concat();
+    let works = Works::prepare(&patient).await;
     let absent = Receiver::start();
     works.channel("c", 20, &absent).await;
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -120,8 +123,14 @@ async fn a_receiver_that_is_away_costs_no_attempts_and_the_backlog_leaves_at_the
     sqlx::query(aim).bind(format!("http://{nowhere}/take")).execute(&works.sql).await.unwrap();
     let _workers = works.workers(4).await;
     works.backlog("c", 30, 30).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(works.statuses("c").await.iter().map(|(_, n)| n).sum::<i64>(), 30);
+    eventually(|| async {
+        let claims = sqlx::query_scalar("SELECT sum(claims) FROM outflow_items").fetch_one(&works.sql);
+        let claims: i64 = claims.await.map_err(|e| e.to_string())?;
+        (claims >= 3).then_some(()).ok_or_else(|| format!("tried {claims} times"))
+    })
+    .await;
+    let done = works.statuses("c").await.iter().filter(|(status, _)| status == "done" || status == "parked").count();
+    assert_eq!(done, 0, "nothing is done or parked without a receiver");
     let receiver = Receiver::at(nowhere, |_, _| Reply::OK);
     settled(&works, "c", &[("done", 30)]).await;
     let failed: i64 =
@@ -166,7 +175,7 @@ const LEASE: Duration = Duration::from_secs(5);
 
 async fn next_slot(works: &Works) -> Slot {
     eventually(|| async {
-        let claimed = works.ledger.claim_slot(&[], LEASE).await.map_err(|e| e.to_string())?;
+        let claimed = works.ledger.claim_slot(&[], &[], LEASE).await.map_err(|e| e.to_string())?;
         claimed.ok_or_else(|| "no slot".to_owned())
     })
     .await
@@ -178,8 +187,8 @@ async fn a_slot_is_used_up_by_what_is_sent_and_by_nothing_else() {
     works.channel("c", 1, &Receiver::start()).await;
     let next_at = "SELECT next_at FROM outflow_channels";
     let before: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
-    assert!(works.ledger.claim_slot(&[], LEASE).await.unwrap().is_none());
-    assert_eq!(works.ledger.next_slot(&[]).await.unwrap(), None);
+    assert!(works.ledger.claim_slot(&[], &[], LEASE).await.unwrap().is_none());
+    assert_eq!(works.ledger.next_slot(&[], &[]).await.unwrap(), None);
     let after: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
     assert_eq!(before, after, "an empty channel uses up no slot");
 
@@ -187,7 +196,7 @@ async fn a_slot_is_used_up_by_what_is_sent_and_by_nothing_else() {
     works.put("c", "other", 0..2).await;
     let first = next_slot(&works).await;
     assert_eq!(first.item, ids[0]);
-    assert!(works.ledger.claim_slot(&[], LEASE).await.unwrap().is_none(), "two slots in one");
+    assert!(works.ledger.claim_slot(&[], &[], LEASE).await.unwrap().is_none(), "two slots in one");
     works.ledger.give_back(&first).await.unwrap();
     let again = next_slot(&works).await;
     assert_eq!(again.item, ids[0], "it keeps its turn");
@@ -227,7 +236,7 @@ async fn a_sender_that_comes_back_after_its_lease_changes_nothing_but_what_is_do
     works.channel("c", 50, &Receiver::start()).await;
     works.put("c", "k", 0..2).await;
     let short = Duration::from_millis(200);
-    let asleep = works.ledger.claim_slot(&[], short).await.unwrap().unwrap();
+    let asleep = works.ledger.claim_slot(&[], &[], short).await.unwrap().unwrap();
     let heir = next_slot(&works).await;
     assert_eq!(heir.item, asleep.item, "its lease ran out");
     let late = DeliveryOutcome::TryAgain("late".into());

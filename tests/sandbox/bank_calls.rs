@@ -162,10 +162,10 @@ async fn malformed_calls_are_refused_and_have_no_effect() {
 async fn no_second_takes_more_than_the_rate_and_what_is_refused_has_no_effect() {
     const RATE: usize = 5;
     let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "5")]).await;
-    let began = Instant::now();
-    let mut taken = 0;
-    // A crowd that does not care, for more than two seconds.
-    while began.elapsed() < Duration::from_millis(2300) {
+    let (began, mut taken, mut refused) = (Instant::now(), 0, 0);
+    // A crowd that does not heed refusals, until more was taken than one second takes.
+    while taken < 2 * RATE || refused == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{taken} taken, {refused} refused");
         let keys: Vec<Uuid> = (0..4).map(|_| Uuid::new_v4()).collect();
         let answers =
             join_all(keys.iter().map(|key| bank.calls.signed("/v1/payments", *key, &payment(1).to_string()).send()));
@@ -174,7 +174,10 @@ async fn no_second_takes_more_than_the_rate_and_what_is_refused_has_no_effect() 
             let known = bank.calls.get(&format!("/v1/payments/{key}")).await.0 == 200;
             match answer.status().as_u16() {
                 202 => taken += 1,
-                429 => assert_eq!(answer.headers()["retry-after"], "1"),
+                429 => {
+                    assert_eq!(answer.headers()["retry-after"], "1");
+                    refused += 1;
+                }
                 other => panic!("{other}"),
             }
             assert_eq!(known, answer.status().as_u16() == 202);
@@ -190,7 +193,6 @@ async fn no_second_takes_more_than_the_rate_and_what_is_refused_has_no_effect() 
     accepted.sort_unstable();
     assert_eq!(accepted.len(), taken);
     assert!(accepted.windows(RATE + 1).all(|window| window[RATE] - window[0] >= 1_000_000), "{accepted:?}");
-    assert!(taken >= 2 * RATE, "and no less: {taken}");
     // Refused requests are seen, though they do not count.
     let (_, peak) = bank.calls.get("/v1/arrivals/peak?kind=pay").await;
     assert!(peak["peak"].as_u64().unwrap() as usize > RATE, "{peak}");
@@ -204,12 +206,21 @@ async fn no_second_takes_more_than_the_rate_and_what_is_refused_has_no_effect() 
 #[tokio::test(flavor = "multi_thread")]
 async fn repeats_count_as_requests() {
     let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "2")]).await;
-    let key = Uuid::new_v4();
-    let began = Instant::now();
-    let seen = [bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0];
-    assert!(began.elapsed() < Duration::from_secs(1), "the machine is too slow to judge");
+    // All three within a second, which a busy machine may need several turns for.
+    let mut turns = 0;
+    let seen = loop {
+        turns += 1;
+        let (key, began) = (Uuid::new_v4(), Instant::now());
+        let seen = [bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0];
+        if began.elapsed() < Duration::from_secs(1) {
+            break seen;
+        }
+        assert!(turns < 20, "three requests take more than a second");
+        tokio::time::sleep(Duration::from_millis(1_100)).await; // the next turn's second is empty
+    };
     assert_eq!(seen, [202, 200, 429]);
-    assert_eq!(bank.calls.outcomes("pay").await, ["accepted", "repeated", "refused-rate"]);
+    let outcomes = bank.calls.outcomes("pay").await;
+    assert_eq!(outcomes[outcomes.len() - 3..], ["accepted", "repeated", "refused-rate"]);
     bank.stop().await;
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::bank::Bank;
+use futures_util::future::join_all;
 use seckill_harness::eventually;
 
 async fn with(switches: Value) -> Bank {
@@ -99,9 +100,7 @@ async fn it_tells_late() {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_tells_out_of_order() {
     let bank = with(json!({ "callback_delay_ms": 500, "shuffle_callbacks": true, "seed": 7 })).await;
-    for _ in 0..12 {
-        bank.calls.pay(Uuid::new_v4(), 1).await;
-    }
+    join_all((0..12).map(|_| bank.calls.pay(Uuid::new_v4(), 1))).await;
     let ids = eventually(|| async {
         let ids: Vec<String> = bank.receiver.seen().into_iter().map(|callback| callback.id).collect();
         if ids.len() == 12 { Ok(ids) } else { Err(format!("{ids:?}")) }

@@ -149,7 +149,7 @@ impl System {
     /// Stops all instances gracefully, and deletes the system's queues.
     pub async fn finish(mut self) {
         self.stop().await;
-        Broker::new(&self.config.amqp).demolish().await.unwrap();
+        Broker::new(&self.config).demolish().await.unwrap();
     }
 
     /// Stops all instances gracefully.

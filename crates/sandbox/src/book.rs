@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::event::{Event, Outcome, Refusal, Verdict, Which};
-use super::transfer::{Asked, Cause, Document, Kind, Status};
+use super::event::{Event, Outcome, Refusal, TransferRef, Verdict};
+use super::transfer::{Cause, Document, Status, TransferKind, TransferRequest};
 
 /// An event that cannot follow on what the book says: the file is not what was written.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub struct Illegal(&'static str);
 #[derive(Debug)]
 struct Transfer {
     n: u64,
-    asked: Asked,
+    asked: TransferRequest,
     status: Status,
     due_us: i64,
     /// Of a payment: what refunds that did not fail take of it.
@@ -61,21 +61,21 @@ pub struct Send {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
     pub seq: u64,
-    pub kind: Kind,
+    pub kind: TransferKind,
     pub key: Uuid,
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: TransferRequest,
     pub status: Status,
     pub applied_at_us: i64,
 }
 
 #[derive(Debug, Default)]
 pub struct Book {
-    transfers: HashMap<Which, Transfer>,
-    moved: Vec<(Which, i64)>,
-    undecided: BTreeSet<(i64, Which)>,
+    transfers: HashMap<TransferRef, Transfer>,
+    moved: Vec<(TransferRef, i64)>,
+    undecided: BTreeSet<(i64, TransferRef)>,
     /// Callbacks that are owed, and when each was due first.
-    owed: BTreeMap<u64, (Which, i64)>,
+    owed: BTreeMap<u64, (TransferRef, i64)>,
     /// Those of them that nobody is sending, by when they are due.
     waiting: BTreeSet<(i64, u64)>,
     payments: u64,
@@ -87,20 +87,20 @@ pub struct Book {
 // Judging: what a call would do. Nothing is changed.
 impl Book {
     /// Takes a payment or refund; `None` where it was taken before.
-    pub fn take(&self, key: Uuid, asked: Asked, due_us: i64) -> Result<Option<Event>, Refusal> {
+    pub fn take(&self, key: Uuid, asked: TransferRequest, due_us: i64) -> Result<Option<Event>, Refusal> {
         let kind = asked.kind();
-        if let Some(known) = self.transfers.get(&Which { kind, key }) {
+        if let Some(known) = self.transfers.get(&TransferRef { kind, key }) {
             return if known.asked == asked { Ok(None) } else { Err(Refusal::Mismatch) };
         }
         if let Cause::Refund { payment_key } = asked.cause {
             self.refundable(payment_key, &asked).map_err(Refusal::NotRefundable)?;
         }
-        let taken = if kind == Kind::Payment { self.payments } else { self.refunds };
+        let taken = if kind == TransferKind::Payment { self.payments } else { self.refunds };
         Ok(Some(Event::Taken { key, n: taken + 1, asked, due_us }))
     }
 
-    fn refundable(&self, payment: Uuid, asked: &Asked) -> Result<(), &'static str> {
-        let payment = Which { kind: Kind::Payment, key: payment };
+    fn refundable(&self, payment: Uuid, asked: &TransferRequest) -> Result<(), &'static str> {
+        let payment = TransferRef { kind: TransferKind::Payment, key: payment };
         let payment = self.transfers.get(&payment).ok_or("there is no such payment")?;
         if payment.status != Status::Succeeded {
             return Err("the payment did not succeed");
@@ -116,7 +116,7 @@ impl Book {
     }
 
     /// Decides what is pending.
-    pub fn decide(&self, which: Which, verdict: Verdict, at_us: i64) -> Result<Event, Refusal> {
+    pub fn decide(&self, which: TransferRef, verdict: Verdict, at_us: i64) -> Result<Event, Refusal> {
         match self.transfers.get(&which).ok_or(Refusal::Unknown)?.status {
             Status::Pending => Ok(Event::Decided { which, verdict, message: self.messages + 1, at_us }),
             Status::Succeeded | Status::Failed => Err(Refusal::Decided),
@@ -124,7 +124,7 @@ impl Book {
     }
 
     /// Sends the callback once more.
-    pub fn again(&self, which: Which, due_us: i64) -> Result<Event, Refusal> {
+    pub fn again(&self, which: TransferRef, due_us: i64) -> Result<Event, Refusal> {
         let transfer = self.transfers.get(&which).ok_or(Refusal::Unknown)?;
         transfer.message.as_ref().ok_or(Refusal::NotDecided)?;
         Ok(Event::Again { which, send: self.sends + 1, due_us })
@@ -143,7 +143,7 @@ impl Book {
         }
     }
 
-    fn taken(&mut self, key: Uuid, n: u64, asked: Asked, due_us: i64) -> Result<(), Illegal> {
+    fn taken(&mut self, key: Uuid, n: u64, asked: TransferRequest, due_us: i64) -> Result<(), Illegal> {
         // The same checks as when it was asked.
         match self.take(key, asked, due_us) {
             Ok(Some(Event::Taken { n: next, .. })) if next == n => {}
@@ -156,7 +156,7 @@ impl Book {
                 self.refunded(payment_key, asked.amount_cents);
             }
         }
-        let which = Which { kind: asked.kind(), key };
+        let which = TransferRef { kind: asked.kind(), key };
         let taken = Transfer { n, asked, status: Status::Pending, due_us, refunded_cents: 0, message: None };
         self.transfers.insert(which, taken);
         self.undecided.insert((due_us, which));
@@ -164,12 +164,12 @@ impl Book {
     }
 
     fn refunded(&mut self, payment: Uuid, cents: i64) {
-        if let Some(payment) = self.transfers.get_mut(&Which { kind: Kind::Payment, key: payment }) {
+        if let Some(payment) = self.transfers.get_mut(&TransferRef { kind: TransferKind::Payment, key: payment }) {
             payment.refunded_cents += cents;
         }
     }
 
-    fn decided(&mut self, which: Which, verdict: &Verdict, message: u64, at_us: i64) -> Result<(), Illegal> {
+    fn decided(&mut self, which: TransferRef, verdict: &Verdict, message: u64, at_us: i64) -> Result<(), Illegal> {
         let transfer = self.transfers.get_mut(&which).ok_or(Illegal("decided, and never taken"))?;
         if transfer.status != Status::Pending || message != self.messages + 1 {
             return Err(Illegal("decided twice, or out of order"));
@@ -189,7 +189,7 @@ impl Book {
         verdict.due_us.iter().try_for_each(|due_us| self.owe(which, *due_us))
     }
 
-    fn owe(&mut self, which: Which, due_us: i64) -> Result<(), Illegal> {
+    fn owe(&mut self, which: TransferRef, due_us: i64) -> Result<(), Illegal> {
         self.fate(which).ok_or(Illegal("a callback of nothing that was decided"))?.waiting += 1;
         self.sends += 1;
         self.owed.insert(self.sends, (which, due_us));
@@ -211,7 +211,7 @@ impl Book {
         Ok(())
     }
 
-    fn fate(&mut self, which: Which) -> Option<&mut Fate> {
+    fn fate(&mut self, which: TransferRef) -> Option<&mut Fate> {
         Some(&mut self.transfers.get_mut(&which)?.message.as_mut()?.fate)
     }
 
@@ -226,7 +226,7 @@ impl Book {
         let &(which, first_due_us) = self.owed.get(&n).ok_or(None)?;
         let transfer = self.transfers.get(&which).ok_or(None)?;
         let message = transfer.message.as_ref().ok_or(None)?;
-        let asked = Asked { amount_cents: message.told_cents, ..transfer.asked };
+        let asked = TransferRequest { amount_cents: message.told_cents, ..transfer.asked };
         let document = Document::new(which.key, transfer.n, transfer.status, asked);
         Ok(Send { n, message: message.n, first_due_us, at_us: message.at_us, document })
     }
@@ -241,19 +241,19 @@ impl Book {
 
 // Reading.
 impl Book {
-    pub fn document(&self, which: Which) -> Option<Document> {
+    pub fn document(&self, which: TransferRef) -> Option<Document> {
         let transfer = self.transfers.get(&which)?;
         Some(Document::new(which.key, transfer.n, transfer.status, transfer.asked))
     }
 
     /// The number of a decision's callback, and what became of it.
-    pub fn callback(&self, which: Which) -> Option<(u64, Fate)> {
+    pub fn callback(&self, which: TransferRef) -> Option<(u64, Fate)> {
         let message = self.transfers.get(&which)?.message.as_ref()?;
         Some((message.n, message.fate))
     }
 
     /// What waits longest to be decided, and since when it is due.
-    pub fn next_undecided(&self) -> Option<(i64, Which)> {
+    pub fn next_undecided(&self) -> Option<(i64, TransferRef)> {
         self.undecided.first().copied()
     }
 
@@ -280,13 +280,13 @@ mod tests {
     enum Any {
         Pay { key: u128, cents: i64 },
         Refund { key: u128, payment: u128, cents: i64 },
-        Decide { kind: Kind, key: u128, succeeded: bool, sends: usize },
-        Again { kind: Kind, key: u128 },
+        Decide { kind: TransferKind, key: u128, succeeded: bool, sends: usize },
+        Again { kind: TransferKind, key: u128 },
         End { send: u64 },
     }
 
     fn any_call() -> impl Strategy<Value = Any> {
-        let kind = prop_oneof![Just(Kind::Payment), Just(Kind::Refund)];
+        let kind = prop_oneof![Just(TransferKind::Payment), Just(TransferKind::Refund)];
         prop_oneof![
             (0..4_u128, 0..3_i64).prop_map(|(key, cents)| Any::Pay { key, cents }),
             (0..6_u128, 0..4_u128, 1..3_i64).prop_map(|(key, payment, cents)| Any::Refund { key, payment, cents }),
@@ -303,17 +303,17 @@ mod tests {
         match *call {
             Any::Pay { key: of, cents } => {
                 let cause = Cause::Payment { order_id: Uuid::nil() };
-                book.take(key(of), Asked { cause, amount_cents: cents, currency }, now_us).ok()?
+                book.take(key(of), TransferRequest { cause, amount_cents: cents, currency }, now_us).ok()?
             }
             Any::Refund { key: of, payment, cents } => {
                 let cause = Cause::Refund { payment_key: key(payment) };
-                book.take(key(of), Asked { cause, amount_cents: cents, currency }, now_us).ok()?
+                book.take(key(of), TransferRequest { cause, amount_cents: cents, currency }, now_us).ok()?
             }
             Any::Decide { kind, key: of, succeeded, sends } => {
                 let verdict = Verdict { succeeded, told_cents: 1, due_us: vec![now_us; sends] };
-                book.decide(Which { kind, key: key(of) }, verdict, now_us).ok()
+                book.decide(TransferRef { kind, key: key(of) }, verdict, now_us).ok()
             }
-            Any::Again { kind, key: of } => book.again(Which { kind, key: key(of) }, now_us).ok(),
+            Any::Again { kind, key: of } => book.again(TransferRef { kind, key: key(of) }, now_us).ok(),
             Any::End { send } => {
                 book.owed.contains_key(&send).then_some(Event::Ended { send, outcome: Outcome::Delivered })
             }

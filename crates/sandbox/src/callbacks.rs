@@ -1,31 +1,30 @@
-//! What the bank does unasked: it decides, and tells its callbacks' receiver until it is heard.
+//! The bank's background work: it decides transfers, and posts callbacks until they are delivered.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use super::bank::Bank;
 use super::book::Send;
 use super::event::Outcome;
-use seckill_webhook::Secret;
-use seckill_webhook::{HttpAnswer, HttpSender, SendError};
+use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
 /// Callbacks under way at once: a receiver that hangs must not take all the machine's sockets.
 const UNDER_WAY_MAX: usize = 64;
-/// How long the receiver may take, with and without the way there.
+/// How long the receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const BACKOFF_MS: (u64, u64) = (250, 30_000);
-/// After a day the receiver has asked by itself, or never will.
+/// A callback is given up after a day: by then the receiver has asked for the outcome, or never will.
 const GIVEN_UP_AFTER_US: i64 = 86_400_000_000;
 
-/// Decides what is due, until stopped.
+/// Decides transfers that are due, until stopped.
 pub async fn decide(bank: Arc<Bank>, stop: CancellationToken) {
     loop {
         let next = bank.decide_due();
@@ -35,8 +34,8 @@ pub async fn decide(bank: Arc<Bank>, stop: CancellationToken) {
     }
 }
 
-/// Waits for a ring or until something is due; `None` when it is time to end.
-async fn pause(rung: &Notify, due: Option<Duration>, stop: &CancellationToken) -> Option<()> {
+/// Waits for a notification or until something is due; `None` when the bank stops.
+async fn pause(changed: &Notify, due: Option<Duration>, stop: &CancellationToken) -> Option<()> {
     let due = async {
         match due {
             Some(due) => tokio::time::sleep(due).await,
@@ -45,7 +44,7 @@ async fn pause(rung: &Notify, due: Option<Duration>, stop: &CancellationToken) -
     };
     stop.run_until_cancelled(async {
         tokio::select! {
-            () = rung.notified() => {}
+            () = changed.notified() => {}
             () = due => {}
         }
     })
@@ -57,24 +56,24 @@ pub struct CallbackSender {
     bank: Arc<Bank>,
     url: String,
     secret: Secret,
-    poster: HttpSender,
+    sender: HttpSender,
     tasks: TaskTracker,
-    /// How often those that were not heard were tried. A restart begins to count anew.
+    /// Failed attempts of each callback. A restart sets them to zero.
     attempts: Mutex<HashMap<u64, u32>>,
 }
 
 impl CallbackSender {
     pub fn new(bank: Arc<Bank>, url: String, secret: Secret, tasks: TaskTracker) -> Arc<Self> {
-        Arc::new(Self { bank, url, secret, poster: HttpSender::default(), tasks, attempts: Mutex::default() })
+        Arc::new(Self { bank, url, secret, sender: HttpSender::default(), tasks, attempts: Mutex::default() })
     }
 
-    /// Tells everything that is owed, until stopped.
+    /// Posts all callbacks that are owed, until stopped.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let free = Arc::new(Semaphore::new(UNDER_WAY_MAX));
         // The semaphore is never closed.
         while let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&free).acquire_owned()).await {
             let send = loop {
-                // The file is not written any more: the whole bank is ending.
+                // The file is not written any more: the bank is stopping.
                 let Ok(next) = self.bank.next_send().await else { return };
                 match next {
                     Ok(send) => break send,
@@ -86,7 +85,7 @@ impl CallbackSender {
         }
     }
 
-    /// One attempt. What is broken off is owed still, and told after a restart.
+    /// One attempt. A callback whose attempt is broken off is still owed, and is posted after a restart.
     async fn attempt(self: Arc<Self>, send: Send, _permit: OwnedSemaphorePermit, stop: CancellationToken) {
         let Some(answer) = stop.run_until_cancelled(self.post(&send)).await else { return };
         let outcome = match &answer {
@@ -95,20 +94,20 @@ impl CallbackSender {
             _ if self.bank.now_us() - send.first_due_us > GIVEN_UP_AFTER_US => Some(Outcome::GivenUp),
             _ => None,
         };
-        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut attempts = self.attempts.lock();
         match outcome {
             Some(outcome) => {
                 attempts.remove(&send.n);
                 self.bank.sent(send.n, outcome);
                 if outcome != Outcome::Delivered {
-                    tracing::warn!(key = %send.document.key, message = send.message, ?outcome, "a callback was not taken");
+                    tracing::warn!(key = %send.document.key, message = send.message, ?outcome, "a callback was refused or given up");
                 }
             }
             None => {
                 let tried = attempts.entry(send.n).or_default();
                 *tried = tried.saturating_add(1);
                 self.bank.put_off(send.n, *tried, BACKOFF_MS.0, BACKOFF_MS.1);
-                tracing::debug!(key = %send.document.key, message = send.message, ?answer, "a callback was not heard");
+                tracing::debug!(key = %send.document.key, message = send.message, ?answer, "a callback was not delivered");
             }
         }
     }
@@ -121,16 +120,9 @@ impl CallbackSender {
             "timestamp": at.to_rfc3339_opts(SecondsFormat::Micros, true),
             "data": document,
         });
-        let (id, body) = (format!("msg_{}", send.message), body.to_string().into_bytes());
-        let now_s = Utc::now().timestamp();
-        let headers = [
-            ("webhook-id", id.clone()),
-            ("webhook-timestamp", now_s.to_string()),
-            ("webhook-signature", self.secret.sign(&id, now_s, &body)),
-        ];
-        let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, id.as_bytes());
-        let sending =
-            async { self.poster.send(self.poster.prepare(&self.url, key, &headers, body).await?, PATIENCE).await };
-        tokio::time::timeout(PATIENCE * 2, sending).await.unwrap_or(Err(SendError::TimeOut))
+        let (id, secrets) = (format!("msg_{}", send.message), std::slice::from_ref(&self.secret));
+        let body = body.to_string().into_bytes();
+        let request = SignedRequest::message(&self.url, &id, secrets, Utc::now().timestamp(), body);
+        self.sender.post(request, PATIENCE).await
     }
 }

@@ -8,12 +8,12 @@ use uuid::Uuid;
 
 use super::bank::{Bank, Call};
 use super::book::Entry;
-use super::event::Which;
+use super::event::TransferRef;
 use super::limit::{Arrival, Peak};
 use super::problem::Problem;
 use super::request::{Body, Signed};
 use super::switches::Switches;
-use super::transfer::{Asked, Document, Kind};
+use super::transfer::{Document, TransferKind, TransferRequest};
 
 type Answer<T> = Result<Json<T>, Problem>;
 
@@ -47,18 +47,18 @@ async fn alive() -> &'static str {
 }
 
 async fn pay(bank: Data<Bank>, call: Signed) -> Result<HttpResponse, Problem> {
-    ask(&bank, Kind::Payment, call).await
+    ask(&bank, TransferKind::Payment, call).await
 }
 
 async fn refund(bank: Data<Bank>, call: Signed) -> Result<HttpResponse, Problem> {
-    ask(&bank, Kind::Refund, call).await
+    ask(&bank, TransferKind::Refund, call).await
 }
 
-async fn ask(bank: &Bank, kind: Kind, signed: Signed) -> Result<HttpResponse, Problem> {
+async fn ask(bank: &Bank, kind: TransferKind, signed: Signed) -> Result<HttpResponse, Problem> {
     let Signed { at_us, key, body } = signed;
     let key_or_not = key.ok_or("the header Idempotency-Key must be a UUID".to_owned());
-    let asked = key_or_not.and_then(|key| Ok((key, Asked::parse(kind, &body)?)));
-    let reply = bank.ask(Call { kind, at_us, key, asked }).await?;
+    let asked = key_or_not.and_then(|key| Ok((key, TransferRequest::parse(kind, &body)?)));
+    let reply = bank.submit(Call { kind, at_us, key, asked }).await?;
     tokio::time::sleep(reply.slow).await;
     let document = reply.result?;
     if reply.lost {
@@ -69,14 +69,14 @@ async fn ask(bank: &Bank, kind: Kind, signed: Signed) -> Result<HttpResponse, Pr
 }
 
 async fn payment(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
-    show(&bank, Which { kind: Kind::Payment, key: *key }).await
+    show(&bank, TransferRef { kind: TransferKind::Payment, key: *key }).await
 }
 
 async fn refunded(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
-    show(&bank, Which { kind: Kind::Refund, key: *key }).await
+    show(&bank, TransferRef { kind: TransferKind::Refund, key: *key }).await
 }
 
-async fn show(bank: &Bank, which: Which) -> Answer<Document> {
+async fn show(bank: &Bank, which: TransferRef) -> Answer<Document> {
     bank.document(which).await?.map(Json).ok_or(Problem::UNKNOWN)
 }
 
@@ -103,7 +103,7 @@ async fn ledger(bank: Data<Bank>, page: Query<LedgerPage>) -> Answer<Ledger> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ArrivalsPage {
-    kind: Kind,
+    kind: TransferKind,
     #[serde(default)]
     after: u64,
     limit: Option<usize>,
@@ -130,7 +130,7 @@ fn limit(given: Option<usize>, most: usize) -> Result<usize, Problem> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PeakOf {
-    kind: Kind,
+    kind: TransferKind,
 }
 
 async fn peak(bank: Data<Bank>, of: Query<PeakOf>) -> Answer<Peak> {
@@ -162,7 +162,7 @@ enum Decided {
 
 async fn decide(bank: Data<Bank>, key: Path<Uuid>, Body(body): Body) -> Answer<Document> {
     let decision: Decision = read(&body)?;
-    let which = Which { kind: Kind::Payment, key: *key };
+    let which = TransferRef { kind: TransferKind::Payment, key: *key };
     Ok(Json(bank.decide(which, decision.status == Decided::Succeeded).await??))
 }
 

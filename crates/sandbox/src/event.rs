@@ -1,36 +1,36 @@
-//! What happens to the book, and what does not.
+//! Events that change the book, and refusals that do not.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::transfer::{Asked, Kind};
+use super::transfer::{TransferKind, TransferRequest};
 
-/// Which payment or refund.
+/// A payment or refund, by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Which {
-    pub kind: Kind,
+pub struct TransferRef {
+    pub kind: TransferKind,
     pub key: Uuid,
 }
 
-/// What happens to the book: a line of the file each.
+/// A change of the book: one line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     Taken {
         key: Uuid,
         n: u64,
-        asked: Asked,
+        asked: TransferRequest,
         due_us: i64,
     },
     Decided {
-        which: Which,
+        which: TransferRef,
         verdict: Verdict,
         message: u64,
         at_us: i64,
     },
     /// A callback is owed once more.
     Again {
-        which: Which,
+        which: TransferRef,
         send: u64,
         due_us: i64,
     },
@@ -41,7 +41,7 @@ pub enum Event {
     },
 }
 
-/// A decision, and what its callback shall say and when: dice are thrown once, so that a restart changes nothing.
+/// A decision, with its callback's contents and times: random numbers are drawn once, so that a restart changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub succeeded: bool,
@@ -56,7 +56,7 @@ pub struct Verdict {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Delivered,
-    /// 422: the receiver does not want it, ever.
+    /// 422: the receiver refuses the callback for good.
     Refused,
     /// A day has passed.
     GivenUp,
@@ -75,10 +75,10 @@ pub enum Refusal {
     Mismatch,
     #[error("{0}")]
     NotRefundable(&'static str),
-    #[error("there is none of this key")]
+    #[error("no payment or refund has this key")]
     Unknown,
-    #[error("it is decided already")]
+    #[error("the transfer is decided already")]
     Decided,
-    #[error("it is not decided yet")]
+    #[error("the transfer is not decided yet")]
     NotDecided,
 }

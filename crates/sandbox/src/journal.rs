@@ -1,18 +1,19 @@
-//! The bank's file: an event a line, only ever appended to. A thread of its own writes what has come meanwhile and syncs
-//! it, so that one sync serves all who wait.
+//! The bank's file: one event a line, only ever appended to. A thread of its own writes the lines that have come meanwhile and
+//! syncs them, so that one sync serves all callers that wait.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use super::book::Book;
 use super::event::Event;
 
-/// Why there is no book to go by.
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("cannot use {path} (sandbox.data_file)")]
@@ -29,17 +30,17 @@ pub enum JournalError {
 pub struct Unwritten;
 
 pub struct Journal {
-    desk: Arc<Desk>,
-    /// The last line that is surely on the disk; closed when there will be no more.
+    queue: Arc<WriteQueue>,
+    /// The last line that is certainly on the disk; closed when no more lines are written.
     durable: watch::Receiver<u64>,
     writer: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
-/// Where lines wait for the writer. They are as many as there are requests under way, which the server bounds.
+/// Lines that wait for the writer: no more than there are requests under way, which the server bounds.
 #[derive(Default)]
-struct Desk {
+struct WriteQueue {
     waiting: Mutex<Waiting>,
-    rang: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -49,14 +50,8 @@ struct Waiting {
     closing: bool,
 }
 
-impl Desk {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Journal {
-    /// Takes the file for this process alone, reads it into a book, and goes on at its end.
+    /// Locks the file for this process alone, reads it into a book, and continues at its end.
     pub fn open(path: &Path) -> Result<(Self, Book), JournalError> {
         let failed = |source| JournalError::Io { path: path.to_owned(), source };
         let fresh = !path.exists();
@@ -70,29 +65,29 @@ impl Journal {
             sync_folder(path).map_err(failed)?;
         }
         let book = read_back(&file, path)?;
-        let (told, durable) = watch::channel(0);
-        let desk = Arc::new(Desk::default());
-        let for_writer = Arc::clone(&desk);
+        let (written, durable) = watch::channel(0);
+        let queue = Arc::new(WriteQueue::default());
+        let for_writer = Arc::clone(&queue);
         let writer = std::thread::Builder::new()
             .name("journal".to_owned())
-            .spawn(move || write(&file, &for_writer, &told))
+            .spawn(move || write(&file, &for_writer, &written))
             .map_err(failed)?;
-        Ok((Self { desk, durable, writer: Mutex::new(Some(writer)) }, book))
+        Ok((Self { queue, durable, writer: Mutex::new(Some(writer)) }, book))
     }
 
-    /// Puts a line down to be written. To be called in the order in which the book changes.
+    /// Queues a line for the writer. Must be called in the order in which the book changes.
     pub fn append(&self, event: &Event) {
-        let mut waiting = self.desk.lock();
-        // An event is made of numbers, names and keys: there is nothing in it that cannot be written.
+        let mut waiting = self.queue.waiting.lock();
+        // An event has only numbers, names and keys, all of which can be written.
         let _ = serde_json::to_writer(&mut waiting.text, event);
         waiting.text.push(b'\n');
         waiting.last += 1;
-        self.desk.rang.notify_one();
+        self.queue.changed.notify_one();
     }
 
-    /// The number of the last line that was put down.
+    /// The number of the last line that was queued.
     pub fn last(&self) -> u64 {
-        self.desk.lock().last
+        self.queue.waiting.lock().last
     }
 
     /// Waits until everything up to this line is on the disk.
@@ -101,17 +96,20 @@ impl Journal {
         waited.map_err(|_| Unwritten)
     }
 
-    /// Waits until nothing will be written any more: the file failed, or this was closed.
+    /// Waits until no more lines are written: the file failed, or the journal was closed.
     pub async fn ended(&self) {
         let mut durable = self.durable.clone();
         while durable.changed().await.is_ok() {}
     }
 
-    /// Writes what is left, and lets go of the file. Says what went wrong, now or before.
+    /// Writes the lines that are left and closes the file.
+    ///
+    /// # Errors
+    /// A line that could not be written, now or before.
     pub fn close(&self) -> io::Result<()> {
-        self.desk.lock().closing = true;
-        self.desk.rang.notify_one();
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.queue.waiting.lock().closing = true;
+        self.queue.changed.notify_one();
+        let writer = self.writer.lock().take();
         writer.map_or(Ok(()), |writer| writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer died"))))
     }
 }
@@ -124,12 +122,12 @@ impl Drop for Journal {
     }
 }
 
-/// After a sync that failed nothing is known of what was written since the last one: nothing more is written then.
-fn write(mut file: &File, desk: &Desk, told: &watch::Sender<u64>) -> io::Result<()> {
+/// After a sync that failed, the lines written since the last one may be missing: nothing more is written then.
+fn write(mut file: &File, queue: &WriteQueue, written: &watch::Sender<u64>) -> io::Result<()> {
     loop {
-        let mut waiting = desk.lock();
+        let mut waiting = queue.waiting.lock();
         while waiting.text.is_empty() && !waiting.closing {
-            waiting = desk.rang.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            queue.changed.wait(&mut waiting);
         }
         if waiting.text.is_empty() {
             return Ok(());
@@ -138,7 +136,7 @@ fn write(mut file: &File, desk: &Desk, told: &watch::Sender<u64>) -> io::Result<
         drop(waiting);
         file.write_all(&text)?;
         file.sync_data()?;
-        told.send_replace(last);
+        written.send_replace(last);
     }
 }
 
@@ -157,11 +155,11 @@ fn read_back(file: &File, path: &Path) -> Result<Book, JournalError> {
         let read = reader.read_until(b'\n', &mut line).map_err(failed)? as u64;
         if line.last() != Some(&b'\n') {
             if read > 0 {
-                // It was never answered: answers wait for their line.
+                // No caller has seen this line: answers wait until their line is on the disk.
                 tracing::warn!(path = %path.display(), bytes = read, "a torn last line is cut off");
                 file.set_len(whole).map_err(failed)?;
             }
-            // What a killed process wrote may not have been synced; from now on it is told.
+            // A killed process may not have synced its last lines; from now on callers may see them.
             file.sync_all().map_err(failed)?;
             return Ok(book);
         }

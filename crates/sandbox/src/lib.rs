@@ -1,9 +1,9 @@
-//! A payment channel that plays the bank, in development and in tests: slow, limited and unreliable, as it is told to be. A
-//! server of its own, with one file; docs/channel.md describes what it promises.
+//! A stand-in for a bank, for development and tests: slow, limited and unreliable, as its switches say. It is a server of its
+//! own with one file; docs/channel.md describes what it promises.
 //!
-//! - `transfer` payments and refunds; `event` what happens to them; `book` what it knows, pure; `journal` the file;
-//! - `limit` how much it takes, and what came; `switches` how it misbehaves;
-//! - `bank` all of them under one lock; `calls` HTTP; `callbacks` what it does unasked.
+//! - `transfer` payments and refunds; `event` changes of them; `book` their state, pure; `journal` the file;
+//! - `limit` the rates and the log of arrivals; `switches` how the bank misbehaves;
+//! - `bank` all of them under one lock; `calls` the HTTP interface; `callbacks` decisions and callbacks.
 
 mod bank;
 mod book;
@@ -50,7 +50,7 @@ const SHUTDOWN_S: u64 = 5;
 pub struct Settings {
     /// Where it listens.
     pub bind: SocketAddr,
-    /// The file that holds all it knows.
+    /// The file of the bank's books.
     pub data_file: String,
     /// Where callbacks are posted to.
     pub callback_url: String,
@@ -104,8 +104,9 @@ impl Sandbox {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
 
         tasks.spawn(callbacks::decide(Arc::clone(&bank), stop.clone()));
-        let teller = CallbackSender::new(Arc::clone(&bank), config.callback_url.clone(), secret.clone(), tasks.clone());
-        tasks.spawn(teller.run(stop.clone()));
+        let callbacks =
+            CallbackSender::new(Arc::clone(&bank), config.callback_url.clone(), secret.clone(), tasks.clone());
+        tasks.spawn(callbacks.run(stop.clone()));
 
         let (secret, for_calls) = (web::Data::new(secret), web::Data::from(Arc::clone(&bank)));
         let server = HttpServer::new(move || {
@@ -134,7 +135,7 @@ impl Sandbox {
         Stopper(self.server.handle())
     }
 
-    /// Plays the bank until stopped, or until the file cannot be written.
+    /// Runs the bank until stopped, or until the file cannot be written.
     pub async fn run(self) -> anyhow::Result<()> {
         tracing::info!(address = %self.address, "the sandbox channel is open");
         let handle = self.server.handle();
@@ -149,7 +150,7 @@ impl Sandbox {
             }
         }
         .await;
-        // Callbacks under way are broken off; they are owed still, and sent after the next start.
+        // Callbacks under way are broken off; they are still owed, and are sent after the next start.
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::transfer::Kind;
+use super::transfer::TransferKind;
 
 const SECOND_US: i64 = 1_000_000;
 /// How long the log remembers: a request is judged when its body is there, which may take five seconds from its stamp.
@@ -69,7 +69,7 @@ impl Arrivals {
     /// Kept of both kinds together: some 50 MB.
     pub const MAX: usize = 1_000_000;
 
-    pub fn push(&mut self, kind: Kind, at_us: i64, key: Option<Uuid>, outcome: Outcome) {
+    pub fn push(&mut self, kind: TransferKind, at_us: i64, key: Option<Uuid>, outcome: Outcome) {
         self.last += 1;
         if self.payments.len() + self.refunds.len() == Self::MAX {
             let oldest = |kept: &VecDeque<Arrival>| kept.front().map_or(u64::MAX, |arrival| arrival.n);
@@ -79,27 +79,27 @@ impl Arrivals {
         }
         let arrival = Arrival { n: self.last, at_us, key, outcome };
         match kind {
-            Kind::Payment => self.payments.push_back(arrival),
-            Kind::Refund => self.refunds.push_back(arrival),
+            TransferKind::Payment => self.payments.push_back(arrival),
+            TransferKind::Refund => self.refunds.push_back(arrival),
         }
     }
 
-    const fn of(&self, kind: Kind) -> &VecDeque<Arrival> {
+    const fn of(&self, kind: TransferKind) -> &VecDeque<Arrival> {
         match kind {
-            Kind::Payment => &self.payments,
-            Kind::Refund => &self.refunds,
+            TransferKind::Payment => &self.payments,
+            TransferKind::Refund => &self.refunds,
         }
     }
 
     /// Those after a number, and whether there are more.
-    pub fn after(&self, kind: Kind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
+    pub fn after(&self, kind: TransferKind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
         let kept = self.of(kind);
         let from = kept.partition_point(|arrival| arrival.n <= after);
         (kept.range(from..).take(limit).copied().collect(), kept.len() - from > limit)
     }
 
     /// When each came.
-    pub fn moments(&self, kind: Kind) -> Vec<i64> {
+    pub fn moments(&self, kind: TransferKind) -> Vec<i64> {
         self.of(kind).iter().map(|arrival| arrival.at_us).collect()
     }
 }
@@ -180,14 +180,14 @@ mod tests {
     #[test]
     fn only_the_newest_are_kept() {
         let mut arrivals = Arrivals::default();
-        arrivals.push(Kind::Refund, 0, None, Outcome::Accepted);
+        arrivals.push(TransferKind::Refund, 0, None, Outcome::Accepted);
         for at_us in (0..).take(Arrivals::MAX) {
-            arrivals.push(Kind::Payment, at_us, None, Outcome::Accepted);
+            arrivals.push(TransferKind::Payment, at_us, None, Outcome::Accepted);
         }
-        assert_eq!(arrivals.moments(Kind::Refund), [0; 0]);
-        let (read, more) = arrivals.after(Kind::Payment, 10, 2);
+        assert_eq!(arrivals.moments(TransferKind::Refund), [0; 0]);
+        let (read, more) = arrivals.after(TransferKind::Payment, 10, 2);
         assert_eq!((read[0].n, read[1].n, more), (11, 12, true));
-        let (read, more) = arrivals.after(Kind::Payment, arrivals.last - 1, 2);
+        let (read, more) = arrivals.after(TransferKind::Payment, arrivals.last - 1, 2);
         assert_eq!((read.len(), more), (1, false));
     }
 }

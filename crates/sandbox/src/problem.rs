@@ -1,4 +1,4 @@
-//! What is answered when something is wrong.
+//! Error answers.
 
 use std::fmt::Display;
 
@@ -77,8 +77,8 @@ impl ResponseError for Problem {
         if matches!(self, Self::Refused(Refusal::TooMany)) {
             response.insert_header((RETRY_AFTER, "1"));
         }
-        // What is left of a body that was not read whole must not be taken for the next request; a caller who lost an
-        // answer has lost the connection.
+        // The rest of a body that was not read must not be taken for the next request; and a caller that loses an answer
+        // loses its connection.
         if matches!(self, Self::TooLarge | Self::TooSlow | Self::Lost) {
             response.force_close();
         }

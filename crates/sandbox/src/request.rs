@@ -1,4 +1,4 @@
-//! A call's body, within its bounds; and whether its caller signed it.
+//! Reads a call's body within its bounds, and verifies the caller's signature.
 
 use std::time::Duration;
 
@@ -46,11 +46,11 @@ pub fn bound() -> PayloadConfig {
     PayloadConfig::new(BODY_MAX_BYTES)
 }
 
-/// A call that is signed, as Standard Webhooks has it.
+/// A call with a valid signature (Standard Webhooks).
 pub struct Signed {
-    /// When its head was read: the first thing that is done with it.
+    /// When the call's head was read, before anything else is done.
     pub at_us: i64,
-    /// Its Idempotency-Key, where that is one.
+    /// The Idempotency-Key, if it is a UUID.
     pub key: Option<Uuid>,
     pub body: Bytes,
 }

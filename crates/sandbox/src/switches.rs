@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::event::Verdict;
-use super::transfer::Asked;
+use super::transfer::TransferRequest;
 
-/// The longest delay: a day, in which a test can do anything by hand.
+/// The longest delay: a day, so that a test can decide everything itself.
 const DELAY_MAX_MS: u64 = 86_400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Switches {
     pub confirm_ms: u64,
     pub pay_rate: u32,
     pub refund_rate: u32,
-    /// Setting it begins the dice afresh.
+    /// Setting it restarts the random numbers.
     pub seed: u64,
 }
 
@@ -94,7 +94,7 @@ impl Switches {
     }
 }
 
-/// The one source of all chance: the same seed and the same calls in the same order give the same.
+/// The only source of randomness: the same seed and the same calls in the same order have the same results.
 #[derive(Debug)]
 pub struct Dice(StdRng);
 
@@ -103,7 +103,7 @@ impl Dice {
         Self(StdRng::seed_from_u64(seed))
     }
 
-    pub fn falls(&mut self, permille: u32) -> bool {
+    pub fn chance(&mut self, permille: u32) -> bool {
         self.0.random_range(0..1000) < permille
     }
 
@@ -112,16 +112,16 @@ impl Dice {
         self.0.random()
     }
 
-    /// What is decided when nobody decides by hand.
+    /// The decision of a transfer that no operator decides.
     pub fn outcome(&mut self, switches: &Switches) -> bool {
-        !self.falls(switches.decline_permille)
+        !self.chance(switches.decline_permille)
     }
 
     /// A decision, and what its callbacks will be.
-    pub fn verdict(&mut self, switches: &Switches, asked: &Asked, succeeded: bool, now_us: i64) -> Verdict {
-        let times = if self.falls(switches.drop_callbacks_permille) { 0 } else { 1 + switches.repeat_callbacks };
+    pub fn verdict(&mut self, switches: &Switches, asked: &TransferRequest, succeeded: bool, now_us: i64) -> Verdict {
+        let times = if self.chance(switches.drop_callbacks_permille) { 0 } else { 1 + switches.repeat_callbacks };
         let due_us = (0..times).map(|_| now_us + self.delay_us(switches)).collect();
-        let wrong = self.falls(switches.wrong_amount_permille);
+        let wrong = self.chance(switches.wrong_amount_permille);
         let told_cents = if wrong { asked.amount_cents ^ 1 } else { asked.amount_cents };
         Verdict { succeeded, told_cents, due_us }
     }
@@ -169,7 +169,7 @@ mod tests {
     fn shares_are_shares_and_the_same_seed_is_the_same_chance() {
         let throws = |seed, permille| {
             let mut dice = Dice::new(seed);
-            (0..10_000).map(|_| dice.falls(permille)).collect::<Vec<_>>()
+            (0..10_000).map(|_| dice.chance(permille)).collect::<Vec<_>>()
         };
         let fell = |throws: &[bool]| throws.iter().filter(|fell| **fell).count();
         assert_eq!((fell(&throws(1, 0)), fell(&throws(1, 1000))), (0, 10_000));

@@ -1,4 +1,4 @@
-//! What is asked of the bank, and how the bank speaks of it: payments (money in) and refunds (money out).
+//! Payments (money in) and refunds (money out): how they are requested, and how the bank shows them.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -6,13 +6,13 @@ use uuid::Uuid;
 /// Money in or money out. Calls name the arrivals of payments `pay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum TransferKind {
     #[serde(alias = "pay")]
     Payment,
     Refund,
 }
 
-impl Kind {
+impl TransferKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Payment => "payment",
@@ -56,25 +56,25 @@ pub enum Cause {
     Refund { payment_key: Uuid },
 }
 
-/// A payment or refund as it was asked for. Under one key it is always the same.
+/// A requested payment or refund. Under one key it is always the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct TransferRequest {
     #[serde(flatten)]
     pub cause: Cause,
     pub amount_cents: i64,
     pub currency: Currency,
 }
 
-impl Asked {
-    pub const fn kind(&self) -> Kind {
+impl TransferRequest {
+    pub const fn kind(&self) -> TransferKind {
         match self.cause {
-            Cause::Payment { .. } => Kind::Payment,
-            Cause::Refund { .. } => Kind::Refund,
+            Cause::Payment { .. } => TransferKind::Payment,
+            Cause::Refund { .. } => TransferKind::Refund,
         }
     }
 
     /// Reads the body of a call.
-    pub fn parse(kind: Kind, body: &[u8]) -> Result<Self, String> {
+    pub fn parse(kind: TransferKind, body: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Payment {
@@ -91,11 +91,11 @@ impl Asked {
         }
         let malformed = |error: serde_json::Error| error.to_string();
         let (asked, least_cents) = match kind {
-            Kind::Payment => {
+            TransferKind::Payment => {
                 let Payment { order_id, amount_cents, currency } = serde_json::from_slice(body).map_err(malformed)?;
                 (Self { cause: Cause::Payment { order_id }, amount_cents, currency }, 0)
             }
-            Kind::Refund => {
+            TransferKind::Refund => {
                 let Refund { payment_key, amount_cents, currency } = serde_json::from_slice(body).map_err(malformed)?;
                 (Self { cause: Cause::Refund { payment_key }, amount_cents, currency }, 1)
             }
@@ -125,18 +125,18 @@ impl Status {
     }
 }
 
-/// A payment or refund as callers and callbacks are told of it.
+/// A payment or refund as it stands in answers and callbacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Document {
     pub key: Uuid,
     pub id: String,
     pub status: Status,
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: TransferRequest,
 }
 
 impl Document {
-    pub fn new(key: Uuid, n: u64, status: Status, asked: Asked) -> Self {
+    pub fn new(key: Uuid, n: u64, status: Status, asked: TransferRequest) -> Self {
         Self { key, id: format!("{}_{n}", asked.kind().prefix()), status, asked }
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_document_is_written_as_the_interface_says() {
         let body = json!({ "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY" });
-        let asked = Asked::parse(Kind::Payment, body.to_string().as_bytes()).unwrap();
+        let asked = TransferRequest::parse(TransferKind::Payment, body.to_string().as_bytes()).unwrap();
         let written = serde_json::to_value(Document::new(Uuid::from_u128(1), 3, Status::Pending, asked)).unwrap();
         let expected = json!({
             "key": Uuid::from_u128(1), "id": "pay_3", "status": "pending",
@@ -164,7 +164,7 @@ mod tests {
         let refund = |amount: &str, currency: &str, more: &str| {
             let key = Uuid::from_u128(1);
             let body = format!(r#"{{"payment_key":"{key}","amount_cents":{amount},"currency":"{currency}"{more}}}"#);
-            Asked::parse(Kind::Refund, body.as_bytes())
+            TransferRequest::parse(TransferKind::Refund, body.as_bytes())
         };
         assert!(refund("1", "CNY", "").is_ok());
         for (amount, currency, more) in [

@@ -1,11 +1,10 @@
-//! Posting JSON to a receiver, at a moment: the connection is made beforehand, and the request leaves with the call. And
-//! asking it something.
+//! The outgoing HTTP client. A request's connection is made beforehand, and the request itself is written to the socket by the
+//! first poll of `send`, so that it leaves at the moment its slot begins. docs/outflow.md has the measurement against reqwest.
 //!
 //! HTTP/1.1, one request at a time on a connection. Redirects are not followed.
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,16 +14,20 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::signature::{Secret, signed_headers};
 use crate::transport::{self, Transport};
 
+/// How long a connection may take.
+pub const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Connections that are kept for the next request, for each receiver; a sender rarely has more under way.
 const IDLE_MAX: usize = 16;
-/// A longer answer is read no further.
+/// The rest of a longer answer is not read.
 const ANSWER_MAX_BYTES: usize = 512 * 1024;
-/// Of a text, people are shown the beginning.
+/// How much of an answer is shown in logs and tables.
 const SHOWN_CHARS: usize = 200;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -53,7 +56,30 @@ impl SendError {
     }
 }
 
-/// What the receiver said.
+/// A JSON body to be posted under an Idempotency-Key, signed as Standard Webhooks defines it.
+#[derive(Debug, Clone)]
+pub struct SignedRequest {
+    target: String,
+    key: Uuid,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+impl SignedRequest {
+    /// A request whose key is also its message id. Each secret signs; without one the request is not signed.
+    pub fn new(target: &str, key: Uuid, secrets: &[Secret], now_s: i64, body: Vec<u8>) -> Self {
+        let headers = signed_headers(secrets, &key.to_string(), now_s, &body);
+        Self { target: target.to_owned(), key, headers, body }
+    }
+
+    /// A message whose id is a text; its Idempotency-Key is derived from the id.
+    pub fn message(target: &str, id: &str, secrets: &[Secret], now_s: i64, body: Vec<u8>) -> Self {
+        let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, id.as_bytes());
+        Self { target: target.to_owned(), key, headers: signed_headers(secrets, id, now_s, &body), body }
+    }
+}
+
+/// A receiver's answer.
 #[derive(Debug)]
 pub struct HttpAnswer {
     pub status: u16,
@@ -69,14 +95,14 @@ impl HttpAnswer {
     }
 }
 
-/// Posts to receivers, keeping connections.
+/// Sends requests, and keeps connections for the next ones.
 #[derive(Default)]
 pub struct HttpSender {
-    /// By the origin that they lead to.
+    /// Kept connections, by origin.
     idle: Mutex<HashMap<String, Vec<Link>>>,
 }
 
-/// A connection that stands, and the request that is to go over it.
+/// An open connection, and the request that is to be sent over it.
 pub struct PreparedRequest {
     origin: String,
     link: Link,
@@ -90,37 +116,49 @@ struct Link {
 }
 
 impl HttpSender {
-    /// Prepares a request and sees to a connection for it.
-    pub async fn prepare(
-        &self,
-        target: &str,
-        key: Uuid,
-        headers: &[(&'static str, String)],
-        body: Vec<u8>,
-    ) -> Result<PreparedRequest, SendError> {
+    /// Makes a connection for a request, or takes a kept one. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// No connection within `CONNECT_MAX`, or a target that is no address: nothing was sent.
+    pub async fn prepare(&self, request: SignedRequest) -> Result<PreparedRequest, SendError> {
+        let SignedRequest { target, key, headers, body } = request;
         let key = HeaderValue::from_str(&key.to_string()).map_err(|_| SendError::Target)?;
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
         let own = [(CONTENT_TYPE, HeaderValue::from_static("application/json")), (IDEMPOTENCY_KEY, key)];
         request.headers_mut().extend(own);
         for (name, value) in headers {
-            let value = HeaderValue::from_str(value).map_err(|_| SendError::Target)?;
-            request.headers_mut().insert(*name, value);
+            let value = HeaderValue::from_str(&value).map_err(|_| SendError::Target)?;
+            request.headers_mut().insert(name, value);
         }
-        self.ready(target, request).await
+        let connecting = timeout(CONNECT_MAX, self.connect(&target, request));
+        connecting.await.unwrap_or_else(|_| Err(SendError::Connect("not in time".to_owned())))
     }
 
-    /// Asks a receiver for something.
+    /// Connects, sends, and reads the answer. The connection and the answer may each take `patience`.
+    ///
+    /// # Errors
+    /// `SendError::nothing_sent` says whether the receiver may have seen the request.
+    pub async fn post(&self, request: SignedRequest, patience: Duration) -> Result<HttpAnswer, SendError> {
+        let connecting = timeout(patience, self.prepare(request));
+        let ready = connecting.await.unwrap_or_else(|_| Err(SendError::Connect("not in time".to_owned())))?;
+        self.send(ready, patience).await
+    }
+
+    /// Sends a GET request and reads the answer.
+    ///
+    /// # Errors
+    /// No answer within `patience`, the connection included.
     pub async fn get(&self, target: &str, patience: Duration) -> Result<HttpAnswer, SendError> {
         let asking = async {
-            let ready = self.ready(target, Request::new(Full::default())).await?;
+            let ready = self.connect(target, Request::new(Full::default())).await?;
             self.send(ready, patience).await
         };
         timeout(patience, asking).await.unwrap_or(Err(SendError::TimeOut))
     }
 
-    /// Addresses a request, and sees to a connection for it.
-    async fn ready(&self, target: &str, mut request: Request<Full<Bytes>>) -> Result<PreparedRequest, SendError> {
+    /// Addresses a request, and makes or takes a connection for it.
+    async fn connect(&self, target: &str, mut request: Request<Full<Bytes>>) -> Result<PreparedRequest, SendError> {
         let uri: Uri = target.parse().map_err(|_| SendError::Target)?;
         let authority = uri.authority().ok_or(SendError::Target)?;
         let (tls, port) = match uri.scheme_str() {
@@ -148,32 +186,31 @@ impl HttpSender {
     /// A kept connection that the other end has not closed meanwhile.
     async fn kept(&self, origin: &str) -> Option<Link> {
         loop {
-            let mut link = self.lock().get_mut(origin)?.pop()?;
+            let mut link = self.idle.lock().get_mut(origin)?.pop()?;
             if poll!(&mut link.connection).is_pending() && link.sender.is_ready() {
                 return Some(link);
             }
         }
     }
 
-    /// Puts back what was prepared and not sent.
+    /// Keeps the connection of a request that is not sent after all.
     pub fn keep(&self, ready: PreparedRequest) {
         self.put_back(ready.origin, ready.link);
     }
 
     fn put_back(&self, origin: String, link: Link) {
-        let mut idle = self.lock();
+        let mut idle = self.idle.lock();
         let links = idle.entry(origin).or_default();
         if links.len() < IDLE_MAX {
             links.push(link);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<Link>>> {
-        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// Sends, and reads the answer. The first poll of this writes the whole request to the socket, as long as it fits in
+    /// Sends, and reads the answer. The first poll of this future writes the whole request to the socket, as long as it fits in
     /// the socket's buffer.
+    ///
+    /// # Errors
+    /// No answer within `patience`, or a lost connection: whether the request took effect is unknown.
     pub async fn send(&self, ready: PreparedRequest, patience: Duration) -> Result<HttpAnswer, SendError> {
         let PreparedRequest { origin, mut link, request } = ready;
         let ended = timeout(patience, link.exchange(request)).await.unwrap_or(Err(SendError::TimeOut))?;
@@ -195,7 +232,7 @@ impl Link {
             let response = sender.send_request(request).await.map_err(lost)?;
             let status = response.status().as_u16();
             let retry_after = response.headers().get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.trim().parse().ok());
-            // An answer that is too long, or breaks off, is an answer all the same: its status has been read.
+            // An answer that is too long, or breaks off, counts: its status has been read.
             let body = Limited::new(response.into_body(), ANSWER_MAX_BYTES).collect().await;
             let whole = body.is_ok();
             let body = body.map(|b| b.to_bytes()).unwrap_or_default();

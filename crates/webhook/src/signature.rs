@@ -5,10 +5,10 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// How far a message's time may be from now, either way.
+/// How far a message's time may be from now, in both directions.
 pub const TOLERANCE_S: i64 = 300;
 
-/// A secret that both ends know: `whsec_` and base64 of 24 to 64 bytes.
+/// A secret that both ends share: `whsec_` and base64 of 24 to 64 bytes.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
@@ -28,9 +28,9 @@ pub struct InvalidSecret;
 pub enum SignatureError {
     #[error("the signature's headers are missing or malformed")]
     Malformed,
-    #[error("the message is too old, or from the future")]
+    #[error("the message's time is more than 300 s from now")]
     NotNow,
-    #[error("no signature is by a key that is known")]
+    #[error("the signature does not match any known key")]
     NotOurs,
 }
 
@@ -49,22 +49,29 @@ impl Secret {
 
     /// The value of `webhook-signature`.
     pub fn sign(&self, id: &str, timestamp_s: i64, body: &[u8]) -> String {
-        // A key of any length is taken.
+        // HMAC accepts a key of any length, so that there is always a signature.
         let mac = self.mac(id, timestamp_s, body).map(|mac| STANDARD.encode(mac.finalize().into_bytes()));
         format!("v1,{}", mac.unwrap_or_default())
     }
 }
 
-/// The headers that a signed message carries.
-pub fn signed_headers(secret: &Secret, id: &str, now_s: i64, body: &[u8]) -> Vec<(&'static str, String)> {
+/// The headers that a signed message carries, with a signature by each secret; none without a secret.
+pub fn signed_headers(secrets: &[Secret], id: &str, now_s: i64, body: &[u8]) -> Vec<(&'static str, String)> {
+    if secrets.is_empty() {
+        return Vec::new();
+    }
+    let signatures: Vec<String> = secrets.iter().map(|secret| secret.sign(id, now_s, body)).collect();
     vec![
         ("webhook-id", id.to_owned()),
         ("webhook-timestamp", now_s.to_string()),
-        ("webhook-signature", secret.sign(id, now_s, body)),
+        ("webhook-signature", signatures.join(" ")),
     ]
 }
 
-/// Whether one of a message's signatures is by one of the keys that live: the new one, and for a while the old one.
+/// Checks that one of a message's signatures is by one of `keys`: the current one, or during a change the former one.
+///
+/// # Errors
+/// Headers that are missing or malformed, a time more than 300 s from `now_s`, or no signature by a known key.
 pub fn verify(
     keys: &[Secret],
     id: &str,
@@ -80,7 +87,7 @@ pub fn verify(
     if now_s.abs_diff(timestamp_s) > TOLERANCE_S.unsigned_abs() {
         return Err(SignatureError::NotNow);
     }
-    let given = signatures.split(' ').filter_map(|one| STANDARD.decode(one.strip_prefix("v1,")?).ok());
+    let given = signatures.split(' ').filter_map(|text| STANDARD.decode(text.strip_prefix("v1,")?).ok());
     for signature in given {
         for key in keys {
             // Compared in constant time.
@@ -117,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn one_good_signature_among_several_is_enough_and_a_retired_key_is_none() {
+    fn one_good_signature_is_enough_and_a_retired_key_is_refused() {
         let other = Secret::parse("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD").unwrap();
         let both = format!("{} {SIGNATURE}", other.sign(ID, AT, BODY));
         assert_eq!(check(&both, BODY, AT), Ok(()));
@@ -126,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_old_or_malformed_is_not_believed() {
+    fn a_changed_old_or_malformed_message_is_refused() {
         assert_eq!(
             check(SIGNATURE, br#"{"test":2432232314}"#, AT),
             Err(SignatureError::NotOurs),

@@ -1,7 +1,7 @@
 //! What a request travels on: TCP, or TLS over it.
 //!
-//! Receivers are held to certificates that this machine trusts; SSL_CERT_FILE and SSL_CERT_DIR name others in their place,
-//! such as those of a bank's own authority.
+//! A receiver's certificate must be signed by an authority that this machine trusts. SSL_CERT_FILE and SSL_CERT_DIR name other
+//! authorities in their place, such as a bank's own.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,7 @@ use tokio_util::either::Either;
 
 pub type Transport = Either<TcpStream, TlsStream<TcpStream>>;
 
-/// Made with the first receiver that wants it; the same until the process ends.
+/// Made for the first https:// receiver, and used until the process ends.
 static TLS: LazyLock<Result<TlsConnector, Error>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
@@ -29,7 +29,7 @@ static TLS: LazyLock<Result<TlsConnector, Error>> = LazyLock::new(|| {
     Ok(TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
 });
 
-/// Connects, and with TLS makes sure of who answers.
+/// Connects; with TLS, also checks the receiver's certificate.
 pub async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<Transport> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;

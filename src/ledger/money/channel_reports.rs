@@ -1,7 +1,7 @@
-//! Money that moves (protocol, rule 16): what a channel says is taken in once, however often it is said, in one
-//! transaction with what follows from it and with the books.
+//! Money that moves (protocol, rule 16): a channel's report takes effect once, however often it comes, in one transaction with
+//! its consequences and with the journal.
 //!
-//! Locks in one order: the order, its payment, its refund, and whatever ends an order behind them.
+//! Locks are taken in one order: the order, its payment, its refund, then the rows that end an order.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -15,18 +15,18 @@ use crate::ledger::money::refunds::{RefundRoute, refund_unwanted};
 use crate::ledger::orders::cancel::abandon;
 use crate::ledger::{Ledger, LedgerError};
 
-/// What came of a channel's word.
+/// What came of a channel's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportOutcome {
     /// An order is paid, or refunded, or a payment has failed.
     Applied,
-    /// Money came for which no order waits: it goes back.
+    /// Money came for which no order waits: a refund was written.
     Refunding,
-    /// It was known.
+    /// It had been applied before.
     Known,
     /// Nothing follows from it yet.
     Pending,
-    /// It does not fit what we know. Nothing was changed.
+    /// The report contradicts our books. Nothing was changed.
     Misfit(&'static str),
 }
 
@@ -44,20 +44,22 @@ impl PaymentRow {
 }
 
 impl Ledger {
-    /// Takes in what a channel says of a payment or a refund.
+    /// Applies a channel's report of a payment or refund.
     pub async fn take_in(
         &self,
         channel: &str,
-        told: &ChannelReport,
+        report: &ChannelReport,
         route: &RefundRoute,
     ) -> Result<ReportOutcome, LedgerError> {
-        match (told.about, told.progress) {
+        match (report.about, report.progress) {
             (_, Progress::Pending) => Ok(ReportOutcome::Pending),
             (About::Payment { key, order }, progress) => {
-                self.payment_ended(channel, PaymentId(key), order, told, progress == Progress::Succeeded, route).await
+                self.payment_ended(channel, key, order, report, progress == Progress::Succeeded, route).await
             }
-            (About::Refund { key, payment }, Progress::Succeeded) => self.refunded(channel, key, payment, told).await,
-            (About::Refund { key, payment }, Progress::Failed) => self.refund_failed(channel, key, payment, told).await,
+            (About::Refund { key, payment }, Progress::Succeeded) => self.refunded(channel, key, payment, report).await,
+            (About::Refund { key, payment }, Progress::Failed) => {
+                self.refund_failed(channel, key, payment, report).await
+            }
         }
     }
 
@@ -66,7 +68,7 @@ impl Ledger {
         channel: &str,
         id: PaymentId,
         order: OrderId,
-        told: &ChannelReport,
+        report: &ChannelReport,
         succeeded: bool,
         route: &RefundRoute,
     ) -> Result<ReportOutcome, LedgerError> {
@@ -85,7 +87,7 @@ impl Ledger {
         if row.order != order.0 {
             return Ok(ReportOutcome::Misfit("another order than the payment's"));
         }
-        if row.amount_cents != told.amount_cents || row.currency != told.currency {
+        if row.amount_cents != report.amount_cents || row.currency != report.currency {
             return Ok(ReportOutcome::Misfit("another amount or currency than the payment's"));
         }
         let taken_in = match (row.status.as_str(), succeeded) {
@@ -139,7 +141,7 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Sets a callback aside that does not fit, for people; once, however often it comes.
+    /// Sets a callback aside for an operator; once, however often the callback comes.
     pub async fn set_aside(&self, channel: &str, message: &str, problem: &str, body: &str) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO callbacks_set_aside (channel, message_id, problem, body) VALUES ($1, $2, $3, left($4, 16384))
@@ -155,7 +157,7 @@ impl Ledger {
     }
 }
 
-/// The order goes on without this payment. If its time is up, it waits no longer.
+/// The order goes on without this payment. If its time to pay is over, it is cancelled.
 async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, why: &str) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE payments SET status = 'failed', reason = left($2, 500), ask_at = NULL, ended_at = now() WHERE id = $1",
@@ -171,7 +173,7 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     )
     .execute(&mut *tx)
     .await?;
-    // Its expiry was sent round for as long as it was to wait.
+    // The expiry's message circles while the order waits for the payment: it is due again now.
     sqlx::query!(
         "UPDATE outbox SET status = 'pending', next_attempt_at = now()
          WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status = 'sent'

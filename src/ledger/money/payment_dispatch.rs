@@ -1,5 +1,5 @@
-//! Payments leave for a channel: claiming slots for some, and what came of sending them, or of not sending them.
-//! docs/outflow.md has the argument of the slots.
+//! Sending payments to a channel: claiming slots for them, and writing what came of each. docs/outflow.md has the argument of
+//! the slots.
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,15 @@ pub struct DuePayment {
     pub order: OrderId,
     pub amount_cents: i64,
     pub currency: String,
-    /// How long it has waited for its slot.
+    /// How long the payment has waited for its slot.
     pub waited: Duration,
-    /// By this process's clock, it is sent no earlier and no later than
+    /// By this process's clock, the payment is sent no earlier and no later than
     pub earliest: Instant,
     pub latest: Instant,
     pub claim: i32,
 }
 
-/// Whether the channel may still hear of a payment that it does not have now.
+/// Whether a request for a payment that the channel does not have may still reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendState {
     Nothing,
@@ -38,19 +38,20 @@ pub enum SendState {
     },
 }
 
-/// What came of the wish to send.
+/// The result of claiming slots for payments.
 #[derive(Debug)]
 pub enum Claimed {
     /// These are to be sent; PostgreSQL's time in seconds, for their signatures.
     Due { payments: Vec<DuePayment>, now_s: i64 },
-    /// None of them is to be sent (any more).
+    /// None of the payments has to be sent.
     Nothing,
     /// The next slot is too far away to be claimed.
     Wait(Duration),
 }
 
 impl Ledger {
-    /// Sees to a channel's pace. Where it changes, more than a second lies between the slots of the old and the new.
+    /// Sets a channel's rate. When it changes, more than a second lies between the last slot of the old and the first of the new
+    /// rate.
     pub async fn set_payment_pace(&self, channel: &str, pace: Pace) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO payment_pace AS p (channel, rate, jitter_ms, gap_us) VALUES ($1, $2, $3, $4)
@@ -94,7 +95,7 @@ impl Ledger {
             return Ok(Claimed::Wait(wait - LOOKAHEAD));
         }
         let at_once = i64::from(pace.rate.unsigned_abs().div_ceil(10).clamp(1, most.max(1)));
-        // Who is locked is being abandoned, or claimed: its message stays unsettled, and is sent again if need be.
+        // A locked payment is being abandoned or claimed: its message stays unsettled, and is sent again if necessary.
         let due = sqlx::query_scalar!(
             "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status = 'created'
              ORDER BY created_at, id LIMIT $3 FOR UPDATE SKIP LOCKED",
@@ -130,8 +131,8 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let after = Instant::now();
-        // Rows that the relay holds at the moment are passed over: it sends them once more, and that settles them. So are
-        // those whose payment is being taken back.
+        // Rows that the relay holds are passed over: it sends them once more, and that settles them. So are rows whose payment
+        // is being taken back.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
@@ -167,9 +168,9 @@ impl Ledger {
         Ok(Claimed::Due { payments, now_s })
     }
 
-    /// A payment that the channel does not have is brought again after a while, under the same key; or abandoned, where its
-    /// order does not wait for it any more. Only if nothing was sent that is certain. Otherwise a request of it may still
-    /// be on its way: it is asked for on and on, for as long as that may take.
+    /// Takes back a payment that the channel does not have: it is sent again after a while, under the same key. If its order does
+    /// not wait any more, the payment is abandoned: at once if nothing was sent; otherwise only when no request of it can still
+    /// be on its way, and until then the channel is asked again.
     pub async fn take_back(
         &self,
         payment: PaymentId,
@@ -201,15 +202,15 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         tx.commit().await?;
-        // The relay may hold the row while it waits for the broker: nobody else is to wait for that. Whoever dies here
-        // leaves it to the net (`resend_unsettled`).
+        // Outside the transaction, because the relay may hold the row while it waits for the broker. A process that dies here
+        // leaves the row to `resend_unsettled`.
         if status.as_deref() == Some("created") {
             self.postpone_payments(&[payment], after).await?;
         }
         Ok(())
     }
 
-    /// Brings payments again after a while that were not sent now.
+    /// Sends the messages of payments again after a while.
     pub async fn postpone_payments(&self, payments: &[PaymentId], after: Duration) -> Result<(), LedgerError> {
         let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
         sqlx::query!(
@@ -226,7 +227,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The channel wants to be left alone for a while, or is not there.
+    /// Leaves the channel alone for a while, because it asked for a pause or is away.
     pub async fn rest_channel(&self, channel: &str, rest: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payment_pace SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us')
@@ -239,7 +240,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Something was sent later than its slot: what has none yet goes as much later.
+    /// Moves the slots that are not claimed yet, because a request left later than its slot.
     pub async fn delay_channel(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payment_pace SET next_at = next_at + $2::bigint * interval '1 us' WHERE channel = $1",
@@ -251,7 +252,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The channel has taken the request; what comes of it, it will say, or be asked.
+    /// The channel has taken the request; its outcome comes by a callback, or is asked for.
     pub async fn payment_taken(&self, payment: PaymentId, claim: i32, ask_after: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
@@ -265,7 +266,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether it has reached the channel is unknown: it is asked after a while.
+    /// Whether the payment has reached the channel is unknown: the channel is asked after a while.
     pub async fn ask_soon(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'

@@ -1,5 +1,5 @@
-//! What is to be asked of a channel, because it has not said: payments that may have reached it, refunds that it has
-//! taken. Whoever takes one has it until it is due again, so that a worker that dies holds up nothing.
+//! Payments and refunds whose channel is asked for their state, because no callback came; and how money stands, for operators.
+//! A worker that takes a question has it until the question is due again, so that a worker that dies delays nothing.
 
 use std::time::Duration;
 
@@ -8,24 +8,37 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::domain::ids::OrderId;
-use crate::domain::payment::About;
+use crate::domain::payment::{About, PaymentId, RefundId, RefundKey};
 use crate::ledger::audit_log;
-use crate::ledger::money::refunds::{RefundRoute, queue};
+use crate::ledger::money::refunds::{RefundItem, RefundRoute, queue};
 use crate::ledger::outflow::slots::micros;
 use crate::ledger::{Ledger, LedgerError};
 
-/// Something to ask about.
-#[derive(Debug, Clone)]
-pub struct StatusQuery {
-    pub about: About,
-    pub channel: String,
-    /// Of a payment: which claim it is.
-    pub claim: i32,
-    /// Whether it may never have reached the channel.
-    pub unsure: bool,
+/// A payment or refund whose channel is to be asked.
+#[derive(Debug, Clone, Copy)]
+pub enum StatusQuery {
+    /// With the claim under which the payment was sent.
+    Payment {
+        payment: PaymentId,
+        order: OrderId,
+        claim: i32,
+    },
+    Refund {
+        key: RefundKey,
+        payment: PaymentId,
+    },
 }
 
-/// A payment or refund, for people.
+impl StatusQuery {
+    pub const fn about(&self) -> About {
+        match *self {
+            Self::Payment { payment, order, .. } => About::Payment { key: payment, order },
+            Self::Refund { key, payment } => About::Refund { key, payment },
+        }
+    }
+}
+
+/// A payment or refund, for operators.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct MoneyRow {
     pub id: Uuid,
@@ -39,7 +52,7 @@ pub struct MoneyRow {
     pub note: Option<String>,
 }
 
-/// A callback that does not fit, for people.
+/// A callback that was set aside, for operators.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct SetAside {
     pub id: i64,
@@ -53,7 +66,7 @@ pub struct SetAside {
 /// How money stands.
 #[derive(Debug, Clone, Copy)]
 pub struct MoneyFigures {
-    /// Payments that wait for a slot, and the age of the oldest.
+    /// Payments that wait for a slot, and the age of the oldest in seconds.
     pub created: i64,
     pub oldest_s: i64,
     /// Payments whose outcome is not known yet.
@@ -64,51 +77,76 @@ pub struct MoneyFigures {
 }
 
 impl Ledger {
-    /// Payments whose channel is to be asked now; each time a little later, up to 5 minutes.
-    pub async fn payments_to_ask(&self, limit: i64, again: Duration) -> Result<Vec<StatusQuery>, LedgerError> {
+    /// Takes payments whose channel is to be asked now; each time a little later, up to 5 minutes.
+    pub async fn payments_to_ask(
+        &self,
+        channel: &str,
+        limit: i64,
+        again: Duration,
+    ) -> Result<Vec<StatusQuery>, LedgerError> {
         let rows = sqlx::query!(
             "UPDATE payments SET asked = asked + 1,
                     ask_at = now() + least($2::bigint * power(2, least(asked, 10)), 300000000) * interval '1 us'
-             WHERE id IN (SELECT id FROM payments WHERE ask_at <= now() ORDER BY ask_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-             RETURNING id, order_id, channel, claim, status",
+             WHERE id IN (SELECT id FROM payments WHERE channel = $3 AND ask_at <= now() ORDER BY ask_at LIMIT $1
+                          FOR UPDATE SKIP LOCKED)
+             RETURNING id, order_id, claim",
             limit,
-            micros(again)
+            micros(again),
+            channel
         )
         .fetch_all(&self.pool)
         .await?;
-        let question = |id, order, channel, claim, status: &str| StatusQuery {
-            about: About::Payment { key: id, order: OrderId(order) },
-            channel,
-            claim,
-            unsure: status == "sending",
-        };
-        Ok(rows.into_iter().map(|r| question(r.id, r.order_id, r.channel, r.claim, &r.status)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| StatusQuery::Payment {
+                payment: PaymentId(row.id),
+                order: OrderId(row.order_id),
+                claim: row.claim,
+            })
+            .collect())
     }
 
-    /// Refunds that have left some time ago, and of which nothing was heard since; likewise.
-    pub async fn refunds_to_ask(&self, limit: i64, after: Duration) -> Result<Vec<StatusQuery>, LedgerError> {
+    /// Takes refunds that left some time ago and were not decided since.
+    pub async fn refunds_to_ask(
+        &self,
+        channel: &str,
+        limit: i64,
+        after: Duration,
+    ) -> Result<Vec<StatusQuery>, LedgerError> {
         let rows = sqlx::query!(
             "UPDATE refunds SET asked_at = now()
              WHERE id IN (SELECT r.id FROM refunds r JOIN outflow_items i ON i.id = r.key
-                          WHERE r.status = 'requested' AND i.status IN ('done', 'parked')
+                          WHERE r.channel = $3 AND r.status = 'requested' AND i.status IN ('done', 'parked')
                             AND coalesce(r.asked_at, i.done_at, r.created_at) <= now() - $2::bigint * interval '1 us'
                           ORDER BY r.created_at LIMIT $1 FOR UPDATE OF r SKIP LOCKED)
-             RETURNING key, payment_id, channel",
+             RETURNING key, payment_id",
             limit,
-            micros(after)
+            micros(after),
+            channel
         )
         .fetch_all(&self.pool)
         .await?;
-        let question = |key, payment, channel| StatusQuery {
-            about: About::Refund { key, payment },
-            channel,
-            claim: 0,
-            unsure: false,
-        };
-        Ok(rows.into_iter().map(|r| question(r.key, r.payment_id, r.channel)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| StatusQuery::Refund { key: RefundKey(row.key), payment: PaymentId(row.payment_id) })
+            .collect())
     }
 
-    /// Brings refunds again that found their outflow full; says how many are in it now.
+    /// The channels that are not among `configured` and have money under way, with the number of payments and refunds.
+    pub async fn money_without_channel(&self, configured: &[String]) -> Result<Vec<(String, i64)>, LedgerError> {
+        let rows = sqlx::query!(
+            r#"SELECT channel AS "channel!", count(*) AS "rows!"
+               FROM (SELECT channel FROM payments WHERE status IN ('created', 'sending', 'waiting')
+                     UNION ALL SELECT channel FROM refunds WHERE status = 'requested') AS live
+               WHERE channel <> ALL($1) GROUP BY channel"#,
+            configured
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.channel, row.rows)).collect())
+    }
+
+    /// Puts refunds into their outflow that had found it full; returns how many are in it now.
     pub async fn queue_refunds(&self, channel: &str, route: &RefundRoute, limit: i64) -> Result<usize, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query!(
@@ -122,7 +160,12 @@ impl Ledger {
         .await?;
         let mut brought = 0;
         for row in rows {
-            if !queue(&mut tx, row.key, row.payment_id, row.amount_cents, &row.currency, route).await? {
+            let item = RefundItem {
+                payment_key: PaymentId(row.payment_id),
+                amount_cents: row.amount_cents,
+                currency: row.currency,
+            };
+            if !queue(&mut tx, RefundKey(row.key), &item, route).await? {
                 break;
             }
             sqlx::query!("UPDATE refunds SET queued = true WHERE id = $1", row.id).execute(&mut *tx).await?;
@@ -132,15 +175,15 @@ impl Ledger {
         Ok(brought)
     }
 
-    /// A refund that has left, and that the channel knows nothing of, leaves once more, under the same key. `false` where it
-    /// was not taken at all: then it is parked, and waits for people.
-    pub async fn refund_again(&self, key: Uuid) -> Result<bool, LedgerError> {
+    /// Sends a refund again under the same key, because the channel has never received it. `false` where the item is not done:
+    /// it is parked then, and waits for an operator.
+    pub async fn refund_again(&self, key: RefundKey) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let item = sqlx::query!("SELECT channel, key FROM outflow_items WHERE id = $1 AND status = 'done'", key)
+        let item = sqlx::query!("SELECT channel, key FROM outflow_items WHERE id = $1 AND status = 'done'", key.0)
             .fetch_optional(&mut *tx)
             .await?;
         let Some(item) = item else { return Ok(false) };
-        // Its key first, as everybody locks them.
+        // The key's row first: all transactions lock in this order.
         sqlx::query!(
             "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
              ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
@@ -151,7 +194,7 @@ impl Ledger {
         .await?;
         sqlx::query!(
             "UPDATE outflow_items SET status = 'pending', done_at = NULL WHERE id = $1 AND status = 'done'",
-            key
+            key.0
         )
         .execute(&mut *tx)
         .await?;
@@ -161,12 +204,12 @@ impl Ledger {
     }
 
     /// Tries a refund again that the channel has refused, under a new key; `false` when there is no such refund.
-    pub async fn retry_refund(&self, refund: Uuid, actor: &str) -> Result<bool, LedgerError> {
+    pub async fn retry_refund(&self, refund: RefundId, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
             "UPDATE refunds SET status = 'requested', key = $2, queued = false, ended_at = NULL, asked_at = NULL
              WHERE id = $1 AND status = 'failed'",
-            refund,
+            refund.0,
             Uuid::now_v7()
         )
         .execute(&mut *tx)
@@ -179,7 +222,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The newest payments, for people.
+    /// The newest payments, for operators.
     pub async fn payments(&self, limit: i64) -> Result<Vec<MoneyRow>, LedgerError> {
         Ok(sqlx::query_as!(
             MoneyRow,
@@ -191,7 +234,7 @@ impl Ledger {
         .await?)
     }
 
-    /// The newest refunds, for people.
+    /// The newest refunds, for operators.
     pub async fn refunds(&self, limit: i64) -> Result<Vec<MoneyRow>, LedgerError> {
         Ok(sqlx::query_as!(
             MoneyRow,
@@ -204,7 +247,7 @@ impl Ledger {
         .await?)
     }
 
-    /// Callbacks that were set aside and not looked into yet, oldest first.
+    /// Callbacks that were set aside and are not settled yet, oldest first.
     pub async fn callbacks_set_aside(&self, limit: i64) -> Result<Vec<SetAside>, LedgerError> {
         Ok(sqlx::query_as!(
             SetAside,
@@ -216,7 +259,7 @@ impl Ledger {
         .await?)
     }
 
-    /// Somebody has looked into these; says how many there were.
+    /// Marks callbacks as settled by an operator; returns how many there were.
     pub async fn settle_set_aside(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
@@ -230,7 +273,7 @@ impl Ledger {
         Ok(done.rows_affected())
     }
 
-    /// How money stands. Partial indexes have it.
+    /// How money stands, read from partial indexes.
     pub async fn money_figures(&self) -> Result<MoneyFigures, LedgerError> {
         Ok(sqlx::query_as!(
             MoneyFigures,
@@ -246,7 +289,7 @@ impl Ledger {
         .await?)
     }
 
-    /// Of these payments and refunds, by their keys: what we think of each, as `status`, amount and currency.
+    /// What our books say of payments and refunds, by their keys: status, amount and currency.
     pub async fn money_by_key(&self, keys: &[Uuid]) -> Result<Vec<(Uuid, String, i64, String)>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT id AS "key!", status AS "status!", amount_cents AS "amount!", currency AS "currency!"

@@ -1,4 +1,4 @@
-//! Beginning to pay. How payments leave is in dispatch.rs, what comes of them in money.rs.
+//! Beginning payments. payment_dispatch.rs sends them, channel_reports.rs takes in their outcomes.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::domain::ids::OrderId;
 use crate::domain::payment::{PaymentId, PaymentStatus};
 use crate::ledger::{Ledger, LedgerError};
 
-/// A wish to pay an order.
+/// A buyer's request to pay an order.
 #[derive(Debug, Clone)]
 pub struct PaymentRequest {
     pub order: OrderId,
@@ -18,39 +18,39 @@ pub struct PaymentRequest {
     pub channel: String,
 }
 
-/// What came of the wish to pay.
+/// What came of a request to pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PaymentStart {
-    /// The payment that is under way for the order now: this one, or one that was before it.
+    /// The payment that is now under way for the order: a new one, or the one that was there before.
     Payment(PaymentId, PaymentStatus),
-    /// No order of this buyer's.
+    /// The buyer has no such order.
     Unknown,
     /// The order does not wait for payment, or not for one through this channel.
     IllegalState,
-    /// It could not be written down, whatever the reason: nothing began.
+    /// The payment could not be written: nothing began.
     Failed,
 }
 
 impl Ledger {
-    /// Begins to pay orders, or finds the payments that are under way for them. An order waits for the outcome, up to
-    /// `wait_ms` beyond its deadline. One that cannot be paid never fails the group that it is in.
+    /// Begins payments of orders, or finds the payments that are under way for them. An order waits for the outcome, up to
+    /// `wait_ms` beyond its deadline. An order that cannot be paid never fails the group that it is in.
     pub async fn begin_payments(
         &self,
-        wishes: &[PaymentRequest],
+        requests: &[PaymentRequest],
         currency: &str,
         wait_ms: u64,
     ) -> Result<Vec<PaymentStart>, LedgerError> {
-        match self.try_begin(wishes, currency, wait_ms).await {
-            Err(error) if !error.is_outage() => tracing::info!(%error, wishes = wishes.len(), "trying one by one"),
+        match self.try_begin(requests, currency, wait_ms).await {
+            Err(error) if !error.is_outage() => tracing::info!(%error, requests = requests.len(), "trying one by one"),
             begun => return begun,
         }
-        let mut all = Vec::with_capacity(wishes.len());
-        for wish in wishes {
-            match self.try_begin(std::slice::from_ref(wish), currency, wait_ms).await {
+        let mut all = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.try_begin(std::slice::from_ref(request), currency, wait_ms).await {
                 Ok(begun) => all.extend(begun),
                 Err(error) if error.is_outage() => return Err(error),
                 Err(error) => {
-                    tracing::error!(order = %wish.order, %error, "payment not begun");
+                    tracing::error!(order = %request.order, %error, "payment not begun");
                     all.push(PaymentStart::Failed);
                 }
             }
@@ -60,11 +60,11 @@ impl Ledger {
 
     async fn try_begin(
         &self,
-        wishes: &[PaymentRequest],
+        requests: &[PaymentRequest],
         currency: &str,
         wait_ms: u64,
     ) -> Result<Vec<PaymentStart>, LedgerError> {
-        let orders: Vec<Uuid> = wishes.iter().map(|wish| wish.order.0).collect();
+        let orders: Vec<Uuid> = requests.iter().map(|request| request.order.0).collect();
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query!(
             r#"SELECT id, user_id, status = 'pending_payment' AND expires_at > clock_timestamp() AS "payable!"
@@ -73,7 +73,7 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        // Behind the locks, so that what others did meanwhile is seen.
+        // Read after the locks are held, so that payments of other transactions are seen.
         let live = sqlx::query!(
             "SELECT id, order_id, status, channel FROM payments
              WHERE order_id = ANY($1) AND status IN ('created', 'sending', 'waiting')",
@@ -83,30 +83,30 @@ impl Ledger {
         .await?;
         let mut payments = HashMap::with_capacity(live.len());
         for row in live {
-            let status = PaymentStatus::parse(&row.status).ok_or(LedgerError::Unreadable("payments.status"))?;
+            let status = row.status.parse().map_err(|_| LedgerError::Unreadable("payments.status"))?;
             payments.insert(row.order_id, (PaymentId(row.id), status, row.channel));
         }
         let mut known: HashMap<_, _> =
             rows.into_iter().map(|row| (row.id, (row.user_id, row.payable, payments.remove(&row.id)))).collect();
         let (mut ids, mut paid, mut channels) = (Vec::new(), Vec::new(), Vec::new());
-        let mut begin = |wish: &PaymentRequest| {
-            let Some((user, payable, payment)) = known.get_mut(&wish.order.0) else { return PaymentStart::Unknown };
-            if *user != wish.user {
+        let mut begin = |request: &PaymentRequest| {
+            let Some((user, payable, payment)) = known.get_mut(&request.order.0) else { return PaymentStart::Unknown };
+            if *user != request.user {
                 return PaymentStart::Unknown;
             }
             if payment.is_none() && *payable {
                 let id = Uuid::now_v7();
                 ids.push(id);
-                paid.push(wish.order.0);
-                channels.push(wish.channel.clone());
-                *payment = Some((PaymentId(id), PaymentStatus::Created, wish.channel.clone()));
+                paid.push(request.order.0);
+                channels.push(request.channel.clone());
+                *payment = Some((PaymentId(id), PaymentStatus::Created, request.channel.clone()));
             }
             match payment {
-                Some((id, status, channel)) if *channel == wish.channel => PaymentStart::Payment(*id, *status),
+                Some((id, status, channel)) if *channel == request.channel => PaymentStart::Payment(*id, *status),
                 _ => PaymentStart::IllegalState,
             }
         };
-        let begun = wishes.iter().map(&mut begin).collect();
+        let begun = requests.iter().map(&mut begin).collect();
         if ids.is_empty() {
             return Ok(begun);
         }
@@ -136,8 +136,7 @@ impl Ledger {
     }
 }
 
-/// Locks a payment's order, as everybody does who changes a payment for its order's sake; says whether the order waits
-/// for payment.
+/// Locks a payment's order, which comes before the payment in the order of locks; returns whether the order waits for payment.
 pub(in crate::ledger) async fn lock_order_of(tx: &mut PgConnection, payment: PaymentId) -> Result<bool, LedgerError> {
     let pending = sqlx::query_scalar!(
         r#"SELECT status = 'pending_payment' AS "pending!" FROM orders

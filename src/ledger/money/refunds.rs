@@ -1,12 +1,13 @@
-//! Money on its way back: a refund is written down with what it is for, leaves by its channel's outflow, and ends when the
-//! channel says so. Locks as in money.rs.
+//! Refunds: a refund is written with its cause, leaves by its channel's outflow, and ends when the channel reports so. Locks
+//! are taken in the order of channel_reports.rs.
 
+use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::die_at;
 use crate::domain::ids::OrderId;
-use crate::domain::payment::{ChannelReport, PaymentId, RefundCause, RefundId, RefundStatus};
+use crate::domain::payment::{ChannelReport, PaymentId, RefundCause, RefundId, RefundKey, RefundStatus};
 use crate::ledger::money::channel_reports::ReportOutcome;
 use crate::ledger::money::journal::{Movement, write};
 use crate::ledger::money::payments::lock_order_of;
@@ -21,7 +22,15 @@ pub struct RefundRoute {
     pub outflow: String,
 }
 
-/// What came of the wish to have money back.
+/// The payload of a refund's item in its outflow. Its channel makes the request of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RefundItem {
+    pub payment_key: PaymentId,
+    pub amount_cents: i64,
+    pub currency: String,
+}
+
+/// What came of asking for a refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefundAsked {
     Refund(RefundId, RefundStatus),
@@ -42,7 +51,7 @@ struct NewRefund<'a> {
 }
 
 impl Ledger {
-    /// A paid order's money is to go back. Asked again, the refund that is under way is told.
+    /// Asks for the refund of a paid order. Asked again, returns the refund that is under way.
     pub async fn ask_refund(
         &self,
         order: OrderId,
@@ -69,7 +78,7 @@ impl Ledger {
                 )
                 .fetch_one(&mut *tx)
                 .await?;
-                let status = RefundStatus::parse(&known.status).ok_or(LedgerError::Unreadable("refunds.status"))?;
+                let status = known.status.parse().map_err(|_| LedgerError::Unreadable("refunds.status"))?;
                 return Ok(RefundAsked::Refund(RefundId(known.id), status));
             }
             _ => return Ok(RefundAsked::IllegalState),
@@ -80,7 +89,7 @@ impl Ledger {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        // An order that was paid by hand has no money at a channel.
+        // An order that an operator marked as paid has no money at a channel.
         let Some(paid) = paid else { return Ok(RefundAsked::IllegalState) };
         let Some(route) = outflow_of(&paid.channel) else { return Ok(RefundAsked::IllegalState) };
         sqlx::query!("UPDATE orders SET status = 'refunding' WHERE id = $1", order.0).execute(&mut *tx).await?;
@@ -104,31 +113,31 @@ impl Ledger {
     pub(in crate::ledger) async fn refunded(
         &self,
         channel: &str,
-        key: Uuid,
-        payment: Uuid,
-        told: &ChannelReport,
+        key: RefundKey,
+        payment: PaymentId,
+        report: &ChannelReport,
     ) -> Result<ReportOutcome, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        lock_order_of(&mut tx, PaymentId(payment)).await?;
+        lock_order_of(&mut tx, payment).await?;
         let row = sqlx::query!(
             "SELECT id, payment_id, amount_cents, currency, status FROM refunds
              WHERE key = $1 AND channel = $2 FOR UPDATE",
-            key,
+            key.0,
             channel
         )
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else { return Ok(ReportOutcome::Misfit("no such refund")) };
-        if row.payment_id != payment {
+        if row.payment_id != payment.0 {
             return Ok(ReportOutcome::Misfit("another payment than the refund's"));
         }
-        if row.amount_cents != told.amount_cents || row.currency != told.currency {
+        if row.amount_cents != report.amount_cents || row.currency != report.currency {
             return Ok(ReportOutcome::Misfit("another amount or currency than the refund's"));
         }
         if row.status == "succeeded" {
             return Ok(ReportOutcome::Known);
         }
-        finish_refund(&mut tx, row.id).await?;
+        finish_refund(&mut tx, RefundId(row.id)).await?;
         die_at!("refunded.before_commit");
         tx.commit().await?;
         die_at!("refunded.after_commit");
@@ -138,32 +147,32 @@ impl Ledger {
     pub(in crate::ledger) async fn refund_failed(
         &self,
         channel: &str,
-        key: Uuid,
-        payment: Uuid,
-        told: &ChannelReport,
+        key: RefundKey,
+        payment: PaymentId,
+        report: &ChannelReport,
     ) -> Result<ReportOutcome, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
             "SELECT id, amount_cents, currency, status FROM refunds
              WHERE key = $1 AND channel = $2 AND payment_id = $3 FOR UPDATE",
-            key,
+            key.0,
             channel,
-            payment
+            payment.0
         )
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else {
-            // Of a key that it was tried under before?
+            // A key under which this refund was tried before?
             let before = sqlx::query_scalar!(
                 r#"SELECT EXISTS (SELECT FROM outflow_items
                                   WHERE id = $1 AND payload ->> 'payment_key' = $2::text) AS "before!""#,
-                key,
+                key.0,
                 payment.to_string()
             );
             let before = before.fetch_one(&mut *tx).await?;
             return Ok(if before { ReportOutcome::Known } else { ReportOutcome::Misfit("no such refund") });
         };
-        if row.amount_cents != told.amount_cents || row.currency != told.currency {
+        if row.amount_cents != report.amount_cents || row.currency != report.currency {
             return Ok(ReportOutcome::Misfit("another amount or currency than the refund's"));
         }
         match row.status.as_str() {
@@ -179,7 +188,7 @@ impl Ledger {
     }
 }
 
-/// Gives money back for which no order waits.
+/// Refunds money for which no order waits.
 pub(in crate::ledger) async fn refund_unwanted(
     tx: &mut PgConnection,
     channel: &str,
@@ -207,75 +216,74 @@ pub(in crate::ledger) async fn refund_unwanted(
     Ok(())
 }
 
-/// Writes a refund down and puts it into the outflow. One that finds no room there is brought again; nothing at all
-/// goes back without a channel.
+/// Writes a refund and puts it into the outflow. A refund that finds the outflow full is put there later. A refund of nothing
+/// ends at once, without its channel.
 async fn create_refund(
     tx: &mut PgConnection,
     refund: &NewRefund<'_>,
     route: &RefundRoute,
 ) -> Result<(RefundId, RefundStatus), LedgerError> {
-    let (id, key) = (Uuid::now_v7(), Uuid::now_v7());
-    let queued = refund.amount_cents == 0
-        || queue(tx, key, refund.payment.0, refund.amount_cents, refund.currency, route).await?;
+    let (id, key) = (RefundId(Uuid::now_v7()), RefundKey(Uuid::now_v7()));
+    let NewRefund { payment, amount_cents, .. } = *refund;
+    let item = RefundItem { payment_key: payment, amount_cents, currency: refund.currency.to_owned() };
+    let queued = amount_cents == 0 || queue(tx, key, &item, route).await?;
     sqlx::query!(
         "INSERT INTO refunds (id, payment_id, order_id, channel, amount_cents, currency, cause, asked_by, reason, key, queued)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-        id,
+        id.0,
         refund.payment.0,
         refund.order,
         refund.channel,
         refund.amount_cents,
         refund.currency,
-        refund.cause.as_str(),
+        <&str>::from(refund.cause),
         refund.asked_by,
         refund.reason,
-        key,
+        key.0,
         queued
     )
     .execute(&mut *tx)
     .await?;
     if refund.cause == RefundCause::Asked {
         let of = Movement { order: refund.order, amount_cents: refund.amount_cents, currency: refund.currency };
-        write(tx, "refund_due", id, of, "sales", "refunds-due").await?;
+        write(tx, "refund_due", id.0, of, "sales", "refunds-due").await?;
     }
     if refund.amount_cents > 0 {
-        return Ok((RefundId(id), RefundStatus::Requested));
+        return Ok((id, RefundStatus::Requested));
     }
     finish_refund(tx, id).await?;
-    Ok((RefundId(id), RefundStatus::Succeeded))
+    Ok((id, RefundStatus::Succeeded))
 }
 
 /// Puts a refund into its channel's outflow; `false` where that is full.
 pub(in crate::ledger) async fn queue(
     tx: &mut PgConnection,
-    key: Uuid,
-    payment: Uuid,
-    amount_cents: i64,
-    currency: &str,
+    key: RefundKey,
+    refund: &RefundItem,
     route: &RefundRoute,
 ) -> Result<bool, LedgerError> {
     let item = NewItem {
-        id: key,
+        id: key.0,
         channel: route.outflow.clone(),
-        // Refunds know no order among themselves: each is a key of its own.
+        // Refunds have no order among themselves: each is a key of its own.
         key: key.to_string(),
-        payload: serde_json::json!({ "payment_key": payment, "amount_cents": amount_cents, "currency": currency }),
+        payload: serde_json::to_value(refund).map_err(|_| LedgerError::Unreadable("refunds"))?,
     };
     Ok(enqueue(tx, &item).await? != Enqueued::Full)
 }
 
-/// The money is back: the books, and the order, where it was this refund that it waited for.
-async fn finish_refund(tx: &mut PgConnection, refund: Uuid) -> Result<(), LedgerError> {
+/// The money is back: writes the journal, and ends the order where it waited for this refund.
+async fn finish_refund(tx: &mut PgConnection, refund: RefundId) -> Result<(), LedgerError> {
     let row = sqlx::query!(
         "UPDATE refunds SET status = 'succeeded', ended_at = now() WHERE id = $1
          RETURNING order_id, channel, amount_cents, currency, cause",
-        refund
+        refund.0
     )
     .fetch_one(&mut *tx)
     .await?;
     let of = Movement { order: row.order_id, amount_cents: row.amount_cents, currency: &row.currency };
-    write(tx, "refund", refund, of, "refunds-due", &format!("channel:{}", row.channel)).await?;
-    if row.cause != RefundCause::Asked.as_str() {
+    write(tx, "refund", refund.0, of, "refunds-due", &format!("channel:{}", row.channel)).await?;
+    if row.cause != <&str>::from(RefundCause::Asked) {
         return Ok(());
     }
     let order = sqlx::query!(

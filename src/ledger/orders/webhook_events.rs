@@ -1,4 +1,4 @@
-//! What the shop is to hear of orders: taking it, and saying what came of it. The schema's trigger puts it there (0012).
+//! Events for the order webhooks: taking them, and writing their outcomes. A trigger of migration 0012 writes the events.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::ledger::outbox::{RetryTerms, one_line};
 use crate::ledger::{Ledger, LedgerError};
 use seckill_webhook::backoff_ms;
 
-/// A step of an order, taken to be told.
+/// A change of an order's status, taken to be delivered.
 #[derive(Debug, Clone)]
 pub struct OrderEvent {
     pub order: OrderId,
     pub step: i64,
     pub status: String,
-    /// When it was taken.
+    /// When the order's status changed.
     pub at: DateTime<Utc>,
     pub sale: SaleId,
     pub user: String,
@@ -26,7 +26,7 @@ pub struct OrderEvent {
     claims: i32,
 }
 
-/// Steps that are to be told now, each the first of its order.
+/// Events that are to be delivered now, each the first of its order.
 #[derive(Debug)]
 pub struct TakenEvents {
     pub events: Vec<OrderEvent>,
@@ -36,21 +36,21 @@ pub struct TakenEvents {
     pub more: bool,
 }
 
-/// What is written down of an event that was sent.
+/// What was written of an event that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventOutcome {
-    /// It is gone; so many of its order that waited behind it are due.
-    ChannelReport {
+    /// The event is deleted; so many events of its order that waited behind it are due.
+    Delivered {
         freed: i64,
     },
     WillRetry,
     Parked,
-    /// Somebody else has taken it meanwhile.
+    /// Another worker has taken the event meanwhile.
     Overtaken,
 }
 
 impl Ledger {
-    /// Says whether there is a shop that listens; from then on steps are kept for it, or not. Returns whether that is new.
+    /// Writes whether a receiver is configured: from then on events are kept for it, or not. Returns whether that has changed.
     pub async fn set_shop_listens(&self, listens: bool) -> Result<bool, LedgerError> {
         let changed = sqlx::query!(
             "WITH changed AS (UPDATE shop SET listens = $1 WHERE listens <> $1 RETURNING listens)
@@ -63,8 +63,8 @@ impl Ledger {
         Ok(changed.rows_affected() > 0)
     }
 
-    /// Takes what is to be told and has nothing of its order before it, oldest first. Who takes it has it for the lease;
-    /// then it is taken again. What waits for an earlier one is put off until that one is due.
+    /// Takes events that have no earlier event of their order before them, oldest first. A worker has an event for the lease;
+    /// then it is taken again. An event that waits for an earlier one is put off until that one is due.
     pub async fn take_order_events(&self, limit: i64, lease: Duration) -> Result<TakenEvents, LedgerError> {
         let rows = sqlx::query!(
             r#"WITH due AS (
@@ -111,9 +111,9 @@ impl Ledger {
         Ok(TakenEvents { events: events.collect(), now_s, more })
     }
 
-    /// The shop has heard it: the next of its order is due.
+    /// Deletes a delivered event: the next one of its order is due.
     pub async fn order_event_told(&self, event: &OrderEvent) -> Result<EventOutcome, LedgerError> {
-        let noted = sqlx::query!(
+        let written = sqlx::query!(
             r#"WITH told AS (
                  DELETE FROM order_events WHERE order_id = $1 AND step_id = $2 AND claims = $3 RETURNING order_id),
                freed AS (
@@ -126,10 +126,10 @@ impl Ledger {
         )
         .fetch_one(&self.pool)
         .await?;
-        Ok(if noted.told == 1 { EventOutcome::ChannelReport { freed: noted.freed } } else { EventOutcome::Overtaken })
+        Ok(if written.told == 1 { EventOutcome::Delivered { freed: written.freed } } else { EventOutcome::Overtaken })
     }
 
-    /// The shop did not take it: it is told again later, or parked at the cap.
+    /// Counts a failure: the event is sent again later, or parked at the cap.
     pub async fn order_event_failed(
         &self,
         event: &OrderEvent,
@@ -139,7 +139,7 @@ impl Ledger {
         let attempts = event.attempts + 1;
         let parked = attempts >= terms.max_attempts;
         let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
-        let noted = sqlx::query!(
+        let written = sqlx::query!(
             "UPDATE order_events
              SET attempts = $4, last_error = $5, status = CASE WHEN $6 THEN 'parked' ELSE 'pending' END,
                  next_attempt_at = CASE WHEN $6 THEN 'infinity' ELSE now() + $7::bigint * interval '1 ms' END
@@ -154,16 +154,16 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        Ok(match (noted.rows_affected(), parked) {
+        Ok(match (written.rows_affected(), parked) {
             (0, _) => EventOutcome::Overtaken,
             (_, true) => EventOutcome::Parked,
             (_, false) => EventOutcome::WillRetry,
         })
     }
 
-    /// The shop was not there, or wants to be left alone: it is told when this is over, and nothing is counted.
+    /// Puts an event off because the receiver is away or asks for a pause; no attempt is counted.
     pub async fn order_event_postponed(&self, event: &OrderEvent, rest: Duration) -> Result<EventOutcome, LedgerError> {
-        let noted = sqlx::query!(
+        let written = sqlx::query!(
             "UPDATE order_events SET next_attempt_at = now() + $4::bigint * interval '1 ms'
              WHERE order_id = $1 AND step_id = $2 AND claims = $3",
             event.order.0,
@@ -173,7 +173,7 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        Ok(if noted.rows_affected() == 0 { EventOutcome::Overtaken } else { EventOutcome::WillRetry })
+        Ok(if written.rows_affected() == 0 { EventOutcome::Overtaken } else { EventOutcome::WillRetry })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Outflow: its channels, what is put into them, and what people want to know of them. slots.rs takes items out.
+//! Outflows: their channels, adding items, and figures for operators. slots.rs takes items out.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::ledger::audit_log;
 use crate::ledger::outflow::slots::micros;
 use crate::ledger::{Ledger, LedgerError};
 
-/// Something to be sent, once, in its turn.
+/// An item to be sent, once, in its turn.
 #[derive(Debug, Clone)]
 pub struct NewItem {
     /// Also the Idempotency-Key that the receiver sees.
@@ -21,17 +21,17 @@ pub struct NewItem {
     pub payload: Value,
 }
 
-/// What came of bringing an item.
+/// What came of adding an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enqueued {
     Taken,
-    /// An item of this id is there, whatever has become of it.
+    /// An item of this id exists, in whatever state.
     Known,
     /// The channel's queue is at its bound.
     Full,
 }
 
-/// A channel, for people.
+/// A channel, for operators.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct ChannelFigures {
     pub name: String,
@@ -46,7 +46,7 @@ pub struct ChannelFigures {
     pub now: DateTime<Utc>,
 }
 
-/// A parked item, for people.
+/// A parked item, for operators.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct ParkedItem {
     pub id: Uuid,
@@ -57,8 +57,8 @@ pub struct ParkedItem {
     pub created_at: DateTime<Utc>,
 }
 
-/// Puts an item into its channel, in the caller's transaction. The key's row stays locked until that ends, which makes
-/// the order within a key that of the commits: whoever brings several keys at once brings them in one order.
+/// Adds an item to its channel, in the caller's transaction. The key's row stays locked until the transaction ends, so that the
+/// order within a key is that of the commits. A caller that adds items of several keys must add the keys in a fixed order.
 pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<Enqueued, LedgerError> {
     let room = sqlx::query_scalar!(
         r#"SELECT coalesce(d.items < c.capacity, true) AS "room!"
@@ -70,7 +70,7 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM outflow_items WHERE id = $1) AS "known!""#, item.id);
         return Ok(if known.fetch_one(connection).await? { Enqueued::Known } else { Enqueued::Full });
     }
-    // Nothing changes in a row that is there; it is the lock that is wanted.
+    // A row that exists is not changed, only locked.
     sqlx::query!(
         "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
          ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
@@ -95,7 +95,7 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
     Ok(Enqueued::Known)
 }
 
-/// Forgets a key that has nothing waiting. Its row is locked by the caller.
+/// Deletes a key that has nothing waiting; returns whether it did. The caller holds the key's row lock.
 pub(in crate::ledger) async fn drop_key_if_empty(
     connection: &mut PgConnection,
     channel: &str,
@@ -114,7 +114,7 @@ pub(in crate::ledger) async fn drop_key_if_empty(
 }
 
 impl Ledger {
-    /// Puts an item into its channel, in a transaction of its own.
+    /// Adds an item to its channel, in a transaction of its own.
     pub async fn enqueue_outflow(&self, item: &NewItem) -> Result<Enqueued, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let enqueued = enqueue(&mut tx, item).await?;
@@ -122,7 +122,7 @@ impl Ledger {
         Ok(enqueued)
     }
 
-    /// Makes a channel; `false` when there is one of that name.
+    /// Creates a channel; `false` when one of that name exists.
     pub async fn create_outflow(
         &self,
         name: &str,
@@ -153,23 +153,31 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Sees to it that there is a channel of this name, which leads there. Its pace is whoever's who set it last: returns
-    /// the gap that holds, in microseconds.
-    pub async fn ensure_outflow(&self, name: &str, pace: Pace, target: &str) -> Result<i64, LedgerError> {
+    /// Creates the outflow of a payment channel's refunds where it is missing, and updates its target. An outflow that exists
+    /// keeps its rate: returns the gap between its slots, in microseconds.
+    pub async fn ensure_refund_outflow(
+        &self,
+        name: &str,
+        payment_channel: &str,
+        pace: Pace,
+        target: &str,
+    ) -> Result<i64, LedgerError> {
         let gap_us = sqlx::query_scalar!(
-            "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ($1, $2, $3, $4, $5)
-             ON CONFLICT (name) DO UPDATE SET target = $5 RETURNING gap_us",
+            "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target, payment_channel)
+             VALUES ($1, $2, $3, $4, $5, $6)
+             ON CONFLICT (name) DO UPDATE SET target = $5, payment_channel = $6 RETURNING gap_us",
             name,
             pace.rate().cast_signed(),
             pace.jitter_ms().cast_signed(),
             pace.gap_us(),
-            target
+            target,
+            payment_channel
         );
         Ok(gap_us.fetch_one(&self.pool).await?)
     }
 
-    /// Stops a channel, or lets it go on; slots that were claimed already (100 ms of them) are still used. `false` when
-    /// there is no such channel.
+    /// Pauses or resumes a channel; slots that are already claimed (100 ms of them) are still used. `false` when there is no such
+    /// channel.
     pub async fn pause_outflow(&self, name: &str, paused: bool, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!("UPDATE outflow_channels SET paused = $2 WHERE name = $1", name, paused);
@@ -182,8 +190,8 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Changes the pace. More than a second lies between the last slot of the old one and the first of the new, so that
-    /// no second sees both. `false` when there is no such channel.
+    /// Changes the rate. More than a second lies between the last slot of the old rate and the first of the new, so that no
+    /// second sees both. `false` when there is no such channel.
     pub async fn set_outflow_pace(&self, name: &str, pace: Pace, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
@@ -208,7 +216,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Counts what waits in every channel, for the bound of its queue and for whoever watches.
+    /// Counts the items that wait in each channel, for the bounds of the queues and for metrics.
     pub async fn count_outflow(&self) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO outflow_depths (channel, items, at)
@@ -223,7 +231,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// All channels, with what was last counted.
+    /// All channels, with the last counts.
     pub async fn outflow_figures(&self) -> Result<Vec<ChannelFigures>, LedgerError> {
         Ok(sqlx::query_as!(
             ChannelFigures,
@@ -250,11 +258,11 @@ impl Ledger {
         .await?)
     }
 
-    /// Makes parked items pending again, all of a channel or those named; says how many there were. They come before
-    /// what their keys have received since.
+    /// Makes parked items pending again, all of a channel or those named; returns how many. They leave before later items of
+    /// their keys.
     pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        // Keys first, in one order: as everybody locks them.
+        // Keys first, in a fixed order, as every transaction locks them.
         sqlx::query!(
             "INSERT INTO outflow_keys (channel, key, turn_at)
              SELECT DISTINCT channel, key, clock_timestamp() FROM outflow_items

@@ -1,7 +1,7 @@
-//! Slots of an outflow: claiming the next one together with the item that is sent in it, and saying what came of it.
+//! Slots of an outflow: claiming the next one together with the item that is sent in it, and writing the outcome.
 //!
-//! Everybody locks key, item, channel, in this order. Only a claim has its channel first, and it passes over the keys that
-//! others hold, so nobody waits in a circle.
+//! Every transaction locks key, item, channel, in this order. Only a claim locks its channel first, and it passes over keys that
+//! are locked, so that no two transactions wait for each other.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ pub struct Slot {
     pub key: String,
     pub payload: Value,
     pub target: String,
+    /// The payment channel whose refund the item is.
+    pub payment_channel: Option<String>,
     /// Of the channel, per second.
     pub rate: u32,
     /// By this process's clock: the slot is not before this moment,
@@ -39,13 +41,13 @@ pub struct Slot {
     turn_us: i64,
 }
 
-/// What a verdict led to.
+/// What an outcome led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Done,
     WillRetry,
     Parked,
-    /// Another claim of the item holds, or somebody has finished it: nothing was changed.
+    /// Another claim of the item holds, or the item is done: nothing was changed.
     Overtaken,
 }
 
@@ -59,24 +61,32 @@ impl Slot {
 impl Ledger {
     /// Claims the next slot of some channel that has something due, together with the item: first in first out within a
     /// key, and the key whose turn it has been for longest. `None`, and no slot is used up, when there is nothing to
-    /// send, it is not yet time, or others are at it. Channels in `without` are passed over.
-    pub async fn claim_slot(&self, without: &[String], lease: Duration) -> Result<Option<Slot>, LedgerError> {
+    /// send, the time has not come, or other workers hold the rows. Channels in `without` are passed over, and so are
+    /// the refunds of payment channels that are not in `payment_channels`.
+    pub async fn claim_slot(
+        &self,
+        without: &[String],
+        payment_channels: &[String],
+        lease: Duration,
+    ) -> Result<Option<Slot>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        // By chance among those that can be served, so that none is always last. Not FOR UPDATE: an item that is being
-        // put in holds its channel's row by the foreign key, and hinders nobody.
+        // At random among the channels that can be served, so that none is always last. Not FOR UPDATE, because a transaction that
+        // adds an item holds its channel's row by the foreign key, and must not block a claim.
         let channel = sqlx::query!(
-            "SELECT c.name, c.target, c.rate, c.gap_us FROM outflow_channels c
+            "SELECT c.name, c.target, c.payment_channel, c.rate, c.gap_us FROM outflow_channels c
              WHERE NOT c.paused AND c.name <> ALL($1)
+               AND (c.payment_channel IS NULL OR c.payment_channel = ANY($3))
                AND c.next_at <= clock_timestamp() + $2::bigint * interval '1 us'
                AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = c.name AND k.turn_at <= now())
              ORDER BY random() LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
             without,
-            micros(LOOKAHEAD)
+            micros(LOOKAHEAD),
+            payment_channels
         )
         .fetch_optional(&mut *tx)
         .await?;
         let Some(channel) = channel else { return Ok(None) };
-        // From before the question to after the answer, PostgreSQL's clock was read somewhere.
+        // PostgreSQL reads its clock between these two moments.
         let before = Instant::now();
         let claimed = sqlx::query!(
             r#"WITH turn AS MATERIALIZED (
@@ -112,7 +122,7 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         let after = Instant::now();
-        // Nothing that can be taken now; the transaction takes the slot back with it.
+        // No item can be taken now; the transaction's end takes the slot back.
         let Some(row) = claimed else { return Ok(None) };
         tx.commit().await?;
         let wait = Duration::from_micros(row.wait_us.max(0).unsigned_abs());
@@ -122,6 +132,7 @@ impl Ledger {
             key: row.key,
             payload: row.payload,
             target: channel.target,
+            payment_channel: channel.payment_channel,
             rate: channel.rate.unsigned_abs(),
             at: before + wait,
             earliest: after + wait,
@@ -135,15 +146,21 @@ impl Ledger {
     }
 
     /// How long until there may be a slot to claim; `None` when nothing waits in any channel that runs.
-    pub async fn next_slot(&self, without: &[String]) -> Result<Option<Duration>, LedgerError> {
+    pub async fn next_slot(
+        &self,
+        without: &[String],
+        payment_channels: &[String],
+    ) -> Result<Option<Duration>, LedgerError> {
         let wait_us = sqlx::query_scalar!(
             "SELECT (extract(epoch FROM min(greatest(c.next_at - $2::bigint * interval '1 us', k.turn_at))
                                         - clock_timestamp()) * 1000000)::bigint
              FROM outflow_channels c
              CROSS JOIN LATERAL (SELECT turn_at FROM outflow_keys WHERE channel = c.name ORDER BY turn_at LIMIT 1) k
-             WHERE NOT c.paused AND c.name <> ALL($1)",
+             WHERE NOT c.paused AND c.name <> ALL($1)
+               AND (c.payment_channel IS NULL OR c.payment_channel = ANY($3))",
             without,
-            micros(LOOKAHEAD)
+            micros(LOOKAHEAD),
+            payment_channels
         )
         .fetch_one(&self.pool)
         .await?;
@@ -169,8 +186,7 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// A request went out late, so those behind it could come too close: as much later goes everything that has no slot
-    /// yet.
+    /// Moves the slots that are not claimed yet, because a request left late and later ones could come too close to it.
     pub async fn leave_hole(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE outflow_channels SET next_at = next_at + $2::bigint * interval '1 us' WHERE name = $1",
@@ -182,15 +198,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes down what came of an item that was sent.
+    /// Writes the outcome of an item that was sent.
     pub async fn settle_slot(
         &self,
         slot: &Slot,
-        verdict: &DeliveryOutcome,
+        outcome: &DeliveryOutcome,
         terms: RetryTerms,
     ) -> Result<Settled, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let settled = match verdict {
+        let settled = match outcome {
             DeliveryOutcome::Done => finish(&mut tx, slot).await?,
             DeliveryOutcome::Refused(why) => fail(&mut tx, slot, why, None).await?,
             DeliveryOutcome::TryAgain(why) => {
@@ -236,7 +252,7 @@ impl Ledger {
     }
 }
 
-/// The receiver has it: so it is done, whoever may hold a claim by now.
+/// The receiver has the item: it is done, even if another claim holds by now.
 async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerError> {
     lock_key(tx, slot).await?;
     let was = sqlx::query_scalar!("SELECT status FROM outflow_items WHERE id = $1", slot.item);
@@ -249,14 +265,14 @@ async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerErr
     )
     .execute(&mut *tx)
     .await?;
-    // One that was parked had let its key go on: the turn is another item's.
+    // A parked item had passed its key's turn on: the turn belongs to another item.
     if was != "parked" {
         pass_turn(tx, slot, 0).await?;
     }
     Ok(Settled::Done)
 }
 
-/// Counts a failure of an item that is still ours: it waits, or is parked.
+/// Counts a failure of an item whose claim still holds: it waits, or is parked.
 async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option<u64>) -> Result<Settled, LedgerError> {
     lock_key(tx, slot).await?;
     let failed = sqlx::query!(
@@ -276,7 +292,7 @@ async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option
     Ok(if retry_in_ms.is_some() { Settled::WillRetry } else { Settled::Parked })
 }
 
-/// Every change to an item is made under its key's row lock, as every arrival of one is.
+/// Locks the key's row, under which items of the key are changed and added.
 async fn lock_key(tx: &mut PgConnection, slot: &Slot) -> Result<(), LedgerError> {
     sqlx::query!("SELECT FROM outflow_keys WHERE channel = $1 AND key = $2 FOR UPDATE", slot.channel, slot.key)
         .execute(tx)
@@ -284,7 +300,7 @@ async fn lock_key(tx: &mut PgConnection, slot: &Slot) -> Result<(), LedgerError>
     Ok(())
 }
 
-/// To the back of the queue of keys, or out of it.
+/// Moves the key to the back of the queue of keys, or removes it when nothing waits.
 async fn pass_turn(tx: &mut PgConnection, slot: &Slot, wait_ms: u64) -> Result<(), LedgerError> {
     if drop_key_if_empty(tx, &slot.channel, &slot.key).await? {
         return Ok(());

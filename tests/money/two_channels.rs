@@ -1,0 +1,112 @@
+//! Two payment channels: one bank that is dead disturbs the other in nothing, and what is owed to a channel that was taken out of
+//! the settings waits until the channel is back.
+
+use std::time::{Duration, Instant};
+
+use seckill_harness::eventually;
+use serde_json::json;
+
+use crate::bank::Bank;
+use crate::world::{Rates, Worker, World};
+
+const RATES: Rates = Rates { pay: 100, refund: 20 };
+/// Far less than the 20 s for which a sender may hold its messages, far more than a second's worth of payments takes.
+const UNDISTURBED_MAX: Duration = Duration::from_secs(15);
+
+/// A world with a second channel of the sandbox's kind, whose bank is another process at another address.
+async fn world(orders: usize) -> (World, Bank) {
+    let mut second = Bank::found();
+    let url = second.url();
+    let settings = [
+        ("SECKILL_CHANNELS__SECOND__KIND", "sandbox"),
+        ("SECKILL_CHANNELS__SECOND__URL", url.as_str()),
+        ("SECKILL_CHANNELS__SECOND__RATE", "100"),
+        ("SECKILL_CHANNELS__SECOND__REFUND_RATE", "20"),
+        ("SECKILL_CHANNELS__SECOND__JITTER_MS", "60"),
+        ("SECKILL_CHANNELS__SECOND__TIMEOUT_MS", "5000"),
+    ];
+    let world = World::with_orders(orders, &RATES, false, &settings).await;
+    second.open(&world.system.url("/api/v1/payments/callbacks/second"), RATES.pay, RATES.refund).await;
+    (world, second)
+}
+
+/// Even buyers pay through the first channel, odd ones through the second.
+async fn pay(world: &World, buyers: std::ops::Range<usize>) {
+    for buyer in buyers {
+        let channel = if buyer % 2 == 0 { "sandbox" } else { "second" };
+        assert_eq!(world.ask(buyer, "payments", json!({ "channel": channel })).await, 202);
+    }
+}
+
+async fn refund(world: &World, buyers: std::ops::Range<usize>) {
+    for buyer in buyers {
+        assert_eq!(world.ask(buyer, "refunds", json!({ "reason": "" })).await, 202);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_bank_delays_only_its_own_payments_and_refunds() {
+    let (mut world, second) = world(120).await;
+    let listed: serde_json::Value =
+        reqwest::get(world.system.url("/api/v1/payments/channels")).await.unwrap().json().await.unwrap();
+    assert_eq!(listed, json!({ "channels": ["sandbox", "second"] }));
+    let _workers = world.workers(2).await;
+    pay(&world, 0..40).await;
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", 40).await;
+    refund(&world, 0..10).await;
+
+    pay(&world, 40..80).await;
+    world.bank.close();
+    pay(&world, 80..120).await;
+    refund(&world, 10..20).await;
+    let begun = Instant::now();
+    world.wait_for("SELECT count(*) FROM payments WHERE channel = 'second' AND status = 'succeeded'", 60).await;
+    world.wait_for("SELECT count(*) FROM refunds WHERE channel = 'second' AND status = 'succeeded'", 10).await;
+    let took = begun.elapsed();
+    let waiting = world.count("SELECT count(*) FROM payments WHERE channel = 'sandbox' AND ended_at IS NULL").await;
+    eprintln!("the second channel was through after {took:.1?}; {waiting} payments wait for the first");
+    assert!(took < UNDISTURBED_MAX, "{took:?}");
+    assert!(waiting >= 20, "{waiting} payments wait for the dead bank");
+
+    world.reopen(&RATES).await;
+    world.money_rests().await;
+    for bank in [&world.bank, &second] {
+        let (payments, refunds, _) = bank.books().await;
+        assert_eq!((payments, refunds), (60, 10), "each took effect once");
+        assert_eq!(bank.arrivals("pay", "refused-rate").await, 0);
+    }
+    world.audited_with(&[second]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn money_of_a_channel_that_is_not_configured_waits_until_it_is() {
+    let (world, second) = world(6).await;
+    let without = [("SECKILL_CHANNELS__SECOND__URL", "")];
+    let worker = Worker::start_with(&world.system, &without);
+    pay(&world, 0..6).await;
+    world.wait_for("SELECT count(*) FROM payments WHERE channel = 'sandbox' AND status = 'succeeded'", 3).await;
+    let put_off = "SELECT count(*) FROM outbox WHERE kind = 'payment_requested' AND status = 'pending' AND attempts = 0
+                   AND next_attempt_at > now() + interval '5 s'";
+    world.wait_for(put_off, 3).await;
+    drop(worker);
+    let due = "UPDATE outbox SET next_attempt_at = now() WHERE status = 'pending'";
+    sqlx::query(due).execute(&world.system.sql).await.unwrap();
+    let worker = Worker::start(&world.system);
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", 6).await;
+    drop(worker);
+
+    refund(&world, 0..6).await;
+    let worker = Worker::start_with(&world.system, &without);
+    world.wait_for("SELECT count(*) FROM refunds WHERE channel = 'sandbox' AND status = 'succeeded'", 3).await;
+    let untouched = "SELECT count(*) FROM outflow_items WHERE channel = 'refunds-second' AND claims = 0";
+    assert_eq!(world.count(untouched).await, 3, "sent without the channel's secret");
+    drop(worker);
+    let _worker = Worker::start(&world.system);
+    eventually(|| async {
+        let refunds = second.books().await.1;
+        (refunds == 3).then_some(()).ok_or_else(|| format!("{refunds} refunds at the second bank"))
+    })
+    .await;
+    world.money_rests().await;
+    world.audited_with(&[second]).await;
+}
