@@ -15,7 +15,7 @@ pub(super) struct OrdersArgs {
     #[command(flatten)]
     sale: SaleOption,
     /// Only orders with this status
-    #[arg(long, value_parser = |text: &str| OrderStatus::parse(text).ok_or("unknown order status"))]
+    #[arg(long, value_parser = |text: &str| text.parse::<OrderStatus>().map_err(|_| "unknown order status"))]
     status: Option<OrderStatus>,
     /// Only this buyer's orders
     #[arg(long, value_parser = user)]

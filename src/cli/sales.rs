@@ -186,7 +186,7 @@ impl SaleLine {
             stock: figures.stock,
             per_user: sale.per_user.get(),
             min_level: sale.min_level,
-            status: sale.standing_at(now_ms),
+            status: sale.phase_at(now_ms),
             starts_at: print::time(sale.starts_at_ms),
             ends_at: print::time(sale.ends_at_ms),
             pay_within_s: sale.pay_within_ms / 1000,

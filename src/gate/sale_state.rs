@@ -6,7 +6,7 @@ use redis::{cmd, pipe};
 
 use super::holds::{StoredTicket, order_id};
 use super::{Gate, GateError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::sale::SaleStatus;
 
 /// The state of a sale on this server.
@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub tickets: HashMap<OrderId, StoredTicket>,
     pub unconfirmed: Vec<OrderId>,
     /// The waves that the stock contains.
-    pub waves: Vec<OrderId>,
+    pub waves: Vec<WaveId>,
 }
 
 impl Gate {
@@ -67,7 +67,7 @@ impl Gate {
         let Some(view) = self.sale_view(sale).await? else { return Ok(None) };
         let mut connection = self.connect_once().await?;
         let waves: Vec<String> = cmd("SMEMBERS").arg(&keys.waves).query_async(&mut connection).await?;
-        let waves = waves.iter().map(|wave| order_id(wave)).collect::<Result<_, _>>()?;
+        let waves = waves.iter().map(|wave| order_id(wave).map(|id| WaveId(id.0))).collect::<Result<_, _>>()?;
         let unconfirmed: Vec<String> =
             cmd("ZRANGE").arg(&keys.unconfirmed).arg(0).arg(-1).query_async(&mut connection).await?;
         let unconfirmed = unconfirmed.iter().map(|order| order_id(order)).collect::<Result<_, _>>()?;

@@ -25,7 +25,7 @@ impl RefillSupervisor {
         // While this connection lives, it leads to the same run of the same server.
         let mut server = match self.server.take() {
             Some(server) => server,
-            None => self.stores.gate.fence().await?,
+            None => self.stores.gate.connect_to_run().await?,
         };
         let loaded = server.is_reserve_loaded().await?;
         let epochs = self.stores.ledger.epochs(self.retire_after_ms).await?;
