@@ -135,6 +135,21 @@ pub struct ChannelReport {
     pub reference: String,
 }
 
+/// What came of a channel's report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReportOutcome {
+    /// An order is paid, or refunded, or a payment has failed.
+    Applied,
+    /// Money came for which no order waits: a refund was written.
+    Refunding,
+    /// It had been applied before.
+    Known,
+    /// Nothing follows from it yet.
+    Pending,
+    /// The report contradicts our books. Nothing was changed.
+    Misfit(&'static str),
+}
+
 #[cfg(test)]
 mod tests {
     use strum::IntoEnumIterator;

@@ -46,7 +46,9 @@ const POLICIES_MAX: usize = 9;
 
 impl Permits {
     pub fn new(policies: Arc<PolicyCache>, limiter: Limiter, queue_max: u32) -> Self {
-        let redis_breaker = Mutex::new(Breaker::new(REDIS_BREAKER));
+        // Callers that come one after another, each waiting for the time-out, must count in one window.
+        let window_ms = REDIS_BREAKER.window_ms.max(10 * limiter.timeout_ms());
+        let redis_breaker = Mutex::new(Breaker::new(BreakerTerms { window_ms, ..REDIS_BREAKER }));
         Self { policies, limiter, queue_max, redis_breaker, began: Instant::now() }
     }
 

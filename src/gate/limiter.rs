@@ -97,6 +97,11 @@ impl Limiter {
         Ok(Self { connection, keys, scripts, timeout, now_us: None })
     }
 
+    /// How long a call waits for the server.
+    pub fn timeout_ms(&self) -> u64 {
+        u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The same limiters at this time instead of the server's. For tests only.
     pub fn at(&self, now_us: i64) -> Self {
         Self { now_us: Some(now_us), ..self.clone() }

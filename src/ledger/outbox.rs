@@ -98,7 +98,7 @@ impl Ledger {
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
-                      CASE kind WHEN 'payment_requested' THEN (SELECT channel FROM payments p WHERE p.id = order_id)
+                      CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
                       END AS channel
                FROM outbox WHERE status = 'pending'
                  AND kind IN ('order_placed', 'order_expire', 'payment_requested')
@@ -256,7 +256,8 @@ impl ClaimedRow {
                 Task::Publish(BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms })
             }
             OutboxKind::PaymentRequested => {
-                let channel = self.channel.clone().ok_or(LedgerError::Unreadable("payments.channel"))?;
+                // A row that lacks its payment has no channel, and waits as one whose channel is not configured.
+                let channel = self.channel.clone().unwrap_or_default();
                 Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id), channel })
             }
             OutboxKind::HoldRelease => {

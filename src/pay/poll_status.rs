@@ -7,8 +7,8 @@ use futures_util::{StreamExt, stream};
 use super::{PayError, PaymentService, route_of};
 use crate::channel::{Channel, StatusReply};
 use crate::die_at;
+use crate::domain::payment::ReportOutcome;
 use crate::domain::step::Step;
-use crate::ledger::money::channel_reports::ReportOutcome;
 use crate::ledger::money::payment_dispatch::SendState;
 use crate::ledger::money::payment_status::StatusQuery;
 

@@ -108,8 +108,14 @@ impl Catalog {
                 if changes.removed || overdue || self.reader.filter_is_full() {
                     // No id can be taken out of a Bloom filter: a removal needs a new one.
                     self.load_all().await?;
-                } else if !changes.live.is_empty() {
+                } else if !changes.documents.is_empty() {
                     let mut live = HashMap::clone(&self.live.load());
+                    for (id, _) in &changes.documents {
+                        // A changed sale that is not live any more ended long ago.
+                        if let DocId::Sale(sale) = id {
+                            live.remove(&SaleId::from_db(*sale));
+                        }
+                    }
                     live.extend(changes.live.into_iter().map(|sale| (sale.id, Arc::new(sale))));
                     self.live.store(Arc::new(live));
                 }

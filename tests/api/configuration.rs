@@ -45,7 +45,6 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_SANDBOX__SECRET", "short", "sandbox.secret"),
         ("SECKILL_SANDBOX__CALLBACK_URL", "ftp://bank", "sandbox.callback_url"),
         ("SECKILL_SANDBOX__REFUND_RATE", "0", "sandbox.refund_rate"),
-        ("SECKILL_HTTP__BLIND", "1", "blind"),
         ("SECKILL_HTTP__STREAMS_MAX", "0", "http.streams_max"),
         ("SECKILL_SHOP__WEBHOOK_URL", "shop.example/orders", "shop.webhook_url"),
         ("SECKILL_SHOP__WEBHOOK_URL", "http://shop.example/orders", "shop.webhook_secrets"),

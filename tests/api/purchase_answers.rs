@@ -1,4 +1,4 @@
-//! Every answer to a purchase is the contract's, and refusals leave the stock unchanged.
+//! Every answer to a purchase comes in the order of answers (docs/protocol.md), and refusals leave the stock unchanged.
 
 use serde_json::json;
 

@@ -4,11 +4,10 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use anyhow::ensure;
-use serde_json::json;
 use tokio::time::sleep;
 
 use crate::processes::{Meter, Process};
-use crate::service::{Answers, Service};
+use crate::service::{Answers, Sale, Service};
 use crate::wrk::{self, Buyers, Seen};
 
 /// Units for sale in the case in which every buyer gets one.
@@ -68,12 +67,6 @@ pub struct Stage<'a> {
     pub buyers: Buyers,
     /// A sale that is sold out.
     pub sold_out: Sale,
-}
-
-pub struct Sale {
-    pub id: i64,
-    path: String,
-    body: String,
 }
 
 /// One case in one round.
@@ -137,23 +130,6 @@ impl Stage<'_> {
             waited_ms += 50;
             sleep(Duration::from_millis(50)).await;
         }
-    }
-}
-
-impl Sale {
-    pub fn new(id: i64, key: &str) -> Self {
-        Self { id, path: format!("/api/v1/sales/{id}/purchases"), body: json!({ "key": key }).to_string() }
-    }
-
-    /// Sells the whole stock to these buyers.
-    pub async fn sell_out(&self, service: &Service, tokens: &[&str]) -> anyhow::Result<()> {
-        for token in tokens {
-            let url = format!("http://{}{}", service.process.address, self.path);
-            let purchase = service.client.post(url).bearer_auth(token);
-            let answer = purchase.body(self.body.clone()).send().await?;
-            ensure!(answer.status().as_u16() == 202, "a first buyer got {}", answer.text().await?);
-        }
-        Ok(())
     }
 }
 

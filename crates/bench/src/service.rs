@@ -3,17 +3,24 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use serde_json::json;
 use sqlx::PgPool;
 use tokio::process::Command;
 
-use crate::cases::Sale;
 use crate::processes::{Process, program, seckill};
 
 pub struct Service {
     pub process: Process,
     pub client: reqwest::Client,
     sql: PgPool,
+}
+
+/// A sale of the bench, and what a purchase at it sends.
+pub struct Sale {
+    pub id: i64,
+    pub path: String,
+    pub body: String,
 }
 
 /// The answers to purchases, by the service's own metrics.
@@ -80,5 +87,22 @@ impl Service {
         let count = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND sale_id = $1");
         let rows: i64 = count.bind(sale).fetch_one(&self.sql).await?;
         Ok(rows.unsigned_abs())
+    }
+}
+
+impl Sale {
+    pub fn new(id: i64, key: &str) -> Self {
+        Self { id, path: format!("/api/v1/sales/{id}/purchases"), body: json!({ "key": key }).to_string() }
+    }
+
+    /// Sells the whole stock to these buyers.
+    pub async fn sell_out(&self, service: &Service, tokens: &[&str]) -> anyhow::Result<()> {
+        for token in tokens {
+            let url = format!("http://{}{}", service.process.address, self.path);
+            let purchase = service.client.post(url).bearer_auth(token);
+            let answer = purchase.body(self.body.clone()).send().await?;
+            ensure!(answer.status().as_u16() == 202, "a first buyer got {}", answer.text().await?);
+        }
+        Ok(())
     }
 }

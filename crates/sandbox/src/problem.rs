@@ -9,8 +9,10 @@ use serde_json::json;
 
 use super::event::Refusal;
 use super::journal::Unwritten;
-use super::request::BODY_MAX_BYTES;
 use seckill_webhook::SignatureError;
+
+/// The longest body of a request.
+pub const BODY_MAX_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {

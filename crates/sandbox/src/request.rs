@@ -11,11 +11,9 @@ use futures_util::future::LocalBoxFuture;
 use uuid::Uuid;
 
 use super::bank::Bank;
-use super::problem::Problem;
+use super::problem::{BODY_MAX_BYTES, Problem};
 use seckill_webhook::{Secret, verify};
 
-/// The longest body of any call.
-pub const BODY_MAX_BYTES: usize = 16 * 1024;
 /// How long a body may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
 

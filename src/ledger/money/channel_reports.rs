@@ -8,27 +8,12 @@ use uuid::Uuid;
 
 use crate::die_at;
 use crate::domain::ids::OrderId;
-use crate::domain::payment::{About, ChannelReport, PaymentId, Progress};
+use crate::domain::payment::{About, ChannelReport, PaymentId, Progress, ReportOutcome};
 use crate::ledger::money::journal::{Movement, write};
 use crate::ledger::money::payments::lock_order_of;
 use crate::ledger::money::refunds::{RefundRoute, refund_unwanted};
 use crate::ledger::orders::cancel::abandon;
 use crate::ledger::{Ledger, LedgerError};
-
-/// What came of a channel's report.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReportOutcome {
-    /// An order is paid, or refunded, or a payment has failed.
-    Applied,
-    /// Money came for which no order waits: a refund was written.
-    Refunding,
-    /// It had been applied before.
-    Known,
-    /// Nothing follows from it yet.
-    Pending,
-    /// The report contradicts our books. Nothing was changed.
-    Misfit(&'static str),
-}
 
 struct PaymentRow {
     order: Uuid,

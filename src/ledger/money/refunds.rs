@@ -7,8 +7,7 @@ use uuid::Uuid;
 
 use crate::die_at;
 use crate::domain::ids::OrderId;
-use crate::domain::payment::{ChannelReport, PaymentId, RefundCause, RefundId, RefundKey, RefundStatus};
-use crate::ledger::money::channel_reports::ReportOutcome;
+use crate::domain::payment::{ChannelReport, PaymentId, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome};
 use crate::ledger::money::journal::{Movement, write};
 use crate::ledger::money::payments::lock_order_of;
 use crate::ledger::orders::cancel::give_back;
