@@ -84,7 +84,7 @@ impl PaymentService {
             for channel in self.channels.iter() {
                 let (outflow, pace) = (channel.outflow(), channel.refund_pace);
                 let gap_us =
-                    self.ledger.ensure_refund_outflow(&outflow, &&channel.name, pace, &channel.refund_url()).await?;
+                    self.ledger.ensure_refund_outflow(&outflow, &channel.name, pace, &channel.refund_url()).await?;
                 if gap_us != pace.gap_us() {
                     tracing::warn!(outflow, "its rate is not the configured one; `seckill outflow rate` changes it");
                 }

@@ -67,7 +67,7 @@ impl World {
                 s.violations.sold_out_with_stock |= cache.is_some_and(|cache| !cache.stock_was_0);
             }
             Action::Commit(_) | Action::LoseCommit(_) | Action::Answer(_) | Action::Confirm(_) => {
-                self.finish_purchase(s, action)
+                self.finish_purchase(s, action);
             }
             Action::CommitLateInsert(order) => {
                 s.ledger.insert(order, s.late_inserts[order]);
