@@ -45,9 +45,9 @@ impl Results {
         self.by_callers(text);
         text.push_str(
             "\nthrottlecrab-server 0.4 (crates.io) is asked by the same programs on the same machine, over HTTP (`POST \
-             /throttle`) and Redis's protocol (`THROTTLE`). It does less: one process that counts in its own memory, for \
-             whoever reaches it; its counters end with it and are nobody else's. Ours are in Redis, one for all instances, \
-             and survive them; a check over HTTP looks up the application's token and its policy, and Redis is asked once.\n",
+             /throttle`) and Redis's protocol (`THROTTLE`). It does less: one process counts in its own memory, without \
+             authentication, and its counters end with the process. Ours are in Redis, shared by all instances, and \
+             survive them; a check over HTTP looks up the application's token and its policy, and asks Redis once.\n",
         );
     }
 

@@ -110,7 +110,7 @@ impl PaymentBench<'_> {
         self.payers.wait_for_outcomes().await?;
         let round = self.stage.play(Case::Winners, seconds).await?;
         let took = self.bank.payments_taken(&round.during).await?;
-        ensure!(took == 0, "the bank took {took} payments, and nobody should send any");
+        ensure!(took == 0, "the bank took {took} payments where none should be sent");
         Ok(round)
     }
 
