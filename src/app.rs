@@ -7,7 +7,8 @@ mod worker_wiring;
 mod workers;
 
 pub use service::{Service, Stopper};
-pub use workers::{Worker, work};
+pub use worker_wiring::Worker;
+pub use workers::work;
 
 use std::time::Duration;
 

@@ -7,46 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::notifying_payment_service;
 use super::parts::Parts;
-use super::worker_wiring::WorkerWiring;
+use super::worker_wiring::{Worker, WorkerWiring};
 use crate::config::Config;
 use crate::http;
 use crate::pay::PaymentService;
 use crate::telemetry;
-
-/// A background worker, by the name that `work --only` takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Worker {
-    /// Publishes outbox rows to the broker
-    Relay,
-    /// Turns accepted purchases into orders
-    Fulfil,
-    /// Cancels orders whose time to pay is over
-    Expire,
-    /// Returns the units of ended orders to Redis
-    Release,
-    /// Adds the units of waves that are due
-    Waves,
-    /// Finishes holds that stayed unconfirmed
-    Reconcile,
-    /// Compares the stock in Redis with PostgreSQL's
-    Drift,
-    /// Sends overdue outbox rows again, retires old sales, and finds what other workers missed
-    Sweep,
-    /// Writes the minutes' counts of permits to PostgreSQL
-    Figures,
-    /// Moves the thresholds that adapt
-    Adapt,
-    /// Raises and clears alarms, and sends them
-    Alarms,
-    /// Sends outflow items in their slots
-    Outflow,
-    /// Sends payments in their slots
-    Pay,
-    /// Asks channels for outcomes that they did not report
-    Ask,
-    /// Sends order webhooks
-    Shop,
-}
 
 /// Runs the background workers, all or only those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationToken) -> anyhow::Result<()> {

@@ -124,3 +124,8 @@ impl Ledger {
         self.pool.close().await;
     }
 }
+
+/// A duration in microseconds, for intervals in statements.
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}

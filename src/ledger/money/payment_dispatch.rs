@@ -9,8 +9,8 @@ use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::outflow::{LATENESS, LEAD, LOOKAHEAD, Pace};
 use crate::domain::payment::PaymentId;
+use crate::ledger::micros;
 use crate::ledger::money::payments::lock_order_of;
-use crate::ledger::outflow::slots::micros;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A payment that has a slot of its channel.

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{About, PaymentId, RefundId, RefundKey};
 use crate::ledger::audit_log;
+use crate::ledger::micros;
 use crate::ledger::money::refunds::{RefundItem, RefundRoute, queue};
-use crate::ledger::outflow::slots::micros;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A payment or refund whose channel is to be asked.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::outflow::{LATENESS, Pace};
 use crate::ledger::audit_log;
-use crate::ledger::outflow::slots::micros;
+use crate::ledger::micros;
 use crate::ledger::{Ledger, LedgerError};
 
 /// An item to be sent, once, in its turn.

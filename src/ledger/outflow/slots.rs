@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::domain::outflow::{DeliveryOutcome, LATENESS, LEAD, LOOKAHEAD};
 use crate::ledger::outbox::{RetryTerms, one_line};
 use crate::ledger::outflow::items::drop_key_if_empty;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, micros};
 use seckill_webhook::backoff_ms;
 
 /// An item, and when it is to be sent.
@@ -329,8 +329,4 @@ async fn set_turn(tx: &mut PgConnection, slot: &Slot, turn_us: i64) -> Result<()
     .execute(tx)
     .await?;
     Ok(())
-}
-
-pub(in crate::ledger) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
