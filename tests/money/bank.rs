@@ -1,4 +1,4 @@
-//! The bank: `seckill channel-sandbox`, and what it says of itself.
+//! The bank: `seckill channel-sandbox` as a process, and calls that read its state.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use seckill_harness::eventually;
 
-/// Killed, and its file thrown away, when it is dropped.
+/// A bank process. Dropping the value kills the process and removes its file.
 pub struct Bank {
     pub address: SocketAddr,
     file: PathBuf,
@@ -18,8 +18,8 @@ pub struct Bank {
 }
 
 impl Bank {
-    /// A place for a bank, at which it is opened when it is known whom it calls back.
-    pub fn found() -> Self {
+    /// Reserves an address and a file. `open` starts the bank, once the address for its callbacks is known.
+    pub fn reserve_address() -> Self {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let file = std::env::temp_dir().join(format!("seckill-bank-{}", uuid::Uuid::new_v4().simple()));
         Self { address, file, child: None, http: Client::new() }
@@ -53,7 +53,7 @@ impl Bank {
         .await;
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub fn close(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -65,20 +65,20 @@ impl Bank {
         self.http.get(format!("{}{path}", self.url())).send().await.unwrap().json().await.unwrap()
     }
 
-    /// Throws some of its switches.
+    /// Changes some switches of the bank.
     pub async fn switch(&self, switches: Value) {
         let put = self.http.put(format!("{}/v1/admin/switches", self.url())).json(&switches);
         let answer = put.send().await.unwrap();
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
     }
 
-    /// Most requests of a kind that came within any second, and the two that came closest, in microseconds.
+    /// The most requests of a kind in any second, and the shortest time between two of them in microseconds.
     pub async fn peak(&self, kind: &str) -> (u64, u64) {
         let peak = self.get(&format!("/v1/arrivals/peak?kind={kind}")).await;
         (peak["peak"].as_u64().unwrap(), peak["closest_us"].as_u64().unwrap_or(u64::MAX))
     }
 
-    /// How many requests of a kind had this outcome.
+    /// The number of requests of a kind that had this outcome.
     pub async fn arrivals(&self, kind: &str, outcome: &str) -> usize {
         let (mut after, mut count) = (0, 0);
         loop {
@@ -92,24 +92,24 @@ impl Bank {
         }
     }
 
-    /// Payments, refunds, and what is left of the money in cents.
-    pub async fn books(&self) -> (usize, usize, i64) {
-        let (mut after, mut books) = (0, (0, 0, 0));
+    /// The number of payments, the number of refunds, and the payments less the refunds in cents.
+    pub async fn totals(&self) -> (usize, usize, i64) {
+        let (mut after, mut totals) = (0, (0, 0, 0));
         loop {
             let page = self.get(&format!("/v1/ledger?after={after}&limit=1000")).await;
             for entry in page["entries"].as_array().unwrap() {
                 let cents = entry["amount_cents"].as_i64().unwrap();
                 if entry["kind"] == "refund" {
-                    books.1 += 1;
-                    books.2 -= cents;
+                    totals.1 += 1;
+                    totals.2 -= cents;
                 } else {
-                    books.0 += 1;
-                    books.2 += cents;
+                    totals.0 += 1;
+                    totals.2 += cents;
                 }
             }
             match page["next"].as_u64() {
                 Some(next) => after = next,
-                None => return books,
+                None => return totals,
             }
         }
     }

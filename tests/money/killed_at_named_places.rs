@@ -1,4 +1,4 @@
-//! Every named place on the way of money: the process dies exactly there, is started again, and the books hold.
+//! Kills a process at each failpoint on the path of a payment or refund, and starts the process again. The books must hold.
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -12,14 +12,14 @@ use crate::world::{Rates, World};
 use seckill_harness::System;
 
 const ORDERS: usize = 12;
-/// How long a process may take to come to the place.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a process may take to reach the failpoint.
+const REACHED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Who passes a place, and what makes him.
+/// A failpoint, the process that reaches the failpoint, and the switches that make the process reach it.
 struct Place {
     name: &'static str,
     role: &'static str,
-    /// Passes before the one that kills.
+    /// How many times the process passes the failpoint before it dies there.
     passes: u32,
     switches: Value,
 }
@@ -27,7 +27,7 @@ struct Place {
 fn places() -> Vec<Place> {
     let place = |name, role, passes| Place { name, role, passes, switches: json!({}) };
     vec![
-        // Who comes together is written down together, and may be claimed at once.
+        // Requests that come together are written together, and may be claimed together: one pass may be all there is.
         place("pay.before_commit", "serve", 0),
         place("pay.after_commit", "serve", 0),
         place("pay.claimed", "work", 0),
@@ -43,7 +43,7 @@ fn places() -> Vec<Place> {
     ]
 }
 
-/// A process of ours, killed when it is dropped.
+/// A `seckill` process, killed when the value is dropped.
 struct Process(Child);
 
 impl Process {
@@ -67,60 +67,60 @@ impl Drop for Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_on_any_line_leaves_the_books_whole() {
+async fn a_death_at_any_failpoint_leaves_the_books_correct() {
     let only = std::env::var("SECKILL_TEST_PLACE").ok();
     for place in places().into_iter().filter(|place| only.as_ref().is_none_or(|only| only == place.name)) {
         die_at(&place).await;
-        eprintln!("{}: held", place.name);
+        eprintln!("{}: the books hold", place.name);
     }
 }
 
 async fn die_at(place: &Place) {
     // The bank calls back the process that may die.
     let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let world = World::called_back_at(Some(at), ORDERS, &Rates { pay: 1_000, refund: 50 }, false, &[]).await;
+    let world = World::with_callbacks_to(Some(at), ORDERS, &Rates { pay: 1_000, refund: 50 }, false, &[]).await;
     world.bank.switch(place.switches.clone()).await;
-    let deadly = match place.passes {
+    let failpoint = match place.passes {
         0 => format!("{}=return", place.name),
         passes => format!("{}={passes}*off->return", place.name),
     };
-    let start = |role: &str| Process::start(&world.system, role, at, (role == place.role).then_some(&*deadly));
+    let start = |role: &str| Process::start(&world.system, role, at, (role == place.role).then_some(&*failpoint));
     let (mut serve, mut work) = (start("serve"), start("work"));
     let buyers = join_all((0..ORDERS).map(|buyer| buy(&world, at, buyer)));
     let killing = async {
         let begun = Instant::now();
         let victim = if place.role == "serve" { &mut serve } else { &mut work };
         while !victim.has_died() {
-            assert!(begun.elapsed() < PATIENCE, "{} was not passed", place.name);
+            assert!(begun.elapsed() < REACHED_WITHIN, "no process reached {}", place.name);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         *victim = Process::start(&world.system, place.role, at, None);
     };
     tokio::join!(buyers, killing);
-    world.money_rests().await;
+    world.wait_until_money_settles().await;
     assert_eq!(usize::try_from(world.count("SELECT count(*) FROM payments WHERE pays").await), Ok(ORDERS));
     assert_eq!(
         usize::try_from(world.count("SELECT count(*) FROM orders WHERE status = 'refunded'").await),
         Ok(ORDERS / 2)
     );
-    assert_eq!(world.bank.books().await.1, ORDERS / 2, "each refund once");
-    world.audited().await;
+    assert_eq!(world.bank.totals().await.1, ORDERS / 2, "each refund takes effect once");
+    world.finish_and_audit().await;
     drop((serve, work));
 }
 
-/// Pays, and every other one wants the money back; asks again whenever there is no answer.
+/// Pays an order, and asks for a refund of every second order. Repeats each request until it has taken effect.
 async fn buy(world: &World, at: SocketAddr, buyer: usize) {
-    insist(world, at, buyer, "payments", json!({ "channel": "sandbox" })).await;
+    post_until_done(world, at, buyer, "payments", json!({ "channel": "sandbox" })).await;
     if buyer.is_multiple_of(2) {
-        insist(world, at, buyer, "refunds", json!({ "reason": "" })).await;
+        post_until_done(world, at, buyer, "refunds", json!({ "reason": "" })).await;
     }
 }
 
-/// Until it is done: 202, or what comes after it.
-async fn insist(world: &World, at: SocketAddr, buyer: usize, what: &str, body: Value) {
+/// Repeats a request until the order has the status that follows from the request.
+async fn post_until_done(world: &World, at: SocketAddr, buyer: usize, what: &str, body: Value) {
     let http = Client::new();
     let url = format!("http://{at}/api/v1/orders/{}/{what}", world.orders[buyer]);
-    let wanted: &[&str] = if what == "payments" { &["paid"] } else { &["refunding", "refunded"] };
+    let expected: &[&str] = if what == "payments" { &["paid"] } else { &["refunding", "refunded"] };
     let begun = Instant::now();
     loop {
         let token = world.system.token(&format!("u{buyer}"), 0);
@@ -130,10 +130,10 @@ async fn insist(world: &World, at: SocketAddr, buyer: usize, what: &str, body: V
             .fetch_one(&world.system.sql)
             .await
             .unwrap();
-        if wanted.contains(&status.as_str()) {
+        if expected.contains(&status.as_str()) {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE * 2, "{what} of u{buyer}: {status}");
+        assert!(begun.elapsed() < REACHED_WITHIN * 2, "{what} of u{buyer} did not take effect: the order is {status}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

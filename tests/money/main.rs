@@ -1,10 +1,10 @@
-//! Money, with a bank that is a program of its own (`seckill channel-sandbox`) and workers that are killed: what our
-//! books say is what the bank's say, to the cent.
+//! Tests of payments and refunds, with a bank in a process of its own (`seckill channel-sandbox`) and workers that are killed.
+//! Our books and the bank's must agree to the cent.
 //!
-//! A binary of its own: cargo runs it alone, and its tests one after another, because two of them count a bank's arrivals
-//! by the second. SECKILL_TEST_LONG=1 plays them at full length.
+//! These tests are a binary of their own, which cargo runs alone. They run one after another, because two of them count the
+//! requests that a bank receives in a second. SECKILL_TEST_LONG=1 runs them at full length.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
 
 mod bank;
 mod bank_away;

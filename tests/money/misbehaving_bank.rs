@@ -1,4 +1,4 @@
-//! F9, F18: a bank that does everything wrong that a bank can do, and workers that die on the way.
+//! F9, F18: a bank with all switches on, and workers that are killed meanwhile.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::world::{Rates, Worker, World, long};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
+async fn the_books_hold_while_the_bank_misbehaves_and_workers_die() {
     let seed = std::env::var("SECKILL_TEST_SEED").map_or(7, |seed| seed.parse().unwrap());
     let orders = if long() { 2_000 } else { 200 };
     let world = World::with_orders(orders, &Rates { pay: 200, refund: 50 }, false, &[]).await;
@@ -25,7 +25,7 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
         .await;
     let mut dice = StdRng::seed_from_u64(seed);
     let mut workers = world.workers(3).await;
-    // Everybody pays; every fifth cancels soon after, every fifth of the others wants the money back.
+    // All buyers pay. Of each five buyers, one cancels soon afterwards and one asks for a refund.
     let pauses: Vec<u64> = (0..orders).map(|_| dice.random_range(0..1_500)).collect();
     let buying = async {
         let buyers = stream::iter(pauses.iter().enumerate()).map(|(buyer, pause_ms)| {
@@ -34,10 +34,10 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
                 assert_eq!(world.pay(buyer).await, 202);
                 if buyer % 5 == 0 {
                     tokio::time::sleep(Duration::from_millis(*pause_ms)).await;
-                    world.ask(buyer, "cancel", json!({})).await;
+                    world.post(buyer, "cancel", json!({})).await;
                 } else if buyer % 5 == 1 {
                     world.payment_decided(buyer).await;
-                    world.ask(buyer, "refunds", json!({ "reason": "second thoughts" })).await;
+                    world.post(buyer, "refunds", json!({ "reason": "second thoughts" })).await;
                 }
             }
         });
@@ -48,7 +48,7 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
         loop {
             tokio::time::sleep(Duration::from_millis(dice.random_range(200..900))).await;
             let victim = dice.random_range(0..workers.len());
-            workers[victim] = Worker::start(&world.system); // the old one is killed with its last owner
+            workers[victim] = Worker::start(&world.system); // dropping the old value kills the old worker
             deaths += 1;
         }
     };
@@ -56,14 +56,14 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
         () = buying => {}
         () = killing => {}
     }
-    let least = if long() { 30 } else { 5 };
-    while deaths < least {
+    let deaths_min = if long() { 30 } else { 5 };
+    while deaths < deaths_min {
         tokio::time::sleep(Duration::from_millis(dice.random_range(200..900))).await;
         let victim = dice.random_range(0..workers.len());
         workers[victim] = Worker::start(&world.system);
         deaths += 1;
     }
-    world.money_rests().await;
+    world.wait_until_money_settles().await;
     let (paid, declined, refunded) = (
         world.count("SELECT count(*) FROM payments WHERE status = 'succeeded'").await,
         world.count("SELECT count(*) FROM payments WHERE status = 'failed'").await,
@@ -75,7 +75,7 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
         "seed {seed}: {paid} succeeded, {declined} declined, {refunded} refunded, {refused} refunds declined; {aside} callbacks set aside; {deaths} deaths"
     );
     assert!(paid > 0 && declined > 0 && refunded > 0);
-    // What the bank declined to give back is tried again by hand, when it is well again.
+    // Refunds that the bank declined are retried by hand, after the bank's switches are reset.
     world.bank.switch(json!({ "decline_permille": 0, "fail_permille": 0, "lost_answer_permille": 0 })).await;
     let failed: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT id FROM refunds WHERE status = 'failed'")
         .fetch_all(&world.system.sql)
@@ -84,6 +84,6 @@ async fn the_books_hold_whatever_the_bank_does_and_whoever_dies() {
     for refund in failed {
         assert!(world.system.stores.ledger.retry_refund(RefundId(refund), "test").await.unwrap());
     }
-    world.money_rests().await;
-    world.audited().await;
+    world.wait_until_money_settles().await;
+    world.finish_and_audit().await;
 }

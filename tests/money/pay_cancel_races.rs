@@ -1,4 +1,4 @@
-//! Rule 16, F11: a buyer who pays and cancels at the same moment has done one of the two.
+//! Rule 16, F11: if a buyer pays and cancels at the same moment, exactly one of the two takes effect.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
     let pauses: Vec<u64> = (0..orders).map(|_| dice.random_range(0..600)).collect();
     let races = stream::iter(pauses.into_iter().enumerate()).map(|(buyer, pause_ms)| {
         let world = &world;
-        let cancel = async move || world.ask(buyer, "cancel", json!({})).await;
+        let cancel = async move || world.post(buyer, "cancel", json!({})).await;
         async move {
             let answers = match buyer % 8 {
-                // Each side wins some on any machine.
+                // Buyers 0 and 1 of each eight do not race, so that each side wins some orders on any machine.
                 0 => {
                     let cancelled = cancel().await;
                     (world.pay(buyer).await, cancelled)
@@ -31,16 +31,16 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
                     world.payment_decided(buyer).await;
                     (paid, cancel().await)
                 }
-                // Cancelled while the bank decides: the money comes for an order that has ended.
+                // Cancels while the bank decides: the money arrives for an order that has ended.
                 2 => {
                     let paid = world.pay(buyer).await;
                     let sent = "SELECT count(*) FROM payments WHERE claim > 0 AND order_id =";
                     world.wait_for(&format!("{sent} '{}'", world.orders[buyer]), 1).await;
                     (paid, cancel().await)
                 }
-                // At the very moment of the click.
+                // Pays and cancels at the same moment.
                 3 | 4 => tokio::join!(world.pay(buyer), cancel()),
-                // About when the bank has decided.
+                // Cancels at about the moment at which the bank decides.
                 _ => {
                     let later = async {
                         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -53,7 +53,7 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
         }
     });
     let answers: Vec<_> = races.buffer_unordered(16).collect().await;
-    world.money_rests().await;
+    world.wait_until_money_settles().await;
     let (mut paid, mut cancelled) = (0, 0);
     for (buyer, (pay, cancel)) in answers {
         let status: String = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1")
@@ -73,9 +73,9 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
             other => panic!("order of u{buyer} is {other}"),
         }
     }
-    let (payments, refunds, cents) = world.bank.books().await;
+    let (payments, refunds, cents) = world.bank.totals().await;
     eprintln!("{paid} paid, {cancelled} cancelled; at the bank {payments} payments, {refunds} refunds");
-    assert!(paid > 0 && cancelled > 0 && refunds > 0, "a race that one side always wins is none");
+    assert!(paid > 0 && cancelled > 0 && refunds > 0, "one side won every race, so the test proves nothing");
     assert_eq!((payments - refunds, cents), (paid, i64::try_from(paid).unwrap() * 100));
-    world.audited().await;
+    world.finish_and_audit().await;
 }

@@ -1,4 +1,4 @@
-//! I5, F19: refunds leave at one a second, whoever dies, and take effect once each.
+//! I5, F19: refunds leave at one per second although workers die, and each takes effect once.
 
 use std::time::{Duration, Instant};
 
@@ -14,40 +14,40 @@ async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backlog_leaves_at_one_a_second() {
-    // Ten minutes' worth, or a few seconds'.
+    // The backlog takes ten minutes, or a few seconds.
     let (backlog, before) = if long() { (600, 10) } else { (8, 2) };
     leave_one_a_second(backlog + before, before, 1).await;
 }
 
-/// Kills all workers behind so many refunds, and starts others after a pause of so many seconds.
+/// Kills all workers after `before` refunds, and starts others after a pause of `pause` seconds.
 async fn leave_one_a_second(refunds: usize, before: usize, pause: u64) {
     let world = World::with_orders(refunds, &Rates { pay: 1_000, refund: 1 }, false, &[]).await;
     let workers = world.workers(4).await;
-    world.all_pay().await;
+    world.pay_all().await;
     world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", i64::try_from(refunds).unwrap()).await;
     let begun = Instant::now();
     for buyer in 0..refunds {
-        assert_eq!(world.ask(buyer, "refunds", json!({ "reason": "" })).await, 202);
+        assert_eq!(world.post(buyer, "refunds", json!({ "reason": "" })).await, 202);
     }
     world.refunds_at_the_bank(before).await;
     drop(workers);
-    let killed = world.bank.books().await.1;
+    let killed = world.bank.totals().await.1;
     tokio::time::sleep(Duration::from_secs(pause)).await;
     let _workers = world.workers(4).await;
     let resumed = Instant::now();
     world.refunds_at_the_bank(refunds).await;
     let (took, rest) = (resumed.elapsed().as_secs_f64(), (refunds - killed) as f64);
-    world.money_rests().await;
+    world.wait_until_money_settles().await;
     let (peak, closest_us) = world.bank.peak("refund").await;
     eprintln!(
         "{refunds} refunds in {:.1?} with a pause of {pause} s; after it {rest} in {took:.1} s; at the bank at most {peak} \
          in any second, the closest {closest_us} us apart",
         begun.elapsed()
     );
-    assert_eq!(peak, 1, "in some second");
-    assert!(closest_us >= 1_000_000, "{closest_us} us apart");
-    assert_eq!(world.bank.books().await.1, refunds, "each took effect once");
+    assert_eq!(peak, 1, "more than one refund in a second");
+    assert!(closest_us >= 1_000_000, "two refunds are only {closest_us} us apart");
+    assert_eq!(world.bank.totals().await.1, refunds, "each refund takes effect once");
     assert_eq!(world.bank.arrivals("refund", "refused-rate").await, 0);
     world.wait_for("SELECT count(*) FROM orders WHERE status = 'refunded'", i64::try_from(refunds).unwrap()).await;
-    world.audited().await;
+    world.finish_and_audit().await;
 }

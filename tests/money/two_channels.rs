@@ -1,5 +1,5 @@
-//! Two payment channels: one bank that is dead disturbs the other in nothing, and what is owed to a channel that was taken out of
-//! the settings waits until the channel is back.
+//! Two payment channels. A dead bank does not delay the other channel. Payments and refunds of a channel that was removed from
+//! the settings wait until the channel is configured again.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use crate::bank::Bank;
 use crate::world::{Rates, Worker, World};
 
 const RATES: Rates = Rates { pay: 100, refund: 20 };
-/// Far less than the 20 s for which a sender may hold its messages, far more than a second's worth of payments takes.
+/// Far less than the 20 s for which a sender may hold its messages, and far more than the payments of one second need.
 const UNDISTURBED_MAX: Duration = Duration::from_secs(15);
 
-/// A world with a second channel of the sandbox's kind, whose bank is another process at another address.
+/// A world with a second channel of kind `sandbox`, whose bank is another process at another address.
 async fn world(orders: usize) -> (World, Bank) {
-    let mut second = Bank::found();
+    let mut second = Bank::reserve_address();
     let url = second.url();
     let settings = [
         ("SECKILL_CHANNELS__SECOND__KIND", "sandbox"),
@@ -30,17 +30,17 @@ async fn world(orders: usize) -> (World, Bank) {
     (world, second)
 }
 
-/// Even buyers pay through the first channel, odd ones through the second.
+/// Buyers with even numbers pay through the first channel, the others through the second.
 async fn pay(world: &World, buyers: std::ops::Range<usize>) {
     for buyer in buyers {
         let channel = if buyer % 2 == 0 { "sandbox" } else { "second" };
-        assert_eq!(world.ask(buyer, "payments", json!({ "channel": channel })).await, 202);
+        assert_eq!(world.post(buyer, "payments", json!({ "channel": channel })).await, 202);
     }
 }
 
 async fn refund(world: &World, buyers: std::ops::Range<usize>) {
     for buyer in buyers {
-        assert_eq!(world.ask(buyer, "refunds", json!({ "reason": "" })).await, 202);
+        assert_eq!(world.post(buyer, "refunds", json!({ "reason": "" })).await, 202);
     }
 }
 
@@ -64,22 +64,22 @@ async fn a_dead_bank_delays_only_its_own_payments_and_refunds() {
     world.wait_for("SELECT count(*) FROM refunds WHERE channel = 'second' AND status = 'succeeded'", 10).await;
     let took = begun.elapsed();
     let waiting = world.count("SELECT count(*) FROM payments WHERE channel = 'sandbox' AND ended_at IS NULL").await;
-    eprintln!("the second channel was through after {took:.1?}; {waiting} payments wait for the first");
-    assert!(took < UNDISTURBED_MAX, "{took:?}");
-    assert!(waiting >= 20, "{waiting} payments wait for the dead bank");
+    eprintln!("the second channel was finished after {took:.1?}; {waiting} payments wait for the first");
+    assert!(took < UNDISTURBED_MAX, "the second channel took {took:?}");
+    assert!(waiting >= 20, "only {waiting} payments wait for the dead bank");
 
     world.reopen(&RATES).await;
-    world.money_rests().await;
+    world.wait_until_money_settles().await;
     for bank in [&world.bank, &second] {
-        let (payments, refunds, _) = bank.books().await;
-        assert_eq!((payments, refunds), (60, 10), "each took effect once");
+        let (payments, refunds, _) = bank.totals().await;
+        assert_eq!((payments, refunds), (60, 10), "each payment and refund takes effect once");
         assert_eq!(bank.arrivals("pay", "refused-rate").await, 0);
     }
-    world.audited_with(&[second]).await;
+    world.finish_and_audit_with(&[second]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn money_of_a_channel_that_is_not_configured_waits_until_it_is() {
+async fn money_of_a_channel_that_is_not_configured_waits_until_the_channel_is_configured() {
     let (world, second) = world(6).await;
     let without = [("SECKILL_CHANNELS__SECOND__URL", "")];
     let worker = Worker::start_with(&world.system, &without);
@@ -99,14 +99,14 @@ async fn money_of_a_channel_that_is_not_configured_waits_until_it_is() {
     let worker = Worker::start_with(&world.system, &without);
     world.wait_for("SELECT count(*) FROM refunds WHERE channel = 'sandbox' AND status = 'succeeded'", 3).await;
     let untouched = "SELECT count(*) FROM outflow_items WHERE channel = 'refunds-second' AND claims = 0";
-    assert_eq!(world.count(untouched).await, 3, "sent without the channel's secret");
+    assert_eq!(world.count(untouched).await, 3, "refunds were claimed although the channel is not configured");
     drop(worker);
     let _worker = Worker::start(&world.system);
     eventually(|| async {
-        let refunds = second.books().await.1;
+        let refunds = second.totals().await.1;
         (refunds == 3).then_some(()).ok_or_else(|| format!("{refunds} refunds at the second bank"))
     })
     .await;
-    world.money_rests().await;
-    world.audited_with(&[second]).await;
+    world.wait_until_money_settles().await;
+    world.finish_and_audit_with(&[second]).await;
 }

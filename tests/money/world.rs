@@ -1,4 +1,4 @@
-//! A shop, its bank, and workers that can be killed.
+//! The system under test, its bank, and workers that can be killed.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -15,17 +15,17 @@ use uuid::Uuid;
 use crate::bank::Bank;
 use seckill_harness::{Sale, System, eventually, terms};
 
-/// One test at a time: a bank's seconds are counted.
+/// Lets one test run at a time, because tests count the requests that a bank receives in a second.
 static ALONE: Mutex<()> = Mutex::const_new(());
-/// Connections of the crowd.
-const CROWD: usize = 32;
+/// The most requests under way at once.
+const CONCURRENCY: usize = 32;
 
-/// Whether tests are played at full length.
+/// Whether tests run at full length.
 pub fn long() -> bool {
     std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
 }
 
-/// `seckill work`, killed when it is dropped.
+/// A `seckill work` process, killed when the value is dropped.
 pub struct Worker(Child);
 
 impl Worker {
@@ -33,7 +33,7 @@ impl Worker {
         Self::start_with(system, &[])
     }
 
-    /// With further settings.
+    /// Starts a worker with additional settings.
     pub fn start_with(system: &System, settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
         command.arg("work").env_clear().envs(&system.environment).envs(settings.iter().copied());
@@ -43,7 +43,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// SIGTERM; waits until it has ended.
+    /// Sends SIGTERM and waits until the process has ended.
     pub fn end(mut self) {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -58,7 +58,7 @@ impl Drop for Worker {
     }
 }
 
-/// The system, the bank, and a sale in which everything was sold.
+/// The system, the bank, and a sale in which all units are sold.
 pub struct World {
     pub system: System,
     pub bank: Bank,
@@ -68,20 +68,20 @@ pub struct World {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// How the bank and the shop treat each other.
+/// The rates of the bank and of its channel, per second.
 pub struct Rates {
     pub pay: u32,
     pub refund: u32,
 }
 
 impl World {
-    /// So many orders that wait for payment. The service runs here, with its workers if it is told so.
+    /// Creates `orders` orders that wait for payment. The service runs in this process, with its workers if `workers` is true.
     pub async fn with_orders(orders: usize, rates: &Rates, workers: bool, settings: &[(&str, &str)]) -> Self {
-        Self::called_back_at(None, orders, rates, workers, settings).await
+        Self::with_callbacks_to(None, orders, rates, workers, settings).await
     }
 
-    /// The same, where the bank calls back another process than this one.
-    pub async fn called_back_at(
+    /// As `with_orders`, but the bank posts its callbacks to the address `at`.
+    pub async fn with_callbacks_to(
         at: Option<SocketAddr>,
         orders: usize,
         rates: &Rates,
@@ -89,13 +89,13 @@ impl World {
         settings: &[(&str, &str)],
     ) -> Self {
         let alone = ALONE.lock().await;
-        let mut bank = Bank::found();
+        let mut bank = Bank::reserve_address();
         let (url, rate, refund_rate) = (bank.url(), rates.pay.to_string(), rates.refund.to_string());
         let own = [
             ("SECKILL_CHANNELS__SANDBOX__URL", url.as_str()),
             ("SECKILL_CHANNELS__SANDBOX__RATE", &rate),
             ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", &refund_rate),
-            // The bank stamps arrivals itself, and on a busy machine it comes to that late.
+            // On a busy machine the bank notes the times of arrivals late.
             ("SECKILL_CHANNELS__SANDBOX__JITTER_MS", "250"),
             ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
             ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
@@ -107,7 +107,7 @@ impl World {
         bank.open(&format!("http://{at}/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
         let sale =
             system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(i64::try_from(orders).unwrap()) }).await;
-        let _maker = (!workers).then(|| Worker::start(&system));
+        let _order_worker = (!workers).then(|| Worker::start(&system));
         let made = stream::iter(0..orders).map(|n| {
             let (system, sale) = (&system, &sale);
             async move {
@@ -117,7 +117,7 @@ impl World {
                 answer.order_id().parse::<Uuid>().unwrap()
             }
         });
-        let made: Vec<Uuid> = made.buffered(CROWD).collect().await;
+        let made: Vec<Uuid> = made.buffered(CONCURRENCY).collect().await;
         let world = Self { system, bank, sale, orders: made, http: Client::new(), _alone: alone };
         world
             .wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", i64::try_from(orders).unwrap())
@@ -125,8 +125,8 @@ impl World {
         world
     }
 
-    /// Asks something of an order, as its buyer; the status of the answer.
-    pub async fn ask(&self, buyer: usize, what: &str, body: Value) -> u16 {
+    /// Posts to `/orders/{id}/{what}` as the order's buyer. Returns the status of the answer.
+    pub async fn post(&self, buyer: usize, what: &str, body: Value) -> u16 {
         let address = format!("/api/v1/orders/{}/{what}", self.orders[buyer]);
         let token = self.system.token(&format!("u{buyer}"), 0);
         let request = self.http.post(self.system.url(&address)).bearer_auth(token).json(&body);
@@ -134,21 +134,21 @@ impl World {
     }
 
     pub async fn pay(&self, buyer: usize) -> u16 {
-        self.ask(buyer, "payments", json!({ "channel": "sandbox" })).await
+        self.post(buyer, "payments", json!({ "channel": "sandbox" })).await
     }
 
-    /// All of them pay, as fast as a crowd of connections can.
-    pub async fn all_pay(&self) {
+    /// Pays all orders, with up to 32 requests under way at once.
+    pub async fn pay_all(&self) {
         let paying = stream::iter(0..self.orders.len()).map(|buyer| self.pay(buyer));
-        let answers: Vec<u16> = paying.buffer_unordered(CROWD).collect().await;
-        assert!(answers.iter().all(|status| *status == 202), "none is refused");
+        let answers: Vec<u16> = paying.buffer_unordered(CONCURRENCY).collect().await;
+        assert!(answers.iter().all(|status| *status == 202), "a payment was refused");
     }
 
     pub async fn count(&self, sql: &str) -> i64 {
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.system.sql).await.unwrap()
     }
 
-    /// Waits until a query has this answer, for as long as it takes while it comes closer.
+    /// Waits until a query returns `wanted`. Fails if the result has not changed for 60 s.
     pub async fn wait_for(&self, sql: &str, wanted: i64) {
         let mut last = (i64::MIN, tokio::time::Instant::now());
         loop {
@@ -159,21 +159,21 @@ impl World {
             if is != last.0 {
                 last = (is, tokio::time::Instant::now());
             }
-            assert!(last.1.elapsed() < Duration::from_secs(60), "{is} where {wanted} are wanted: {sql}");
+            assert!(last.1.elapsed() < Duration::from_secs(60), "the query returns {is}, expected {wanted}: {sql}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Waits until a query's answer is as it should be.
+    /// Waits until the result of a query fulfils a condition.
     pub async fn wait_until(&self, sql: &str, wanted: impl Fn(i64) -> bool) {
         eventually(|| async {
             let is = self.count(sql).await;
-            wanted(is).then_some(()).ok_or_else(|| format!("{is}: {sql}"))
+            wanted(is).then_some(()).ok_or_else(|| format!("the query returns {is}: {sql}"))
         })
         .await;
     }
 
-    /// The bank is opened anew, perhaps with other rates than were agreed.
+    /// Restarts the bank with the given rates, which may differ from those of the channel.
     pub async fn reopen(&mut self, rates: &Rates) {
         self.bank.close();
         let callbacks = self.system.url("/api/v1/payments/callbacks/sandbox");
@@ -189,59 +189,62 @@ impl World {
         self.wait_for(&decided, 1).await;
     }
 
-    /// Waits until nothing of money is under way any more.
-    pub async fn money_rests(&self) {
+    /// Waits until no payment and no refund is under way.
+    pub async fn wait_until_money_settles(&self) {
         let moving = "SELECT (SELECT count(*) FROM payments WHERE status IN ('created', 'sending', 'waiting'))
                            + (SELECT count(*) FROM refunds WHERE status = 'requested')";
         self.wait_for(moving, 0).await;
     }
 
-    /// The auditor is content, and the bank's books are ours.
-    pub async fn audited(self) {
-        self.audited_with(&[]).await;
+    /// Checks that the audit finds nothing and that our books agree with the bank's.
+    pub async fn finish_and_audit(self) {
+        self.finish_and_audit_with(&[]).await;
     }
 
-    /// The same with the banks of further channels.
-    pub async fn audited_with(self, others: &[Bank]) {
+    /// As `finish_and_audit`, with the banks of additional channels.
+    pub async fn finish_and_audit_with(self, others: &[Bank]) {
         self.system.settled(&self.sale).await;
         let verdicts = payment_service(&self.system.config).unwrap().compare().await.unwrap();
         assert!(verdicts.iter().all(|verdict| verdict.held && verdict.under_way == 0), "{verdicts:#?}");
         let journal = "SELECT coalesce(sum(CASE WHEN debit LIKE 'channel:%' THEN amount_cents
                                                 WHEN credit LIKE 'channel:%' THEN -amount_cents ELSE 0 END), 0)::bigint
                        FROM journal";
-        let mut left = self.bank.books().await.2;
+        let mut left = self.bank.totals().await.2;
         for bank in others {
-            left += bank.books().await.2;
+            left += bank.totals().await.2;
         }
-        assert_eq!(left, self.count(journal).await, "what is left at the banks");
+        assert_eq!(left, self.count(journal).await, "the banks' balance differs from the journal's");
         let sales = "SELECT coalesce(sum(amount_cents), 0)::bigint FROM orders WHERE status = 'paid'";
-        assert_eq!(left, self.count(sales).await, "is what orders were paid with");
+        assert_eq!(left, self.count(sales).await, "the banks' balance differs from the sum of the paid orders");
         self.system.finish().await;
     }
 
-    /// Waits for a number of refunds at the bank.
+    /// Waits until the bank has at least `wanted` refunds.
     pub async fn refunds_at_the_bank(&self, wanted: usize) {
         let mut last = (0, tokio::time::Instant::now());
         loop {
-            let (_, refunds, _) = self.bank.books().await;
+            let (_, refunds, _) = self.bank.totals().await;
             if refunds >= wanted {
                 return;
             }
             if refunds != last.0 {
                 last = (refunds, tokio::time::Instant::now());
             }
-            assert!(last.1.elapsed() < Duration::from_secs(60), "{refunds} refunds at the bank, and no more");
+            assert!(
+                last.1.elapsed() < Duration::from_secs(60),
+                "no new refund at the bank for 60 s; {refunds} of {wanted}"
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// So many workers, all of them up.
+    /// Starts `number` workers and waits until all of them listen for notifications.
     pub async fn workers(&self, number: usize) -> Vec<Worker> {
         let workers = (0..number).map(|_| Worker::start(&self.system)).collect();
         eventually(|| async {
             let listening = "SELECT count(*) FROM pg_stat_activity
                              WHERE datname = current_database() AND query LIKE 'LISTEN%'";
-            // One of them is the service's.
+            // One of the listeners is the service.
             let up = self.count(listening).await - 1;
             (up >= i64::try_from(number).unwrap()).then_some(()).ok_or_else(|| format!("{up} workers are up"))
         })

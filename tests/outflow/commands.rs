@@ -1,4 +1,4 @@
-//! `seckill outflow`, as people call it.
+//! Tests of the command `seckill outflow`.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::worker_processes::Works;
 use seckill_harness::eventually;
 use seckill_harness::receiver::{Receiver, Reply};
 
-/// What a command printed, or the one line in which it failed.
+/// Runs a command. Returns its JSON output, or its error output if the command failed.
 fn seckill(works: &Works, words: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
     command.arg("outflow").args(words).env_clear().envs(&works.environment).env("RUST_LOG", "error");
@@ -20,7 +20,7 @@ fn seckill(works: &Works, words: &[&str]) -> Result<Value, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_channel_is_made_filled_paused_and_looked_after_by_hand() {
+async fn a_channel_is_created_filled_paused_and_retried_by_commands() {
     let works = Works::prepare(&[]).await;
     let receiver = Receiver::scripted(|_, before| Reply::status(if before == 0 { 404 } else { 200 }));
     let run = |words: &[&str]| seckill(&works, words);

@@ -1,4 +1,4 @@
-//! Order within a key, fairness between keys, and what becomes of an item that fails.
+//! Tests of the order within a key, of fairness between keys, and of items that fail.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ async fn settled(works: &Works, channel: &str, expected: &[(&str, i64)]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_take_turns_and_each_is_first_in_first_out_through_failures() {
+async fn keys_take_turns_and_items_of_a_key_keep_their_order_through_failures() {
     let works = Works::prepare(&QUICK).await;
     // Every third item of key `a` fails once.
     let flaky = |body: &serde_json::Value| body["key"] == "a" && body["n"].as_u64().unwrap().is_multiple_of(3);
@@ -64,18 +64,18 @@ async fn keys_take_turns_and_each_is_first_in_first_out_through_failures() {
         assert!(n == expected || (again && flaky(&arrival.body)), "{key}: {n} after {:?}", last.get(key));
         last.insert(key.to_owned(), n);
     }
-    // One long key and three short ones: none of them waits for the long one's end.
+    // The three short keys do not wait until the long key is finished.
     let seen = receiver.seen();
     let place = |key: &str| seen.iter().rposition(|arrival| arrival.body["key"] == key).unwrap();
     for key in ["b", "c", "d"] {
         assert!(place(key) < 40, "{key} ended at place {}", place(key));
     }
     let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
-    assert_eq!(keys, 0, "keys without items are forgotten");
+    assert_eq!(keys, 0, "keys without items must be deleted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_holds_up_the_rest() {
+async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_delays_other_items() {
     let works = Works::prepare(&QUICK).await;
     let receiver = Receiver::scripted(|arrival, before| match (arrival.body["key"].as_str().unwrap(), before) {
         ("broken", 0..3) if arrival.body["n"] == 0 => Reply::status(500),
@@ -101,19 +101,19 @@ async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_holds_u
             .fetch_all(&works.sql)
             .await
             .unwrap();
-    assert_eq!(attempts, [("busy".into(), 0), ("slow".into(), 1)], "too many is nobody's failure");
+    assert_eq!(attempts, [("busy".into(), 0), ("slow".into(), 1)], "429 must not count as an attempt");
     let parked = works.ledger.parked_outflow(10).await.unwrap();
     assert_eq!(parked.len(), 2);
     assert!(parked.iter().any(|item| item.last_error.as_deref() == Some("422 ok")), "{parked:?}");
-    // By hand, once the receiver is well.
+    // Parked items are retried by hand when the receiver works again.
     assert_eq!(works.ledger.unpark_outflow("c", &[], "test").await.unwrap(), 2);
     settled(&works, "c", &[("done", 8)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_is_away_costs_no_attempts_and_the_backlog_leaves_at_the_rate() {
-    // A request that was sent and not answered in time counts as an attempt: a receiver that has just come up on a busy machine
-    // is given all the time it needs.
+async fn a_receiver_that_is_down_costs_no_attempts_and_the_backlog_leaves_at_the_rate() {
+    // A request that times out counts as an attempt, so the timeout is long enough for a receiver that has just started on a
+    // busy machine.
     let patient = [QUICK.as_slice(), &[("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "60000")]].concat();
     let works = Works::prepare(&patient).await;
     let absent = Receiver::start();
@@ -138,12 +138,12 @@ async fn a_receiver_that_is_away_costs_no_attempts_and_the_backlog_leaves_at_the
     assert_eq!(failed, 0);
     let seen = receiver.seen();
     for pair in seen.windows(21) {
-        assert!(pair[20].at - pair[0].at > Duration::from_secs(1), "a burst");
+        assert!(pair[20].at - pair[0].at > Duration::from_secs(1), "21 requests arrived within a second");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_item_is_taken_once_with_its_callers_transaction_and_never_above_the_bound() {
+async fn an_item_is_enqueued_once_in_its_callers_transaction_and_never_above_the_capacity() {
     let works = Works::prepare(&[]).await;
     let receiver = Receiver::start();
     works.channel("c", 10, &receiver).await;
@@ -166,7 +166,11 @@ async fn an_item_is_taken_once_with_its_callers_transaction_and_never_above_the_
     arrivals(&receiver, 1).await;
     settled(&works, "c", &[("done", 1)]).await;
     assert_eq!(receiver.seen()[0].idempotency_key, once.id.to_string());
-    assert_eq!(works.ledger.enqueue_outflow(&once).await.unwrap(), Enqueued::Known, "done is known, too");
+    assert_eq!(
+        works.ledger.enqueue_outflow(&once).await.unwrap(),
+        Enqueued::Known,
+        "an item that is done must still be known"
+    );
     let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
     assert_eq!(keys, 0);
 }
@@ -182,7 +186,7 @@ async fn next_slot(works: &Works) -> Slot {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_is_used_up_by_what_is_sent_and_by_nothing_else() {
+async fn only_a_sent_item_uses_up_a_slot() {
     let works = Works::prepare(&[]).await;
     works.channel("c", 1, &Receiver::start()).await;
     let next_at = "SELECT next_at FROM outflow_channels";
@@ -196,16 +200,16 @@ async fn a_slot_is_used_up_by_what_is_sent_and_by_nothing_else() {
     works.put("c", "other", 0..2).await;
     let first = next_slot(&works).await;
     assert_eq!(first.item, ids[0]);
-    assert!(works.ledger.claim_slot(&[], &[], LEASE).await.unwrap().is_none(), "two slots in one");
+    assert!(works.ledger.claim_slot(&[], &[], LEASE).await.unwrap().is_none(), "two items were given the same slot");
     works.ledger.give_back(&first).await.unwrap();
     let again = next_slot(&works).await;
-    assert_eq!(again.item, ids[0], "it keeps its turn");
+    assert_eq!(again.item, ids[0], "the item must keep its turn");
     assert!(again.earliest - first.earliest < Duration::from_millis(500), "the slot was lost");
-    // Its key is being served: the other one's turn, and not before a second is over.
+    // An item of the first key is being sent, so the other key is next, at least a second later.
     let second = next_slot(&works).await;
     assert_eq!(second.key, "other");
     assert!(second.earliest - again.latest > Duration::from_secs(1));
-    // A hole is as long as what was late.
+    // A hole moves the next slot by the given lateness.
     works.ledger.leave_hole("c", Duration::from_millis(400)).await.unwrap();
     works.ledger.settle_slot(&again, &DeliveryOutcome::Done, RETRY).await.unwrap();
     let third = next_slot(&works).await;
@@ -214,7 +218,7 @@ async fn a_slot_is_used_up_by_what_is_sent_and_by_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_rate_lets_no_second_see_both() {
+async fn a_change_of_rate_leaves_a_second_between_the_old_and_the_new_rate() {
     let works = Works::prepare(&[]).await;
     works.channel("c", 50, &Receiver::start()).await;
     works.backlog("c", 10, 10).await;
@@ -231,30 +235,30 @@ async fn a_change_of_rate_lets_no_second_see_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sender_that_comes_back_after_its_lease_changes_nothing_but_what_is_done() {
+async fn a_sender_whose_lease_expired_can_only_report_that_the_item_is_done() {
     let works = Works::prepare(&[]).await;
     works.channel("c", 50, &Receiver::start()).await;
     works.put("c", "k", 0..2).await;
     let short = Duration::from_millis(200);
-    let asleep = works.ledger.claim_slot(&[], &[], short).await.unwrap().unwrap();
-    let heir = next_slot(&works).await;
-    assert_eq!(heir.item, asleep.item, "its lease ran out");
+    let expired = works.ledger.claim_slot(&[], &[], short).await.unwrap().unwrap();
+    let successor = next_slot(&works).await;
+    assert_eq!(successor.item, expired.item, "the lease must have expired");
     let late = DeliveryOutcome::TryAgain("late".into());
-    assert_eq!(works.ledger.settle_slot(&asleep, &late, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(works.ledger.settle_slot(&expired, &late, RETRY).await.unwrap(), Settled::Overtaken);
     assert_eq!(
-        works.ledger.settle_slot(&heir, &DeliveryOutcome::Refused("no".into()), RETRY).await.unwrap(),
+        works.ledger.settle_slot(&successor, &DeliveryOutcome::Refused("no".into()), RETRY).await.unwrap(),
         Settled::Parked
     );
-    // The receiver has it after all.
-    assert_eq!(works.ledger.settle_slot(&asleep, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Done);
-    assert_eq!(works.ledger.settle_slot(&heir, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Overtaken);
+    // The first sender reports that the receiver accepted the item.
+    assert_eq!(works.ledger.settle_slot(&expired, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Done);
+    assert_eq!(works.ledger.settle_slot(&successor, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Overtaken);
     assert_eq!(next_slot(&works).await.payload["n"], 1);
 }
 
-/// I5: a sender dies before the request, after it, and after the outcome is written down.
+/// I5: a sender dies before the request, after the request, and after the outcome is written.
 #[cfg(feature = "failpoints")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_on_any_line_leaves_one_effect() {
+async fn a_death_at_any_failpoint_delivers_each_item() {
     for (place, sent) in [("outflow.claimed", 1), ("outflow.sent", 2), ("outflow.settled", 1)] {
         let works = Works::prepare(&QUICK).await;
         let receiver = Receiver::start();
@@ -263,10 +267,10 @@ async fn a_death_on_any_line_leaves_one_effect() {
         let mut victim = Worker::start(&works.environment, Some(&format!("{place}=1*off->return")));
         eventually(|| {
             let ended = victim.has_ended();
-            async move { ended.then_some(()).ok_or_else(|| format!("{place} was not passed")) }
+            async move { ended.then_some(()).ok_or_else(|| format!("{place} was not reached")) }
         })
         .await;
-        let _heirs = works.workers(2).await;
+        let _others = works.workers(2).await;
         settled(&works, "c", &[("done", 3)]).await;
         let times = receiver.times();
         let times: Vec<usize> = ids.iter().map(|id| times[&id.to_string()]).collect();

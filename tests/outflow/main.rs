@@ -1,10 +1,10 @@
-//! Outflows at the receiver: real worker processes against a real PostgreSQL, and a receiver that stamps what arrives
-//! by its own clock.
+//! Tests of outflows with real worker processes, a real PostgreSQL, and a receiver that notes the time of each arrival by its
+//! own clock.
 //!
-//! A binary of its own: cargo runs it alone, and its tests one after another, because they measure milliseconds.
-//! SECKILL_TEST_LONG=1 plays them at full length: a minute each, with a pause of a minute.
+//! These tests are a binary of their own, which cargo runs alone. They run one after another, because they measure
+//! milliseconds. SECKILL_TEST_LONG=1 runs them at full length: a minute each, with a pause of a minute.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
 
 mod commands;
 mod constant_rate;

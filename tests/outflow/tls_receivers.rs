@@ -1,4 +1,4 @@
-//! Receivers over TLS: nothing is said to one that cannot prove who it is.
+//! Tests of receivers over TLS: a worker sends nothing to a receiver without a valid certificate.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use seckill_harness::eventually;
 use seckill_harness::receiver::Receiver;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_over_tls_is_told_once_it_has_proved_who_it_is() {
+async fn items_are_sent_over_tls_only_to_a_receiver_with_a_valid_certificate() {
     let mut works = Works::prepare(&[]).await;
     let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
@@ -27,24 +27,24 @@ async fn a_receiver_over_tls_is_told_once_it_has_proved_who_it_is() {
             (tried >= times).then_some(()).ok_or_else(|| format!("{tried} connections"))
         })
         .await;
-        assert_eq!(receiver.seen().len(), 0, "said to somebody unknown");
+        assert_eq!(receiver.seen().len(), 0, "an item was sent to a receiver without a valid certificate");
     };
-    let stranger = Worker::start(&works.environment, None);
+    let untrusting = Worker::start(&works.environment, None);
     refused(2).await;
-    drop(stranger);
+    drop(untrusting);
 
     let trusted = std::env::temp_dir().join(format!("seckill-trusted-{}", uuid::Uuid::new_v4().simple()));
     std::fs::write(&trusted, own.cert.pem()).unwrap();
     works.environment.insert("SSL_CERT_FILE".into(), trusted.to_str().unwrap().into());
-    // Known, and not by this name.
-    let aim = "UPDATE outflow_channels SET target = $1";
+    // The certificate is trusted, but is not for this name.
+    let set_target = "UPDATE outflow_channels SET target = $1";
     let elsewhere = receiver.url().replace("127.0.0.1", "localhost");
-    sqlx::query(aim).bind(elsewhere).execute(&works.sql).await.unwrap();
-    let misled = Worker::start(&works.environment, None);
+    sqlx::query(set_target).bind(elsewhere).execute(&works.sql).await.unwrap();
+    let wrong_name = Worker::start(&works.environment, None);
     refused(2).await;
-    drop(misled);
+    drop(wrong_name);
 
-    sqlx::query(aim).bind(receiver.url()).execute(&works.sql).await.unwrap();
+    sqlx::query(set_target).bind(receiver.url()).execute(&works.sql).await.unwrap();
     let before = receiver.connections();
     let _worker = Worker::start(&works.environment, None);
     eventually(|| async {
@@ -52,11 +52,11 @@ async fn a_receiver_over_tls_is_told_once_it_has_proved_who_it_is() {
         (is == [("done".to_owned(), 3)]).then_some(()).ok_or_else(|| format!("{is:?}"))
     })
     .await;
-    let told: Vec<_> = receiver.seen().iter().map(|arrival| arrival.body["n"].clone()).collect();
-    assert_eq!(told, [0, 1, 2]);
-    assert_eq!(receiver.connections() - before, 1, "a connection is kept");
+    let sent: Vec<_> = receiver.seen().iter().map(|arrival| arrival.body["n"].clone()).collect();
+    assert_eq!(sent, [0, 1, 2]);
+    assert_eq!(receiver.connections() - before, 1, "the connection must be reused");
     let failed: i64 =
         sqlx::query_scalar("SELECT sum(attempts)::bigint FROM outflow_items").fetch_one(&works.sql).await.unwrap();
     std::fs::remove_file(trusted).unwrap();
-    assert_eq!(failed, 0, "who cannot be reached costs no attempts");
+    assert_eq!(failed, 0, "a receiver that cannot be reached must cost no attempts");
 }

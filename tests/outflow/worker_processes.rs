@@ -1,4 +1,4 @@
-//! Worker processes, and the system that they work for.
+//! Worker processes, and the system in which they run.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use uuid::Uuid;
 use seckill_harness::receiver::Receiver;
 use seckill_harness::{Environment, environment, eventually};
 
-/// What `outflow create` takes where nothing is said.
+/// The default jitter of `outflow create`.
 pub const JITTER_MS: i64 = 15;
 
-/// One test at a time: the machine's noise is enough.
+/// Lets one test run at a time, so that tests do not disturb each other's timing.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// `seckill work --only outflow`, killed when it is dropped.
+/// A `seckill work --only outflow` process, killed when the value is dropped.
 pub struct Worker(Child);
 
 impl Worker {
@@ -41,7 +41,7 @@ impl Worker {
         Self(command.spawn().unwrap())
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits until the process has ended.
     pub fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -60,7 +60,7 @@ impl Drop for Worker {
     }
 }
 
-/// A ledger with channels, and nobody who drains them yet.
+/// A ledger with channels, and no workers yet.
 pub struct Works {
     pub environment: Environment,
     pub ledger: Ledger,
@@ -83,7 +83,7 @@ impl Works {
         assert!(self.ledger.create_outflow(name, pace, &receiver.url(), 1_000_000, "test").await.unwrap());
     }
 
-    /// Puts `{key, n}` in for each; the ids, in order.
+    /// Enqueues an item `{key, n}` for each number. Returns the ids, in order.
     pub async fn put(&self, channel: &str, key: &str, numbers: std::ops::Range<usize>) -> Vec<Uuid> {
         let mut ids = Vec::new();
         for n in numbers {
@@ -95,7 +95,7 @@ impl Works {
         ids
     }
 
-    /// A backlog, put in at once.
+    /// Inserts `items` items over `keys` keys in one statement.
     pub async fn backlog(&self, channel: &str, keys: i32, items: i32) {
         let put = "WITH items AS (
                        INSERT INTO outflow_items (id, channel, key, payload)
@@ -105,7 +105,7 @@ impl Works {
         sqlx::query(put).bind(channel).bind(keys).bind(items).execute(&self.sql).await.unwrap();
     }
 
-    /// So many workers, all of them up: as many processes starting at once take every millisecond there is.
+    /// Starts `number` workers, and waits until all of them listen, because starting processes use the whole machine.
     pub async fn workers(&self, number: i64) -> Vec<Worker> {
         let workers = (0..number).map(|_| Worker::start(&self.environment, None)).collect();
         eventually(|| async {
@@ -124,7 +124,7 @@ impl Works {
     }
 }
 
-/// Whether tests are played at full length.
+/// Whether tests run at full length.
 pub fn long() -> bool {
     std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
 }
@@ -133,20 +133,23 @@ pub async fn pass(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
 }
 
-/// What this machine did while a test ran, all programs together: ticks of its processors, and those without work.
-pub struct Machine([u64; 2]);
+/// The clock ticks of this machine's processors, over all programs.
+pub struct Machine {
+    all: u64,
+    idle: u64,
+}
 
 impl Machine {
     pub fn now() -> Self {
         let stat = std::fs::read_to_string("/proc/stat").unwrap();
         let ticks: Vec<u64> =
             stat.lines().next().unwrap().split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap()).collect();
-        Self([ticks.iter().sum(), ticks[3]])
+        Self { all: ticks.iter().sum(), idle: ticks[3] }
     }
 
-    /// Per cent of the time since then that its processors had nothing to do.
+    /// The share of the time since then in which the processors were idle, in per cent.
     pub fn idle_since(&self) -> f64 {
-        let Self([all, idle]) = Self::now();
-        100.0 * (idle - self.0[1]) as f64 / (all - self.0[0]) as f64
+        let Self { all, idle } = Self::now();
+        100.0 * (idle - self.idle) as f64 / (all - self.all) as f64
     }
 }

@@ -1,4 +1,4 @@
-//! A bank under test, and one who calls it.
+//! The bank under test, in this process or as a program, and a client that calls the bank.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use seckill_harness::{Environment, eventually};
 
 pub const SECRET: &str = "whsec_dGhlIHNlY3JldCBvZiB0aGUgc2FuZGJveCdzIHRlc3Rz";
 
-/// What is answered: the status, and the document.
-pub type Said = (u16, Value);
+/// An answer: the status, and the document.
+pub type Answer = (u16, Value);
 
-/// A bank's file, removed with the test.
+/// The folder of a bank's file, removed when the value is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -57,7 +57,7 @@ impl Drop for Folder {
     }
 }
 
-/// Calls a bank, and signs what it says.
+/// A client that calls a bank and signs its requests.
 pub struct Caller {
     http: Client,
     base: String,
@@ -84,32 +84,32 @@ impl Caller {
             .body(body.to_owned())
     }
 
-    pub async fn post(&self, path: &str, key: Uuid, body: &Value) -> Said {
-        said(self.signed(path, key, &body.to_string())).await
+    pub async fn post(&self, path: &str, key: Uuid, body: &Value) -> Answer {
+        send(self.signed(path, key, &body.to_string())).await
     }
 
-    pub async fn pay(&self, key: Uuid, amount_cents: i64) -> Said {
+    pub async fn pay(&self, key: Uuid, amount_cents: i64) -> Answer {
         self.post("/v1/payments", key, &payment(amount_cents)).await
     }
 
-    pub async fn refund(&self, key: Uuid, payment: Uuid, amount_cents: i64) -> Said {
+    pub async fn refund(&self, key: Uuid, payment: Uuid, amount_cents: i64) -> Answer {
         let body = json!({ "payment_key": payment, "amount_cents": amount_cents, "currency": "CNY" });
         self.post("/v1/refunds", key, &body).await
     }
 
-    pub async fn get(&self, path: &str) -> Said {
-        said(self.request(Method::GET, path)).await
+    pub async fn get(&self, path: &str) -> Answer {
+        send(self.request(Method::GET, path)).await
     }
 
-    pub async fn switch(&self, switches: Value) -> Said {
-        said(self.request(Method::PUT, "/v1/admin/switches").body(switches.to_string())).await
+    pub async fn switch(&self, switches: Value) -> Answer {
+        send(self.request(Method::PUT, "/v1/admin/switches").body(switches.to_string())).await
     }
 
-    pub async fn admin(&self, path: &str, body: Value) -> Said {
-        said(self.request(Method::POST, &format!("/v1/admin/{path}")).body(body.to_string())).await
+    pub async fn admin(&self, path: &str, body: Value) -> Answer {
+        send(self.request(Method::POST, &format!("/v1/admin/{path}")).body(body.to_string())).await
     }
 
-    /// A payment that has succeeded.
+    /// Creates a payment and waits for its decision. Returns its key.
     pub async fn paid(&self, amount_cents: i64) -> Uuid {
         let key = Uuid::new_v4();
         assert_eq!(self.pay(key, amount_cents).await.0, 202);
@@ -117,7 +117,7 @@ impl Caller {
         key
     }
 
-    /// Waits for the decision.
+    /// Waits until a payment or refund is decided. Returns its document.
     pub async fn decided(&self, what: &str, key: Uuid) -> Value {
         eventually(|| async {
             let (status, document) = self.get(&format!("/v1/{what}/{key}")).await;
@@ -133,7 +133,7 @@ impl Caller {
         page["entries"].as_array().unwrap().clone()
     }
 
-    /// What became of the requests of a kind.
+    /// The outcomes of the requests of a kind, in order.
     pub async fn outcomes(&self, kind: &str) -> Vec<String> {
         let (status, page) = self.get(&format!("/v1/arrivals?kind={kind}")).await;
         assert_eq!(status, 200);
@@ -142,17 +142,17 @@ impl Caller {
     }
 }
 
-/// A payment's body. Its order is always the same: a key's body must be.
+/// The body of a payment. The order is always the same, because requests with one key must have the same body.
 pub fn payment(amount_cents: i64) -> Value {
     json!({ "order_id": Uuid::from_u128(7), "amount_cents": amount_cents, "currency": "CNY" })
 }
 
-pub async fn said(request: RequestBuilder) -> Said {
+pub async fn send(request: RequestBuilder) -> Answer {
     let answer = request.send().await.unwrap();
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
-/// A bank in this process.
+/// A bank that runs in this process.
 pub struct Bank {
     pub calls: Caller,
     pub receiver: Receiver,
@@ -169,7 +169,7 @@ impl Bank {
         Self { calls, receiver, folder, stopper, running: tokio::spawn(sandbox.run()) }
     }
 
-    /// Ends it in good order.
+    /// Stops the bank and waits until the bank has ended.
     pub async fn stop(self) -> Folder {
         self.stopper.stop().await;
         self.running.await.unwrap().unwrap();
@@ -177,7 +177,7 @@ impl Bank {
     }
 }
 
-/// `seckill channel-sandbox`, killed when it is dropped.
+/// A `seckill channel-sandbox` process, killed when the value is dropped.
 pub struct Program {
     child: Child,
     pub calls: Caller,
@@ -190,7 +190,7 @@ impl Program {
         command
     }
 
-    /// One that may write files of some 8 KiB, and no more.
+    /// A bank whose files cannot grow beyond about 8 KiB.
     pub fn confined(settings: &Environment) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -f 16; trap '' XFSZ; exec \"$0\" channel-sandbox", env!("CARGO_BIN_EXE_seckill")]);
@@ -202,43 +202,43 @@ impl Program {
         Self::run(&mut Self::command(settings))
     }
 
-    /// Starts it, and reads its address off its log.
+    /// Starts the bank, and reads its address from its log. Returns the log lines up to that one.
     pub fn run(command: &mut Command) -> (Self, Vec<String>) {
         let mut child = command.spawn().unwrap();
         let (mut lines, mut log) = (BufReader::new(child.stderr.take().unwrap()).lines(), Vec::new());
         let address = loop {
-            let line = lines.next().expect("it says where it is before it ends").unwrap();
+            let line = lines.next().expect("the bank ended before it logged its address").unwrap();
             log.push(line.clone());
             if let Some((_, address)) = line.split_once("address=") {
                 break address.to_owned();
             }
         };
-        // Whoever writes to a pipe that nobody reads, stops.
+        // Reads the rest of the log, because a process blocks when it writes to a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         (Self { child, calls: Caller::to(&address) }, log)
     }
 
-    /// What ends it with SIGKILL while others are speaking to it.
+    /// A function that sends SIGKILL to the bank, for use while other calls are under way.
     pub fn killer(&self) -> impl FnOnce() + use<> {
         let id = self.child.id().to_string();
         move || assert!(Command::new("kill").args(["-KILL", &id]).status().unwrap().success())
     }
 
-    /// SIGKILL, if it was not yet; and waits for its end.
+    /// Sends SIGKILL and waits until the process has ended.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end; whether it ended well.
+    /// Waits until the process has ended. Returns whether the process succeeded.
     pub fn ended(&mut self) -> bool {
         self.child.wait().unwrap().success()
     }
 
-    /// SIGTERM; whether it ended well.
+    /// Sends SIGTERM and waits. Returns whether the process succeeded.
     pub fn end(mut self) -> bool {
-        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(told.success());
+        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
         self.ended()
     }
 }

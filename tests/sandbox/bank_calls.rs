@@ -1,4 +1,4 @@
-//! What is promised of each call.
+//! The promises of each call.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::bank::{Bank, payment, said};
+use crate::bank::{Bank, payment, send};
 use seckill_harness::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_is_taken_decided_and_told_in_a_signed_callback() {
+async fn a_payment_is_taken_then_decided_then_reported_in_a_signed_callback() {
     let bank = Bank::start(&[]).await;
     let key = Uuid::new_v4();
     let (status, document) = bank.calls.pay(key, 100).await;
@@ -24,7 +24,7 @@ async fn a_payment_is_taken_decided_and_told_in_a_signed_callback() {
     assert_eq!(bank.calls.decided("payments", key).await, expected);
 
     let callback = bank.receiver.wait_for(key, 1).await.remove(0);
-    assert_eq!(callback.believed, Ok(()));
+    assert_eq!(callback.verified, Ok(()));
     assert_eq!((callback.id.as_str(), &callback.body["type"]), ("msg_1", &json!("payment.succeeded")));
     assert_eq!(callback.body["data"], expected);
     assert!(chrono::DateTime::parse_from_rfc3339(callback.body["timestamp"].as_str().unwrap()).is_ok());
@@ -37,10 +37,10 @@ async fn a_payment_is_taken_decided_and_told_in_a_signed_callback() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_has_one_effect_and_one_body() {
+async fn a_key_has_one_effect_and_accepts_one_body() {
     let bank = Bank::start(&[]).await;
     let key = Uuid::new_v4();
-    // A crowd of them at once.
+    // Twenty requests with the same key at once.
     let answers = join_all((0..20).map(|_| bank.calls.pay(key, 100))).await;
     let taken = answers.iter().filter(|(status, _)| *status == 202).count();
     let repeated = answers.iter().filter(|(status, _)| *status == 200).count();
@@ -68,23 +68,23 @@ async fn refunds_never_exceed_their_payment() {
         (status, problem["code"].as_str().unwrap_or_default().to_owned())
     };
     let not_refundable = (422, "not-refundable".to_owned());
-    assert_eq!(refused(Uuid::new_v4(), 1).await, not_refundable, "unknown");
+    assert_eq!(refused(Uuid::new_v4(), 1).await, not_refundable, "an unknown payment");
 
     bank.calls.switch(json!({ "confirm_ms": 86_400_000 })).await;
     let pending = Uuid::new_v4();
     bank.calls.pay(pending, 100).await;
-    assert_eq!(refused(pending, 1).await, not_refundable, "pending");
+    assert_eq!(refused(pending, 1).await, not_refundable, "a pending payment");
     bank.calls.switch(json!({ "confirm_ms": 20 })).await;
 
     let paid = bank.calls.paid(100).await;
     let body = json!({ "payment_key": paid, "amount_cents": 1, "currency": "EUR" });
     assert_eq!(bank.calls.post("/v1/refunds", Uuid::new_v4(), &body).await.0, 422, "another currency");
-    assert_eq!(refused(paid, 101).await, not_refundable, "too much");
+    assert_eq!(refused(paid, 101).await, not_refundable, "more than the payment");
 
-    // A part that fails can be asked for again.
+    // A refund that fails leaves its amount refundable.
     let (part, failed) = (Uuid::new_v4(), Uuid::new_v4());
     assert_eq!(bank.calls.refund(part, paid, 60).await.0, 202);
-    assert_eq!(refused(paid, 41).await, not_refundable, "pending ones count");
+    assert_eq!(refused(paid, 41).await, not_refundable, "pending refunds count");
     bank.calls.decided("refunds", part).await;
     bank.calls.switch(json!({ "decline_permille": 1000 })).await;
     assert_eq!(bank.calls.refund(failed, paid, 40).await.0, 202);
@@ -94,18 +94,18 @@ async fn refunds_never_exceed_their_payment() {
     let (status, document) = bank.calls.refund(rest, paid, 40).await;
     assert_eq!((status, &document["id"], &document["payment_key"]), (202, &json!("ref_3"), &json!(paid)));
     bank.calls.decided("refunds", rest).await;
-    assert_eq!(bank.calls.refund(rest, paid, 40).await.0, 200, "again, though nothing is left");
+    assert_eq!(bank.calls.refund(rest, paid, 40).await.0, 200, "a repeated refund, although nothing is left to refund");
     assert_eq!(refused(paid, 1).await, not_refundable);
 
-    let told = bank.receiver.wait_for(failed, 1).await;
-    assert_eq!(told[0].body["type"], "refund.failed");
-    let moved: Vec<Value> = bank.calls.ledger().await.iter().map(|entry| entry["amount_cents"].clone()).collect();
-    assert_eq!(moved, [100, 60, 40]);
+    let callbacks = bank.receiver.wait_for(failed, 1).await;
+    assert_eq!(callbacks[0].body["type"], "refund.failed");
+    let amounts: Vec<Value> = bank.calls.ledger().await.iter().map(|entry| entry["amount_cents"].clone()).collect();
+    assert_eq!(amounts, [100, 60, 40]);
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_sign_is_not_heard() {
+async fn a_call_without_a_valid_signature_is_refused_and_not_counted() {
     let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "1")]).await;
     let (key, body) = (Uuid::new_v4(), payment(100).to_string());
     let unsigned = || bank.calls.request(Method::POST, "/v1/payments").header("idempotency-key", key.to_string());
@@ -114,12 +114,12 @@ async fn who_does_not_sign_is_not_heard() {
     changed = changed.body(payment(1).to_string());
     let old = unsigned().header("webhook-id", "1").header("webhook-timestamp", "1").header("webhook-signature", "v1,");
     for request in [unsigned().body(body.clone()), changed, old.body(body.clone())] {
-        let (status, problem) = said(request).await;
+        let (status, problem) = send(request).await;
         assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")));
     }
-    assert_eq!(bank.calls.outcomes("pay").await, [""; 0], "it counts for nothing");
+    assert_eq!(bank.calls.outcomes("pay").await, [""; 0], "unsigned requests were counted");
     assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.0, 404);
-    assert_eq!(said(signed()).await.0, 202, "the second still has room");
+    assert_eq!(send(signed()).await.0, 202, "unsigned requests used up the rate");
     bank.stop().await;
 }
 
@@ -134,11 +134,11 @@ async fn malformed_calls_are_refused_and_have_no_effect() {
         r#"{"order_id":"00000000-0000-0000-0000-000000000007","amount_cents":-1,"currency":"CNY"}"#,
         r#"{"order_id":"00000000-0000-0000-0000-000000000007","amount_cents":1,"currency":"CNY","tip":1}"#,
     ] {
-        let (status, problem) = said(bank.calls.signed("/v1/payments", key, body)).await;
+        let (status, problem) = send(bank.calls.signed("/v1/payments", key, body)).await;
         assert_eq!((status, &problem["code"]), (400, &json!("invalid-request")), "{body}");
     }
     let big = " ".repeat(16 * 1024 + 1);
-    let (status, problem) = said(bank.calls.signed("/v1/payments", key, &big)).await;
+    let (status, problem) = send(bank.calls.signed("/v1/payments", key, &big)).await;
     assert_eq!((status, &problem["code"]), (413, &json!("body-too-large")));
     for (path, status) in [
         ("/v1/payments/x", 400),
@@ -159,11 +159,11 @@ async fn malformed_calls_are_refused_and_have_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_second_takes_more_than_the_rate_and_what_is_refused_has_no_effect() {
+async fn no_second_accepts_more_than_the_rate_and_refused_requests_have_no_effect() {
     const RATE: usize = 5;
     let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "5")]).await;
     let (began, mut taken, mut refused) = (Instant::now(), 0, 0);
-    // A crowd that does not heed refusals, until more was taken than one second takes.
+    // Sends requests in spite of refusals, until the bank has taken twice its rate.
     while taken < 2 * RATE || refused == 0 {
         assert!(began.elapsed() < Duration::from_secs(60), "{taken} taken, {refused} refused");
         let keys: Vec<Uuid> = (0..4).map(|_| Uuid::new_v4()).collect();
@@ -193,30 +193,30 @@ async fn no_second_takes_more_than_the_rate_and_what_is_refused_has_no_effect() 
     accepted.sort_unstable();
     assert_eq!(accepted.len(), taken);
     assert!(accepted.windows(RATE + 1).all(|window| window[RATE] - window[0] >= 1_000_000), "{accepted:?}");
-    // Refused requests are seen, though they do not count.
+    // The peak includes refused requests, although they do not count against the rate.
     let (_, peak) = bank.calls.get("/v1/arrivals/peak?kind=pay").await;
     assert!(peak["peak"].as_u64().unwrap() as usize > RATE, "{peak}");
     assert_eq!(peak["count"].as_u64().unwrap() as usize, arrivals.len());
     assert!(peak["closest_us"].as_i64().unwrap() < 1_000_000, "{peak}");
-    // The refunds' second is another one.
+    // Refunds have a rate of their own.
     assert_eq!(bank.calls.refund(Uuid::new_v4(), Uuid::new_v4(), 1).await.0, 422);
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn repeats_count_as_requests() {
+async fn repeated_requests_count_against_the_rate() {
     let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "2")]).await;
-    // All three within a second, which a busy machine may need several turns for.
-    let mut turns = 0;
+    // All three requests must be sent within a second, for which a busy machine may need several tries.
+    let mut tries = 0;
     let seen = loop {
-        turns += 1;
+        tries += 1;
         let (key, began) = (Uuid::new_v4(), Instant::now());
         let seen = [bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0, bank.calls.pay(key, 1).await.0];
         if began.elapsed() < Duration::from_secs(1) {
             break seen;
         }
-        assert!(turns < 20, "three requests take more than a second");
-        tokio::time::sleep(Duration::from_millis(1_100)).await; // the next turn's second is empty
+        assert!(tries < 20, "three requests take more than a second");
+        tokio::time::sleep(Duration::from_millis(1_100)).await; // so that the next try starts with an empty second
     };
     assert_eq!(seen, [202, 200, 429]);
     let outcomes = bank.calls.outcomes("pay").await;
@@ -248,7 +248,7 @@ async fn the_ledger_and_the_arrivals_are_read_page_by_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_callback_is_sent_until_it_is_heard_under_one_id() {
+async fn a_callback_is_sent_under_one_id_until_it_is_delivered() {
     let bank = Bank::start(&[]).await;
     bank.receiver.answer(503);
     let key = bank.calls.paid(100).await;
@@ -263,14 +263,14 @@ async fn a_callback_is_sent_until_it_is_heard_under_one_id() {
     .await;
     let seen = bank.receiver.of(key);
     assert!(seen.iter().all(|callback| callback.id == seen[0].id && callback.body == seen[0].body));
-    // Half of 250 ms at least, then half of twice that.
+    // With jitter, the first pause is at least half of 250 ms and the second at least half of 500 ms.
     assert!(seen[1].at - seen[0].at >= Duration::from_millis(124));
     assert!(seen[2].at - seen[1].at >= Duration::from_millis(249));
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_422_is_the_receivers_last_word() {
+async fn a_callback_answered_with_422_is_not_sent_again() {
     let bank = Bank::start(&[]).await;
     bank.receiver.answer(422);
     let key = bank.calls.paid(100).await;

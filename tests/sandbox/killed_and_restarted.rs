@@ -1,4 +1,4 @@
-//! The program is killed, its file torn, and nothing that was answered is lost.
+//! The bank is killed and its file is torn. Nothing that was answered may be lost.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -14,7 +14,7 @@ use crate::bank::{Bank, Folder, Program, payment};
 use crate::receiver::Receiver;
 use seckill_harness::eventually;
 
-/// Pays until the bank is gone. What was answered, by key.
+/// Sends payments until the bank is gone. Stores the answers by key.
 async fn crowd(bank: &Program, answered: &Mutex<HashMap<Uuid, Value>>) {
     let buyer = async || {
         loop {
@@ -30,7 +30,7 @@ async fn crowd(bank: &Program, answered: &Mutex<HashMap<Uuid, Value>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_loses_nothing_that_was_answered_and_does_nothing_twice() {
+async fn a_kill_loses_no_answered_payment_and_repeats_none() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let settings = folder.settings(&receiver, &[("SECKILL_SANDBOX__PAY_RATE", "100000")]);
     let answered = Mutex::new(HashMap::new());
@@ -58,7 +58,7 @@ async fn a_kill_loses_nothing_that_was_answered_and_does_nothing_twice() {
         bank.calls.decided("payments", *key).await;
     }
     let ids: HashSet<&str> = answered.values().map(|document| document["id"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), answered.len(), "no number twice");
+    assert_eq!(ids.len(), answered.len(), "a payment number was used twice");
 
     let (mut after, mut moved) = (json!(0), Vec::new());
     while !after.is_null() {
@@ -67,15 +67,15 @@ async fn a_kill_loses_nothing_that_was_answered_and_does_nothing_twice() {
         after = page["next"].clone();
     }
     let once: HashSet<&str> = moved.iter().map(String::as_str).collect();
-    assert_eq!(once.len(), moved.len(), "money moves once");
+    assert_eq!(once.len(), moved.len(), "a payment is in the ledger twice");
     assert!(answered.keys().all(|key| once.contains(key.to_string().as_str())));
 
-    // Everybody is told in the end, and always under the same id.
+    // Each payment's callback arrives in the end, always under the same id.
     eventually(|| async {
-        let told: HashSet<String> =
+        let reported: HashSet<String> =
             receiver.seen().iter().map(|callback| callback.data("key").as_str().unwrap().to_owned()).collect();
-        let untold = moved.iter().filter(|key| !told.contains(*key)).count();
-        if untold == 0 { Ok(()) } else { Err(format!("{untold} untold")) }
+        let missing = moved.iter().filter(|key| !reported.contains(*key)).count();
+        if missing == 0 { Ok(()) } else { Err(format!("{missing} callbacks are missing")) }
     })
     .await;
     let pairs: HashSet<(String, String)> =
@@ -85,31 +85,31 @@ async fn a_kill_loses_nothing_that_was_answered_and_does_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_pending_or_untold_goes_on_after_a_kill() {
+async fn pending_decisions_and_callbacks_resume_after_a_kill() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let settings = folder.settings(&receiver, &[]);
     let (mut bank, _) = Program::start(&settings);
     receiver.answer(500);
-    let untold = bank.calls.paid(1).await;
-    receiver.wait_for(untold, 1).await;
+    let undelivered = bank.calls.paid(1).await;
+    receiver.wait_for(undelivered, 1).await;
     bank.calls.switch(json!({ "confirm_ms": 2000 })).await;
     let pending = Uuid::new_v4();
     bank.calls.pay(pending, 2).await;
     bank.kill();
 
     receiver.answer(200);
-    let tries = receiver.of(untold).len();
+    let tries = receiver.of(undelivered).len();
     let (bank, _) = Program::start(&settings);
-    let told = receiver.wait_for(untold, tries + 1).await;
-    assert!(told.iter().all(|callback| callback.id == told[0].id && callback.body == told[0].body));
+    let callbacks = receiver.wait_for(undelivered, tries + 1).await;
+    assert!(callbacks.iter().all(|callback| callback.id == callbacks[0].id && callback.body == callbacks[0].body));
     assert_eq!(bank.calls.pay(pending, 2).await.0, 200);
     bank.calls.decided("payments", pending).await;
     receiver.wait_for(pending, 1).await;
-    assert!(bank.end(), "SIGTERM ends it in good order");
+    assert!(bank.end(), "the bank failed after SIGTERM");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_last_line_is_cut_off_and_said() {
+async fn a_torn_last_line_is_removed_with_a_warning() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let settings = folder.settings(&receiver, &[]);
     let (mut bank, _) = Program::start(&settings);
@@ -132,7 +132,7 @@ async fn a_torn_last_line_is_cut_off_and_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_file_is_not_gone_by() {
+async fn a_bank_refuses_a_damaged_file_and_names_the_line() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let decided = json!({
         "event": "decided", "which": { "kind": "payment", "key": Uuid::nil() }, "message": 1, "at_us": 0,
@@ -141,13 +141,13 @@ async fn a_damaged_file_is_not_gone_by() {
     for damage in ["nonsense".to_owned(), decided.to_string()] {
         std::fs::write(folder.file(), format!("{damage}\n")).unwrap();
         let ended = Program::command(&folder.settings(&receiver, &[])).output().unwrap();
-        let said = String::from_utf8(ended.stderr).unwrap();
-        assert!(!ended.status.success() && said.contains("line 1"), "{said}");
+        let log = String::from_utf8(ended.stderr).unwrap();
+        assert!(!ended.status.success() && log.contains("line 1"), "{log}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bank_that_cannot_write_answers_nobody_and_ends() {
+async fn a_bank_that_cannot_write_its_file_ends_without_answering() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let settings = folder.settings(&receiver, &[]);
     let (mut bank, _) = Program::run(&mut Program::confined(&settings));
@@ -165,18 +165,18 @@ async fn a_bank_that_cannot_write_answers_nobody_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_is_one_processs_alone() {
+async fn two_processes_cannot_use_one_file() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let settings = folder.settings(&receiver, &[]);
     let (bank, _) = Program::start(&settings);
     let ended = Program::command(&settings).output().unwrap();
-    let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(!ended.status.success() && said.contains("in use"), "{said}");
+    let log = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success() && log.contains("in use"), "{log}");
     drop(bank);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_secret_only_development_mode_starts() {
+async fn without_a_secret_the_bank_starts_only_in_development_mode() {
     let (folder, receiver) = (Folder::new(), Receiver::start());
     let mut settings = folder.settings(&receiver, &[]);
     settings.remove("SECKILL_SANDBOX__SECRET");
@@ -189,7 +189,7 @@ async fn without_a_secret_only_development_mode_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ordered_end_and_a_new_start_in_one_process_keep_all() {
+async fn a_graceful_stop_and_a_new_start_lose_nothing() {
     let bank = Bank::start(&[]).await;
     let key = bank.calls.paid(1).await;
     let folder = bank.stop().await;

@@ -1,4 +1,4 @@
-//! A receiver of callbacks, which keeps them and answers as it is told.
+//! A receiver that stores callbacks and answers them with a status that the test sets.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,8 +19,8 @@ use seckill_harness::eventually;
 pub struct Callback {
     pub at: Instant,
     pub id: String,
-    /// Whether its signature is by the secret, over what came.
-    pub believed: Result<(), SignatureError>,
+    /// Whether the signature matches the secret and the body.
+    pub verified: Result<(), SignatureError>,
     pub body: Value,
 }
 
@@ -30,42 +30,42 @@ impl Callback {
     }
 }
 
-struct Desk {
+struct ReceiverState {
     seen: Mutex<Vec<Callback>>,
     status: AtomicU16,
 }
 
 pub struct Receiver {
     pub url: String,
-    desk: Arc<Desk>,
+    state: Arc<ReceiverState>,
 }
 
 impl Receiver {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/callbacks", listener.local_addr().unwrap());
-        let desk = Arc::new(Desk { seen: Mutex::default(), status: AtomicU16::new(200) });
-        let data = Data::from(Arc::clone(&desk));
-        let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(take)));
+        let state = Arc::new(ReceiverState { seen: Mutex::default(), status: AtomicU16::new(200) });
+        let data = Data::from(Arc::clone(&state));
+        let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(receive)));
         tokio::spawn(server.workers(1).disable_signals().listen(listener).unwrap().run());
-        Self { url, desk }
+        Self { url, state }
     }
 
-    /// Answers so from now on.
+    /// Sets the status of all answers from now on.
     pub fn answer(&self, status: u16) {
-        self.desk.status.store(status, Ordering::Relaxed);
+        self.state.status.store(status, Ordering::Relaxed);
     }
 
     pub fn seen(&self) -> Vec<Callback> {
-        self.desk.seen.lock().unwrap().clone()
+        self.state.seen.lock().unwrap().clone()
     }
 
-    /// Callbacks of one payment or refund.
+    /// The callbacks of one payment or refund.
     pub fn of(&self, key: Uuid) -> Vec<Callback> {
         self.seen().into_iter().filter(|callback| *callback.data("key") == key.to_string()).collect()
     }
 
-    /// Waits for so many of one payment or refund, at least.
+    /// Waits until at least `count` callbacks of one payment or refund have arrived.
     pub async fn wait_for(&self, key: Uuid, count: usize) -> Vec<Callback> {
         eventually(|| async {
             let seen = self.of(key);
@@ -75,13 +75,13 @@ impl Receiver {
     }
 }
 
-async fn take(request: HttpRequest, body: Bytes, desk: Data<Desk>) -> HttpResponse {
+async fn receive(request: HttpRequest, body: Bytes, state: Data<ReceiverState>) -> HttpResponse {
     let at = Instant::now();
     let header = |name: &str| request.headers().get(name).unwrap().to_str().unwrap();
     let (id, secret) = (header("webhook-id"), Secret::parse(SECRET).unwrap());
     let now_s = chrono::Utc::now().timestamp();
-    let believed = verify(&[secret], id, header("webhook-timestamp"), header("webhook-signature"), &body, now_s);
+    let verified = verify(&[secret], id, header("webhook-timestamp"), header("webhook-signature"), &body, now_s);
     let body = serde_json::from_slice(&body).unwrap();
-    desk.seen.lock().unwrap().push(Callback { at, id: id.to_owned(), believed, body });
-    HttpResponse::build(StatusCode::from_u16(desk.status.load(Ordering::Relaxed)).unwrap()).finish()
+    state.seen.lock().unwrap().push(Callback { at, id: id.to_owned(), verified, body });
+    HttpResponse::build(StatusCode::from_u16(state.status.load(Ordering::Relaxed)).unwrap()).finish()
 }

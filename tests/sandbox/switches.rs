@@ -1,4 +1,4 @@
-//! Each switch, and what is done by hand.
+//! Tests of each switch, and of the calls with which an operator acts by hand.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ async fn switches_are_shown_and_set_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_slow() {
+async fn slow_ms_delays_answers() {
     let bank = with(json!({ "slow_ms": 300 })).await;
     let began = Instant::now();
     assert_eq!(bank.calls.pay(Uuid::new_v4(), 1).await.0, 202);
@@ -44,7 +44,7 @@ async fn it_is_slow() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_fails_and_nothing_is_done() {
+async fn fail_permille_refuses_requests_without_effect() {
     let bank = with(json!({ "fail_permille": 1000 })).await;
     let key = Uuid::new_v4();
     assert_eq!(bank.calls.pay(key, 1).await.0, 500);
@@ -56,49 +56,49 @@ async fn it_fails_and_nothing_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_loses_its_answer_after_it_was_done() {
+async fn lost_answer_permille_answers_504_after_the_effect() {
     let bank = with(json!({ "lost_answer_permille": 1000, "slow_ms": 100 })).await;
     let (key, began) = (Uuid::new_v4(), Instant::now());
     assert_eq!(bank.calls.pay(key, 1).await.0, 504);
     assert!(began.elapsed() >= Duration::from_millis(100));
     bank.calls.switch(json!({ "lost_answer_permille": 0 })).await;
-    assert_eq!(bank.calls.pay(key, 1).await.0, 200, "the same key, one effect");
+    assert_eq!(bank.calls.pay(key, 1).await.0, 200, "the payment had taken effect under this key");
     bank.calls.decided("payments", key).await;
     assert_eq!(bank.calls.ledger().await.len(), 1);
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_declines() {
+async fn decline_permille_fails_payments() {
     let bank = with(json!({ "decline_permille": 1000 })).await;
     let key = bank.calls.paid(1).await;
-    let told = bank.receiver.wait_for(key, 1).await;
-    assert_eq!((&told[0].body["type"], told[0].data("status")), (&json!("payment.failed"), &json!("failed")));
+    let callbacks = bank.receiver.wait_for(key, 1).await;
+    assert_eq!((&callbacks[0].body["type"], callbacks[0].data("status")), (&json!("payment.failed"), &json!("failed")));
     assert!(bank.calls.ledger().await.is_empty());
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_tells_several_times() {
+async fn repeat_callbacks_sends_each_callback_several_times() {
     let bank = with(json!({ "repeat_callbacks": 2 })).await;
     let key = bank.calls.paid(1).await;
-    let told = bank.receiver.wait_for(key, 3).await;
-    assert!(told.iter().all(|callback| callback.id == told[0].id && callback.body == told[0].body));
+    let callbacks = bank.receiver.wait_for(key, 3).await;
+    assert!(callbacks.iter().all(|callback| callback.id == callbacks[0].id && callback.body == callbacks[0].body));
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_tells_late() {
+async fn callback_delay_ms_delays_callbacks() {
     let bank = with(json!({ "callback_delay_ms": 400 })).await;
     let began = Instant::now();
     let key = bank.calls.paid(1).await;
-    let told = bank.receiver.wait_for(key, 1).await;
-    assert!(told[0].at - began >= Duration::from_millis(400));
+    let callbacks = bank.receiver.wait_for(key, 1).await;
+    assert!(callbacks[0].at - began >= Duration::from_millis(400));
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_tells_out_of_order() {
+async fn shuffle_callbacks_sends_callbacks_out_of_order() {
     let bank = with(json!({ "callback_delay_ms": 500, "shuffle_callbacks": true, "seed": 7 })).await;
     join_all((0..12).map(|_| bank.calls.pay(Uuid::new_v4(), 1))).await;
     let ids = eventually(|| async {
@@ -112,29 +112,29 @@ async fn it_tells_out_of_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_never_tells_unless_it_is_told_to() {
+async fn a_dropped_callback_is_sent_only_by_hand() {
     let bank = with(json!({ "drop_callbacks_permille": 1000 })).await;
     let key = bank.calls.paid(1).await;
     let (_, callback) = bank.calls.get(&format!("/v1/admin/callbacks/{key}")).await;
     assert_eq!(callback["fate"], json!({ "waiting": 0, "delivered": 0, "refused": 0, "given_up": 0 }));
     assert_eq!(bank.calls.admin(&format!("callbacks/{key}/again"), json!({})).await.0, 202);
-    let told = bank.receiver.wait_for(key, 1).await;
-    assert_eq!((told.len(), Value::from(told[0].id.as_str())), (1, callback["id"].clone()));
+    let callbacks = bank.receiver.wait_for(key, 1).await;
+    assert_eq!((callbacks.len(), Value::from(callbacks[0].id.as_str())), (1, callback["id"].clone()));
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_tells_of_another_amount() {
+async fn wrong_amount_permille_reports_a_wrong_amount() {
     let bank = with(json!({ "wrong_amount_permille": 1000 })).await;
     let key = bank.calls.paid(100).await;
-    let told = bank.receiver.wait_for(key, 1).await;
-    assert_eq!((told[0].believed, told[0].data("amount_cents")), (Ok(()), &json!(101)));
+    let callbacks = bank.receiver.wait_for(key, 1).await;
+    assert_eq!((callbacks[0].verified, callbacks[0].data("amount_cents")), (Ok(()), &json!(101)));
     assert_eq!(bank.calls.ledger().await[0]["amount_cents"], 100);
     bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_payment_is_decided_by_hand() {
+async fn a_pending_payment_is_decided_by_hand() {
     let bank = with(json!({ "confirm_ms": 86_400_000 })).await;
     let (paid, failed) = (Uuid::new_v4(), Uuid::new_v4());
     for (key, status) in [(paid, "succeeded"), (failed, "failed")] {
@@ -148,9 +148,9 @@ async fn a_late_payment_is_decided_by_hand() {
     assert_eq!((again.0, &again.1["code"]), (409, &json!("already-decided")));
     assert_eq!(bank.calls.admin(&format!("payments/{}", Uuid::new_v4()), json!({ "status": "failed" })).await.0, 404);
     assert_eq!(bank.calls.ledger().await.len(), 1);
-    // And told a second time.
+    // The callback is sent a second time.
     assert_eq!(bank.calls.admin(&format!("callbacks/{paid}/again"), json!({})).await.0, 202);
-    let told = bank.receiver.wait_for(paid, 2).await;
-    assert_eq!((&told[0].id, &told[0].body), (&told[1].id, &told[1].body));
+    let callbacks = bank.receiver.wait_for(paid, 2).await;
+    assert_eq!((&callbacks[0].id, &callbacks[0].body), (&callbacks[1].id, &callbacks[1].body));
     bank.stop().await;
 }

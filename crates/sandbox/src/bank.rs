@@ -1,4 +1,4 @@
-//! The bank: the book, the file, the limits and the switches, under one lock that is held for microseconds.
+//! The bank: the book, the file, the limits and the switches. One lock protects them, and is held for microseconds.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,10 +15,10 @@ use super::switches::{Dice, Switches};
 use super::transfer::{Document, TransferKind, TransferRequest};
 use seckill_webhook::backoff_ms;
 
-/// Decisions made under one hold of the lock.
+/// The most decisions that are made while the lock is held once.
 const BATCH_MAX: usize = 100;
 
-/// Microseconds since 1970: the wall clock's at the start, carried on by the monotonic one.
+/// Microseconds since 1970. The wall clock is read once, at the start; the monotonic clock measures the time since then.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     started: Instant,
@@ -44,9 +44,10 @@ pub struct Bank {
     state: Mutex<State>,
     journal: Journal,
     clock: Clock,
-    /// Notified when there is something new to decide, and to send.
-    pub taken: Notify,
-    pub owed: Notify,
+    /// Notified when a transfer was taken and waits for its decision.
+    pub transfer_taken: Notify,
+    /// Notified when the callbacks to send, or their times, changed.
+    pub callbacks_changed: Notify,
 }
 
 struct State {
@@ -58,12 +59,13 @@ struct State {
     dice: Dice,
 }
 
-/// A signed call for a payment or refund. A call that cannot be read still counts as a request.
+/// A signed call for a payment or refund. A malformed call counts as a request too.
 pub struct Call {
     pub kind: TransferKind,
     pub at_us: i64,
     pub key: Option<Uuid>,
-    pub asked: Result<(Uuid, TransferRequest), String>,
+    /// The key and the request, or why the call is malformed.
+    pub parsed: Result<(Uuid, TransferRequest), String>,
 }
 
 /// The answer to a call.
@@ -71,7 +73,9 @@ pub struct Reply {
     pub result: Result<Document, Refusal>,
     /// Whether this call was the first under its key.
     pub new: bool,
-    pub slow: Duration,
+    /// How long the answer is delayed (switch `slow_ms`).
+    pub delay: Duration,
+    /// Whether the caller gets 504 although the call took effect (switch `lost_answer_permille`).
     pub lost: bool,
 }
 
@@ -86,7 +90,7 @@ impl Bank {
             switches,
         };
         let (state, clock) = (Mutex::new(state), Clock::start());
-        Self { state, journal, clock, taken: Notify::new(), owed: Notify::new() }
+        Self { state, journal, clock, transfer_taken: Notify::new(), callbacks_changed: Notify::new() }
     }
 
     pub fn now_us(&self) -> i64 {
@@ -97,44 +101,45 @@ impl Bank {
         &self.journal
     }
 
-    /// Changes the book and queues the change for the file; under the lock, so that the file has the book's order.
-    fn write(&self, state: &mut State, event: &Event) {
+    /// Changes the book and queues the change for the file. The caller holds the lock, so the changes have the same order in
+    /// the file as in the book.
+    fn record(&self, state: &mut State, event: &Event) {
         match state.book.apply(event) {
             Ok(()) => self.journal.append(event),
-            // The event was made from the same book, under the same lock.
-            Err(illegal) => tracing::error!(%illegal, ?event, "not done"),
+            // This cannot happen: the event was made from the same book while the same lock was held.
+            Err(illegal) => tracing::error!(%illegal, ?event, "the book refused an event; the event was not applied"),
         }
     }
 
-    /// Waits until everything in the book is on the disk, because only then may a caller see it.
-    async fn once_durable<T>(&self, seen: T) -> Result<T, Unwritten> {
+    /// Returns the value once every change of the book is on the disk. A caller must not see a change earlier.
+    async fn once_durable<T>(&self, value: T) -> Result<T, Unwritten> {
         self.journal.durable(self.journal.last()).await?;
-        Ok(seen)
+        Ok(value)
     }
 
-    /// Takes a payment or refund, unless it has to be refused.
+    /// Takes a payment or refund, or refuses the call.
     pub async fn submit(&self, call: Call) -> Result<Reply, Unwritten> {
         let reply = self.process(&call);
         if reply.new {
-            self.taken.notify_one();
+            self.transfer_taken.notify_one();
         }
         self.once_durable(reply).await
     }
 
     fn process(&self, call: &Call) -> Reply {
         let mut state = self.state.lock();
-        let (outcome, result) = self.effect(&mut state, call);
+        let (outcome, result) = self.execute(&mut state, call);
         state.arrivals.push(call.kind, call.at_us, call.key, outcome);
         let (new, limited) = (outcome == limit::Outcome::Accepted, outcome == limit::Outcome::RefusedRate);
-        let slow = if limited { Duration::ZERO } else { Duration::from_millis(state.switches.slow_ms) };
+        let delay = if limited { Duration::ZERO } else { Duration::from_millis(state.switches.slow_ms) };
         let lost = result.is_ok() && {
             let State { dice, switches, .. } = &mut *state;
             dice.chance(switches.lost_answer_permille)
         };
-        Reply { result, new, slow, lost }
+        Reply { result, new, delay, lost }
     }
 
-    fn effect(&self, state: &mut State, call: &Call) -> (limit::Outcome, Result<Document, Refusal>) {
+    fn execute(&self, state: &mut State, call: &Call) -> (limit::Outcome, Result<Document, Refusal>) {
         let admitted = match call.kind {
             TransferKind::Payment => state.payments.admit(call.at_us, state.switches.pay_rate as usize),
             TransferKind::Refund => state.refunds.admit(call.at_us, state.switches.refund_rate as usize),
@@ -142,17 +147,17 @@ impl Bank {
         if !admitted {
             return (limit::Outcome::RefusedRate, Err(Refusal::TooMany));
         }
-        let (key, asked) = match &call.asked {
-            Ok(asked) => *asked,
+        let (key, request) = match &call.parsed {
+            Ok(parsed) => *parsed,
             Err(malformed) => return (limit::Outcome::Refused, Err(Refusal::Malformed(malformed.clone()))),
         };
         if state.dice.chance(state.switches.fail_permille) {
             return (limit::Outcome::FailedOnPurpose, Err(Refusal::OnPurpose));
         }
         let due_us = self.now_us() + state.switches.confirm_ms.cast_signed() * 1000;
-        let outcome = match state.book.take(key, asked, due_us) {
+        let outcome = match state.book.take(key, request, due_us) {
             Ok(Some(event)) => {
-                self.write(state, &event);
+                self.record(state, &event);
                 limit::Outcome::Accepted
             }
             Ok(None) => limit::Outcome::Repeated,
@@ -161,30 +166,31 @@ impl Bank {
         (outcome, state.book.document(TransferRef { kind: call.kind, key }).ok_or(Refusal::Unknown))
     }
 
-    /// Decides all transfers that are due. Returns how long until the next is due, if there is one.
+    /// Decides the transfers that are due, at most 100. Returns the time until the next transfer is due, or `None` if no
+    /// transfer is pending.
     pub fn decide_due(&self) -> Option<Duration> {
         let mut state = self.state.lock();
         let now_us = self.now_us();
         for _ in 0..BATCH_MAX {
             let (due_us, which) = state.book.next_undecided()?;
             if due_us > now_us {
-                return Some(ahead(due_us, now_us));
+                return Some(time_until(due_us, now_us));
             }
             let State { dice, switches, .. } = &mut *state;
             let succeeded = dice.outcome(switches);
-            // A transfer that waits for its decision can always be decided.
+            // This cannot fail: the transfer is pending.
             let _ = self.decide_now(&mut state, which, succeeded);
         }
         Some(Duration::ZERO)
     }
 
     fn decide_now(&self, state: &mut State, which: TransferRef, succeeded: bool) -> Result<(), Refusal> {
-        let asked = state.book.document(which).ok_or(Refusal::Unknown)?.asked;
+        let request = state.book.document(which).ok_or(Refusal::Unknown)?.request;
         let now_us = self.now_us();
-        let verdict = state.dice.verdict(&state.switches, &asked, succeeded, now_us);
+        let verdict = state.dice.verdict(&state.switches, &request, succeeded, now_us);
         let event = state.book.decide(which, verdict, now_us)?;
-        self.write(state, &event);
-        self.owed.notify_one();
+        self.record(state, &event);
+        self.callbacks_changed.notify_one();
         Ok(())
     }
 
@@ -200,34 +206,35 @@ impl Bank {
 
     /// Sends the callback of the payment or refund with this key once more.
     pub async fn send_again(&self, key: Uuid) -> Result<Result<(), Refusal>, Unwritten> {
-        let owed = {
+        let queued = {
             let mut state = self.state.lock();
-            let again = state.book.again(transfer_of(&state.book, key), self.now_us());
-            again.map(|event| self.write(&mut state, &event))
+            let event = state.book.send_again(transfer_of(&state.book, key), self.now_us());
+            event.map(|event| self.record(&mut state, &event))
         };
-        self.owed.notify_one();
-        self.once_durable(owed).await
+        self.callbacks_changed.notify_one();
+        self.once_durable(queued).await
     }
 
-    /// The next callback to be sent, whose decision is on the disk; or how long until there is one.
+    /// The next callback to send, once its decision is on the disk. If none is due: the time until one is due, or `None` if
+    /// none is waiting.
     pub async fn next_send(&self) -> Result<Result<Send, Option<Duration>>, Unwritten> {
         let now_us = self.now_us();
         let next = self.state.lock().book.next_send(now_us);
-        self.once_durable(next.map_err(|due_us| due_us.map(|due_us| ahead(due_us, now_us)))).await
+        self.once_durable(next.map_err(|due_us| due_us.map(|due_us| time_until(due_us, now_us)))).await
     }
 
-    /// Ends a callback. If this line is lost in a crash, the callback is sent once more.
+    /// Ends a callback. If the process dies before the file has this line, the callback is sent once more.
     pub fn sent(&self, send: u64, outcome: Outcome) {
-        self.write(&mut self.state.lock(), &Event::Ended { send, outcome });
+        self.record(&mut self.state.lock(), &Event::Ended { send, outcome });
     }
 
-    /// Puts a callback off after so many failed attempts.
-    pub fn put_off(&self, send: u64, attempts: u32, base_ms: u64, cap_ms: u64) {
+    /// Postpones a callback after a failed attempt. `attempts` is the number of failed attempts.
+    pub fn postpone(&self, send: u64, attempts: u32, base_ms: u64, cap_ms: u64) {
         let mut state = self.state.lock();
         let wait_ms = backoff_ms(attempts, base_ms, cap_ms, state.dice.unit());
-        state.book.put_off(send, self.now_us() + wait_ms.cast_signed() * 1000);
+        state.book.postpone(send, self.now_us() + wait_ms.cast_signed() * 1000);
         drop(state);
-        self.owed.notify_one();
+        self.callbacks_changed.notify_one();
     }
 
     pub async fn document(&self, which: TransferRef) -> Result<Option<Document>, Unwritten> {
@@ -253,8 +260,8 @@ impl Bank {
     }
 
     pub fn peak(&self, kind: TransferKind) -> Peak {
-        let moments = self.state.lock().arrivals.moments(kind);
-        Peak::of(moments)
+        let times_us = self.state.lock().arrivals.times_us(kind);
+        Peak::of(times_us)
     }
 
     pub fn switches(&self) -> Switches {
@@ -272,11 +279,11 @@ impl Bank {
     }
 }
 
-fn ahead(due_us: i64, now_us: i64) -> Duration {
+fn time_until(due_us: i64, now_us: i64) -> Duration {
     Duration::from_micros((due_us - now_us).max(0).unsigned_abs())
 }
 
-/// The transfer with this key. Where a payment and a refund share a key, the payment.
+/// The transfer with this key. If a payment and a refund have the same key, this is the payment.
 fn transfer_of(book: &Book, key: Uuid) -> TransferRef {
     let payment = TransferRef { kind: TransferKind::Payment, key };
     if book.document(payment).is_some() { payment } else { TransferRef { kind: TransferKind::Refund, key } }

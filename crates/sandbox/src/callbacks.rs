@@ -1,4 +1,4 @@
-//! The bank's background work: it decides transfers, and posts callbacks until they are delivered.
+//! The bank's background tasks. One decides transfers; one posts callbacks until they end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,25 +16,26 @@ use super::book::Send;
 use super::event::Outcome;
 use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
-/// Callbacks under way at once: a receiver that hangs must not take all the machine's sockets.
+/// The most callbacks under way at once, so that a receiver that hangs does not use up the machine's sockets.
 const UNDER_WAY_MAX: usize = 64;
 /// How long the receiver may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-const BACKOFF_MS: (u64, u64) = (250, 30_000);
-/// A callback is given up after a day: by then the receiver has asked for the outcome, or never will.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const BACKOFF_BASE_MS: u64 = 250;
+const BACKOFF_MAX_MS: u64 = 30_000;
+/// The bank gives a callback up after a day. Until then the receiver can ask for the outcome itself.
 const GIVEN_UP_AFTER_US: i64 = 86_400_000_000;
 
-/// Decides transfers that are due, until stopped.
+/// Decides transfers when they are due, until `stop` is cancelled.
 pub async fn decide(bank: Arc<Bank>, stop: CancellationToken) {
     loop {
         let next = bank.decide_due();
-        if pause(&bank.taken, next, &stop).await.is_none() {
+        if pause(&bank.transfer_taken, next, &stop).await.is_none() {
             return;
         }
     }
 }
 
-/// Waits for a notification or until something is due; `None` when the bank stops.
+/// Waits for a notification, or for the time `due`. Returns `None` when the bank stops.
 async fn pause(changed: &Notify, due: Option<Duration>, stop: &CancellationToken) -> Option<()> {
     let due = async {
         match due {
@@ -51,7 +52,7 @@ async fn pause(changed: &Notify, due: Option<Duration>, stop: &CancellationToken
     .await
 }
 
-/// Sends callbacks.
+/// Posts callbacks to the receiver.
 pub struct CallbackSender {
     bank: Arc<Bank>,
     url: String,
@@ -67,17 +68,17 @@ impl CallbackSender {
         Arc::new(Self { bank, url, secret, sender: HttpSender::default(), tasks, attempts: Mutex::default() })
     }
 
-    /// Posts all callbacks that are owed, until stopped.
+    /// Posts callbacks when they are due, until `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let free = Arc::new(Semaphore::new(UNDER_WAY_MAX));
         // The semaphore is never closed.
         while let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&free).acquire_owned()).await {
             let send = loop {
-                // The file is not written any more: the bank is stopping.
+                // The file can no longer be written, so the bank is stopping.
                 let Ok(next) = self.bank.next_send().await else { return };
                 match next {
                     Ok(send) => break send,
-                    Err(due) if pause(&self.bank.owed, due, &stop).await.is_none() => return,
+                    Err(due) if pause(&self.bank.callbacks_changed, due, &stop).await.is_none() => return,
                     Err(_) => {}
                 }
             };
@@ -85,7 +86,7 @@ impl CallbackSender {
         }
     }
 
-    /// One attempt. A callback whose attempt is broken off is still owed, and is posted after a restart.
+    /// Makes one attempt. If the bank stops meanwhile, the callback has not ended, and is posted after a restart.
     async fn attempt(self: Arc<Self>, send: Send, _permit: OwnedSemaphorePermit, stop: CancellationToken) {
         let Some(answer) = stop.run_until_cancelled(self.post(&send)).await else { return };
         let outcome = match &answer {
@@ -104,9 +105,9 @@ impl CallbackSender {
                 }
             }
             None => {
-                let tried = attempts.entry(send.n).or_default();
-                *tried = tried.saturating_add(1);
-                self.bank.put_off(send.n, *tried, BACKOFF_MS.0, BACKOFF_MS.1);
+                let failed = attempts.entry(send.n).or_default();
+                *failed = failed.saturating_add(1);
+                self.bank.postpone(send.n, *failed, BACKOFF_BASE_MS, BACKOFF_MAX_MS);
                 tracing::debug!(key = %send.document.key, message = send.message, ?answer, "a callback was not delivered");
             }
         }
@@ -116,13 +117,13 @@ impl CallbackSender {
         let document = &send.document;
         let at = DateTime::from_timestamp_micros(send.at_us).unwrap_or_default();
         let body = json!({
-            "type": format!("{}.{}", document.asked.kind().as_str(), document.status.as_str()),
+            "type": format!("{}.{}", document.request.kind().as_str(), document.status.as_str()),
             "timestamp": at.to_rfc3339_opts(SecondsFormat::Micros, true),
             "data": document,
         });
         let (id, secrets) = (format!("msg_{}", send.message), std::slice::from_ref(&self.secret));
         let body = body.to_string().into_bytes();
         let request = SignedRequest::message(&self.url, &id, secrets, Utc::now().timestamp(), body);
-        self.sender.post(request, PATIENCE).await
+        self.sender.post(request, ANSWER_TIMEOUT).await
     }
 }

@@ -1,4 +1,4 @@
-//! The bank over HTTP: its whole URL table on one screen. docs/channel.md describes it.
+//! The bank's HTTP interface, with all its routes in one table. docs/channel.md describes the interface.
 
 use actix_web::web::{self, Bytes, Data, Json, Path, Query, ServiceConfig, get, post, put, resource};
 use actix_web::{HttpResponse, Resource};
@@ -17,20 +17,20 @@ use super::transfer::{Document, TransferKind, TransferRequest};
 
 type Answer<T> = Result<Json<T>, Problem>;
 
-/// Every address of the bank.
+/// Adds all routes of the bank.
 pub fn routes(app: &mut ServiceConfig) {
     let table = [
         ("/v1/payments", vec![post().to(pay)]),
-        ("/v1/payments/{key}", vec![get().to(payment)]),
+        ("/v1/payments/{key}", vec![get().to(show_payment)]),
         ("/v1/refunds", vec![post().to(refund)]),
-        ("/v1/refunds/{key}", vec![get().to(refunded)]),
+        ("/v1/refunds/{key}", vec![get().to(show_refund)]),
         ("/v1/ledger", vec![get().to(ledger)]),
         ("/v1/arrivals", vec![get().to(arrivals)]),
         ("/v1/arrivals/peak", vec![get().to(peak)]),
         ("/v1/admin/switches", vec![get().to(switches), put().to(switch)]),
         ("/v1/admin/payments/{key}", vec![post().to(decide)]),
         ("/v1/admin/callbacks/{key}", vec![get().to(callback)]),
-        ("/v1/admin/callbacks/{key}/again", vec![post().to(again)]),
+        ("/v1/admin/callbacks/{key}/again", vec![post().to(send_again)]),
         ("/healthz", vec![get().to(alive)]),
     ];
     for (path, routes) in table {
@@ -39,7 +39,7 @@ pub fn routes(app: &mut ServiceConfig) {
     }
     app.app_data(web::QueryConfig::default().error_handler(|error, _| Problem::malformed(&error).into()));
     app.app_data(web::PathConfig::default().error_handler(|error, _| Problem::malformed(&error).into()));
-    app.default_service(web::to(async || Err::<HttpResponse, _>(Problem::NoSuchPage)));
+    app.default_service(web::to(async || Err::<HttpResponse, _>(Problem::NotFound)));
 }
 
 async fn alive() -> &'static str {
@@ -47,19 +47,19 @@ async fn alive() -> &'static str {
 }
 
 async fn pay(bank: Data<Bank>, call: Signed) -> Result<HttpResponse, Problem> {
-    ask(&bank, TransferKind::Payment, call).await
+    submit(&bank, TransferKind::Payment, call).await
 }
 
 async fn refund(bank: Data<Bank>, call: Signed) -> Result<HttpResponse, Problem> {
-    ask(&bank, TransferKind::Refund, call).await
+    submit(&bank, TransferKind::Refund, call).await
 }
 
-async fn ask(bank: &Bank, kind: TransferKind, signed: Signed) -> Result<HttpResponse, Problem> {
+async fn submit(bank: &Bank, kind: TransferKind, signed: Signed) -> Result<HttpResponse, Problem> {
     let Signed { at_us, key, body } = signed;
-    let key_or_not = key.ok_or("the header Idempotency-Key must be a UUID".to_owned());
-    let asked = key_or_not.and_then(|key| Ok((key, TransferRequest::parse(kind, &body)?)));
-    let reply = bank.submit(Call { kind, at_us, key, asked }).await?;
-    tokio::time::sleep(reply.slow).await;
+    let valid_key = key.ok_or("the header Idempotency-Key must be a UUID".to_owned());
+    let parsed = valid_key.and_then(|key| Ok((key, TransferRequest::parse(kind, &body)?)));
+    let reply = bank.submit(Call { kind, at_us, key, parsed }).await?;
+    tokio::time::sleep(reply.delay).await;
     let document = reply.result?;
     if reply.lost {
         return Err(Problem::Lost);
@@ -68,11 +68,11 @@ async fn ask(bank: &Bank, kind: TransferKind, signed: Signed) -> Result<HttpResp
     Ok(answer.json(document))
 }
 
-async fn payment(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
+async fn show_payment(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
     show(&bank, TransferRef { kind: TransferKind::Payment, key: *key }).await
 }
 
-async fn refunded(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
+async fn show_refund(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
     show(&bank, TransferRef { kind: TransferKind::Refund, key: *key }).await
 }
 
@@ -95,7 +95,7 @@ struct Ledger {
 }
 
 async fn ledger(bank: Data<Bank>, page: Query<LedgerPage>) -> Answer<Ledger> {
-    let (entries, more) = bank.ledger(page.after, limit(page.limit, 1000)?).await?;
+    let (entries, more) = bank.ledger(page.after, page_size(page.limit, 1000)?).await?;
     let next = entries.last().filter(|_| more).map(|entry| entry.seq);
     Ok(Json(Ledger { entries, next }))
 }
@@ -116,26 +116,26 @@ struct Arrived {
 }
 
 async fn arrivals(bank: Data<Bank>, page: Query<ArrivalsPage>) -> Answer<Arrived> {
-    let (arrivals, more) = bank.arrivals(page.kind, page.after, limit(page.limit, 10_000)?);
+    let (arrivals, more) = bank.arrivals(page.kind, page.after, page_size(page.limit, 10_000)?);
     let next = arrivals.last().filter(|_| more).map(|arrival| arrival.n);
     Ok(Json(Arrived { arrivals, next }))
 }
 
-fn limit(given: Option<usize>, most: usize) -> Result<usize, Problem> {
-    let limit = given.unwrap_or(most);
-    let within = (1..=most).contains(&limit);
-    within.then_some(limit).ok_or_else(|| Problem::malformed(&format_args!("limit must be 1 to {most}")))
+fn page_size(given: Option<usize>, max: usize) -> Result<usize, Problem> {
+    let limit = given.unwrap_or(max);
+    let within = (1..=max).contains(&limit);
+    within.then_some(limit).ok_or_else(|| Problem::malformed(&format_args!("limit must be 1 to {max}")))
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PeakOf {
+struct PeakQuery {
     kind: TransferKind,
 }
 
-async fn peak(bank: Data<Bank>, of: Query<PeakOf>) -> Answer<Peak> {
-    // A million of them are sorted beside the threads that answer.
-    let peak = web::block(move || bank.peak(of.kind)).await;
+async fn peak(bank: Data<Bank>, query: Query<PeakQuery>) -> Answer<Peak> {
+    // Sorting up to a million arrivals takes long, so a blocking thread does it.
+    let peak = web::block(move || bank.peak(query.kind)).await;
     peak.map(Json).map_err(|_| Problem::Unwritten)
 }
 
@@ -171,7 +171,7 @@ async fn callback(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Value> {
     Ok(Json(json!({ "id": format!("msg_{message}"), "fate": fate })))
 }
 
-async fn again(bank: Data<Bank>, key: Path<Uuid>, _: Body) -> Result<HttpResponse, Problem> {
+async fn send_again(bank: Data<Bank>, key: Path<Uuid>, _: Body) -> Result<HttpResponse, Problem> {
     bank.send_again(*key).await??;
     Ok(HttpResponse::Accepted().json(json!({ "key": *key })))
 }

@@ -1,4 +1,4 @@
-//! Events that change the book, and refusals that do not.
+//! Events, which change the book, and refusals, which do not.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -12,42 +12,28 @@ pub struct TransferRef {
     pub key: Uuid,
 }
 
-/// A change of the book: one line of the file.
+/// A change of the book. Each is one line of the file, so these field names are the file's format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    Taken {
-        key: Uuid,
-        n: u64,
-        asked: TransferRequest,
-        due_us: i64,
-    },
-    Decided {
-        which: TransferRef,
-        verdict: Verdict,
-        message: u64,
-        at_us: i64,
-    },
-    /// A callback is owed once more.
-    Again {
-        which: TransferRef,
-        send: u64,
-        due_us: i64,
-    },
+    /// A payment or refund was taken.
+    Taken { key: Uuid, n: u64, asked: TransferRequest, due_us: i64 },
+    /// A transfer succeeded or failed.
+    Decided { which: TransferRef, verdict: Verdict, message: u64, at_us: i64 },
+    /// A callback is to be sent once more.
+    Again { which: TransferRef, send: u64, due_us: i64 },
     /// A callback needs no more attempts.
-    Ended {
-        send: u64,
-        outcome: Outcome,
-    },
+    Ended { send: u64, outcome: Outcome },
 }
 
-/// A decision, with its callback's contents and times: random numbers are drawn once, so that a restart changes nothing.
+/// A decision, with the amount and the times of its callbacks. Random numbers are drawn before the event is written, so that
+/// a restart does not change them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub succeeded: bool,
-    /// The amount that the callback says.
+    /// The amount in the callback.
     pub told_cents: i64,
-    /// When its callback is due, for each time that it is to be sent.
+    /// When the callback is due: one entry for each time that it is sent.
     pub due_us: Vec<i64>,
 }
 
@@ -56,9 +42,9 @@ pub struct Verdict {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Delivered,
-    /// 422: the receiver refuses the callback for good.
+    /// The receiver answered 422: the callback is not sent again.
     Refused,
-    /// A day has passed.
+    /// A day has passed without a final answer.
     GivenUp,
 }
 
@@ -67,18 +53,18 @@ pub enum Outcome {
 pub enum Refusal {
     #[error("{0}")]
     Malformed(String),
-    #[error("the limit of this second is reached")]
+    #[error("the limit of requests per second is reached; try again in a second")]
     TooMany,
-    #[error("failed on purpose; nothing was done")]
+    #[error("failed on purpose (switch fail_permille); the request had no effect")]
     OnPurpose,
-    #[error("this key was used with another body")]
+    #[error("this Idempotency-Key was used with another body")]
     Mismatch,
     #[error("{0}")]
     NotRefundable(&'static str),
     #[error("no payment or refund has this key")]
     Unknown,
-    #[error("the transfer is decided already")]
+    #[error("the payment is already decided")]
     Decided,
-    #[error("the transfer is not decided yet")]
+    #[error("the payment or refund is not decided yet")]
     NotDecided,
 }

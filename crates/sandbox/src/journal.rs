@@ -1,5 +1,5 @@
-//! The bank's file: one event a line, only ever appended to. A thread of its own writes the lines that have come meanwhile and
-//! syncs them, so that one sync serves all callers that wait.
+//! The bank's file. Each line is one event, and lines are only appended. One thread writes all lines that wait and then syncs
+//! the file, so that one sync serves all callers that wait.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use super::event::Event;
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    #[error("cannot use {path} (sandbox.data_file)")]
+    #[error("cannot open, read or write {path} (sandbox.data_file)")]
     Io { path: PathBuf, source: io::Error },
     #[error("{0} (sandbox.data_file) is in use by another process")]
     InUse(PathBuf),
@@ -24,19 +24,19 @@ pub enum JournalError {
     Damaged { path: PathBuf, line: u64, problem: String },
 }
 
-/// The file can no longer be written, or the bank is closed: whether the last changes are in it is unknown.
+/// The file can no longer be written, or the journal is closed. The last changes may or may not be in the file.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the file is not written any more")]
+#[error("the bank's file can no longer be written")]
 pub struct Unwritten;
 
 pub struct Journal {
     queue: Arc<WriteQueue>,
-    /// The last line that is certainly on the disk; closed when no more lines are written.
+    /// The number of the last line that is on the disk. The channel closes when the writer ends.
     durable: watch::Receiver<u64>,
     writer: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
-/// Lines that wait for the writer: no more than there are requests under way, which the server bounds.
+/// Lines that wait for the writer. The server bounds the requests under way, and so the lines.
 #[derive(Default)]
 struct WriteQueue {
     waiting: Mutex<Waiting>,
@@ -51,7 +51,10 @@ struct Waiting {
 }
 
 impl Journal {
-    /// Locks the file for this process alone, reads it into a book, and continues at its end.
+    /// Locks the file, reads all its events into a book, and starts the thread that appends to the file.
+    ///
+    /// # Errors
+    /// The file cannot be used, another process has locked the file, or a line is damaged.
     pub fn open(path: &Path) -> Result<(Self, Book), JournalError> {
         let failed = |source| JournalError::Io { path: path.to_owned(), source };
         let fresh = !path.exists();
@@ -75,54 +78,57 @@ impl Journal {
         Ok((Self { queue, durable, writer: Mutex::new(Some(writer)) }, book))
     }
 
-    /// Queues a line for the writer. Must be called in the order in which the book changes.
+    /// Queues an event for the writer. The caller must append events in the order in which they change the book.
     pub fn append(&self, event: &Event) {
         let mut waiting = self.queue.waiting.lock();
-        // An event has only numbers, names and keys, all of which can be written.
+        // This cannot fail: an event has only numbers, names and keys.
         let _ = serde_json::to_writer(&mut waiting.text, event);
         waiting.text.push(b'\n');
         waiting.last += 1;
         self.queue.changed.notify_one();
     }
 
-    /// The number of the last line that was queued.
+    /// The number of the last queued line.
     pub fn last(&self) -> u64 {
         self.queue.waiting.lock().last
     }
 
-    /// Waits until everything up to this line is on the disk.
+    /// Waits until this line and all lines before it are on the disk.
     pub async fn durable(&self, line: u64) -> Result<(), Unwritten> {
         let waited = self.durable.clone().wait_for(|durable| *durable >= line).await.map(|_| ());
         waited.map_err(|_| Unwritten)
     }
 
-    /// Waits until no more lines are written: the file failed, or the journal was closed.
+    /// Waits until the writer ends: a write failed, or the journal was closed.
     pub async fn ended(&self) {
         let mut durable = self.durable.clone();
         while durable.changed().await.is_ok() {}
     }
 
-    /// Writes the lines that are left and closes the file.
+    /// Writes the lines that wait, and ends the writer.
     ///
     /// # Errors
-    /// A line that could not be written, now or before.
+    /// A write or sync failed, now or earlier.
     pub fn close(&self) -> io::Result<()> {
         self.queue.waiting.lock().closing = true;
         self.queue.changed.notify_one();
         let writer = self.writer.lock().take();
-        writer.map_or(Ok(()), |writer| writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer died"))))
+        writer.map_or(Ok(()), |writer| {
+            writer.join().unwrap_or_else(|_| Err(io::Error::other("the journal's writer thread panicked")))
+        })
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            tracing::error!(%error, "the sandbox's file was not written to its end");
+            tracing::error!(%error, "the last lines of the sandbox's file (sandbox.data_file) could not be written");
         }
     }
 }
 
-/// After a sync that failed, the lines written since the last one may be missing: nothing more is written then.
+/// Writes and syncs lines until the journal is closed. A failed write or sync ends the writer, because the lines since the last
+/// sync may be missing.
 fn write(mut file: &File, queue: &WriteQueue, written: &watch::Sender<u64>) -> io::Result<()> {
     loop {
         let mut waiting = queue.waiting.lock();
@@ -140,7 +146,7 @@ fn write(mut file: &File, queue: &WriteQueue, written: &watch::Sender<u64>) -> i
     }
 }
 
-/// A new file's name is on the disk only when its folder is.
+/// Syncs the folder: the name of a new file is on the disk only after that.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
@@ -155,11 +161,11 @@ fn read_back(file: &File, path: &Path) -> Result<Book, JournalError> {
         let read = reader.read_until(b'\n', &mut line).map_err(failed)? as u64;
         if line.last() != Some(&b'\n') {
             if read > 0 {
-                // No caller has seen this line: answers wait until their line is on the disk.
-                tracing::warn!(path = %path.display(), bytes = read, "a torn last line is cut off");
+                // The line is incomplete, so no caller has seen its event: an answer waits until its line is on the disk.
+                tracing::warn!(path = %path.display(), bytes = read, "the last line is torn (incomplete); removed the line");
                 file.set_len(whole).map_err(failed)?;
             }
-            // A killed process may not have synced its last lines; from now on callers may see them.
+            // A killed process may not have synced its last lines. They are synced here, before callers can see their events.
             file.sync_all().map_err(failed)?;
             return Ok(book);
         }

@@ -1,7 +1,7 @@
-//! A stand-in for a bank, for development and tests: slow, limited and unreliable, as its switches say. It is a server of its
-//! own with one file; docs/channel.md describes what it promises.
+//! A stand-in for a bank, for development and tests. Its switches make the bank slow, limited and unreliable. The bank is a
+//! server of its own with one file; docs/channel.md describes its promises.
 //!
-//! - `transfer` payments and refunds; `event` changes of them; `book` their state, pure; `journal` the file;
+//! - `transfer` payments and refunds; `event` their changes; `book` their state, without I/O; `journal` the file;
 //! - `limit` the rates and the log of arrivals; `switches` how the bank misbehaves;
 //! - `bank` all of them under one lock; `calls` the HTTP interface; `callbacks` decisions and callbacks.
 
@@ -34,38 +34,38 @@ use journal::Journal;
 use seckill_webhook::Secret;
 use switches::Switches;
 
-/// Threads that answer; each call is microseconds and a wait for the disk.
+/// Threads that answer calls. Two are enough: a call takes microseconds, and then waits for the disk.
 const WORKERS: usize = 2;
-/// Connections of each; they also bound what waits for the file.
+/// The most connections of each thread. They also bound the lines that wait for the file.
 const CONNECTIONS_MAX: usize = 1024;
-/// A client that has not sent its request's head by then is cut off.
+/// How long a client may take to send the head of a request before the bank closes the connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
-/// How long answers under way may take when it ends.
+/// How long answers under way may take when the bank ends.
 const SHUTDOWN_S: u64 = 5;
 
-/// How the bank is opened.
+/// The bank's settings.
 #[derive(Clone, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Where it listens.
+    /// The address at which the bank listens.
     pub bind: SocketAddr,
-    /// The file of the bank's books.
+    /// The path of the bank's file.
     pub data_file: String,
-    /// Where callbacks are posted to.
+    /// The URL to which callbacks are posted.
     pub callback_url: String,
-    /// Verifies requests and signs callbacks; `whsec_` and base64.
+    /// The secret that verifies requests and signs callbacks: `whsec_` and base64.
     pub secret: String,
-    /// Payments accepted in any second.
+    /// The most requests for payments in any second.
     pub pay_rate: u32,
-    /// Refunds accepted in any second.
+    /// The most requests for refunds in any second.
     pub refund_rate: u32,
     /// How long after a request the bank decides, in milliseconds.
     pub confirm_ms: u64,
 }
 
 impl std::fmt::Debug for Settings {
-    /// Holds a secret, which never reaches a log.
+    /// Leaves all fields out, so that the secret never reaches a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Settings").finish_non_exhaustive()
     }
@@ -80,19 +80,22 @@ pub struct Sandbox {
     tasks: TaskTracker,
 }
 
-/// Ends a bank from outside.
+/// Stops a bank that runs.
 #[derive(Clone)]
 pub struct Stopper(ServerHandle);
 
 impl Stopper {
-    /// Takes no more connections, lets answers under way finish, and ends.
+    /// Stops accepting connections, waits for answers under way, and ends the bank.
     pub async fn stop(self) {
         self.0.stop(true).await;
     }
 }
 
 impl Sandbox {
-    /// Reads the file, binds the address, and goes on with what was pending.
+    /// Reads the file, binds the address, and resumes pending decisions and callbacks.
+    ///
+    /// # Errors
+    /// The secret is malformed, the file cannot be used, or the address cannot be bound.
     pub fn bind(config: &Settings) -> anyhow::Result<Self> {
         let secret = Secret::parse(&config.secret).context("sandbox.secret")?;
         let (journal, book) = Journal::open(Path::new(&config.data_file))?;
@@ -135,22 +138,25 @@ impl Sandbox {
         Stopper(self.server.handle())
     }
 
-    /// Runs the bank until stopped, or until the file cannot be written.
+    /// Runs the bank until it is stopped.
+    ///
+    /// # Errors
+    /// The file could not be written, or the server failed.
     pub async fn run(self) -> anyhow::Result<()> {
         tracing::info!(address = %self.address, "the sandbox channel is open");
         let handle = self.server.handle();
-        let broken = async {
+        let file_failed = async {
             self.bank.journal().ended().await;
             handle.stop(false).await;
         };
         let served = async {
             tokio::select! {
                 served = self.server => served,
-                () = broken => Ok(()),
+                () = file_failed => Ok(()),
             }
         }
         .await;
-        // Callbacks under way are broken off; they are still owed, and are sent after the next start.
+        // Callbacks under way are cancelled. They have not ended, so they are sent after the next start.
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
@@ -158,7 +164,7 @@ impl Sandbox {
         let written = tokio::task::spawn_blocking(move || bank.journal().close()).await?;
         written.context("the sandbox's file (sandbox.data_file) cannot be written")?;
         served?;
-        tracing::info!("stopped");
+        tracing::info!("the sandbox channel has stopped");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! How many requests a second the bank takes, and a memory of all that came.
+//! Limits the requests per second, and keeps a log of the newest requests.
 
 use std::collections::VecDeque;
 
@@ -8,19 +8,19 @@ use uuid::Uuid;
 use super::transfer::TransferKind;
 
 const SECOND_US: i64 = 1_000_000;
-/// How long the log remembers: a request is judged when its body is there, which may take five seconds from its stamp.
+/// How long the limiter keeps a time. A request is checked after its body has arrived, up to 5 s after its time was taken.
 const KEPT_US: i64 = 10 * SECOND_US;
 
-/// A sliding log: at most so many in any second, wherever it begins. A second does not hold two moments that are a whole
-/// second apart.
+/// A sliding log: admits at most `rate` requests in any second, whenever that second begins. Two requests exactly one second
+/// apart are not in the same second.
 ///
-/// Requests are stamped as they come and judged a moment later, by several threads, so stamps may come a little out of
-/// order: each window that a stamp would be in is looked at, and not only the one that ends with it.
+/// The time of a request is taken when its head arrives, and several threads check requests a little later. Times may therefore
+/// come out of order, so `admit` checks every second that contains the new time, not only the second that ends with it.
 #[derive(Debug, Default)]
 pub struct SlidingLog(VecDeque<i64>);
 
 impl SlidingLog {
-    /// Counts a request if there is room for it.
+    /// Counts the request and returns true, or returns false if some second would then hold more than `rate` requests.
     pub fn admit(&mut self, at_us: i64, rate: usize) -> bool {
         while self.0.front().is_some_and(|oldest| at_us - oldest >= KEPT_US) {
             self.0.pop_front();
@@ -36,7 +36,7 @@ impl SlidingLog {
     }
 }
 
-/// What became of a request.
+/// The bank's decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -47,17 +47,17 @@ pub enum Outcome {
     FailedOnPurpose,
 }
 
-/// A signed request.
+/// A signed request in the log of arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Arrival {
     pub n: u64,
     pub at_us: i64,
-    /// None where the request had no key that could be read.
+    /// `None` if the request had no valid key.
     pub key: Option<Uuid>,
     pub outcome: Outcome,
 }
 
-/// The newest requests, with numbers that rise. They are not written to the file: a restart forgets them.
+/// The newest requests, numbered in order. They are not written to the file, so a restart loses them.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     payments: VecDeque<Arrival>,
@@ -66,7 +66,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Kept of both kinds together: some 50 MB.
+    /// The most requests of both kinds together: about 50 MB.
     pub const MAX: usize = 1_000_000;
 
     pub fn push(&mut self, kind: TransferKind, at_us: i64, key: Option<Uuid>, outcome: Outcome) {
@@ -91,25 +91,25 @@ impl Arrivals {
         }
     }
 
-    /// Those after a number, and whether there are more.
+    /// At most `limit` requests with a number greater than `after`, and whether there are more.
     pub fn after(&self, kind: TransferKind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
         let kept = self.of(kind);
         let from = kept.partition_point(|arrival| arrival.n <= after);
         (kept.range(from..).take(limit).copied().collect(), kept.len() - from > limit)
     }
 
-    /// When each came.
-    pub fn moments(&self, kind: TransferKind) -> Vec<i64> {
+    /// The times at which the requests of a kind arrived.
+    pub fn times_us(&self, kind: TransferKind) -> Vec<i64> {
         self.of(kind).iter().map(|arrival| arrival.at_us).collect()
     }
 }
 
-/// How close requests came to each other.
+/// How close together requests arrived.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Peak {
-    /// The most in any sliding second.
+    /// The most requests in any sliding second.
     pub peak: usize,
-    /// The smallest distance of two.
+    /// The shortest time between two requests.
     pub closest_us: Option<i64>,
     pub count: usize,
 }
@@ -136,14 +136,14 @@ mod tests {
 
     use super::*;
 
-    fn room(moments: &[i64], at_us: i64, rate: usize) -> bool {
+    fn has_room(moments: &[i64], at_us: i64, rate: usize) -> bool {
         Peak::of([moments, &[at_us]].concat()).peak <= rate
     }
 
     proptest! {
-        /// Both sides: never one too many, and nobody is refused for whom there was room.
+        /// The limiter never admits one request too many, and never refuses a request for which there is room.
         #[test]
-        fn the_log_admits_exactly_those_for_whom_there_is_room(
+        fn the_limiter_admits_a_request_exactly_when_there_is_room(
             steps in prop::collection::vec((-50_000_i64..400_000, 0_usize..5), 1..120),
             rate in 1_usize..5,
         ) {
@@ -151,7 +151,7 @@ mod tests {
             for (step, burst) in steps {
                 now += step;
                 for _ in 0..=burst {
-                    let expected = room(&counted, now, rate);
+                    let expected = has_room(&counted, now, rate);
                     prop_assert_eq!(log.admit(now, rate), expected);
                     if expected {
                         counted.push(now);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_does_not_hold_both_its_ends() {
+    fn requests_one_second_apart_are_not_in_the_same_second() {
         let mut log = SlidingLog::default();
         assert!(log.admit(0, 1));
         assert!(!log.admit(999_999, 1));
@@ -171,20 +171,20 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_counted_over_sliding_seconds() {
+    fn the_peak_is_the_most_in_any_sliding_second() {
         assert_eq!(Peak::of(vec![]), Peak { peak: 0, closest_us: None, count: 0 });
         let moments = vec![1_400_000, 900_000, 1_899_999, 0, 1_900_000];
         assert_eq!(Peak::of(moments), Peak { peak: 3, closest_us: Some(1), count: 5 });
     }
 
     #[test]
-    fn only_the_newest_are_kept() {
+    fn only_the_newest_arrivals_are_kept() {
         let mut arrivals = Arrivals::default();
         arrivals.push(TransferKind::Refund, 0, None, Outcome::Accepted);
         for at_us in (0..).take(Arrivals::MAX) {
             arrivals.push(TransferKind::Payment, at_us, None, Outcome::Accepted);
         }
-        assert_eq!(arrivals.moments(TransferKind::Refund), [0; 0]);
+        assert_eq!(arrivals.times_us(TransferKind::Refund), [0; 0]);
         let (read, more) = arrivals.after(TransferKind::Payment, 10, 2);
         assert_eq!((read[0].n, read[1].n, more), (11, 12, true));
         let (read, more) = arrivals.after(TransferKind::Payment, arrivals.last - 1, 2);

@@ -1,4 +1,4 @@
-//! Error answers.
+//! Problems: the answers to calls that fail.
 
 use std::fmt::Display;
 
@@ -20,17 +20,17 @@ pub enum Problem {
     Refused(#[from] Refusal),
     #[error(transparent)]
     Unsigned(SignatureError),
-    #[error("no answer in time; it may have been done")]
+    #[error("the request timed out (switch lost_answer_permille); it took effect")]
     Lost,
-    #[error("at most {BODY_MAX_BYTES} bytes")]
+    #[error("the body is longer than {BODY_MAX_BYTES} bytes")]
     TooLarge,
-    #[error("the body did not come in time")]
+    #[error("the body did not arrive in time")]
     TooSlow,
-    #[error("there is nothing at this address")]
-    NoSuchPage,
-    #[error("this address does not take this method")]
+    #[error("no such page")]
+    NotFound,
+    #[error("this page does not support this method")]
     Method,
-    #[error("the bank is ending; what was asked may have been done")]
+    #[error("the bank is stopping; the request may have taken effect")]
     Unwritten,
 }
 
@@ -55,7 +55,7 @@ impl Problem {
             Self::Lost => (StatusCode::GATEWAY_TIMEOUT, "timed-out"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
             Self::TooSlow => (StatusCode::REQUEST_TIMEOUT, "too-slow"),
-            Self::NoSuchPage => (StatusCode::NOT_FOUND, "not-found"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found"),
             Self::Method => (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed"),
             Self::Unwritten => (StatusCode::SERVICE_UNAVAILABLE, "temporarily-unavailable"),
         }
@@ -79,8 +79,7 @@ impl ResponseError for Problem {
         if matches!(self, Self::Refused(Refusal::TooMany)) {
             response.insert_header((RETRY_AFTER, "1"));
         }
-        // The rest of a body that was not read must not be taken for the next request; and a caller that loses an answer
-        // loses its connection.
+        // The unread rest of a body must not be taken for the next request. A lost answer (504) closes the connection too.
         if matches!(self, Self::TooLarge | Self::TooSlow | Self::Lost) {
             response.force_close();
         }

@@ -1,4 +1,4 @@
-//! Reads a call's body within its bounds, and verifies the caller's signature.
+//! Reads the body of a call, within bounds of size and time, and verifies its signature.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::bank::Bank;
 use super::problem::{BODY_MAX_BYTES, Problem};
 use seckill_webhook::{Secret, verify};
 
-/// How long a body may take to come.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A body, whole.
+/// The complete body of a call.
 pub struct Body(pub Bytes);
 
 impl FromRequest for Body {
@@ -25,9 +25,9 @@ impl FromRequest for Body {
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let whole = Bytes::from_request(request, payload);
+        let complete = Bytes::from_request(request, payload);
         Box::pin(async move {
-            match tokio::time::timeout(PATIENCE, whole).await {
+            match tokio::time::timeout(BODY_TIMEOUT, complete).await {
                 Ok(Ok(body)) => Ok(Self(body)),
                 Ok(Err(error)) => match error.as_error::<PayloadError>() {
                     Some(PayloadError::Overflow) => Err(Problem::TooLarge),
@@ -39,14 +39,14 @@ impl FromRequest for Body {
     }
 }
 
-/// The bound that actix keeps while it reads.
+/// The longest body that actix reads.
 pub fn bound() -> PayloadConfig {
     PayloadConfig::new(BODY_MAX_BYTES)
 }
 
 /// A call with a valid signature (Standard Webhooks).
 pub struct Signed {
-    /// When the call's head was read, before anything else is done.
+    /// The time at which the head of the call was read.
     pub at_us: i64,
     /// The Idempotency-Key, if it is a UUID.
     pub key: Option<Uuid>,

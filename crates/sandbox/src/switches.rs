@@ -1,4 +1,4 @@
-//! How the bank misbehaves. Switches are not written to the file: a restart puts them back.
+//! Switches make the bank misbehave. They are not written to the file, so a restart resets them.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -8,32 +8,32 @@ use serde_json::{Map, Value};
 use super::event::Verdict;
 use super::transfer::TransferRequest;
 
-/// The longest delay: a day, so that a test can decide everything itself.
+/// The longest delay: a day, so that a test can decide each payment by hand before the bank does.
 const DELAY_MAX_MS: u64 = 86_400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Switches {
-    /// Payments and refunds are answered so much later.
+    /// Delays each answer to a payment or refund.
     pub slow_ms: u64,
-    /// Answered with 500, and nothing was done. Shares are in thousandths.
+    /// The share of requests that get 500 and have no effect. Shares are in thousandths.
     pub fail_permille: u32,
-    /// Done, and answered with 504 after `slow_ms`.
+    /// The share of requests that take effect, but get 504 after `slow_ms`.
     pub lost_answer_permille: u32,
-    /// Decided as failed.
+    /// The share of payments and refunds that fail.
     pub decline_permille: u32,
-    /// Each callback is sent so many times more.
+    /// How many additional times each callback is sent.
     pub repeat_callbacks: u32,
     pub callback_delay_ms: u64,
-    /// Each callback is delayed by a random part of `callback_delay_ms`, so that they come out of order.
+    /// Delays each callback by a random part of `callback_delay_ms`, so that callbacks arrive out of order.
     pub shuffle_callbacks: bool,
     pub drop_callbacks_permille: u32,
-    /// The callback says another amount, by one cent.
+    /// The share of callbacks whose amount is wrong by one cent.
     pub wrong_amount_permille: u32,
     pub confirm_ms: u64,
     pub pay_rate: u32,
     pub refund_rate: u32,
-    /// Setting it restarts the random numbers.
+    /// The seed of the random numbers. Setting the seed restarts them.
     pub seed: u64,
 }
 
@@ -56,7 +56,10 @@ impl Switches {
         }
     }
 
-    /// The switches with some of them set anew.
+    /// These switches with the given ones changed.
+    ///
+    /// # Errors
+    /// A switch is unknown, or its value is not valid.
     pub fn with(&self, given: Map<String, Value>) -> Result<Self, String> {
         let unchanged = serde_json::to_value(self).ok().and_then(|value| match value {
             Value::Object(fields) => Some(fields),
@@ -78,23 +81,23 @@ impl Switches {
         ];
         let delays = [self.slow_ms, self.callback_delay_ms, self.confirm_ms];
         if shares.iter().any(|share| *share > 1000) {
-            return Err("a share must be 0 to 1000 thousandths".to_owned());
+            return Err("a switch that ends in _permille must be 0 to 1000".to_owned());
         }
         if delays.iter().any(|delay| *delay > DELAY_MAX_MS) {
-            return Err(format!("a delay must be 0 to {DELAY_MAX_MS} ms"));
+            return Err(format!("a switch that ends in _ms must be 0 to {DELAY_MAX_MS}"));
         }
-        // Each of them is a line in memory until it is heard.
+        // Each repetition takes memory until its callback ends.
         if self.repeat_callbacks > 100 {
             return Err("repeat_callbacks must be 0 to 100".to_owned());
         }
         if [self.pay_rate, self.refund_rate].iter().any(|rate| !(1..=100_000).contains(rate)) {
-            return Err("a rate must be 1 to 100000".to_owned());
+            return Err("pay_rate and refund_rate must be 1 to 100000".to_owned());
         }
         Ok(self)
     }
 }
 
-/// The only source of randomness: the same seed and the same calls in the same order have the same results.
+/// The only source of random numbers. The same seed and the same calls in the same order have the same results.
 #[derive(Debug)]
 pub struct Dice(StdRng);
 
@@ -103,32 +106,33 @@ impl Dice {
         Self(StdRng::seed_from_u64(seed))
     }
 
+    /// True for `permille` of 1000 calls on average.
     pub fn chance(&mut self, permille: u32) -> bool {
         self.0.random_range(0..1000) < permille
     }
 
-    /// From 0 to below 1.
+    /// A random number of at least 0 and less than 1.
     pub fn unit(&mut self) -> f64 {
         self.0.random()
     }
 
-    /// The decision of a transfer that no operator decides.
+    /// Whether a transfer succeeds that is not decided by hand.
     pub fn outcome(&mut self, switches: &Switches) -> bool {
         !self.chance(switches.decline_permille)
     }
 
-    /// A decision, and what its callbacks will be.
-    pub fn verdict(&mut self, switches: &Switches, asked: &TransferRequest, succeeded: bool, now_us: i64) -> Verdict {
+    /// A decision, with the amount and the times of its callbacks.
+    pub fn verdict(&mut self, switches: &Switches, request: &TransferRequest, succeeded: bool, now_us: i64) -> Verdict {
         let times = if self.chance(switches.drop_callbacks_permille) { 0 } else { 1 + switches.repeat_callbacks };
         let due_us = (0..times).map(|_| now_us + self.delay_us(switches)).collect();
         let wrong = self.chance(switches.wrong_amount_permille);
-        let told_cents = if wrong { asked.amount_cents ^ 1 } else { asked.amount_cents };
+        let told_cents = if wrong { request.amount_cents ^ 1 } else { request.amount_cents };
         Verdict { succeeded, told_cents, due_us }
     }
 
     fn delay_us(&mut self, switches: &Switches) -> i64 {
-        let most_us = switches.callback_delay_ms.cast_signed() * 1000;
-        if switches.shuffle_callbacks { self.0.random_range(0..=most_us) } else { most_us }
+        let max_us = switches.callback_delay_ms.cast_signed() * 1000;
+        if switches.shuffle_callbacks { self.0.random_range(0..=max_us) } else { max_us }
     }
 }
 
@@ -139,18 +143,18 @@ mod tests {
     use super::*;
 
     fn with(given: Value) -> Result<Switches, String> {
-        let Value::Object(given) = given else { panic!("an object") };
+        let Value::Object(given) = given else { panic!("the switches are not an object") };
         Switches::new(200, 1, 500).with(given)
     }
 
     #[test]
-    fn only_what_is_given_changes() {
+    fn only_the_given_switches_change() {
         let expected = Switches { slow_ms: 7, shuffle_callbacks: true, ..Switches::new(200, 1, 500) };
         assert_eq!(with(json!({ "slow_ms": 7, "shuffle_callbacks": true })), Ok(expected));
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_switches_are_refused() {
         for bad in [
             json!({ "fail_permille": 1001 }),
             json!({ "slow_ms": 86_400_001 }),
@@ -166,15 +170,15 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_shares_and_the_same_seed_is_the_same_chance() {
-        let throws = |seed, permille| {
+    fn chances_match_their_share_and_repeat_with_the_same_seed() {
+        let draws = |seed, permille| {
             let mut dice = Dice::new(seed);
             (0..10_000).map(|_| dice.chance(permille)).collect::<Vec<_>>()
         };
-        let fell = |throws: &[bool]| throws.iter().filter(|fell| **fell).count();
-        assert_eq!((fell(&throws(1, 0)), fell(&throws(1, 1000))), (0, 10_000));
-        assert!((2_000..3_000).contains(&fell(&throws(1, 250))));
-        assert_eq!(throws(1, 250), throws(1, 250));
-        assert_ne!(throws(1, 250), throws(2, 250));
+        let hits = |draws: &[bool]| draws.iter().filter(|hit| **hit).count();
+        assert_eq!((hits(&draws(1, 0)), hits(&draws(1, 1000))), (0, 10_000));
+        assert!((2_000..3_000).contains(&hits(&draws(1, 250))));
+        assert_eq!(draws(1, 250), draws(1, 250));
+        assert_ne!(draws(1, 250), draws(2, 250));
     }
 }

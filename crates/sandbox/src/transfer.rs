@@ -1,9 +1,9 @@
-//! Payments (money in) and refunds (money out): how they are requested, and how the bank shows them.
+//! Payments (money in) and refunds (money out): the requests for them, and the documents that show them.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Money in or money out. Calls name the arrivals of payments `pay`.
+/// Money in or money out. Calls about arrivals name payments `pay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TransferKind {
@@ -38,7 +38,10 @@ impl TryFrom<String> for Currency {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let letters: Option<[u8; 3]> = text.as_bytes().try_into().ok();
-        letters.filter(|l| l.iter().all(u8::is_ascii_uppercase)).map(Self).ok_or("a currency is three capital letters")
+        letters
+            .filter(|l| l.iter().all(u8::is_ascii_uppercase))
+            .map(Self)
+            .ok_or("a currency must be three capital letters, such as CNY")
     }
 }
 
@@ -48,7 +51,7 @@ impl From<Currency> for String {
     }
 }
 
-/// What money is moved for.
+/// The order that a payment pays for, or the payment that a refund gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cause {
@@ -56,7 +59,7 @@ pub enum Cause {
     Refund { payment_key: Uuid },
 }
 
-/// A requested payment or refund. Under one key it is always the same.
+/// A request for a payment or refund. All requests with one key must be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferRequest {
     #[serde(flatten)]
@@ -73,7 +76,10 @@ impl TransferRequest {
         }
     }
 
-    /// Reads the body of a call.
+    /// Reads the request from the body of a call.
+    ///
+    /// # Errors
+    /// The body is malformed, or the amount is too small.
     pub fn parse(kind: TransferKind, body: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -90,7 +96,7 @@ impl TransferRequest {
             currency: Currency,
         }
         let malformed = |error: serde_json::Error| error.to_string();
-        let (asked, least_cents) = match kind {
+        let (request, min_cents) = match kind {
             TransferKind::Payment => {
                 let Payment { order_id, amount_cents, currency } = serde_json::from_slice(body).map_err(malformed)?;
                 (Self { cause: Cause::Payment { order_id }, amount_cents, currency }, 0)
@@ -100,10 +106,10 @@ impl TransferRequest {
                 (Self { cause: Cause::Refund { payment_key }, amount_cents, currency }, 1)
             }
         };
-        if asked.amount_cents < least_cents {
-            return Err(format!("amount_cents must be at least {least_cents}"));
+        if request.amount_cents < min_cents {
+            return Err(format!("amount_cents must be at least {min_cents}"));
         }
-        Ok(asked)
+        Ok(request)
     }
 }
 
@@ -125,19 +131,19 @@ impl Status {
     }
 }
 
-/// A payment or refund as it stands in answers and callbacks.
+/// A payment or refund, as answers and callbacks show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Document {
     pub key: Uuid,
     pub id: String,
     pub status: Status,
     #[serde(flatten)]
-    pub asked: TransferRequest,
+    pub request: TransferRequest,
 }
 
 impl Document {
-    pub fn new(key: Uuid, n: u64, status: Status, asked: TransferRequest) -> Self {
-        Self { key, id: format!("{}_{n}", asked.kind().prefix()), status, asked }
+    pub fn new(key: Uuid, n: u64, status: Status, request: TransferRequest) -> Self {
+        Self { key, id: format!("{}_{n}", request.kind().prefix()), status, request }
     }
 }
 
@@ -148,10 +154,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_written_as_the_interface_says() {
+    fn a_document_has_the_documented_fields() {
         let body = json!({ "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY" });
-        let asked = TransferRequest::parse(TransferKind::Payment, body.to_string().as_bytes()).unwrap();
-        let written = serde_json::to_value(Document::new(Uuid::from_u128(1), 3, Status::Pending, asked)).unwrap();
+        let request = TransferRequest::parse(TransferKind::Payment, body.to_string().as_bytes()).unwrap();
+        let written = serde_json::to_value(Document::new(Uuid::from_u128(1), 3, Status::Pending, request)).unwrap();
         let expected = json!({
             "key": Uuid::from_u128(1), "id": "pay_3", "status": "pending",
             "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY",
@@ -160,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_exactly_what_it_should_be() {
+    fn a_body_with_a_wrong_or_unknown_field_is_refused() {
         let refund = |amount: &str, currency: &str, more: &str| {
             let key = Uuid::from_u128(1);
             let body = format!(r#"{{"payment_key":"{key}","amount_cents":{amount},"currency":"{currency}"{more}}}"#);
