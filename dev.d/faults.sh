@@ -15,7 +15,7 @@ run_faults() { # ARGS of the runner, tests/faults/main.rs
   [ $# -gt 0 ] || (                              # skipped if the user asked for particular scenarios
     eval "$(urls)"
     step "tests that kill a process at each failpoint of outflows and payments" "" \
-      cargo test --quiet --locked --features failpoints --test outflow --test money -- a_death_on_any_line
+      cargo test --quiet --locked --features failpoints --test outflow --test money -- a_death_at_any_failpoint
   )
   DEV_SET=faults cargo test --quiet --locked --features failpoints --test faults -- "$@"
 }
