@@ -3,12 +3,20 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use seckill::cli::Cli;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let command = seckill::cli::Cli::parse();
+    let command = match Cli::try_parse() {
+        Ok(command) => command,
+        Err(error) if error.use_stderr() => {
+            eprintln!("seckill: {}", one_line(&error.to_string()));
+            return ExitCode::from(2);
+        }
+        Err(help) => help.exit(),
+    };
     seckill::failpoint::set_up();
     let failure = command.failure();
     let run = || {
@@ -19,4 +27,11 @@ fn main() -> ExitCode {
         eprintln!("seckill: {error:#}");
         if error.is::<seckill::cli::CouldNotRun>() { ExitCode::from(2) } else { failure }
     })
+}
+
+/// A usage error without the usage: what is wrong, in one line.
+fn one_line(error: &str) -> String {
+    let lines = error.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    words.join(" ").trim_start_matches("error: ").to_owned()
 }
