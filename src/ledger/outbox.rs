@@ -2,18 +2,17 @@
 //! settle them.
 
 mod parked;
+mod task;
 
-use chrono::{DateTime, Utc};
 use sqlx::{Postgres, Transaction};
-use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::message::OutboxKind;
-use crate::domain::order::HoldRelease;
-use crate::domain::payment::PaymentId;
 pub use parked::ParkedRow;
 use seckill_webhook::backoff_ms;
+pub use task::{BrokerMessage, UnitRelease};
+use task::{ClaimedRow, Task};
 
 /// How long a row waits that found no room, and one whose channel is not configured: the settings change with a restart.
 const NO_ROOM_MS: i64 = 500;
@@ -35,42 +34,6 @@ pub struct OutboxRow<T> {
     pub shard: Shard,
     pub attempts: u32,
     pub task: T,
-}
-
-/// A message that is to be published.
-#[derive(Debug, Clone)]
-pub enum BrokerMessage {
-    OrderPlaced {
-        order: OrderId,
-    },
-    OrderExpire {
-        order: OrderId,
-        due_at_ms: i64,
-        /// The time until `due_at_ms`, by PostgreSQL's clock.
-        remaining_ms: i64,
-    },
-    PaymentRequested {
-        payment: PaymentId,
-        channel: String,
-    },
-}
-
-impl BrokerMessage {
-    /// The row's kind, and the id of the order or payment that the message is about.
-    pub fn key(&self) -> (OutboxKind, Uuid) {
-        match self {
-            Self::OrderPlaced { order } => (OutboxKind::OrderPlaced, order.0),
-            Self::OrderExpire { order, .. } => (OutboxKind::OrderExpire, order.0),
-            Self::PaymentRequested { payment, .. } => (OutboxKind::PaymentRequested, payment.0),
-        }
-    }
-}
-
-/// Units that are to go on sale in Redis.
-#[derive(Debug, Clone)]
-pub enum UnitRelease {
-    Hold(HoldRelease),
-    Wave { wave: WaveId, units: i64 },
 }
 
 /// Rows of the outbox, locked until they are settled or the connection is lost.
@@ -224,53 +187,6 @@ impl Ledger {
     }
 }
 
-struct ClaimedRow {
-    id: i64,
-    kind: String,
-    order_id: Uuid,
-    sale_id: i64,
-    shard: i16,
-    quantity: i32,
-    due_at: Option<DateTime<Utc>>,
-    returns_units: Option<bool>,
-    attempts: i32,
-    remaining_ms: i64,
-    channel: Option<String>,
-}
-
-/// What a row asks for, by the worker that carries it out.
-enum Task {
-    Publish(BrokerMessage),
-    Release(UnitRelease),
-}
-
-impl ClaimedRow {
-    fn task(&self) -> Result<Task, LedgerError> {
-        let kind = self.kind.parse().map_err(|_| LedgerError::Unreadable("outbox.kind"))?;
-        let order = OrderId(self.order_id);
-        Ok(match kind {
-            OutboxKind::OrderPlaced => Task::Publish(BrokerMessage::OrderPlaced { order }),
-            OutboxKind::OrderExpire => {
-                let due_at = self.due_at.ok_or(LedgerError::Unreadable("outbox.due_at"))?;
-                let (due_at_ms, remaining_ms) = (due_at.timestamp_millis(), self.remaining_ms);
-                Task::Publish(BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms })
-            }
-            OutboxKind::PaymentRequested => {
-                // A row that lacks its payment has no channel, and waits as one whose channel is not configured.
-                let channel = self.channel.clone().unwrap_or_default();
-                Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id), channel })
-            }
-            OutboxKind::HoldRelease => {
-                let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
-                Task::Release(UnitRelease::Hold(HoldRelease { order, returns_units }))
-            }
-            OutboxKind::WaveRelease => {
-                Task::Release(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() })
-            }
-        })
-    }
-}
-
 impl<T> ClaimedBatch<T> {
     fn new(
         tx: Transaction<'static, Postgres>,
@@ -373,40 +289,4 @@ async fn count_failure(
 /// An error's text as one bounded line, for logs and for people.
 pub(super) fn one_line(error: &str) -> String {
     error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use strum::VariantArray;
-
-    use super::*;
-
-    /// The statements name the kinds that they claim, because the partial indexes do.
-    #[test]
-    fn every_kind_is_claimed_by_the_statement_of_its_worker() {
-        let claimed = |task: fn(&Task) -> bool| {
-            let row = |kind: &OutboxKind| ClaimedRow {
-                id: 1,
-                kind: kind.to_string(),
-                order_id: Uuid::nil(),
-                sale_id: 1,
-                shard: 0,
-                quantity: 1,
-                due_at: Some(DateTime::UNIX_EPOCH),
-                returns_units: Some(true),
-                attempts: 0,
-                remaining_ms: 0,
-                channel: Some("a".to_owned()),
-            };
-            let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
-            let names: Vec<String> = kinds.map(|kind| format!("'{kind}'")).collect();
-            format!("status = 'pending' AND kind IN ({})", names.join(", "))
-        };
-        let source = include_str!("outbox.rs").split_whitespace().collect::<Vec<_>>().join(" ");
-        for statement in
-            [claimed(|task| matches!(task, Task::Publish(_))), claimed(|task| matches!(task, Task::Release(_)))]
-        {
-            assert!(source.contains(&statement), "{statement}");
-        }
-    }
 }

@@ -1,0 +1,130 @@
+//! What a row of the outbox asks for, by its kind.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::domain::ids::{OrderId, WaveId};
+use crate::domain::message::OutboxKind;
+use crate::domain::order::HoldRelease;
+use crate::domain::payment::PaymentId;
+use crate::ledger::LedgerError;
+
+/// A message that is to be published.
+#[derive(Debug, Clone)]
+pub enum BrokerMessage {
+    OrderPlaced {
+        order: OrderId,
+    },
+    OrderExpire {
+        order: OrderId,
+        due_at_ms: i64,
+        /// The time until `due_at_ms`, by PostgreSQL's clock.
+        remaining_ms: i64,
+    },
+    PaymentRequested {
+        payment: PaymentId,
+        channel: String,
+    },
+}
+
+impl BrokerMessage {
+    /// The row's kind, and the id of the order or payment that the message is about.
+    pub fn key(&self) -> (OutboxKind, Uuid) {
+        match self {
+            Self::OrderPlaced { order } => (OutboxKind::OrderPlaced, order.0),
+            Self::OrderExpire { order, .. } => (OutboxKind::OrderExpire, order.0),
+            Self::PaymentRequested { payment, .. } => (OutboxKind::PaymentRequested, payment.0),
+        }
+    }
+}
+
+/// Units that are to go on sale in Redis.
+#[derive(Debug, Clone)]
+pub enum UnitRelease {
+    Hold(HoldRelease),
+    Wave { wave: WaveId, units: i64 },
+}
+
+/// A row as the claiming statements return it.
+pub(super) struct ClaimedRow {
+    pub(super) id: i64,
+    pub(super) kind: String,
+    pub(super) order_id: Uuid,
+    pub(super) sale_id: i64,
+    pub(super) shard: i16,
+    pub(super) quantity: i32,
+    pub(super) due_at: Option<DateTime<Utc>>,
+    pub(super) returns_units: Option<bool>,
+    pub(super) attempts: i32,
+    pub(super) remaining_ms: i64,
+    pub(super) channel: Option<String>,
+}
+
+/// What a row asks for, by the worker that carries it out.
+pub(super) enum Task {
+    Publish(BrokerMessage),
+    Release(UnitRelease),
+}
+
+impl ClaimedRow {
+    pub(super) fn task(&self) -> Result<Task, LedgerError> {
+        let kind = self.kind.parse().map_err(|_| LedgerError::Unreadable("outbox.kind"))?;
+        let order = OrderId(self.order_id);
+        Ok(match kind {
+            OutboxKind::OrderPlaced => Task::Publish(BrokerMessage::OrderPlaced { order }),
+            OutboxKind::OrderExpire => {
+                let due_at = self.due_at.ok_or(LedgerError::Unreadable("outbox.due_at"))?;
+                let (due_at_ms, remaining_ms) = (due_at.timestamp_millis(), self.remaining_ms);
+                Task::Publish(BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms })
+            }
+            OutboxKind::PaymentRequested => {
+                // A row that lacks its payment has no channel, and waits as one whose channel is not configured.
+                let channel = self.channel.clone().unwrap_or_default();
+                Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id), channel })
+            }
+            OutboxKind::HoldRelease => {
+                let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
+                Task::Release(UnitRelease::Hold(HoldRelease { order, returns_units }))
+            }
+            OutboxKind::WaveRelease => {
+                Task::Release(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() })
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strum::VariantArray;
+
+    use super::*;
+
+    /// The statements name the kinds that they claim, because the partial indexes do.
+    #[test]
+    fn every_kind_is_claimed_by_the_statement_of_its_worker() {
+        let claimed = |task: fn(&Task) -> bool| {
+            let row = |kind: &OutboxKind| ClaimedRow {
+                id: 1,
+                kind: kind.to_string(),
+                order_id: Uuid::nil(),
+                sale_id: 1,
+                shard: 0,
+                quantity: 1,
+                due_at: Some(DateTime::UNIX_EPOCH),
+                returns_units: Some(true),
+                attempts: 0,
+                remaining_ms: 0,
+                channel: Some("a".to_owned()),
+            };
+            let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
+            let names: Vec<String> = kinds.map(|kind| format!("'{kind}'")).collect();
+            format!("status = 'pending' AND kind IN ({})", names.join(", "))
+        };
+        let source = include_str!("../outbox.rs").split_whitespace().collect::<Vec<_>>().join(" ");
+        for statement in
+            [claimed(|task| matches!(task, Task::Publish(_))), claimed(|task| matches!(task, Task::Release(_)))]
+        {
+            assert!(source.contains(&statement), "{statement}");
+        }
+    }
+}
