@@ -200,7 +200,7 @@ async fn what_a_dead_worker_took_comes_back() {
 
 #[cfg(feature = "failpoints")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_on_any_line_tells_the_shop_at_least_once_and_in_order() {
+async fn a_death_at_any_failpoint_tells_the_shop_at_least_once_and_in_order() {
     use crate::service_killed::Process;
 
     for (place, first) in [("webhook.taken", 1), ("webhook.answered", 2)] {

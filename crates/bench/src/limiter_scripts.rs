@@ -102,7 +102,9 @@ pub async fn measure(url: &str, other: Option<&Throttlecrab>, rounds: usize) -> 
                 let rate = match (target, other) {
                     (Target::Throttlecrab, None) => None,
                     (Target::Throttlecrab, Some(other)) => Some(throttle(other, keys, pipeline).await?),
-                    _ => Some(check(&mut redis, url, target, keys, pipeline).await?),
+                    (Target::Incr | Target::Granted(_) | Target::Refused(_), _) => {
+                        Some(check(&mut redis, url, target, keys, pipeline).await?)
+                    }
                 };
                 rates.extend(rate);
             }
@@ -125,7 +127,7 @@ async fn check(
         Target::Granted(algorithm) => (record_call(url, algorithm, key).await?, calls, keys),
         // Each key grants once, so with fewer keys than calls nearly every call is refused.
         Target::Refused(algorithm) => (record_call(url, algorithm, key).await?, calls, keys.map(|_| CALLS / 100)),
-        _ => (vec!["INCR".into(), format!("bench:{key}")], calls * 5, keys),
+        Target::Incr | Target::Throttlecrab => (vec!["INCR".into(), format!("bench:{key}")], calls * 5, keys),
     };
     cmd("FLUSHALL").query::<()>(redis)?;
     cmd("CONFIG").arg("RESETSTAT").query::<()>(redis)?;
@@ -140,7 +142,7 @@ async fn check(
     let as_expected = match target {
         Target::Granted(_) => grants * 2 > calls && grants <= asked_redis,
         Target::Refused(_) => (1..=keys.unwrap_or(1)).contains(&grants),
-        _ => grants == 0,
+        Target::Incr | Target::Throttlecrab => grants == 0,
     };
     ensure!(as_expected, "{name}: {grants} of {calls} calls were granted");
     ensure!(used * 10 >= keys.map_or(10, |keys| keys.min(calls)), "{name}: only {used} keys were written");
