@@ -270,7 +270,7 @@ async fn every_answer_is_one_that_the_document_lists() {
 /// A purchase can fail with every problem that the document lists, and with no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
-    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "500")]).await;
+    let system = System::start().await;
     let document = Document::of(&system).await;
     let open = |terms| system.create_sale(terms);
     let sale = open(terms(5)).await;
@@ -316,7 +316,9 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
     ] {
         refused.push(click.send().await);
     }
-    refused.push(too_slow(&system, &sale).await);
+    let impatient = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "3000")]).await;
+    refused.push(too_slow(&impatient, &sale).await);
+    impatient.finish().await;
     for answer in &refused {
         document.assert_lists("POST", PURCHASES, answer);
     }

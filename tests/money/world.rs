@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use crate::bank::Bank;
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
 /// Lets one test run at a time, because tests count the requests that a bank receives in a second.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -148,7 +148,7 @@ impl World {
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.system.sql).await.unwrap()
     }
 
-    /// Waits until a query returns `wanted`. Fails if the result has not changed for 60 s.
+    /// Waits until a query returns `wanted`. Fails if the result has not changed for as long as `PATIENCE`.
     pub async fn wait_for(&self, sql: &str, wanted: i64) {
         let mut last = (i64::MIN, tokio::time::Instant::now());
         loop {
@@ -159,7 +159,7 @@ impl World {
             if is != last.0 {
                 last = (is, tokio::time::Instant::now());
             }
-            assert!(last.1.elapsed() < Duration::from_secs(60), "the query returns {is}, expected {wanted}: {sql}");
+            assert!(last.1.elapsed() < PATIENCE, "the query returns {is}, expected {wanted}: {sql}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -230,10 +230,7 @@ impl World {
             if refunds != last.0 {
                 last = (refunds, tokio::time::Instant::now());
             }
-            assert!(
-                last.1.elapsed() < Duration::from_secs(60),
-                "no new refund at the bank for 60 s; {refunds} of {wanted}"
-            );
+            assert!(last.1.elapsed() < PATIENCE, "no new refund at the bank for 60 s; {refunds} of {wanted}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

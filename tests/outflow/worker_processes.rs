@@ -133,7 +133,7 @@ pub async fn pass(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
 }
 
-/// The clock ticks of this machine's processors, over all programs.
+/// The clock ticks of the processors that this process may use, over all programs.
 pub struct Machine {
     all: u64,
     idle: u64,
@@ -141,10 +141,18 @@ pub struct Machine {
 
 impl Machine {
     pub fn now() -> Self {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap();
-        let ticks: Vec<u64> =
-            stat.lines().next().unwrap().split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap()).collect();
-        Self { all: ticks.iter().sum(), idle: ticks[3] }
+        let (stat, allowed) = (std::fs::read_to_string("/proc/stat").unwrap(), processors());
+        let mut sum = Self { all: 0, idle: 0 };
+        for line in stat.lines() {
+            let mut words = line.split_whitespace();
+            let number = words.next().and_then(|name| name.strip_prefix("cpu")?.parse::<u32>().ok());
+            if number.is_some_and(|number| allowed.contains(&number)) {
+                let ticks: Vec<u64> = words.map(|ticks| ticks.parse().unwrap()).collect();
+                sum.all += ticks.iter().sum::<u64>();
+                sum.idle += ticks[3];
+            }
+        }
+        sum
     }
 
     /// The share of the time since then in which the processors were idle, in per cent.
@@ -152,4 +160,15 @@ impl Machine {
         let Self { all, idle } = Self::now();
         100.0 * (idle - self.idle) as f64 / (all - self.all) as f64
     }
+}
+
+/// The numbers of the processors that this process may use, such as of "0-1,4".
+fn processors() -> Vec<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse::<u32>().unwrap()..=last.parse().unwrap()
+    };
+    list.split(',').flat_map(range).collect()
 }

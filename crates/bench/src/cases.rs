@@ -100,7 +100,7 @@ impl Stage<'_> {
             // Each thread calls Redis again when its memory expires.
             Case::SoldOut => ensure!(asked < seen.requests / 10, "Redis was asked for {asked} of {}", seen.requests),
             Case::Hello | Case::RefusedByRedis | Case::Winners => {
-                ensure!(asked >= seen.requests, "Redis was asked for {asked} of {} only", seen.requests)
+                ensure!(asked >= seen.requests, "Redis was asked for {asked} of {} only", seen.requests);
             }
         }
         if case == Case::Winners {

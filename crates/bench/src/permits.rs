@@ -124,7 +124,7 @@ impl<'a> Servers<'a> {
                 ensure!(asked >= seen.requests, "{scenario:?}: Redis was asked {asked} times");
             }
             Scenario::FromMemory | Scenario::Other | Scenario::OtherManyKeys => {
-                ensure!(asked <= 100 + seen.requests / 10, "{scenario:?}: Redis was asked {asked} times")
+                ensure!(asked <= 100 + seen.requests / 10, "{scenario:?}: Redis was asked {asked} times");
             }
         }
         Ok(Some(Round { seen, cpu_us }))
