@@ -238,6 +238,12 @@ impl World {
     /// Starts `number` workers and waits until all of them listen for notifications.
     pub async fn workers(&self, number: usize) -> Vec<Worker> {
         let workers = (0..number).map(|_| Worker::start(&self.system)).collect();
+        self.workers_are_up(number).await;
+        workers
+    }
+
+    /// Waits until this many workers are up.
+    pub async fn workers_are_up(&self, number: usize) {
         eventually(|| async {
             let listening = "SELECT count(*) FROM pg_stat_activity
                              WHERE datname = current_database() AND query LIKE 'LISTEN%'";
@@ -246,6 +252,5 @@ impl World {
             (up >= i64::try_from(number).unwrap()).then_some(()).ok_or_else(|| format!("{up} workers are up"))
         })
         .await;
-        workers
     }
 }
