@@ -57,6 +57,15 @@ impl Side {
         usage
     }
 
+    /// Waits until more requests have arrived than one second may have.
+    async fn more_than_a_second(&self) {
+        eventually(|| async {
+            let arrivals = self.stamps().len();
+            (arrivals > self.rate as usize).then_some(()).ok_or_else(|| format!("{arrivals} requests have arrived"))
+        })
+        .await;
+    }
+
     async fn first_after(&self, after: Instant) {
         eventually(|| async {
             let came = self.stamps().into_iter().any(|at| at > after);
@@ -148,6 +157,9 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     }
     pass(run_s / 2.0).await;
     record_usage(restarted);
+    for side in &sides {
+        side.more_than_a_second().await;
+    }
     drop(workers);
     let idle = machine.idle_since();
     eprintln!("idle: {idle:.0} %");
