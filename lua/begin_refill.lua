@@ -8,7 +8,8 @@
 
 local epoch = tonumber(ARGV[1])
 if not epoch then return redis.error_reply('begin_refill: epoch is not a number') end
-local held = tonumber(redis.call('HGET', KEYS[1], 'epoch') or -1)
+local found = redis.pcall('HGET', KEYS[1], 'epoch') -- an error: the key is no hash, and is deleted like any other content
+local held = type(found) == 'string' and tonumber(found) or -1
 local close_only = ARGV[2] == 'close'
 if close_only and held ~= epoch then return 0 end
 if not close_only and held >= epoch then return 0 end

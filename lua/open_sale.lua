@@ -1,10 +1,10 @@
 -- Purpose: last step of a refill: writes the terms and the stock of the sale, and opens it. The sale stays open while
---          this server is the same master.
+--          this server is the same master (sale_begin).
 --
 -- KEYS: 1 sale   2 waves
 -- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   4 n, then the ids of n
 --       waves that the stock contains; then pairs of field and value, the terms:
---       starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms
+--       state_version, starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms
 --
 -- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open
 
@@ -17,6 +17,6 @@ local waves = tonumber(ARGV[4])
 ---------------------------------------------------------------- changes from here on
 
 for i = 5, 4 + waves do redis.call('SADD', KEYS[2], ARGV[i]) end
-local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
-redis.call('HSET', KEYS[1], 'replid', replid, 'stock', stock, 'state', ARGV[2], unpack(ARGV, 5 + waves))
+redis.call('HSET', KEYS[1], 'replid', (replication_ids()), 'server', this_server() or '', 'stock', stock, 'state', ARGV[2],
+  unpack(ARGV, 5 + waves))
 return 1

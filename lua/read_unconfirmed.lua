@@ -2,17 +2,17 @@
 --          that lost its last writes in between would give an old hold a new epoch.
 --
 -- KEYS: 1 sale   2 tickets   3 unconfirmed
--- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)
+-- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)   3 the database's time in ms
 --
--- Replies: {} this server does not know the sale, or it is being refilled
+-- Replies: {} this server does not know the sale, or the sale is being refilled, or must be
 --          {epoch, order id, ticket, order id, ticket...}   oldest first
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')
-if not sale[1] or sale[2] == 'filling' then return {} end
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'clock_ms', 'clock_offset_ms', 'replid', 'server')
+if not sale[1] or sale[2] == 'filling' or not serves(KEYS[1], sale[5], sale[6]) then return {} end
 local limit = tonumber(ARGV[2])
 if not limit or limit < 1 or limit > 1000 then return redis.error_reply('read_unconfirmed: 1 to 1000 at most') end
-local time = redis.call('TIME')
-local before = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[1])
+local before = sale_clock(sale[3], sale[4], tonumber(ARGV[3]) or 0)
+before = before - tonumber(ARGV[1])
 local reply = { sale[1] }
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', before), 'LIMIT', 0, limit)) do
   local ticket = redis.call('HGET', KEYS[2], id)

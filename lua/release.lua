@@ -4,20 +4,15 @@
 -- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed
 -- ARGV: 1 n; then for each order: order id, whether its units return (1|0)
 --
--- Replies: {code}: ask again later
---   code -1  UNKNOWN_SALE  this server does not know the sale; nothing was changed
---   code -2  REFILLING     the sale is being refilled; nothing was changed
+-- Replies: {code}: ask again later (sale_begin has the codes)
 --          {epoch, number of holds that were live}
 
-local UNKNOWN_SALE, REFILLING = -1, -2
-
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'returning', 'returning_at_ms',
-  'sold_out_until_ms', 'clock_ms')
+  'sold_out_until_ms', 'clock_ms', 'replid', 'server', 'clock_offset_ms')
 if not sale[1] then return { UNKNOWN_SALE } end
-if sale[2] == 'filling' then return { REFILLING } end
+if sale[2] == 'filling' or not serves(KEYS[1], sale[8], sale[9]) then return { REFILLING } end
 local n = tonumber(ARGV[1])
-local time = redis.call('TIME')
-local now = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(sale[7] or 0))
+local now = sale_clock(sale[7], sale[10], 0)
 local stock, returning = tonumber(sale[3]), tonumber(sale[4] or 0)
 local returning_at, sold_out_until = tonumber(sale[5] or 0), tonumber(sale[6] or 0)
 

@@ -1,6 +1,5 @@
 -- Purpose: takes units of the stock of one sale for one or many buyers, in the order given.
---          It is the only script that sells, and no call loads it on demand: a server that may have lost its memory
---          cannot sell, because the script is missing from its cache (protocol, rule 10).
+--          It is the only script that sells. A server that may have lost its memory does not (protocol, rule 10).
 --
 -- KEYS: 1 sale (hash)          2 tickets (hash: order id -> "h|units|user" live, "t|units|user" ended)
 --       3 buyers (hash: user -> "units|newest order id")
@@ -12,11 +11,9 @@
 --       remember "sold out" (0: not at all)
 --       4 buyer limit  5 buyer window ms  6 address limit  7 address window ms  8 sale limit  9 sale window ms
 --         (-1 means no limit)
---       10 n; then for each buyer: order id, user, address, units, purchase key, level
+--       10 the database's time in ms   11 n; then for each buyer: order id, user, address, units, purchase key, level
 --
--- Replies: {code}: the server cannot sell the sale
---   code -1  UNKNOWN_SALE   this server does not know the sale; nothing was changed
---   code -2  REFILLING      the sale is being refilled, or must be; nothing was changed
+-- Replies: {code}: the server cannot sell the sale (sale_begin has the codes)
 --          {epoch, now_ms, may_remember (0|1), holders_known, {holders...}, code, detail, code, detail...}
 --   code 0   RESERVED       units were taken; detail: expires_at_ms
 --   code 1   REPEAT         the order exists; detail: "u|..." unconfirmed, "c|..." confirmed
@@ -34,23 +31,18 @@
 --   code 13  BAD_UNITS      units are not a positive whole number
 
 local sale_key, tickets_key, buyers_key, unconfirmed_key, holders_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local UNKNOWN_SALE, REFILLING = -1, -2
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
 local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS = 7, 8, 9, 10, 11, 12, 13
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
-  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes', 'replid')
+  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes', 'replid',
+  'server', 'clock_offset_ms')
 if not sale[1] then return { UNKNOWN_SALE } end
 local state = sale[2]
-if state == 'filling' then return { REFILLING } end
--- A server that was demoted and promoted again has this script in its cache, but may have missed sales on another
--- master. Every promotion and every restart gives a master a new replication id.
-if sale[15] ~= string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') then return { REFILLING } end
+if state == 'filling' or not serves(sale_key, sale[15], sale[16]) then return { REFILLING } end
 
--- The server's clock; it never goes back.
-local time = redis.call('TIME')
-local now = math.max(time[1] * 1000 + math.floor(time[2] / 1000), tonumber(sale[13] or 0))
+local now, clock_offset = sale_clock(sale[13], sale[17], tonumber(ARGV[10]) or 0)
 local epoch, starts, ends, key = sale[1], tonumber(sale[3]), tonumber(sale[4]), sale[5]
 local per_user, min_level, stock = tonumber(sale[6]), tonumber(sale[7]), tonumber(sale[8])
 local returning, returning_at = tonumber(sale[9] or 0), tonumber(sale[10] or 0)
@@ -61,10 +53,10 @@ local unlimited = stock == -1
 local came_back = 0
 if returning > 0 and now >= returning_at then came_back = returning end
 
-local n = tonumber(ARGV[10])
+local n = tonumber(ARGV[11])
 local ids, users, addresses = {}, {}, {}
 for i = 0, n - 1 do
-  local at = 11 + i * 6
+  local at = 12 + i * 6
   ids[i + 1], users[i + 1], addresses[i + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
 end
 local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
@@ -107,7 +99,7 @@ local tickets, buyers, taken = {}, {}, {}
 local replies = {}
 
 local function decide(i)
-  local at = 11 + (i - 1) * 6
+  local at = 12 + (i - 1) * 6
   local id, user, address = ids[i], users[i], addresses[i]
   local units = tonumber(ARGV[at + 3])
   if not units or units < 1 or units ~= math.floor(units) then return BAD_UNITS, '' end
@@ -157,7 +149,7 @@ end
 
 ---------------------------------------------------------------- changes from here on
 
-local fields = { 'clock_ms', now }
+local fields = { 'clock_ms', now, 'clock_offset_ms', clock_offset }
 local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
 if came_back > 0 then set('returning', 0) end
 if not unlimited and available ~= stock then set('stock', available) end

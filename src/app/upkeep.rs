@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::parts::Parts;
 use crate::flow::policy_cache::PolicyCache;
@@ -20,8 +20,8 @@ use crate::sale::refill_supervisor::RefillSupervisor;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 const METRICS_EVERY: Duration = Duration::from_secs(5);
-/// After a doubt about Redis: callers that doubt at the same time are answered by one check.
-const DOUBTS_MERGED: Duration = Duration::from_millis(20);
+/// Between two checks of sales in Redis: callers that ask for a closed sale at the same time are answered by one check.
+const CHECKS_APART: Duration = Duration::from_millis(20);
 
 impl Parts {
     /// Folds the observations of histograms, so that they use bounded memory even if nothing reads the metrics.
@@ -36,24 +36,42 @@ impl Parts {
 
     /// Keeps every sale complete in Redis, and reports in `health` whether it is.
     pub(super) fn supervise_refills(&self, health: Option<Arc<Health>>) {
-        let supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
-        let supervisor = Arc::new(Mutex::new(supervisor));
-        // A doubt about Redis is checked at once, like a new sale; everything is checked every second.
-        let (gate, listener, stop) = (self.stores.gate.clone(), self.listener.clone(), self.stop.clone());
-        self.tasks.spawn(async move {
-            while stop.run_until_cancelled(gate.refill_needed()).await.is_some() {
-                listener.wake(Topic::Catalog);
-                tokio::time::sleep(DOUBTS_MERGED).await;
+        let mut supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
+        let (gate, mut changed) = (self.stores.gate.clone(), self.listener.subscribe(Topic::Catalog));
+        let supervise = async move {
+            let mut next_check = Instant::now();
+            loop {
+                let (reason, checked) = tokio::select! {
+                    () = supervisor.refill_ended() => continue,
+                    asked = gate.refill_wanted() => {
+                        let checked = supervisor.check_asked(&asked).await;
+                        tokio::time::sleep(CHECKS_APART).await;
+                        ("asked", checked)
+                    }
+                    () = tokio::time::sleep_until(next_check) => {
+                        changed.mark_unchanged();
+                        ("all", supervisor.check_all().await)
+                    }
+                    Ok(()) = changed.changed() => {
+                        next_check = next_check.min(Instant::now() + CHECKS_APART);
+                        continue;
+                    }
+                };
+                if reason == "all" {
+                    next_check = Instant::now() + EVERY_SECOND;
+                }
+                if let Err(error) = &checked {
+                    tracing::warn!(%error, reason, "sales not checked in Redis; tried again");
+                    metrics::counter!("seckill_step_failures_total", "step" => "refill").increment(1);
+                    next_check = next_check.min(Instant::now() + CHECKS_APART * 10);
+                }
+                if let Some(health) = &health {
+                    health.gate.store(checked.is_ok(), Ordering::Relaxed);
+                }
             }
-        });
-        let state = (supervisor, health);
-        self.repeat("refill", EVERY_SECOND, Some(Topic::Catalog), state, |(supervisor, health)| async move {
-            let checked = supervisor.lock().await.check_sales().await;
-            if let Some(health) = health {
-                health.gate.store(checked.is_ok(), Ordering::Relaxed);
-            }
-            checked.map(|()| Step::Idle)
-        });
+        };
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { _ = stop.run_until_cancelled_owned(supervise).await });
     }
 
     /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers.

@@ -44,7 +44,7 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
         min_level: 0,
         waves: Vec::new(),
     };
-    let (sale, _) = stores.create_sale(&new.check()?, config.reconcile.retire_after_ms).await?;
+    let (sale, _) = stores.create_sale(&new.check()?).await?;
     tracing::info!(%sale, "created the sample sale");
     Ok(())
 }

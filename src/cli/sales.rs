@@ -92,7 +92,7 @@ impl SaleCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let stores = stores(config)?;
         match self {
-            Self::Create(args) => create(&stores, *args, config.reconcile.retire_after_ms).await,
+            Self::Create(args) => create(&stores, *args).await,
             Self::Show { sale: SaleArg { id }, format } => {
                 let sales = stores.ledger.sale_figures(Some(id), 1).await?;
                 if sales.is_empty() {
@@ -125,7 +125,7 @@ impl SaleCommand {
     }
 }
 
-async fn create(stores: &Stores, args: CreateArgs, retire_after_ms: u64) -> anyhow::Result<()> {
+async fn create(stores: &Stores, args: CreateArgs) -> anyhow::Result<()> {
     let ms =
         |seconds: i64, option: &str| seconds.checked_mul(1000).with_context(|| format!("{option} is out of range"));
     let new = NewSale {
@@ -140,7 +140,7 @@ async fn create(stores: &Stores, args: CreateArgs, retire_after_ms: u64) -> anyh
         min_level: args.min_level,
         waves: args.waves,
     };
-    let (sale, known_everywhere) = stores.create_sale(&new.check()?, retire_after_ms).await?;
+    let (sale, known_everywhere) = stores.create_sale(&new.check()?).await?;
     if !known_everywhere {
         tracing::warn!(%sale, "created, but a live instance has not confirmed that it knows the sale");
     }

@@ -75,7 +75,7 @@ impl Gate {
         for hold in holds {
             call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units));
         }
-        self.epoch_of(&timed("release", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
+        self.epoch_of(sale, &timed("release", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
     }
 
     /// Puts the units of a wave up for sale, once an epoch. Returns the epoch at which the server did so.
@@ -83,16 +83,16 @@ impl Gate {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut call = self.scripts.release_wave.prepare_invoke();
         call.key(keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);
-        self.epoch_of(&timed("release_wave", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
+        self.epoch_of(sale, &timed("release_wave", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
     }
 
     /// The epoch in the reply of a script that needs a sale to be served.
-    fn epoch_of(&self, reply: &[i64]) -> Result<Epoch, GateError> {
+    fn epoch_of(&self, sale: SaleId, reply: &[i64]) -> Result<Epoch, GateError> {
         match *reply {
             [epoch, _done] => Ok(Epoch(epoch)),
             [code] => match SaleCode::from_repr(code).ok_or(GateError::Malformed("release"))? {
                 SaleCode::UnknownSale | SaleCode::Refilling => {
-                    self.refill_needed.notify_one();
+                    self.refill_wanted.add(sale);
                     Err(GateError::NotServing)
                 }
             },
@@ -100,17 +100,19 @@ impl Gate {
         }
     }
 
-    /// The holds that have been unconfirmed for longer than `age_ms`, oldest first, at most `limit`.
+    /// The holds that have been unconfirmed for longer than `age_ms`, oldest first, at most `limit`. `now_ms` is the
+    /// database's time.
     pub async fn unconfirmed_since(
         &self,
         sale: SaleId,
         shard: Shard,
         age_ms: i64,
+        now_ms: i64,
         limit: usize,
     ) -> Result<Vec<Unconfirmed>, GateError> {
         let keys = self.keys.sale(sale, shard);
         let mut call = self.scripts.read_unconfirmed.prepare_invoke();
-        call.key(keys.sale).key(keys.tickets).key(keys.unconfirmed).arg(age_ms).arg(limit);
+        call.key(keys.sale).key(keys.tickets).key(keys.unconfirmed).arg(age_ms).arg(limit).arg(now_ms);
         let reply: Vec<String> = call.invoke_async(&mut self.connection.clone()).await?;
         let Some((epoch, rows)) = reply.split_first() else { return Ok(Vec::new()) };
         let epoch = Epoch(epoch.parse().map_err(|_| MALFORMED)?);

@@ -9,6 +9,7 @@ pub mod lock;
 pub mod policy_counts;
 mod quorum;
 pub mod refill;
+mod refill_wanted;
 mod reply_codes;
 pub mod reserve_batcher;
 mod reserve_reply;
@@ -16,18 +17,20 @@ pub mod sale_state;
 mod scripts;
 mod sold_out_cache;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{ErrorKind, IntoConnectionInfo, ServerErrorKind};
-use tokio::sync::Notify;
 
 use crate::config;
 use crate::domain::admission::{Limits, Window};
+use crate::domain::ids::SaleId;
 use keys::Keys;
 use quorum::Quorum;
+use refill_wanted::RefillWanted;
 use scripts::Scripts;
 
 /// Why a call to Redis failed.
@@ -53,6 +56,21 @@ pub enum GateError {
     InvalidRequest,
 }
 
+impl GateError {
+    /// Whether the server could not be reached or cannot work, so that any other request would have failed too.
+    pub fn is_outage(&self) -> bool {
+        use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
+        match self {
+            Self::Unreachable(error) => match error.kind() {
+                ErrorKind::Server(kind) => matches!(kind, BusyLoading | ClusterDown | MasterDown | ReadOnly),
+                kind => kind != ErrorKind::Extension,
+            },
+            Self::Unknown | Self::Overloaded => true,
+            Self::NotServing | Self::Malformed(_) | Self::InvalidRequest => false,
+        }
+    }
+}
+
 /// Whether the script is missing from the server's cache.
 fn is_no_script(error: &redis::RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
@@ -69,7 +87,7 @@ pub struct Gate {
     limits: Arc<ArcSwap<Limits>>,
     locks: Quorum,
     terms: Terms,
-    refill_needed: Arc<Notify>,
+    refill_wanted: Arc<RefillWanted>,
 }
 
 #[derive(Clone, Copy)]
@@ -117,7 +135,7 @@ impl Gate {
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(Scripts::new()));
         let lock_servers = if lock_servers.is_empty() { vec![connection.clone()] } else { lock_servers };
         let locks = Quorum::new(lock_servers, Arc::clone(&scripts), timeouts.response);
-        Ok(Self { client, connection, timeouts, keys, scripts, limits, locks, terms, refill_needed: Arc::default() })
+        Ok(Self { client, connection, timeouts, keys, scripts, limits, locks, terms, refill_wanted: Arc::default() })
     }
 
     /// The present limits of purchases.
@@ -135,10 +153,10 @@ impl Gate {
         Duration::from_millis(self.terms.sold_out_ms)
     }
 
-    /// Waits until a call finds that the server does not serve a sale: the server may have lost its memory, and a refill
-    /// may be needed.
-    pub async fn refill_needed(&self) {
-        self.refill_needed.notified().await;
+    /// Waits until a call finds that the server does not serve a sale. Returns the sales that were found so since the last
+    /// call of this function: the server may have lost its memory, and they may need a refill.
+    pub async fn refill_wanted(&self) -> HashSet<SaleId> {
+        self.refill_wanted.take().await
     }
 
     /// Checks that the server answers.

@@ -4,14 +4,15 @@
 //! A refill uses one connection that never reconnects, so that every step reaches the server whose run_id was read.
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Value, cmd};
+use redis::{AsyncConnectionConfig, RedisResult, Value, cmd};
 
 use super::holds::{TicketKind, is_done};
 use super::{Gate, GateError};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::sale::{Sale, SaleStatus, Stock};
 
-/// A connection to one run of one server.
+/// A connection to one run of one server; clones share it.
+#[derive(Clone)]
 pub struct ServerRun {
     gate: Gate,
     connection: MultiplexedConnection,
@@ -28,6 +29,8 @@ pub struct TicketRow {
 
 /// Tickets in one call of put_tickets.lua, which takes no more.
 const TICKETS_A_CALL: usize = 500;
+/// Sales whose state is read in one pipeline, so that purchases do not wait behind thousands.
+const SALES_A_CALL: usize = 200;
 
 impl Gate {
     /// Makes a connection that never reconnects, with a longer time-out than a purchase has.
@@ -68,40 +71,34 @@ impl ServerRun {
         &self.run_id
     }
 
-    /// Whether reserve.lua is loaded, so that this server may sell.
-    pub async fn is_reserve_loaded(&mut self) -> Result<bool, GateError> {
-        let mut exists = cmd("SCRIPT");
-        exists.arg("EXISTS").arg(self.gate.scripts.reserve.get_hash());
-        let loaded: Vec<bool> = exists.query_async(&mut self.connection).await?;
-        Ok(loaded == [true])
-    }
-
-    /// Loads reserve.lua, so that this server may sell. Call it only when every sale on this server is complete.
-    pub async fn load_reserve(&mut self) -> Result<(), GateError> {
-        self.gate.scripts.reserve.prepare_invoke().load_async(&mut self.connection).await?;
-        Ok(())
-    }
-
     /// The epoch and status of each sale on this server; `None` for a sale that this server does not serve.
     pub async fn sale_states(&mut self, sales: &[SaleId]) -> Result<Vec<Option<(Epoch, SaleStatus)>>, GateError> {
-        if sales.is_empty() {
-            return Ok(Vec::new());
+        let mut states = Vec::with_capacity(sales.len());
+        for sales in sales.chunks(SALES_A_CALL) {
+            let mut reads = redis::pipe();
+            for sale in sales {
+                let key = self.gate.keys.sale(*sale, Shard::HOME).sale;
+                reads.cmd("HMGET").arg(key).arg(&["epoch", "state", "replid", "server"]);
+            }
+            // The ids are read first: a sale that was opened under a later one counts as lost, and is looked at again.
+            let master = self.master().await?;
+            // A key that is no hash is an error for that sale only, which then counts as lost.
+            let rows: Vec<RedisResult<StateRow>> = reads.ignore_errors().query_async(&mut self.connection).await?;
+            states.extend(rows.into_iter().map(|row| master.state_of(row.ok()?)));
         }
-        let mut reads = redis::pipe();
-        for sale in sales {
-            let key = self.gate.keys.sale(*sale, Shard::HOME).sale;
-            reads.cmd("HMGET").arg(key).arg(&["epoch", "state", "replid"]);
-        }
-        let info: String = cmd("INFO").arg("replication").query_async(&mut self.connection).await?;
-        let replid = info_value(&info, "master_replid:").ok_or(GateError::Malformed("INFO replication"))?;
-        type Row = (Option<i64>, Option<String>, Option<String>);
-        let rows: Vec<Row> = reads.query_async(&mut self.connection).await?;
-        let state_of = |(epoch, state, filled_as): Row| {
-            // "filling" is not a status. A sale filled on another master, or before a promotion, counts as lost.
-            let status = state?.parse().ok()?;
-            (filled_as.as_deref() == Some(replid)).then_some((Epoch(epoch?), status))
-        };
-        Ok(rows.into_iter().map(state_of).collect())
+        Ok(states)
+    }
+
+    /// What this server says of itself.
+    async fn master(&mut self) -> Result<Master, GateError> {
+        let mut info = redis::pipe();
+        info.cmd("INFO").arg("replication").cmd("INFO").arg("stats");
+        let (replication, stats): (String, String) = info.query_async(&mut self.connection).await?;
+        let id = info_value(&replication, "master_replid:").ok_or(GateError::Malformed("INFO replication"))?;
+        let second = info_value(&replication, "master_replid2:").unwrap_or_default();
+        let bytes = info_value(&stats, "total_net_repl_input_bytes:");
+        let server = bytes.map(|bytes| format!("{}|{bytes}", self.run_id));
+        Ok(Master { id: id.to_owned(), never_promoted: second.bytes().all(|digit| digit == b'0'), server })
     }
 
     /// Stops selling at this epoch, and keeps what the server holds.
@@ -140,17 +137,48 @@ impl ServerRun {
     }
 
     /// Opens the sale with this stock, which contains these waves. Returns `false` when another refill has taken over.
-    pub async fn open(&mut self, sale: &Sale, epoch: Epoch, stock: Stock, waves: &[WaveId]) -> Result<bool, GateError> {
+    /// `version` is the catalogue's version at which the ledger has these terms.
+    pub async fn open(
+        &mut self,
+        sale: &Sale,
+        version: i64,
+        epoch: Epoch,
+        stock: Stock,
+        waves: &[WaveId],
+    ) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(sale.id, Shard::HOME);
         let mut call = self.gate.scripts.open_sale.prepare_invoke();
         call.key(keys.sale).key(keys.waves).arg(epoch.0).arg(sale.status.as_str()).arg(stock.as_i64()).arg(waves.len());
         for wave in waves {
             call.arg(wave.to_string());
         }
+        call.arg("state_version").arg(version);
         call.arg("starts_at_ms").arg(sale.starts_at_ms).arg("ends_at_ms").arg(sale.ends_at_ms);
         call.arg("key").arg(&sale.purchase_key).arg("per_user").arg(sale.per_user.get());
         call.arg("min_level").arg(sale.min_level).arg("pay_within_ms").arg(sale.pay_within_ms);
         Ok(is_done(&call.invoke_async::<Value>(&mut self.connection).await?))
+    }
+}
+
+/// Epoch, state, replid and server of a sale.
+type StateRow = (Option<i64>, Option<String>, Option<String>, Option<String>);
+
+/// The replication ids of a server, and what `open_sale.lua` calls "server".
+struct Master {
+    id: String,
+    /// Whether the second id is empty: no promotion since the id was changed.
+    never_promoted: bool,
+    server: Option<String>,
+}
+
+impl Master {
+    /// The epoch and status of a sale, unless this server may have lost some of it: the same decision as `serves` of
+    /// sale_begin.lua. "filling" is not a status.
+    fn state_of(&self, (epoch, state, replid, server): StateRow) -> Option<(Epoch, SaleStatus)> {
+        let status = state?.parse().ok()?;
+        let same = replid.as_deref() == Some(&self.id)
+            || self.never_promoted && server.is_some() && server == self.server;
+        same.then_some((Epoch(epoch?), status))
     }
 }
 

@@ -31,7 +31,17 @@ pub struct ReserveBatcher {
 struct Queued {
     sale: SaleId,
     request: ReserveRequest,
+    now_ms: i64,
     reply: Reply,
+}
+
+/// The requests for one sale in a batch.
+#[derive(Default)]
+struct SaleBatch {
+    requests: Vec<ReserveRequest>,
+    replies: Vec<Reply>,
+    /// The latest of the times that came with the requests.
+    now_ms: i64,
 }
 
 impl ReserveBatcher {
@@ -49,14 +59,14 @@ impl ReserveBatcher {
         self.sold_out.borrow().is_sold_out_for(sale, user)
     }
 
-    /// Asks for units.
+    /// Asks for units. `now_ms` is the database's time.
     ///
     /// # Errors
     ///
     /// `Overloaded`: nothing was taken. Any other error: whether units were taken is unknown.
-    pub async fn reserve(&self, sale: SaleId, request: ReserveRequest) -> Result<Admission, GateError> {
+    pub async fn reserve(&self, sale: SaleId, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
-        self.queue.try_send(Queued { sale, request, reply }).map_err(|_| GateError::Overloaded)?;
+        self.queue.try_send(Queued { sale, request, now_ms, reply }).map_err(|_| GateError::Overloaded)?;
         answer.await.unwrap_or(Err(GateError::Overloaded))
     }
 }
@@ -73,21 +83,23 @@ impl BatchLoop {
         let mut batch = Vec::with_capacity(batch_max);
         while requests.recv_many(&mut batch, batch_max).await > 0 {
             metrics::histogram!("seckill_gate_batch_size").record(batch.len() as f64);
-            let mut by_sale: HashMap<SaleId, (Vec<ReserveRequest>, Vec<Reply>)> = HashMap::new();
-            for Queued { sale, request, reply } in batch.drain(..) {
-                let (requests, replies) = by_sale.entry(sale).or_default();
-                requests.push(request);
-                replies.push(reply);
+            let mut by_sale: HashMap<SaleId, SaleBatch> = HashMap::new();
+            for Queued { sale, request, now_ms, reply } in batch.drain(..) {
+                let of_sale = by_sale.entry(sale).or_default();
+                of_sale.requests.push(request);
+                of_sale.replies.push(reply);
+                of_sale.now_ms = of_sale.now_ms.max(now_ms);
             }
-            let calls = by_sale.into_iter().map(|(sale, (requests, replies))| self.answer(sale, requests, replies));
+            let calls = by_sale.into_iter().map(|(sale, batch)| self.answer(sale, batch));
             join_all(calls).await;
         }
     }
 
-    async fn answer(&self, sale: SaleId, requests: Vec<ReserveRequest>, replies: Vec<Reply>) {
+    async fn answer(&self, sale: SaleId, batch: SaleBatch) {
+        let SaleBatch { requests, replies, now_ms } = batch;
         let asked_at = Instant::now();
         let known = self.sold_out.borrow().known(sale);
-        match self.gate.reserve(&self.connection, sale, known, &requests).await {
+        match self.gate.reserve(&self.connection, sale, known, now_ms, &requests).await {
             Ok(Some(mut reply)) => {
                 let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
                 self.sold_out.borrow_mut().record(sale, &mut reply, asked_at, sold_out);
@@ -97,7 +109,7 @@ impl BatchLoop {
                 }
             }
             Ok(None) => {
-                self.gate.refill_needed.notify_one();
+                self.gate.refill_wanted.add(sale);
                 for reply in replies {
                     let _ = reply.send(Ok(Admission::NotServing));
                 }
@@ -119,6 +131,7 @@ impl Gate {
         connection: &ConnectionManager,
         sale: SaleId,
         known: (Epoch, usize),
+        now_ms: i64,
         requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
         let keys = self.keys.sale(sale, Shard::HOME);
@@ -132,17 +145,21 @@ impl Gate {
             let window = limits.of(*limit);
             call.arg(window.max).arg(window.window_ms);
         }
-        call.arg(requests.len());
+        call.arg(now_ms).arg(requests.len());
         let mut id = uuid::Uuid::encode_buffer();
         for request in requests {
             call.arg(&*request.order.0.hyphenated().encode_lower(&mut id));
             call.arg(request.user.as_str()).arg(&request.address);
             call.arg(request.units.get()).arg(&request.purchase_key).arg(request.level);
         }
-        match timed("reserve", call.query_async::<Vec<Value>>(&mut connection.clone())).await {
-            Ok(reply) => ReserveReply::read(reply, requests.len()),
-            Err(error) if is_no_script(&error) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let mut connection = connection.clone();
+        let reply = match timed("reserve", call.query_async::<Vec<Value>>(&mut connection)).await {
+            Err(error) if is_no_script(&error) => {
+                self.scripts.reserve.load_async(&mut connection).await?;
+                call.query_async(&mut connection).await?
+            }
+            reply => reply?,
+        };
+        ReserveReply::read(reply, requests.len())
     }
 }

@@ -35,11 +35,18 @@ pub struct Snapshot {
 }
 
 impl Gate {
-    /// Pauses, resumes or closes a sale that is open at this epoch. Returns `false` when it is not.
-    pub async fn set_sale_state(&self, sale: SaleId, epoch: Epoch, status: SaleStatus) -> Result<bool, GateError> {
+    /// Pauses, resumes or closes a sale that is open at this epoch. `version` is the catalogue's version at which the ledger
+    /// has this status. Returns `false` when the sale is not open at this epoch, or has a status of a newer version.
+    pub async fn set_sale_state(
+        &self,
+        sale: SaleId,
+        epoch: Epoch,
+        status: SaleStatus,
+        version: i64,
+    ) -> Result<bool, GateError> {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut call = self.scripts.set_sale_state.key(keys.sale);
-        call.arg(epoch.0).arg(status.as_str());
+        call.arg(epoch.0).arg(status.as_str()).arg(version);
         Ok(call.invoke_async::<i64>(&mut self.connection.clone()).await? == 1)
     }
 

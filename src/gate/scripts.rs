@@ -4,8 +4,7 @@ use redis::Script;
 
 use crate::domain::limiter::AlgorithmKind;
 
-/// The scripts of sales and locks. A call loads a script that is missing from the server, except `reserve`, which only
-/// a `ServerRun` loads.
+/// The scripts of sales and locks. A call loads a script that is missing from the server.
 pub(super) struct Scripts {
     pub reserve: Script,
     pub confirm: Script,
@@ -23,16 +22,17 @@ pub(super) struct Scripts {
 
 impl Scripts {
     pub fn new() -> Self {
+        let of_sale = |main: &str| Script::new(&[include_str!("../../lua/sale_begin.lua"), main].concat());
         Self {
-            reserve: Script::new(include_str!("../../lua/reserve.lua")),
+            reserve: of_sale(include_str!("../../lua/reserve.lua")),
             confirm: Script::new(include_str!("../../lua/confirm.lua")),
-            release: Script::new(include_str!("../../lua/release.lua")),
+            release: of_sale(include_str!("../../lua/release.lua")),
             begin_refill: Script::new(include_str!("../../lua/begin_refill.lua")),
             put_tickets: Script::new(include_str!("../../lua/put_tickets.lua")),
-            open_sale: Script::new(include_str!("../../lua/open_sale.lua")),
-            set_sale_state: Script::new(include_str!("../../lua/set_sale_state.lua")),
-            release_wave: Script::new(include_str!("../../lua/release_wave.lua")),
-            read_unconfirmed: Script::new(include_str!("../../lua/read_unconfirmed.lua")),
+            open_sale: of_sale(include_str!("../../lua/open_sale.lua")),
+            set_sale_state: of_sale(include_str!("../../lua/set_sale_state.lua")),
+            release_wave: of_sale(include_str!("../../lua/release_wave.lua")),
+            read_unconfirmed: of_sale(include_str!("../../lua/read_unconfirmed.lua")),
             acquire_lock: Script::new(include_str!("../../lua/acquire_lock.lua")),
             renew_lock: Script::new(include_str!("../../lua/renew_lock.lua")),
             unlock: Script::new(include_str!("../../lua/unlock.lua")),

@@ -126,8 +126,9 @@ impl Catalog {
             }
         }
         let version = self.version.load(Ordering::Relaxed);
+        let asked_at = Instant::now();
         let answer = self.ledger.send_heartbeat(self.instance, version).await?;
-        self.clock.set(answer.now_ms);
+        self.clock.set(answer.now_ms, asked_at);
         Ok(if answer.catalog_version > version { Step::More } else { Step::Idle })
     }
 

@@ -1,7 +1,10 @@
 //! The database's time, as a process keeps it. The process's own wall clock is never read.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The longest that an answer may take that sets the clock.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// PostgreSQL's clock as it was read last, carried on by the monotonic clock.
 #[derive(Debug)]
@@ -17,9 +20,12 @@ impl DatabaseClock {
         Self { started: Instant::now(), base_ms: AtomicI64::new(now_ms) }
     }
 
-    /// Sets the clock to the time that PostgreSQL has now.
-    pub fn set(&self, now_ms: i64) {
-        self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
+    /// Sets the clock to the time that PostgreSQL gave when it was asked at `asked_at`. An answer that took long says little
+    /// about the time now, and is left out.
+    pub fn set(&self, now_ms: i64, asked_at: Instant) {
+        if asked_at.elapsed() <= ANSWER_MAX {
+            self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
+        }
     }
 
     /// Milliseconds since the epoch.

@@ -1,8 +1,11 @@
 //! Managing sales: creating and removing them, adding stock, and setting their status.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::refill_supervisor::RefillSupervisor;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+
 use super::{SaleError, Stores};
 use crate::domain::ids::SaleId;
 use crate::domain::sale::{NewSale, SaleStatus};
@@ -13,18 +16,16 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 impl Stores {
     /// Creates a sale and fills its Redis, then waits until every instance that is alive has loaded it. Returns whether
     /// all of them have.
-    pub async fn create_sale(&self, new: &NewSale, retire_after_ms: u64) -> Result<(SaleId, bool), SaleError> {
+    pub async fn create_sale(&self, new: &NewSale) -> Result<(SaleId, bool), SaleError> {
         let [purchase_key, waiting_key] = [random_key(), random_key()];
         let (sale, version) = self.ledger.create_sale(new, [&purchase_key, &waiting_key]).await?;
         // Serving instances do the same: the first one fills the sale, and the others find it whole.
-        let mut supervisor = RefillSupervisor::new(self.clone(), retire_after_ms);
-        let deadline = tokio::time::Instant::now() + WAIT_MAX;
+        let (mut server, slots) = (self.gate.connect_to_run().await?, Arc::new(Semaphore::new(1)));
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
-            match supervisor.check_sales().await {
+            match self.refill_once(&mut server, sale, &slots).await {
                 Ok(()) => break,
-                Err(SaleError::Busy(_)) if tokio::time::Instant::now() < deadline => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
+                Err(SaleError::Busy(_)) if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
                 Err(error) => return Err(error),
             }
         }
@@ -57,13 +58,13 @@ impl Stores {
     pub async fn set_sale_status(&self, sale: SaleId, status: SaleStatus, actor: &str) -> Result<bool, SaleError> {
         let Some(version) = self.ledger.set_sale_status(sale, status, actor).await? else { return Ok(false) };
         // A refill under way may have read the old status: repeated until an epoch that is served has the new one.
-        let deadline = tokio::time::Instant::now() + WAIT_MAX;
+        let deadline = Instant::now() + WAIT_MAX;
         while let Some(row) = self.ledger.epoch(sale).await? {
-            let taken = self.gate.set_sale_state(sale, row.epoch, status).await?;
-            if taken || tokio::time::Instant::now() >= deadline {
+            let taken = self.gate.set_sale_state(sale, row.epoch, row.status, row.version).await?;
+            if taken || Instant::now() >= deadline {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
         self.ledger.wait_for_instances(version, WAIT_MAX).await?;
         Ok(true)

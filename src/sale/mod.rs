@@ -41,6 +41,18 @@ pub enum SaleError {
     Busy(&'static str),
 }
 
+impl SaleError {
+    /// Whether a server could not be reached, so that any other request would have failed too.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Gate(error) => error.is_outage(),
+            Self::Ledger(error) => error.is_outage(),
+            Self::Queue(_) => true,
+            Self::Filter(_) | Self::Busy(_) => false,
+        }
+    }
+}
+
 /// The ledger and the gate, which nearly every use case needs.
 #[derive(Clone)]
 pub struct Stores {

@@ -99,7 +99,7 @@ impl ThreadState {
             purchase_key: request.purchase_key,
             level: request.level,
         };
-        let admission = self.reserve_batcher.reserve(sale.id, reserve).await.map_err(|_| Refusal::Unavailable)?;
+        let admission = self.reserve_batcher.reserve(sale.id, reserve, now_ms).await.map_err(|_| Refusal::Unavailable)?;
         match admission {
             Admission::Reserved { hold, expires_at_ms } => {
                 die_at!("purchase.reserved");

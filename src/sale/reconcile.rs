@@ -73,8 +73,9 @@ impl Stores {
     /// Commits the purchase rows of holds that were unconfirmed for `older_than_ms`: forward only (rule 4).
     pub async fn finish_holds(&self, older_than_ms: u64, retire_after_ms: u64) -> Result<Step, SaleError> {
         let mut step = Step::Idle;
-        for row in self.ledger.epochs(retire_after_ms).await? {
-            match self.finish_holds_of(row.sale, older_than_ms).await {
+        let now_ms = self.ledger.now_ms().await?;
+        for row in self.ledger.epochs(None, retire_after_ms).await? {
+            match self.finish_holds_of(row.sale, older_than_ms, now_ms).await {
                 Ok(holds) if holds >= BATCH_MAX => step = Step::More,
                 Ok(_) => {}
                 // One sale's failure does not keep the others from being finished.
@@ -84,8 +85,9 @@ impl Stores {
         Ok(step)
     }
 
-    async fn finish_holds_of(&self, sale: SaleId, older_than_ms: u64) -> Result<usize, SaleError> {
-        let holds = self.gate.unconfirmed_since(sale, Shard::HOME, older_than_ms.cast_signed(), BATCH_MAX).await?;
+    async fn finish_holds_of(&self, sale: SaleId, older_than_ms: u64, now_ms: i64) -> Result<usize, SaleError> {
+        let age_ms = older_than_ms.cast_signed();
+        let holds = self.gate.unconfirmed_since(sale, Shard::HOME, age_ms, now_ms, BATCH_MAX).await?;
         metrics::counter!("seckill_holds_looked_into_total").increment(holds.len() as u64);
         if holds.is_empty() {
             return Ok(0);

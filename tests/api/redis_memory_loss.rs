@@ -1,86 +1,11 @@
 //! A Redis that has forgotten something sells nothing until it has been filled from the ledger.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-
 use seckill_harness::{System, eventually, terms};
 
-/// A Redis server of the test's own, to be maltreated.
-struct OwnRedis {
-    child: Child,
-    port: u16,
-    folder: PathBuf,
-}
-
-impl OwnRedis {
-    async fn start() -> Self {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let folder = std::env::temp_dir().join(format!("seckill-redis-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder).unwrap();
-        let mut own = Self { child: Self::spawn(port, &folder), port, folder };
-        own.answers().await;
-        own
-    }
-
-    fn spawn(port: u16, folder: &PathBuf) -> Child {
-        Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
-            .args(["--appendfsync", "always", "--dir"])
-            .arg(folder)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-
-    async fn answers(&mut self) {
-        eventually(|| async { self.ask(&["PING"]).await.map_err(|e| e.to_string()) }).await;
-    }
-
-    async fn ask(&self, words: &[&str]) -> redis::RedisResult<()> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let mut cmd = redis::cmd(words[0]);
-        cmd.arg(&words[1..]).query_async::<redis::Value>(&mut connection).await.map(drop)
-    }
-
-    /// Becomes a replica of that server, and waits until it has everything.
-    async fn follow(&self, master: &Self) {
-        self.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await.unwrap();
-        eventually(|| async {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
-            let mut connection = client.get_multiplexed_async_connection().await.map_err(|e| e.to_string())?;
-            let info: String =
-                redis::cmd("INFO").arg("replication").query_async(&mut connection).await.map_err(|e| e.to_string())?;
-            info.contains("master_link_status:up").then_some(()).ok_or(info)
-        })
-        .await;
-    }
-
-    /// Kills the server, cuts the end off what it had written, and starts it again.
-    async fn lose_last_writes(&mut self, share: f64) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        let folder = self.folder.join("appendonlydir");
-        let log = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let log = log.into_iter().find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap();
-        let length = std::fs::metadata(&log).unwrap().len();
-        let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
-        file.set_len((length as f64 * share) as u64).unwrap();
-        self.child = Self::spawn(self.port, &self.folder);
-        self.answers().await;
-    }
-}
-
-impl Drop for OwnRedis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
+use crate::own_redis::OwnRedis;
 
 async fn system_on(redis: &OwnRedis) -> System {
-    let mut system = System::prepare(&[("REDIS_URL", &format!("redis://127.0.0.1:{}/", redis.port))]).await;
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
     system.serve(true).await;
     system
 }
@@ -149,7 +74,7 @@ async fn lost_writes_are_not_sold_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stock_that_does_not_add_up_is_found_and_filled_anew() {
     let redis = OwnRedis::start().await;
-    let settings = [("REDIS_URL", format!("redis://127.0.0.1:{}/", redis.port))];
+    let settings = [("REDIS_URL", redis.url())];
     let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
     let mut system = System::prepare(&[settings[0], ("SECKILL_RECONCILE__DRIFT_INTERVAL_MS", "50")]).await;
     system.serve(true).await;

@@ -1,6 +1,7 @@
 //! Epochs: a purchase counts only under the sale's current fill of Redis (protocol, rules 10 and 11).
 
-use sqlx::{Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, Postgres, Transaction};
+use uuid::Uuid;
 
 use crate::domain::ids::{Epoch, OrderId, SaleId, WaveId};
 use crate::domain::sale::{SaleStatus, Stock};
@@ -13,6 +14,10 @@ pub struct EpochRow {
     pub epoch: Epoch,
     pub run_id: Option<String>,
     pub status: SaleStatus,
+    /// The catalogue's version at which the sale has this status.
+    pub version: i64,
+    /// Whether the sale starts within a minute or has started, and has not ended.
+    pub live: bool,
 }
 
 struct Row {
@@ -20,6 +25,8 @@ struct Row {
     epoch: i64,
     run_id: Option<String>,
     status: String,
+    version: i64,
+    live: bool,
 }
 
 impl TryFrom<Row> for EpochRow {
@@ -27,7 +34,8 @@ impl TryFrom<Row> for EpochRow {
 
     fn try_from(row: Row) -> Result<Self, LedgerError> {
         let status = row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?;
-        Ok(Self { sale: SaleId::from_db(row.sale_id), epoch: Epoch(row.epoch), run_id: row.run_id, status })
+        let Row { sale_id, epoch, run_id, version, live, .. } = row;
+        Ok(Self { sale: SaleId::from_db(sale_id), epoch: Epoch(epoch), run_id, status, version, live })
     }
 }
 
@@ -48,24 +56,30 @@ pub struct LedgerTicket {
     pub live: bool,
 }
 
-/// What a sale's Redis is refilled from, all of one snapshot.
-#[derive(Debug)]
+/// What a sale's Redis is refilled from, all of one snapshot. Its tickets are read page by page.
 pub struct RefillSnapshot {
+    tx: Transaction<'static, Postgres>,
     pub left: Stock,
     /// Waves whose units are part of `left`.
     pub waves: Vec<WaveId>,
-    /// Oldest first.
-    pub tickets: Vec<LedgerTicket>,
+    /// The statements that read the next page, of what is not read to its end.
+    unread: &'static [&'static str],
 }
 
 impl Ledger {
-    /// The epochs of all sales that Redis keeps: those that ended less than `retire_after_ms` ago.
-    pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+    /// The epochs of all sales that Redis keeps: those that ended less than `retire_after_ms` ago. Of all of them, or of the
+    /// sales in `only`.
+    pub async fn epochs(&self, only: Option<&[SaleId]>, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+        let only: Option<Vec<i64>> = only.map(|sales| sales.iter().map(|sale| sale.get()).collect());
         let rows = sqlx::query_as!(
             Row,
-            "SELECT e.sale_id, e.epoch, e.run_id, s.status FROM sale_epochs e JOIN sales s ON s.id = e.sale_id
-             WHERE s.ends_at > now() - $1::bigint * interval '1 ms' ORDER BY e.sale_id",
-            retire_after_ms.cast_signed()
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+               FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
+               WHERE s.ends_at > now() - $1::bigint * interval '1 ms' AND ($2::bigint[] IS NULL OR e.sale_id = ANY($2))
+               ORDER BY e.sale_id"#,
+            retire_after_ms.cast_signed(),
+            only.as_deref()
         )
         .fetch_all(&self.pool)
         .await?;
@@ -76,8 +90,10 @@ impl Ledger {
     pub async fn retired(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
-            "SELECT e.sale_id, e.epoch, e.run_id, s.status FROM sale_epochs e JOIN sales s ON s.id = e.sale_id
-             WHERE e.run_id IS NOT NULL AND s.ends_at <= now() - $1::bigint * interval '1 ms' LIMIT 100",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+               FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
+               WHERE e.in_redis AND s.ends_at <= now() - $1::bigint * interval '1 ms' LIMIT 100"#,
             retire_after_ms.cast_signed()
         )
         .fetch_all(&self.pool)
@@ -89,8 +105,10 @@ impl Ledger {
     pub async fn epoch(&self, sale: SaleId) -> Result<Option<EpochRow>, LedgerError> {
         let row = sqlx::query_as!(
             Row,
-            "SELECT e.sale_id, e.epoch, e.run_id, s.status FROM sale_epochs e JOIN sales s ON s.id = e.sale_id
-             WHERE e.sale_id = $1",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+               FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
+               WHERE e.sale_id = $1"#,
             sale.get()
         )
         .fetch_optional(&self.pool)
@@ -98,15 +116,30 @@ impl Ledger {
         row.map(EpochRow::try_from).transpose()
     }
 
-    /// Raises the epoch. Waits for the transactions that have locked it shared; purchases of older epochs are refused from
-    /// then on.
+    /// Records that Redis no longer keeps a sale, unless a refill has begun meanwhile.
+    pub async fn forget_sale(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE sale_epochs SET run_id = NULL, in_redis = false WHERE sale_id = $1 AND epoch = $2",
+            sale.get(),
+            epoch.0
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Raises the epoch. Waits for the transactions that have locked it shared, up to 3 s; purchases of older epochs are
+    /// refused from then on.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        (&mut *tx).execute("SET LOCAL lock_timeout = '3s'").await?;
         let epoch = sqlx::query_scalar!(
-            "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL WHERE sale_id = $1 RETURNING epoch",
+            "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL, in_redis = true WHERE sale_id = $1 RETURNING epoch",
             sale.get()
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&mut *tx)
         .await?;
+        tx.commit().await?;
         Ok(Epoch(epoch))
     }
 
@@ -148,31 +181,49 @@ impl Ledger {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Reads what Redis is to be refilled with. To be called after `raise_epoch`: then no purchase of an older epoch can
-    /// commit after this snapshot.
+    /// Begins to read what Redis is to be refilled with. To be called after `raise_epoch`: then no purchase of an older epoch
+    /// can commit after this snapshot.
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let left = left_to_sell(&mut tx, sale).await?;
-        let rows = sqlx::query!(
-            r#"SELECT id AS "order!", user_id AS "user!", quantity::bigint AS "units!",
-                      status NOT IN ('cancelled', 'rejected', 'refunded') AS "live!", created_at AS "at!"
-               FROM orders WHERE sale_id = $1
-               UNION ALL
-               SELECT order_id, user_id, quantity::bigint, true, created_at
-               FROM outbox WHERE kind = 'order_placed' AND sale_id = $1 AND status <> 'processed'
-               ORDER BY 5, 1"#,
-            sale.get()
-        )
-        .fetch_all(&mut *tx)
-        .await?;
         let waves =
             sqlx::query_scalar!("SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NOT NULL", sale.get())
                 .fetch_all(&mut *tx)
                 .await?;
-        let ticket = |(order, user, units, live)| LedgerTicket { order: OrderId(order), user, units, live };
-        let tickets = rows.into_iter().map(|r| ticket((r.order, r.user, r.units, r.live))).collect();
-        Ok(RefillSnapshot { left, waves: waves.into_iter().map(WaveId).collect(), tickets })
+        // Cursors: no statement takes longer than a page, however many tickets there are. Parameters cannot be bound in
+        // DECLARE; a sale's id is a number.
+        let orders = format!(
+            "DECLARE orders_tickets NO SCROLL CURSOR FOR
+             SELECT id, user_id, quantity::bigint, status NOT IN ('cancelled', 'rejected', 'refunded')
+             FROM orders WHERE sale_id = {sale} ORDER BY created_at"
+        );
+        let purchases = format!(
+            "DECLARE purchase_tickets NO SCROLL CURSOR FOR
+             SELECT order_id, user_id, quantity::bigint, true
+             FROM outbox WHERE kind = 'order_placed' AND sale_id = {sale} AND status <> 'processed'"
+        );
+        for declare in [orders, purchases] {
+            (&mut *tx).execute(AssertSqlSafe(declare)).await?;
+        }
+        let waves = waves.into_iter().map(WaveId).collect();
+        Ok(RefillSnapshot { tx, left, waves, unread: &["FETCH 5000 FROM orders_tickets", "FETCH 5000 FROM purchase_tickets"] })
+    }
+}
+
+impl RefillSnapshot {
+    /// The next page of tickets: those of orders, oldest first, and then those of purchases that are no orders yet. Empty
+    /// when there are no more.
+    pub async fn next_tickets(&mut self) -> Result<Vec<LedgerTicket>, LedgerError> {
+        while let Some((page, later)) = self.unread.split_first() {
+            let rows: Vec<(Uuid, String, i64, bool)> = sqlx::query_as(*page).persistent(false).fetch_all(&mut *self.tx).await?;
+            if !rows.is_empty() {
+                let ticket = |(order, user, units, live)| LedgerTicket { order: OrderId(order), user, units, live };
+                return Ok(rows.into_iter().map(ticket).collect());
+            }
+            self.unread = later;
+        }
+        Ok(Vec::new())
     }
 }
 

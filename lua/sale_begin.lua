@@ -1,0 +1,48 @@
+-- Purpose: the beginning of every script of an open sale: whether this server may serve the sale, and the sale's clock. It
+--          is not a script by itself: src/gate/scripts.rs puts it in front of open_sale, reserve, release, release_wave,
+--          read_unconfirmed and set_sale_state.
+--
+-- Codes of their replies:
+--   code -1  UNKNOWN_SALE   this server does not know the sale; nothing was changed
+--   code -2  REFILLING      the sale is being refilled, or must be; nothing was changed
+
+local UNKNOWN_SALE, REFILLING = -1, -2
+
+-- The run of this process, and how much it has read as another server's replica: "run_id|bytes". A server that has taken
+-- over another one's memory has read it. nil before Redis 7.0, which does not count the bytes.
+local function this_server()
+  local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  local bytes = string.match(redis.call('INFO', 'stats'), 'total_net_repl_input_bytes:(%d+)')
+  return bytes and run_id .. '|' .. bytes
+end
+
+local function replication_ids()
+  local info = redis.call('INFO', 'replication')
+  return string.match(info, 'master_replid:(%x+)'), string.match(info, 'master_replid2:(%x+)')
+end
+
+-- Whether this server has all that was written since the sale was opened here (protocol, rule 10). `replid` and `server` are
+-- what open_sale wrote. A restart or a promotion gives a server a new replication id. Two events without any loss do so,
+-- too: the first replica attaches (a backup by `redis-cli --rdb` is one), and the backlog expires. They, and only they,
+-- leave the second id empty.
+local function serves(sale_key, replid, server)
+  local id, second = replication_ids()
+  if replid == id then return true end
+  if not string.match(second or '', '^0+$') or not server or server ~= this_server() then return false end
+  redis.call('HSET', sale_key, 'replid', id)
+  return true
+end
+
+-- The sale's clock and its offset from the server's, in ms. The clock goes by the server's. When the two are more than
+-- CLOCK_OFF apart, it is set by the database's, which the caller gives (0: not known). It never goes back.
+local CLOCK_OFF = 5000
+local function sale_clock(last, offset, database_now)
+  local time = redis.call('TIME')
+  local server_now = time[1] * 1000 + math.floor(time[2] / 1000)
+  offset = tonumber(offset or 0)
+  if database_now > 0 and math.abs(server_now + offset - database_now) > CLOCK_OFF then
+    offset = database_now - server_now
+  end
+  return math.max(server_now + offset, tonumber(last or 0)), offset
+end
+

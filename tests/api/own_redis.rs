@@ -1,0 +1,135 @@
+//! A Redis server of the test's own, to be maltreated.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use seckill_harness::eventually;
+
+/// A server that keeps its data in a folder of its own. It ends, and the folder goes, when the value is dropped.
+pub struct OwnRedis {
+    child: Child,
+    port: u16,
+    folder: PathBuf,
+    /// Whether the server's clock is the one of `set_clock`.
+    own_clock: bool,
+}
+
+impl OwnRedis {
+    pub async fn start() -> Self {
+        Self::start_as(false).await
+    }
+
+    /// A server whose clock can be set.
+    pub async fn start_with_own_clock() -> Self {
+        Self::start_as(true).await
+    }
+
+    async fn start_as(own_clock: bool) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let folder = std::env::temp_dir().join(format!("seckill-redis-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::create_dir(&folder).unwrap();
+        if own_clock {
+            std::fs::write(folder.join("clock"), 0_i64.to_ne_bytes()).unwrap();
+            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/clock_shift.c");
+            let library = folder.join("clock_shift.so");
+            let mut compiler = Command::new("cc");
+            compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(library).arg(source);
+            assert!(compiler.status().unwrap().success());
+        }
+        let own = Self { child: spawn(port, &folder, own_clock), port, folder, own_clock };
+        own.answers().await;
+        own
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub async fn answers(&self) {
+        eventually(|| async { self.query(&["PING"]).await.map(drop).map_err(|e| e.to_string()) }).await;
+    }
+
+    pub async fn query(&self, words: &[&str]) -> redis::RedisResult<redis::Value> {
+        let mut connection = redis::Client::open(self.url())?.get_multiplexed_async_connection().await?;
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
+    }
+
+    pub async fn ask(&self, words: &[&str]) -> redis::RedisResult<()> {
+        self.query(words).await.map(drop)
+    }
+
+    /// The value of a line of INFO.
+    pub async fn info(&self, section: &str, name: &str) -> String {
+        let text: String = redis::FromRedisValue::from_redis_value(self.query(&["INFO", section]).await.unwrap()).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
+    }
+
+    /// Becomes a replica of that server, and waits until it has everything.
+    pub async fn follow(&self, master: &Self) {
+        self.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await.unwrap();
+        eventually(|| async {
+            let status = self.info("replication", "master_link_status").await;
+            (status == "up").then_some(()).ok_or(status)
+        })
+        .await;
+    }
+
+    /// Kills the server, and starts it again with what it had written.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.child = spawn(self.port, &self.folder, self.own_clock);
+        self.answers().await;
+    }
+
+    /// Kills the server, cuts the end off what it had written, and starts it again.
+    pub async fn lose_last_writes(&mut self, share: f64) {
+        self.kill();
+        let folder = self.folder.join("appendonlydir");
+        let mut files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let log = files.find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap();
+        let length = std::fs::metadata(&log).unwrap().len();
+        let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+        file.set_len((length as f64 * share) as u64).unwrap();
+        self.child = spawn(self.port, &self.folder, self.own_clock);
+        self.answers().await;
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sets the server's clock so many seconds after the present, or before it if negative.
+    pub async fn set_clock(&self, offset_s: i64) {
+        // Not truncated, because the server has mapped the file.
+        let mut file = std::fs::OpenOptions::new().write(true).open(self.folder.join("clock")).unwrap();
+        file.write_all(&offset_s.to_ne_bytes()).unwrap();
+        let time = self.query(&["TIME"]).await.unwrap();
+        let (now_s, _): (i64, i64) = redis::FromRedisValue::from_redis_value(time).unwrap();
+        let offset = now_s - chrono::Utc::now().timestamp();
+        assert!((offset - offset_s).abs() < 60, "the clock is {offset} s off");
+    }
+}
+
+impl Drop for OwnRedis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn spawn(port: u16, folder: &Path, own_clock: bool) -> Child {
+    let mut command = Command::new("redis-server");
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+        .args(["--appendfsync", "always", "--repl-diskless-sync-delay", "0", "--dir"])
+        .arg(folder)
+        .stdout(Stdio::null());
+    if own_clock {
+        command.env("LD_PRELOAD", folder.join("clock_shift.so")).env("CLOCK_SHIFT", folder.join("clock"));
+    }
+    command.spawn().unwrap()
+}

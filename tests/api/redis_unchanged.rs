@@ -1,0 +1,212 @@
+//! F26: what makes a Redis server forget nothing closes no sale: a replica that attaches, a backup, a backlog that expires, a
+//! clock that is set back. What does make it forget closes all of its sales, also when nobody was watching.
+
+use std::collections::HashMap;
+
+use seckill_harness::{Sale, System, eventually, terms};
+
+use crate::own_redis::OwnRedis;
+
+/// Five sales on a server of their own, served by one instance.
+struct World {
+    system: System,
+    redis: OwnRedis,
+    sales: Vec<Sale>,
+    buyers: usize,
+}
+
+impl World {
+    async fn on(redis: OwnRedis, settings: &[(&str, &str)]) -> Self {
+        let url = redis.url();
+        let settings: Vec<_> = settings.iter().copied().chain([("REDIS_URL", url.as_str())]).collect();
+        let mut system = System::prepare(&settings).await;
+        system.serve(true).await;
+        let mut sales = Vec::new();
+        for _ in 0..5 {
+            sales.push(system.create_sale(terms(50)).await);
+        }
+        Self { system, redis, sales, buyers: 0 }
+    }
+
+    /// Buys in every sale. Returns the answers.
+    async fn buy_everywhere(&mut self) -> Vec<String> {
+        let mut answers = Vec::new();
+        self.buyers += 1;
+        let (user, from) = (format!("u{}", self.buyers), format!("10.2.0.{}", self.buyers));
+        for sale in &self.sales {
+            answers.push(self.system.buy(sale, &user).from(&from).send().await.code());
+        }
+        answers
+    }
+
+    async fn epochs(&self) -> HashMap<i64, i64> {
+        let epochs: Vec<(i64, i64)> =
+            sqlx::query_as("SELECT sale_id, epoch FROM sale_epochs").fetch_all(&self.system.sql).await.unwrap();
+        epochs.into_iter().collect()
+    }
+
+    /// Nothing is sold too often or lost, and Redis and the ledger agree.
+    async fn settle(self) {
+        for sale in &self.sales {
+            self.system.settled(sale).await;
+        }
+        self.system.finish().await;
+    }
+}
+
+const ALL_BOUGHT: [&str; 5] = ["202"; 5];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_a_backup_and_an_expired_backlog_close_no_sale() {
+    let mut world = World::on(OwnRedis::start().await, &[]).await;
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+    let (before, mut ids) = (world.epochs().await, vec![world.redis.info("replication", "master_replid").await]);
+
+    let replica = OwnRedis::start().await;
+    replica.follow(&world.redis).await;
+    ids.push(world.redis.info("replication", "master_replid").await);
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+
+    drop(replica);
+    world.redis.ask(&["CONFIG", "SET", "repl-backlog-ttl", "1"]).await.unwrap();
+    eventually(|| async {
+        let id = world.redis.info("replication", "master_replid").await;
+        (id != ids[1]).then_some(()).ok_or(id)
+    })
+    .await;
+    ids.push(world.redis.info("replication", "master_replid").await);
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+
+    let file = std::env::temp_dir().join(format!("seckill-backup-{}", uuid::Uuid::new_v4().simple()));
+    let backup = std::process::Command::new("redis-cli").args(["-u", &world.redis.url(), "--rdb"]).arg(&file).output();
+    assert!(backup.unwrap().status.success());
+    std::fs::remove_file(file).unwrap();
+    ids.push(world.redis.info("replication", "master_replid").await);
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+
+    ids.dedup();
+    assert_eq!(ids.len(), 4, "each event has changed the server's replication id");
+    assert_eq!(world.epochs().await, before, "no sale was refilled");
+    world.settle().await;
+}
+
+/// The same sign as after a backup: a server that was demoted, promoted again, and has dropped its backlog since, has an empty
+/// second replication id. It has read another server's memory, though.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_demoted_while_nobody_watched_sells_nothing_from_what_it_read() {
+    let mut world = World::on(OwnRedis::start().await, &[]).await;
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+    for sale in &world.sales {
+        world.system.settled(sale).await;
+    }
+    let other = OwnRedis::start().await;
+    other.follow(&world.redis).await;
+    other.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    // These purchases are missing at the other server.
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+    for sale in &world.sales {
+        world.system.settled(sale).await;
+    }
+    let before = world.epochs().await;
+    world.system.stop().await;
+    world.redis.ask(&["CONFIG", "SET", "repl-backlog-ttl", "1"]).await.unwrap();
+    world.redis.follow(&other).await;
+    world.redis.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    let second = "0".repeat(40);
+    eventually(|| async {
+        let is = world.redis.info("replication", "master_replid2").await;
+        (is == second).then_some(()).ok_or(is)
+    })
+    .await;
+
+    world.system.serve(true).await;
+    eventually(|| async {
+        let user = format!("late-{}", uuid::Uuid::new_v4().simple());
+        let answer = world.system.buy(&world.sales[0], &user).send().await.code();
+        (answer == "202").then_some(()).ok_or(answer)
+    })
+    .await;
+    for sale in &world.sales {
+        world.system.settled(sale).await;
+    }
+    let after = world.epochs().await;
+    assert!(after.iter().all(|(sale, epoch)| *epoch > before[sale]), "{before:?}, {after:?}");
+    world.settle().await;
+}
+
+/// Returned units, limits and unconfirmed holds go on by the database's time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
+    let settings = [
+        ("SECKILL_PURCHASE__BUYER_LIMIT", "3"),
+        ("SECKILL_PURCHASE__BUYER_WINDOW_MS", "2000"),
+        ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "500"),
+    ];
+    let mut world = World::on(OwnRedis::start_with_own_clock().await, &settings).await;
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+    let one = world.system.create_sale(terms(1)).await;
+    let bought = world.system.buy(&one, "ann").send().await;
+    assert_eq!(bought.code(), "202");
+    // "Sold out" is remembered, so that a returned unit is kept aside.
+    assert_eq!(world.system.buy(&one, "ben").send().await.code(), "409 sold-out");
+    world.system.settled(&one).await;
+    let before = world.epochs().await;
+    world.redis.set_clock(-3600).await;
+
+    let (status, _) = world.system.post(&format!("/api/v1/orders/{}/cancel", bought.order_id()), "ann").await;
+    assert_eq!(status, 200);
+    eventually(|| async {
+        let answer = world.system.buy(&one, "cid").idempotent("k").send().await.code();
+        (answer == "202").then_some(()).ok_or(answer)
+    })
+    .await;
+
+    // A limit of three in two seconds: refused, and admitted again.
+    let ask = || async { world.system.buy(&world.sales[0], "eve").idempotent("k").send().await.status };
+    eventually(|| async { (ask().await == 429).then_some(()).ok_or("not refused".to_owned()) }).await;
+    eventually(|| async { (ask().await == 202).then_some(()).ok_or("refused".to_owned()) }).await;
+
+    // A hold whose process died before its row was written: taken here by a call of the script itself.
+    let key = |name: &str| format!("{}{{{}}}:{name}", world.system.config.redis.prefix, world.sales[1].id);
+    let lost = uuid::Uuid::now_v7().to_string();
+    let clock_ms: String = redis::FromRedisValue::from_redis_value(
+        world.redis.query(&["HGET", &key("sale"), "clock_ms"]).await.unwrap(),
+    )
+    .unwrap();
+    world.redis.ask(&["HSET", &key("tickets"), &lost, "h|1|lost"]).await.unwrap();
+    world.redis.ask(&["HSET", &key("buyers"), "lost", &format!("1|{lost}")]).await.unwrap();
+    world.redis.ask(&["HINCRBY", &key("sale"), "stock", "-1"]).await.unwrap();
+    world.redis.ask(&["RPUSH", &key("holders"), "lost"]).await.unwrap();
+    world.redis.ask(&["ZADD", &key("unconfirmed"), &clock_ms, &lost]).await.unwrap();
+    eventually(|| async {
+        let (status, body) = world.system.get(&format!("/api/v1/orders/{lost}"), Some("lost")).await;
+        (status == 200).then_some(()).ok_or_else(|| body.to_string())
+    })
+    .await;
+
+    // The clock is set right again: nothing ends an hour early.
+    world.redis.set_clock(0).await;
+    assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
+    assert_eq!(world.epochs().await, before, "no sale was refilled");
+    world.system.settled(&one).await;
+    world.settle().await;
+}
+
+/// A supervisor that read a sale's status before it was paused or closed does not set it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_supervisor_does_not_undo_a_pause() {
+    use seckill::domain::sale::SaleStatus::{Closed, Open, Paused};
+
+    let world = World::on(OwnRedis::start().await, &[]).await;
+    let (stores, sale) = (&world.system.stores, &world.sales[0]);
+    for status in [Paused, Closed] {
+        let before = stores.ledger.epoch(sale.id).await.unwrap().unwrap();
+        assert!(stores.set_sale_status(sale.id, status, "test").await.unwrap());
+        assert!(!stores.gate.set_sale_state(sale.id, before.epoch, before.status, before.version).await.unwrap());
+        let code = world.system.buy(sale, "ann").send().await.status;
+        assert_eq!(code, if status == Paused { 503 } else { 403 }, "{status}");
+    }
+    let row = stores.ledger.epoch(sale.id).await.unwrap().unwrap();
+    assert!(stores.gate.set_sale_state(sale.id, row.epoch, Open, row.version).await.unwrap(), "a newer version counts");
+    world.settle().await;
+}

@@ -1,0 +1,186 @@
+//! F24: one sale's trouble is its own. After a restart of Redis, what is asked for sells first, and a sale that cannot be
+//! refilled stops nobody else.
+
+use chrono::{DateTime, Utc};
+use futures_util::{StreamExt, stream};
+use seckill::domain::sale::NewSale;
+use seckill_harness::{Sale, System, eventually, terms};
+
+use crate::own_redis::OwnRedis;
+
+async fn many_sales(system: &System, planned: usize) -> Vec<Sale> {
+    let planned = stream::iter(0..planned).map(|_| {
+        system.create_sale(NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(5) })
+    });
+    planned.buffer_unordered(8).collect().await
+}
+
+async fn sells(system: &System, sale: &Sale) {
+    eventually(|| async {
+        let user = format!("u{}", uuid::Uuid::new_v4().simple());
+        let answer = system.buy(sale, &user).send().await.code();
+        (answer == "202").then_some(()).ok_or(answer)
+    })
+    .await;
+}
+
+/// How many sales have not been filled in Redis since this moment of the database.
+async fn unfilled(system: &System, since: DateTime<Utc>) -> i64 {
+    let sql = "SELECT count(*) FROM sale_epochs WHERE run_id IS NULL OR filled_at < $1";
+    sqlx::query_scalar(sql).bind(since).fetch_one(&system.sql).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_the_live_sale_is_back_before_the_planned_ones() {
+    let mut redis = OwnRedis::start().await;
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
+    system.serve(true).await;
+    let planned = many_sales(&system, 60).await;
+    let live = system.create_sale(terms(50)).await;
+    sells(&system, &live).await;
+    for emptied in [true, false] {
+        let began: DateTime<Utc> = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&system.sql).await.unwrap();
+        if emptied {
+            redis.ask(&["FLUSHALL"]).await.unwrap();
+        } else {
+            redis.restart().await;
+        }
+        sells(&system, &live).await;
+        eventually(|| async {
+            let left = unfilled(&system, began).await;
+            (left == 0).then_some(()).ok_or_else(|| format!("{left} sales are not filled"))
+        })
+        .await;
+        let sql = "SELECT count(*) FROM sale_epochs WHERE filled_at <
+                   (SELECT filled_at FROM sale_epochs WHERE sale_id = $1) - interval '100 ms'";
+        let earlier = system.count(sql, &live).await;
+        assert!(earlier < 40, "{earlier} planned sales were filled before the live one");
+    }
+    for sale in planned.iter().take(5).chain([&live]) {
+        system.settled(sale).await;
+    }
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
+    let mut redis = OwnRedis::start().await;
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
+    system.serve(true).await;
+    let mut sales = Vec::new();
+    for _ in 0..6 {
+        sales.push(system.create_sale(terms(50)).await);
+    }
+    let (sick, well) = sales.split_first().unwrap();
+    // A transaction that does not end keeps the epoch of one sale.
+    let mut blocker = system.sql.begin().await.unwrap();
+    sqlx::query("SELECT epoch FROM sale_epochs WHERE sale_id = $1 FOR UPDATE")
+        .bind(sick.id.get())
+        .fetch_one(&mut *blocker)
+        .await
+        .unwrap();
+    for emptied in [true, false] {
+        if emptied {
+            redis.ask(&["FLUSHALL"]).await.unwrap();
+        } else {
+            redis.restart().await;
+        }
+        for sale in well {
+            sells(&system, sale).await;
+        }
+        assert_eq!(system.buy(sick, "ann").send().await.status, 503);
+    }
+    // The others go on while it is tried again and again.
+    let failures = "SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL";
+    let refilled: Vec<i64> = sqlx::query_scalar("SELECT epoch FROM sale_epochs WHERE sale_id <> $1 ORDER BY sale_id")
+        .bind(sick.id.get())
+        .fetch_all(&system.sql)
+        .await
+        .unwrap();
+    for _ in 0..20 {
+        for (n, sale) in well.iter().enumerate() {
+            let user = format!("v{n}{}", uuid::Uuid::new_v4().simple());
+            assert_eq!(system.buy(sale, &user).send().await.code(), "202");
+        }
+    }
+    blocker.rollback().await.unwrap();
+    sells(&system, sick).await;
+    assert_eq!(system.count(failures, sick).await, 0);
+    let after: Vec<i64> = sqlx::query_scalar("SELECT epoch FROM sale_epochs WHERE sale_id <> $1 ORDER BY sale_id")
+        .bind(sick.id.get())
+        .fetch_all(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!(after, refilled, "the others were not refilled again");
+    for sale in &sales {
+        system.settled(sale).await;
+    }
+    system.finish().await;
+}
+
+/// A key that is not what it should be is deleted like any other content of a refilled sale.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_another_type_is_replaced() {
+    let redis = OwnRedis::start().await;
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
+    system.serve(true).await;
+    let (broken, well) = (system.create_sale(terms(5)).await, system.create_sale(terms(50)).await);
+    let key = format!("{}{{{}}}:sale", system.config.redis.prefix, broken.id);
+    redis.ask(&["SET", &key, "not a hash"]).await.unwrap();
+    sells(&system, &well).await;
+    sells(&system, &broken).await;
+    system.settled(&broken).await;
+    system.finish().await;
+}
+
+/// Two instances that use different servers, after a failover that only one of them has seen: nothing is sold twice, and they
+/// do not take the sale from each other without a pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_masters_sell_no_unit_twice() {
+    let (left, right) = (OwnRedis::start().await, OwnRedis::start().await);
+    let mut system = System::prepare(&[("REDIS_URL", &left.url())]).await;
+    system.serve(true).await;
+    let sale = system.create_sale(terms(30)).await;
+    sells(&system, &sale).await;
+    let url = std::mem::replace(&mut system.config.redis.url, right.url());
+    system.serve(true).await;
+    let at = [system.instances[0].address, system.instances[1].address];
+    let began = std::time::Instant::now();
+    // 60 buyers, each at both instances until one of them has an answer.
+    let buyers = stream::iter(0..60).map(|n| {
+        let (system, sale) = (&system, &sale);
+        async move {
+            let (user, from) = (format!("u{n}"), format!("10.3.0.{n}"));
+            let mut turn = n;
+            eventually(|| {
+                turn += 1;
+                let click = system.buy_at(at[turn % 2], sale, &user).idempotent("k").from(&from);
+                async move {
+                    let answer = click.send().await;
+                    let known = ![429, 503].contains(&answer.status);
+                    known.then_some(answer.code()).ok_or(answer.code())
+                }
+            })
+            .await
+        }
+    });
+    let answers: Vec<String> = buyers.buffer_unordered(10).collect().await;
+    let took = began.elapsed().as_secs();
+    let won = answers.iter().filter(|answer| *answer == "202").count();
+    assert_eq!(won, 29, "{answers:?}");
+    let rejected = system.count("SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'", &sale).await;
+    assert_eq!(rejected, 0);
+    let epoch = system.count("SELECT epoch FROM sale_epochs WHERE sale_id = $1", &sale).await;
+    assert!(epoch <= 4 + i64::try_from(took).unwrap() / 4, "epoch {epoch} after {took} s");
+    // Peace: both use one server.
+    system.stop().await;
+    system.config.redis.url = url;
+    system.serve(true).await;
+    eventually(|| async {
+        let rows = system.count("SELECT count(*) FROM orders WHERE sale_id = $1", &sale).await;
+        (rows == 30).then_some(()).ok_or_else(|| format!("{rows} orders"))
+    })
+    .await;
+    system.settled(&sale).await;
+    system.finish().await;
+}
