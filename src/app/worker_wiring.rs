@@ -127,9 +127,9 @@ impl<'a> WorkerWiring<'a> {
                 });
             }
             Worker::Release => {
-                let stores = stores.clone();
+                let (stores, retry) = (stores.clone(), self.retry);
                 parts.repeat("release", outbox_poll, Some(Topic::Outbox), stores, move |stores| async move {
-                    stores.release_units(outbox_batch_max).await
+                    stores.release_units(outbox_batch_max, retry).await
                 });
             }
             Worker::Waves => {

@@ -34,6 +34,7 @@ impl OrdersArgs {
             sale: self.sale.sale,
             status: self.status,
             user: self.user.map(|user| user.as_str().to_owned()),
+            after: None,
             limit: self.limit,
         };
         let orders = stores(config)?.ledger.orders(&filter).await?;

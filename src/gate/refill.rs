@@ -176,8 +176,8 @@ impl Master {
     /// sale_begin.lua. "filling" is not a status.
     fn state_of(&self, (epoch, state, replid, server): StateRow) -> Option<(Epoch, SaleStatus)> {
         let status = state?.parse().ok()?;
-        let same = replid.as_deref() == Some(&self.id)
-            || self.never_promoted && server.is_some() && server == self.server;
+        let same =
+            replid.as_deref() == Some(&self.id) || self.never_promoted && server.is_some() && server == self.server;
         same.then_some((Epoch(epoch?), status))
     }
 }

@@ -1,5 +1,6 @@
 //! A buyer's own orders.
 
+use actix_web::http::header;
 use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
@@ -7,7 +8,7 @@ use utoipa::IntoParams;
 
 use super::AppState;
 use super::codes::problems;
-use super::extract::order_id;
+use super::extract::{order_id, parse_order_id};
 use super::problem::Problem;
 use crate::domain::ids::{OrderId, SaleId};
 use crate::domain::order::Order;
@@ -20,6 +21,9 @@ pub struct ListQuery {
     /// Only orders of this sale.
     #[param(value_type = Option<SaleId>, nullable = false)]
     sale_id: Option<String>,
+    /// The last order of the page before.
+    #[param(value_type = Option<OrderId>, nullable = false)]
+    after: Option<String>,
 }
 
 problems!(NotShown: InvalidRequest, Unauthenticated, UnknownOrder, TemporarilyUnavailable);
@@ -48,9 +52,10 @@ pub async fn show(
     Ok(HttpResponse::Ok().json(order.ok_or_else(Problem::unknown_order)?))
 }
 
-/// The buyer's newest orders
+/// The buyer's orders, newest first
 ///
-/// A purchase is listed at once: as `accepted` until its order has been created.
+/// A purchase is listed at once: as `accepted` until its order has been created. When there are more orders than one page
+/// has, the answer's `Link` header has the address of the next page.
 #[utoipa::path(
     get,
     path = "/api/v1/orders",
@@ -58,7 +63,7 @@ pub async fn show(
     tag = "orders",
     security(("buyer" = [])),
     params(ListQuery),
-    responses((status = 200, description = "At most 100, the newest first", body = [Order]), NotListed),
+    responses((status = 200, description = "A page of at most 100", body = [Order]), NotListed),
 )]
 pub async fn list(
     request: HttpRequest,
@@ -68,7 +73,14 @@ pub async fn list(
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
     let sale = query.sale_id.as_deref().map(SaleId::parse).transpose()?;
-    Ok(HttpResponse::Ok().json(thread.orders_of(&buyer.user, sale).await?))
+    let after = query.after.as_deref().map(parse_order_id).transpose()?;
+    let page = thread.orders_of(&buyer.user, sale, after).await?;
+    let mut answer = HttpResponse::Ok();
+    if let (true, Some(last)) = (page.more, page.orders.last()) {
+        let sale = sale.map(|sale| format!("sale_id={sale}&")).unwrap_or_default();
+        answer.insert_header((header::LINK, format!("</api/v1/orders?{sale}after={}>; rel=\"next\"", last.order_id)));
+    }
+    Ok(answer.json(page.orders))
 }
 
 /// Cancel an order that is not yet paid

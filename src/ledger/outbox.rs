@@ -53,6 +53,16 @@ pub struct PublishOutcome {
     pub without_channel: Vec<i64>,
 }
 
+/// What became of a claim's releases in Redis, by row id.
+#[derive(Debug, Default)]
+pub struct ReleaseOutcome {
+    /// With the epoch that Redis answered under.
+    pub released: Vec<(i64, Epoch)>,
+    /// Redis does not serve the sale at the moment, which is no fault of the row.
+    pub refused: Vec<i64>,
+    pub failed: Vec<(i64, String)>,
+}
+
 impl Ledger {
     /// Claims messages that are due, oldest first. Rows that other workers have claimed are skipped.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
@@ -229,8 +239,9 @@ impl ClaimedBatch<BrokerMessage> {
 
 impl ClaimedBatch<UnitRelease> {
     /// Marks releases as processed where the sale's epoch is still the one that Redis answered under (rule 9). The
-    /// others stay pending and are carried out again; those that were refused are postponed.
-    pub async fn settle_released(mut self, released: &[(i64, Epoch)], refused: &[i64]) -> Result<(), LedgerError> {
+    /// others stay pending and are carried out again; those that were refused are postponed, and failures are counted.
+    pub async fn settle_released(mut self, outcome: &ReleaseOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
+        let ReleaseOutcome { released, refused, failed } = outcome;
         let (ids, epochs): (Vec<i64>, Vec<i64>) = released.iter().map(|(id, epoch)| (*id, epoch.0)).unzip();
         sqlx::query!(
             "UPDATE outbox o SET status = 'processed', processed_at = now()
@@ -241,6 +252,10 @@ impl ClaimedBatch<UnitRelease> {
         )
         .execute(&mut *self.tx)
         .await?;
+        for (id, error) in failed {
+            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
+            count_failure(&mut self.tx, *id, attempts, error, terms).await?;
+        }
         postpone(&mut self.tx, refused, NO_ROOM_MS).await?;
         Ok(self.tx.commit().await?)
     }

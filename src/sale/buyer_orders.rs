@@ -6,8 +6,16 @@ use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::orders::read::OrderFilter;
 
-/// The most orders in one list.
-const LIST_MAX: i64 = 100;
+/// The most orders on one page.
+const PAGE: usize = 100;
+
+/// A page of a buyer's orders.
+#[derive(Debug)]
+pub struct OrderPage {
+    pub orders: Vec<Order>,
+    /// Whether there are more after them.
+    pub more: bool,
+}
 
 /// The answer to a buyer who cancels an order.
 #[derive(Debug)]
@@ -40,10 +48,19 @@ impl ThreadState {
         Ok(found.filter(|found| found.user_id == user.as_str()).map(|found| found.order))
     }
 
-    /// This buyer's orders, newest first.
-    pub async fn orders_of(&self, user: &UserId, sale: Option<SaleId>) -> Result<Vec<Order>, SaleError> {
-        let filter = OrderFilter { sale, user: Some(user.to_string()), limit: LIST_MAX, ..OrderFilter::default() };
-        Ok(self.ledger.orders(&filter).await?.into_iter().map(|owned| owned.order).collect())
+    /// A page of this buyer's orders, newest first: those after the order `after` in this list, or the first ones.
+    pub async fn orders_of(
+        &self,
+        user: &UserId,
+        sale: Option<SaleId>,
+        after: Option<OrderId>,
+    ) -> Result<OrderPage, SaleError> {
+        let limit = PAGE as i64 + 1;
+        let filter = OrderFilter { sale, user: Some(user.to_string()), after, limit, ..OrderFilter::default() };
+        let mut orders: Vec<Order> = self.ledger.orders(&filter).await?.into_iter().map(|owned| owned.order).collect();
+        let more = orders.len() > PAGE;
+        orders.truncate(PAGE);
+        Ok(OrderPage { orders, more })
     }
 
     /// Cancels an unpaid order for its buyer.

@@ -99,7 +99,8 @@ impl ThreadState {
             purchase_key: request.purchase_key,
             level: request.level,
         };
-        let admission = self.reserve_batcher.reserve(sale.id, reserve, now_ms).await.map_err(|_| Refusal::Unavailable)?;
+        let admission =
+            self.reserve_batcher.reserve(sale.id, reserve, now_ms).await.map_err(|_| Refusal::Unavailable)?;
         match admission {
             Admission::Reserved { hold, expires_at_ms } => {
                 die_at!("purchase.reserved");
@@ -177,17 +178,17 @@ impl ThreadState {
 
     /// Answers for a sale that Redis no longer keeps: its tickets are in the ledger, and nothing is for sale.
     async fn long_ended(&self, sale: &Sale, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
-        let orders = self.orders_of(&request.user, Some(sale.id)).await.map_err(|_| Refusal::Unavailable)?;
-        let units = i64::from(request.units.get());
-        if let Some(own) = orders.iter().find(|own| own.order_id == order) {
-            return match i64::from(own.quantity) == units {
+        let unavailable = |_| Refusal::Unavailable;
+        if let Some(own) = self.order_of(&request.user, order).await.map_err(unavailable)? {
+            return match own.sale_id == sale.id && i64::from(own.quantity) == i64::from(request.units.get()) {
                 true => Ok(Ticket { order_id: order, status: own.status, expires_at_ms: own.expires_at_ms }),
                 false => Err(Refusal::IdempotencyMismatch),
             };
         }
-        let live = orders.iter().filter(|own| own.status.holds_units()).map(|own| i64::from(own.quantity));
-        if live.sum::<i64>() >= i64::from(sale.per_user.get()) {
-            return Err(Refusal::AlreadyPurchased { order: orders.first().map(|newest| newest.order_id) });
+        let holdings = self.ledger.holdings(sale.id, request.user.as_str());
+        let (units, newest) = self.ledger.in_time(holdings).await.map_err(|error| unavailable(error.into()))?;
+        if units >= i64::from(sale.per_user.get()) {
+            return Err(Refusal::AlreadyPurchased { order: newest });
         }
         Err(Refusal::Ended)
     }

@@ -166,7 +166,9 @@ impl RefillSupervisor {
     async fn set_status(&self, row: &EpochRow, present: SaleStatus) {
         let (sale, wanted) = (row.sale, row.status);
         match self.stores.gate.set_sale_state(sale, row.epoch, wanted, row.version).await {
-            Ok(set) => tracing::info!(%sale, %present, %wanted, set, "the sale's status in Redis differs from the ledger's"),
+            Ok(set) => {
+                tracing::info!(%sale, %present, %wanted, set, "the sale's status in Redis differs from the ledger's")
+            }
             Err(error) => tracing::warn!(%sale, %error, "the sale's status is not set in Redis"),
         }
     }

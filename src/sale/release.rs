@@ -7,11 +7,15 @@ use crate::die_at;
 use crate::domain::ids::{Epoch, SaleId, Shard};
 use crate::gate::GateError;
 use crate::ledger::notices::Topic;
-use crate::ledger::outbox::{OutboxRow, UnitRelease};
+use crate::ledger::outbox::{OutboxRow, ReleaseOutcome, RetryTerms, UnitRelease};
 
 impl Stores {
-    /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill.
-    pub async fn release_units(&self, batch_max: i64) -> Result<Step, SaleError> {
+    /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill. A row that
+    /// Redis answers with an error fails alone.
+    ///
+    /// # Errors
+    /// Redis or PostgreSQL cannot be reached: the whole batch is to be tried again.
+    pub async fn release_units(&self, batch_max: i64, retry: RetryTerms) -> Result<Step, SaleError> {
         let claim = self.ledger.claim_releases(batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
@@ -20,19 +24,41 @@ impl Stores {
         for row in &claim.rows {
             by_shard.entry((row.sale, row.shard)).or_default().push(row);
         }
-        let (mut released, mut refused) = (Vec::new(), Vec::new());
+        let mut outcome = ReleaseOutcome::default();
         for ((sale, shard), rows) in by_shard {
             match self.release(sale, shard, &rows).await {
-                Ok(epoch) => released.extend(rows.iter().map(|row| (row.id, epoch))),
-                Err(GateError::NotServing) => refused.extend(rows.iter().map(|row| row.id)),
-                Err(error) => return Err(error.into()),
+                Ok(epoch) => outcome.released.extend(rows.iter().map(|row| (row.id, epoch))),
+                Err(GateError::NotServing) => outcome.refused.extend(rows.iter().map(|row| row.id)),
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(_) => self.release_one_by_one(sale, shard, &rows, &mut outcome).await?,
             }
         }
         let done = claim.rows.len();
         die_at!("release.done");
-        claim.settle_released(&released, &refused).await?;
+        claim.settle_released(&outcome, retry).await?;
         die_at!("release.settled");
         Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
+    }
+
+    async fn release_one_by_one(
+        &self,
+        sale: SaleId,
+        shard: Shard,
+        rows: &[&OutboxRow<UnitRelease>],
+        outcome: &mut ReleaseOutcome,
+    ) -> Result<(), SaleError> {
+        for row in rows {
+            match self.release(sale, shard, &[row]).await {
+                Ok(epoch) => outcome.released.push((row.id, epoch)),
+                Err(GateError::NotServing) => outcome.refused.push(row.id),
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) => {
+                    tracing::error!(%sale, row = row.id, %error, "units not released");
+                    outcome.failed.push((row.id, error.to_string()));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Releases units of one shard. Returns the lowest epoch that Redis answered under: if that is still current, so are

@@ -4,6 +4,7 @@ use rand::seq::SliceRandom;
 use seckill::domain::ids::OrderId;
 use seckill::domain::message::{OrderPlacedV1, OutboxKind, Version};
 use seckill::domain::sale::NewSale;
+use seckill::ledger::orders::cancel::ExpiryOutcome;
 use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
 use serde_json::json;
 
@@ -222,5 +223,88 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
     let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
     assert_eq!((system.orders(&sale).await, system.count(rejected, &sale).await), (10, 6));
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
+    system.finish().await;
+}
+
+/// A payment that begins while an order is being cancelled prolongs the order: it is not cancelled, and its cancellation is
+/// still to come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_that_was_skipped_stays_to_be_done() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    let order: OrderId = OrderId(system.buy(&sale, "ann").send().await.order_id().parse().unwrap());
+    let ledger = &system.stores.ledger;
+    ledger.fulfil(&[order]).await.unwrap();
+    let execute = |sql: &'static str| sqlx::query(sql).bind(order.0);
+    let overdue = "UPDATE orders SET expires_at = now() - interval '1 second' WHERE id = $1";
+    execute(overdue).execute(&system.sql).await.unwrap();
+    let mut payment = system.sql.begin().await.unwrap();
+    let prolong = "UPDATE orders SET wait_until = now() + interval '1 hour' WHERE id = $1";
+    execute(prolong).execute(&mut *payment).await.unwrap();
+    let (in_ledger, expiring) = (ledger.clone(), order);
+    let expiry = tokio::spawn(async move { in_ledger.expire(&[expiring]).await });
+    // The cancellation waits for the order's row, and then finds the order prolonged.
+    eventually(|| async {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+        (waiting == 1).then_some(()).ok_or("nothing waits for a lock".to_owned())
+    })
+    .await;
+    payment.commit().await.unwrap();
+    let outcome = expiry.await.unwrap().unwrap();
+    assert!(
+        matches!(outcome[..], [(_, ExpiryOutcome::Early { remaining_ms })] if remaining_ms > 3_000_000),
+        "{outcome:?}"
+    );
+    let unsettled =
+        "SELECT count(*) FROM outbox WHERE order_id = $1 AND kind = 'order_expire' AND status <> 'processed'";
+    let unsettled: i64 = sqlx::query_scalar(unsettled).bind(order.0).fetch_one(&system.sql).await.unwrap();
+    assert_eq!(unsettled, 1);
+    system.finish().await;
+}
+
+/// Redis answers one sale's releases with an error: those rows are parked, and the units of five other sales come back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_whose_keys_are_broken_holds_up_no_other_sales_units() {
+    let system = System::start_with(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+        ("SECKILL_RECONCILE__INTERVAL_MS", "100000"),
+        ("SECKILL_RECONCILE__DRIFT_INTERVAL_MS", "100000"),
+    ])
+    .await;
+    let mut sales = Vec::new();
+    for _ in 0..6 {
+        let sale = system.create_sale(terms(1)).await;
+        assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+        sales.push(sale);
+    }
+    for sale in &sales {
+        system.settled(sale).await;
+    }
+    let (broken, well) = sales.split_first().unwrap();
+    let tickets = format!("{}{{{}}}:tickets", system.config.redis.prefix, broken.id);
+    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    redis::cmd("SET").arg(&tickets).arg("not a hash").exec_async(&mut redis).await.unwrap();
+    for sale in &sales {
+        system.let_deadlines_pass(sale).await;
+    }
+    for sale in well {
+        system.settled(sale).await;
+        assert_eq!(system.available(sale).await, Some(1));
+    }
+    eventually(|| async {
+        let parked = system.stores.ledger.parked(10).await.unwrap();
+        let kinds: Vec<_> = parked.iter().map(|row| (row.kind.as_str(), row.sale_id)).collect();
+        (kinds == [("hold_release", broken.id.get())]).then_some(()).ok_or(format!("{kinds:?}"))
+    })
+    .await;
     system.finish().await;
 }

@@ -61,7 +61,8 @@ impl OwnRedis {
 
     /// The value of a line of INFO.
     pub async fn info(&self, section: &str, name: &str) -> String {
-        let text: String = redis::FromRedisValue::from_redis_value(self.query(&["INFO", section]).await.unwrap()).unwrap();
+        let text: String =
+            redis::FromRedisValue::from_redis_value(self.query(&["INFO", section]).await.unwrap()).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
     }

@@ -406,3 +406,39 @@ async fn the_schema_refuses_what_money_may_not_do() {
     system.settled(&sale).await;
     system.finish().await;
 }
+
+/// A payment of unsure outcome waits to be sent again when its order is cancelled: the channel is asked about it, and not
+/// told to charge.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payment_of_unsure_outcome_is_asked_about_when_its_order_is_cancelled() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    let bought = system.buy(&sale, "ann").send().await.order_id();
+    let order: Uuid = bought.parse().unwrap();
+    let ledger = &system.stores.ledger;
+    ledger.fulfil(&[seckill::domain::ids::OrderId(order)]).await.unwrap();
+    let payment = pay(&system, order, "ann").await;
+    // It was sent once; the channel, asked about it, did not know it.
+    let unsure = "UPDATE payments SET unsure = true, claim = 1, sent_at = now() WHERE id = $1 AND status = 'created'";
+    let done = sqlx::query(unsure).bind(payment).execute(&system.sql).await.unwrap();
+    assert_eq!(done.rows_affected(), 1);
+    assert_eq!(post(&system, order, "cancel", "ann", json!({})).await.code(), "200");
+    let (status, asked): (String, bool) = sqlx::query_as("SELECT status, ask_at <= now() FROM payments WHERE id = $1")
+        .bind(payment)
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!((status.as_str(), asked), ("waiting", true));
+    let pace = seckill::domain::outflow::Pace::parse(200, 60).unwrap();
+    ledger.set_payment_pace("sandbox", pace).await.unwrap();
+    let ask_after = std::time::Duration::from_secs(1);
+    let payment_id = seckill::domain::payment::PaymentId(payment);
+    let claimed = ledger.claim_payments("sandbox", &[payment_id], 10, ask_after).await.unwrap();
+    assert!(matches!(claimed, seckill::ledger::money::payment_dispatch::Claimed::Nothing), "{claimed:?}");
+    // The money arrived after all: it goes back.
+    let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
+    assert_eq!(callback.send(&system).await, 200);
+    assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, 1);
+    system.finish().await;
+}

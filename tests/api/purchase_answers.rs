@@ -192,3 +192,38 @@ async fn a_body_that_never_arrives_is_given_up() {
     assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
     system.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buyer_of_many_orders_sees_all_of_them_by_pages() {
+    let mut system = System::prepare(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(NewSale { per_user: Units::parse(1000).unwrap(), ..terms(1000) }).await;
+    let mut bought = std::collections::BTreeSet::new();
+    for n in 0..230 {
+        let address = format!("10.4.0.{n}");
+        bought.insert(system.buy(&sale, "ann").from(&address).send().await.order_id());
+    }
+    assert_eq!(system.buy(&sale, "ben").send().await.code(), "202");
+    // Some of them are orders by now, and the others are still accepted.
+    let some: Vec<uuid::Uuid> = bought.iter().take(120).map(|id| id.parse().unwrap()).collect();
+    for some in some.chunks(40) {
+        let some: Vec<_> = some.iter().map(|id| seckill::domain::ids::OrderId(*id)).collect();
+        system.stores.ledger.fulfil(&some).await.unwrap();
+    }
+    let (mut page, mut seen, mut sizes) = (Some(format!("/api/v1/orders?sale_id={}", sale.id)), Vec::new(), Vec::new());
+    while let Some(path) = page {
+        let request = reqwest::Client::new().get(system.url(&path)).bearer_auth(system.token("ann", 0));
+        let answer = request.send().await.unwrap();
+        let link = answer.headers().get("link").map(|link| link.to_str().unwrap().to_owned());
+        page = link.map(|link| link.trim_start_matches('<').split('>').next().unwrap().to_owned());
+        let orders: Vec<serde_json::Value> = answer.json().await.unwrap();
+        sizes.push(orders.len());
+        seen.extend(orders.iter().map(|order| order["order_id"].as_str().unwrap().to_owned()));
+    }
+    assert_eq!(sizes, [100, 100, 30]);
+    assert_eq!(seen.iter().cloned().collect::<std::collections::BTreeSet<_>>(), bought);
+    for wrong in ["x", "1"] {
+        assert_eq!(system.get(&format!("/api/v1/orders?after={wrong}"), Some("ann")).await.0, 400);
+    }
+    system.finish().await;
+}

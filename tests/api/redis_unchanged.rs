@@ -169,10 +169,9 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     // A hold whose process died before its row was written: taken here by a call of the script itself.
     let key = |name: &str| format!("{}{{{}}}:{name}", world.system.config.redis.prefix, world.sales[1].id);
     let lost = uuid::Uuid::now_v7().to_string();
-    let clock_ms: String = redis::FromRedisValue::from_redis_value(
-        world.redis.query(&["HGET", &key("sale"), "clock_ms"]).await.unwrap(),
-    )
-    .unwrap();
+    let clock_ms: String =
+        redis::FromRedisValue::from_redis_value(world.redis.query(&["HGET", &key("sale"), "clock_ms"]).await.unwrap())
+            .unwrap();
     world.redis.ask(&["HSET", &key("tickets"), &lost, "h|1|lost"]).await.unwrap();
     world.redis.ask(&["HSET", &key("buyers"), "lost", &format!("1|{lost}")]).await.unwrap();
     world.redis.ask(&["HINCRBY", &key("sale"), "stock", "-1"]).await.unwrap();

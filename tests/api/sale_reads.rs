@@ -190,3 +190,25 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
     assert!(system.audit(&sale).await.unwrap().unwrap().held);
     system.finish().await;
 }
+
+/// A refill that never ended leaves its sale without a run id. When the sale has ended, it is removed from Redis like others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_whose_refill_never_ended_is_removed_from_redis_too() {
+    let mut system = System::prepare(&[
+        ("SECKILL_RECONCILE__RETIRE_AFTER_MS", "1500"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
+    ])
+    .await;
+    let sale = system.create_sale(terms(5)).await;
+    let ended = "WITH unfilled AS (UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1)
+                 UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
+    sqlx::query(ended).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    assert!(system.stores.gate.sale_view(sale.id).await.unwrap().is_some());
+    system.serve(true).await;
+    eventually(|| async {
+        let view = system.stores.gate.sale_view(sale.id).await.unwrap();
+        view.is_none().then_some(()).ok_or(format!("{view:?}"))
+    })
+    .await;
+    system.finish().await;
+}

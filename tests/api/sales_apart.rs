@@ -9,9 +9,8 @@ use seckill_harness::{Sale, System, eventually, terms};
 use crate::own_redis::OwnRedis;
 
 async fn many_sales(system: &System, planned: usize) -> Vec<Sale> {
-    let planned = stream::iter(0..planned).map(|_| {
-        system.create_sale(NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(5) })
-    });
+    let planned = stream::iter(0..planned)
+        .map(|_| system.create_sale(NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(5) }));
     planned.buffer_unordered(8).collect().await
 }
 

@@ -7,6 +7,6 @@ mod tokens;
 
 pub(super) use body::Body;
 pub(super) use client_address::client_address;
-pub(super) use path::{order_id, product_id, sale_id};
+pub(super) use path::{order_id, parse_order_id, product_id, sale_id};
 pub use tokens::Tokens;
 pub(super) use tokens::bearer_token;

@@ -19,6 +19,10 @@ pub fn product_id(request: &HttpRequest) -> Result<i64, Problem> {
 
 /// The order that the path names.
 pub fn order_id(request: &HttpRequest) -> Result<OrderId, Problem> {
-    let id = Uuid::try_parse(request.match_info().query("id"));
-    id.map(OrderId).map_err(|_| Problem::invalid("the order id must be a UUID"))
+    parse_order_id(request.match_info().query("id"))
+}
+
+/// An order id, as a client writes it.
+pub fn parse_order_id(text: &str) -> Result<OrderId, Problem> {
+    Uuid::try_parse(text).map(OrderId).map_err(|_| Problem::invalid("the order id must be a UUID"))
 }

@@ -25,24 +25,25 @@ impl Ledger {
     pub async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let mut tx = self.pool.begin().await?;
+        cancel(&mut tx, &ids, CancelReason::Expired, None).await?;
+        // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
         let early = sqlx::query!(
             r#"SELECT id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
                FROM orders
-               WHERE id = ANY($1) AND status = 'pending_payment' AND coalesce(wait_until, expires_at) > now()"#,
+               WHERE id = ANY($1) AND status = 'pending_payment'"#,
             &ids
         )
         .fetch_all(&mut *tx)
         .await?;
         let early: BTreeMap<Uuid, i64> = early.into_iter().map(|row| (row.id, row.remaining_ms)).collect();
-        let due: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
-        cancel(&mut tx, &due, CancelReason::Expired, None).await?;
+        let ended: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
         // Rows that the relay has locked are skipped, because it waits for the broker, and this transaction has locked
         // the sale's row. Their messages find the order ended, and settle the rows.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = ANY($1) AND status <> 'processed'
                           FOR UPDATE SKIP LOCKED)",
-            &due
+            &ended
         )
         .execute(&mut *tx)
         .await?;
@@ -121,7 +122,8 @@ async fn cancel(
     Ok(held.len())
 }
 
-/// Abandons the payments of these orders that have certainly not been sent.
+/// Abandons the payments of these orders that have certainly not been sent. One that may have been sent before is not sent
+/// again: its channel is asked about it.
 pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE payments SET status = 'abandoned', ended_at = now()
@@ -129,7 +131,15 @@ pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -
                       ORDER BY id FOR UPDATE)",
         orders
     )
-    .execute(tx)
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE payments SET status = 'waiting', ask_at = now()
+         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status = 'created' AND unsure
+                      ORDER BY id FOR UPDATE)",
+        orders
+    )
+    .execute(&mut *tx)
     .await?;
     Ok(())
 }

@@ -60,6 +60,8 @@ pub struct OrderFilter {
     pub sale: Option<SaleId>,
     pub status: Option<OrderStatus>,
     pub user: Option<String>,
+    /// Only orders that come after this one in the list.
+    pub after: Option<OrderId>,
     pub limit: i64,
 }
 
@@ -101,15 +103,34 @@ impl Ledger {
                  WHERE kind = 'order_placed' AND o.status <> 'processed') AS every
                WHERE ($1::bigint IS NULL OR sale_id = $1) AND ($2::text IS NULL OR status = $2)
                  AND ($3::text IS NULL OR user_id = $3)
-               ORDER BY created_at DESC, id LIMIT $4"#,
+                 AND ($5::uuid IS NULL OR (created_at, id) < (
+                   SELECT created_at, id FROM orders WHERE id = $5
+                   UNION ALL
+                   SELECT created_at, order_id FROM outbox
+                   WHERE kind = 'order_placed' AND order_id = $5 AND status <> 'processed'))
+               ORDER BY created_at DESC, id DESC LIMIT $4"#,
             filter.sale.map(SaleId::get),
             filter.status.map(OrderStatus::as_str),
             filter.user,
-            filter.limit
+            filter.limit,
+            filter.after.map(|order| order.0)
         )
         .fetch_all(&self.pool)
         .await?;
         rows.into_iter().map(OwnedOrder::try_from).collect()
+    }
+
+    /// How many units of live orders a buyer has in a sale, and the newest order.
+    pub async fn holdings(&self, sale: SaleId, user: &str) -> Result<(i64, Option<OrderId>), LedgerError> {
+        let row = sqlx::query!(
+            r#"SELECT coalesce((SELECT units FROM sale_buyers WHERE sale_id = $1 AND user_id = $2), 0)::bigint AS "units!",
+                      (SELECT id FROM orders WHERE sale_id = $1 AND user_id = $2 ORDER BY created_at DESC LIMIT 1) AS newest"#,
+            sale.get(),
+            user
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.units, row.newest.map(OrderId)))
     }
 
     /// The steps of each order after the step that is given with it, in order. An order's steps commit in the order of

@@ -207,7 +207,12 @@ impl Ledger {
             (&mut *tx).execute(AssertSqlSafe(declare)).await?;
         }
         let waves = waves.into_iter().map(WaveId).collect();
-        Ok(RefillSnapshot { tx, left, waves, unread: &["FETCH 5000 FROM orders_tickets", "FETCH 5000 FROM purchase_tickets"] })
+        Ok(RefillSnapshot {
+            tx,
+            left,
+            waves,
+            unread: &["FETCH 5000 FROM orders_tickets", "FETCH 5000 FROM purchase_tickets"],
+        })
     }
 }
 
@@ -216,7 +221,8 @@ impl RefillSnapshot {
     /// when there are no more.
     pub async fn next_tickets(&mut self) -> Result<Vec<LedgerTicket>, LedgerError> {
         while let Some((page, later)) = self.unread.split_first() {
-            let rows: Vec<(Uuid, String, i64, bool)> = sqlx::query_as(*page).persistent(false).fetch_all(&mut *self.tx).await?;
+            let rows: Vec<(Uuid, String, i64, bool)> =
+                sqlx::query_as(*page).persistent(false).fetch_all(&mut *self.tx).await?;
             if !rows.is_empty() {
                 let ticket = |(order, user, units, live)| LedgerTicket { order: OrderId(order), user, units, live };
                 return Ok(rows.into_iter().map(ticket).collect());
