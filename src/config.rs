@@ -25,6 +25,7 @@ pub struct Config {
     pub purchase: Purchase,
     pub outbox: Outbox,
     pub orders: Orders,
+    pub retention: Retention,
     pub reconcile: Reconcile,
     pub flow: Flow,
     pub alarms: Alarms,
@@ -122,6 +123,13 @@ pub struct Outbox {
 #[serde(deny_unknown_fields)]
 pub struct Orders {
     pub batch_max: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retention {
+    pub messages_days: u16,
+    pub steps_days: u16,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -14,17 +14,22 @@ use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
 use crate::flow::outflow_drain::{OutflowDrain, OutflowTerms};
 use crate::flow::policy_counts;
 use crate::flow::threshold_controller::ThresholdController;
+use crate::ledger::LedgerError;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
 use crate::pay::PaymentService;
 use crate::pay::payment_sender::PaymentSender;
-use crate::queue::{Broker, Consumer, Publisher, QueueError, Source};
+use crate::queue::{Broker, Consumer, Publisher, QueueError, Received, Source};
 use crate::sale::expire::OrderExpiry;
 use crate::sale::fulfil::Fulfilment;
 use crate::sale::reconcile::DriftWatch;
 use crate::sale::relay::Relay;
+use crate::sale::retention::{Retention, RetentionTerms};
 use crate::sale::{SaleError, Step};
 use seckill_webhook::Secret;
+
+/// Between two pages of what is cleared: slowly, because nothing waits for it.
+const CLEAR_EVERY: Duration = Duration::from_secs(2);
 
 /// A background worker, by the name that `work --only` takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -43,7 +48,7 @@ pub enum Worker {
     Reconcile,
     /// Compares the stock in Redis with PostgreSQL's
     Drift,
-    /// Sends overdue outbox rows again, retires old sales, and finds what other workers missed
+    /// Sends lost messages again, retires old sales, clears what they left, and finds what other workers missed
     Sweep,
     /// Writes the minutes' counts of permits to PostgreSQL
     Figures,
@@ -212,8 +217,15 @@ impl<'a> WorkerWiring<'a> {
             }
             stores.retire_sales(terms.retire_after_ms).await?;
             stores.ledger.clear_changes().await?;
+            stores.ledger.clear_marks().await?;
             let swept = expiry.sweep(terms.sweep_grace_ms, batch_max).await?;
             Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
+        });
+        let kept = &config.retention;
+        let terms = RetentionTerms { messages_days: kept.messages_days.into(), steps_days: kept.steps_days.into() };
+        let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), terms)));
+        self.parts.repeat("retention", CLEAR_EVERY, None, retention, |retention| async move {
+            retention.lock().await.step().await
         });
     }
 
@@ -278,7 +290,7 @@ impl<'a> WorkerWiring<'a> {
 }
 
 /// Repeats a consumer's step. `settle` gets the messages with a clone of `of`, and returns the indexes of those that go to
-/// the dead-letter queue.
+/// the dead-letter queue. A mark that has come through the queue is recorded in the ledger.
 fn consume<M, T, F, E>(
     parts: &Parts,
     name: &'static str,
@@ -289,12 +301,24 @@ fn consume<M, T, F, E>(
     M: DeserializeOwned + Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
     F: Future<Output = Result<Vec<usize>, E>> + Send + 'static,
-    E: From<QueueError> + std::fmt::Display + Send + 'static,
+    E: From<QueueError> + From<LedgerError> + std::fmt::Display + Send + 'static,
 {
-    let stop = parts.stop.clone();
+    let (stop, ledger, queue) = (parts.stop.clone(), parts.stores.ledger.clone(), consumer.source().key());
     let state = (Arc::new(Mutex::new(consumer)), of);
     parts.repeat(name, Duration::ZERO, None, state, move |(consumer, of)| {
-        let stop = stop.clone();
-        async move { consumer.lock().await.step(&stop, |messages| settle(of.clone(), messages)).await }
+        let (stop, ledger, queue) = (stop.clone(), ledger.clone(), queue.clone());
+        async move {
+            let settle = |Received { messages, mark_ms }: Received<M>| {
+                let (of, ledger, queue) = (of.clone(), ledger.clone(), queue.clone());
+                async move {
+                    let failed = if messages.is_empty() { Vec::new() } else { settle(of, messages).await? };
+                    if let Some(mark_ms) = mark_ms {
+                        ledger.mark_passed(&queue, mark_ms).await?;
+                    }
+                    Ok::<_, E>(failed)
+                }
+            };
+            consumer.lock().await.step(&stop, settle).await
+        }
     });
 }

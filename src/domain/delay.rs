@@ -1,13 +1,25 @@
 //! The ladder of delay queues: a message waits in several of them, one after the other.
 
-/// The delays that have a queue, in milliseconds, shortest first. A queue expires messages only at its head, so that
-/// every distinct delay needs a queue of its own; any other delay is a sum of these.
-pub const LADDER_MS: [i64; 9] = [1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000];
+/// Seconds of the units of each decade of the ladder.
+const BASE: i64 = 20;
+const DECADES: u32 = 5;
+const SECOND_MS: i64 = 1_000;
 
-/// The delay to wait next when `remaining_ms` are left: the longest that fits, or else the shortest. A message that
-/// comes out early waits again, so that the last wait ends less than a second late.
+/// The delays that have a queue, in milliseconds, shortest first: 1 to 19 seconds, 1 to 19 times 20 seconds, and so on up to
+/// 19 times 160,000 seconds. A queue expires messages only at its head, so that every distinct delay needs a queue of its
+/// own; any other delay is a sum of these, one of each decade.
+pub fn ladder_ms() -> impl Iterator<Item = i64> {
+    (0..DECADES).flat_map(|decade| (1..BASE).map(move |digit| digit * BASE.pow(decade) * SECOND_MS))
+}
+
+/// The delay to wait next when `remaining_ms` are left. In the number system of base 20, it is the leading digit of the
+/// seconds left, rounded up: each wait leaves one digit less, so that a message makes at most five hops within 37 days, and
+/// ends less than a second late.
 pub fn rung_for(remaining_ms: i64) -> i64 {
-    LADDER_MS.into_iter().rev().find(|rung| *rung <= remaining_ms).unwrap_or(LADDER_MS[0])
+    let seconds = remaining_ms.max(1).unsigned_abs().div_ceil(SECOND_MS.unsigned_abs()).cast_signed();
+    let decade = (1..DECADES).rev().find(|decade| BASE.pow(*decade) <= seconds).unwrap_or(0);
+    let digit = (seconds / BASE.pow(decade)).min(BASE - 1);
+    digit * BASE.pow(decade) * SECOND_MS
 }
 
 #[cfg(test)]
@@ -17,23 +29,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_delay_that_fits_is_chosen() {
-        assert_eq!(rung_for(900_000), 900_000);
-        assert_eq!(rung_for(899_999), 300_000);
-        assert_eq!(rung_for(30_000), 30_000);
+    fn the_leading_digit_is_waited_for_first() {
+        assert_eq!(rung_for(900_000), 800_000);
+        assert_eq!(rung_for(99_100), 100_000);
+        assert_eq!(rung_for(19_001), 20_000);
+        assert_eq!(rung_for(19_000), 19_000);
         assert_eq!(rung_for(0), 1_000);
         assert_eq!(rung_for(-5), 1_000);
+        assert_eq!(rung_for(i64::MAX), 19 * 160_000_000);
+        assert!(ladder_ms().is_sorted());
     }
 
     proptest! {
+        /// The longest time to pay is 30 days, and an order may wait for a payment beyond it.
         #[test]
-        fn successive_delays_end_within_a_second_of_the_deadline(due in 0_i64..10_000_000) {
+        fn five_hops_end_within_a_second_of_the_deadline(
+            due in 0_i64..31 * 86_400_000, late in proptest::collection::vec(0_i64..900, 5),
+        ) {
             let (mut now, mut hops) = (0, 0);
             while now < due {
-                now += rung_for(due - now);
+                prop_assert!(hops < 5, "{now} of {due} after {hops} hops");
+                let rung = rung_for(due - now);
+                prop_assert!(ladder_ms().any(|known| known == rung));
+                now += rung + late[hops];
                 hops += 1;
             }
-            prop_assert!(now - due < LADDER_MS[0] && hops < 40, "{now} for {due} in {hops}");
+            prop_assert!(now - due < SECOND_MS + late.iter().max().unwrap(), "{now} for {due} in {hops}");
         }
     }
 }

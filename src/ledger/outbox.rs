@@ -131,14 +131,53 @@ impl Ledger {
         Ok(parked)
     }
 
-    /// Makes messages pending again, at most `limit` of each kind: purchases and payments that were sent but not
-    /// processed for `after_ms`, and expiries that are overdue by as much. Returns the number of the kind with most.
+    /// The queues, by their keys, that hold messages which were sent and are not processed, and are overdue by `after_ms`.
+    pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT 'order-placed' AS "queue!" WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
+                   AND sent_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT 'order-expire' WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
+                   AND due_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT DISTINCT 'payment-requested.' || p.channel FROM outbox o JOIN payments p ON p.id = o.order_id
+                 WHERE o.status = 'sent' AND o.kind = 'payment_requested'
+                   AND o.sent_at < now() - $1::bigint * interval '1 ms'"#,
+            after_ms.cast_signed()
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Records that a mark which was published at `mark_ms` has come out of its queue.
+    pub async fn mark_passed(&self, queue: &str, mark_ms: i64) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO queue_marks (queue, published_at) VALUES ($1, to_timestamp($2::bigint / 1000.0))
+             ON CONFLICT DO NOTHING",
+            queue,
+            mark_ms
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Clears marks that came out more than an hour ago.
+    pub async fn clear_marks(&self) -> Result<(), LedgerError> {
+        sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'").execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Makes messages pending again, at most `limit` of each kind: those that were sent before a mark which came out of their
+    /// queue `after_ms` ago, and are not processed. An expiry is in that queue when its deadline is over. Returns the number
+    /// of the kind with most.
     pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
         let after_ms = after_ms.cast_signed();
         let purchases = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
-                            AND sent_at < now() - $1::bigint * interval '1 ms'
+                            AND sent_at < (SELECT max(published_at) FROM queue_marks WHERE queue = 'order-placed'
+                                           AND passed_at < now() - $1::bigint * interval '1 ms')
                           ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
             after_ms,
             limit
@@ -146,22 +185,26 @@ impl Ledger {
         .execute(&self.pool)
         .await?;
         let expiries = sqlx::query!(
-            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
-                            AND due_at < now() - $1::bigint * interval '1 ms'
-                            AND sent_at < now() - $1::bigint * interval '1 ms'
-                          ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            "WITH mark AS (SELECT max(published_at) AS at FROM queue_marks WHERE queue = 'order-expire'
+                           AND passed_at < now() - $1::bigint * interval '1 ms')
+             UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox, mark WHERE status = 'sent' AND kind = 'order_expire'
+                            AND due_at < mark.at - $1::bigint * interval '1 ms'
+                            AND sent_at < mark.at - $1::bigint * interval '1 ms'
+                          ORDER BY due_at LIMIT $2 FOR UPDATE OF outbox SKIP LOCKED)",
             after_ms,
             limit
         )
         .execute(&self.pool)
         .await?;
-        // Payments may wait in their queue for slots for long, and one message of each is enough.
         let payments = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'payment_requested'
-                            AND sent_at < now() - 10 * $1::bigint * interval '1 ms'
-                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+             WHERE id IN (SELECT o.id FROM outbox o JOIN payments p ON p.id = o.order_id
+                          WHERE o.status = 'sent' AND o.kind = 'payment_requested'
+                            AND o.sent_at < (SELECT max(published_at) FROM queue_marks
+                                             WHERE queue = 'payment-requested.' || p.channel
+                                               AND passed_at < now() - $1::bigint * interval '1 ms')
+                          ORDER BY o.sent_at LIMIT $2 FOR UPDATE OF o SKIP LOCKED)",
             after_ms,
             limit
         )

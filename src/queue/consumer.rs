@@ -9,7 +9,7 @@ use lapin::types::FieldTable;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::{Broker, Link, QueueError, Source};
+use super::{Broker, Link, MARK, QueueError, Source};
 use crate::domain::step::Step;
 
 /// How long one step waits for a message.
@@ -26,9 +26,22 @@ pub struct Consumer<M> {
     unsettled: Option<Batch<M>>,
 }
 
+/// What a step of a consumer has received.
+#[derive(Debug, Clone)]
+pub struct Received<M> {
+    pub messages: Vec<M>,
+    /// Everything that was published to this queue before this time, in milliseconds by PostgreSQL's clock, has been delivered.
+    pub mark_ms: Option<i64>,
+}
+
 impl<M: DeserializeOwned + Clone> Consumer<M> {
     pub fn new(broker: Broker, source: Source, batch_max: usize) -> Self {
         Self { broker, source, batch_max, subscription: None, unsettled: None }
+    }
+
+    /// The queue that is consumed.
+    pub fn source(&self) -> &Source {
+        &self.source
     }
 
     /// Takes one batch and passes its messages to `settle`, then acknowledges it. `settle` returns the indexes of the
@@ -37,7 +50,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
     /// # Errors
     /// When the broker fails; what was delivered is delivered again. When `settle` fails; the batch is kept, and the
     /// next step settles it.
-    pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Vec<M>) -> F) -> Result<Step, E>
+    pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Received<M>) -> F) -> Result<Step, E>
     where
         F: Future<Output = Result<Vec<usize>, E>>,
         E: From<QueueError>,
@@ -60,9 +73,9 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
                 }
             }
         };
-        let failed = match &batch.messages[..] {
-            [] => Ok(Vec::new()),
-            messages => settle(messages.to_vec()).await,
+        let failed = match &batch.received {
+            Received { messages, mark_ms: None } if messages.is_empty() => Ok(Vec::new()),
+            received => settle(received.clone()).await,
         };
         match failed {
             Ok(failed) => {
@@ -82,8 +95,9 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
 struct Batch<M> {
     deliveries: Vec<Delivery>,
     /// What could be decoded, and where in `deliveries` each message stands.
-    messages: Vec<M>,
+    received: Received<M>,
     positions: Vec<usize>,
+    marks: Vec<usize>,
 }
 
 impl<M: DeserializeOwned> Batch<M> {
@@ -93,7 +107,13 @@ impl<M: DeserializeOwned> Batch<M> {
         metrics::counter!("seckill_redelivered_total", "queue" => queue).increment(redelivered as u64);
         let (mut messages, mut positions) =
             (Vec::with_capacity(deliveries.len()), Vec::with_capacity(deliveries.len()));
+        let (mut mark_ms, mut marks) = (None, Vec::new());
         for (position, delivery) in deliveries.iter().enumerate() {
+            if delivery.properties.kind().as_ref().is_some_and(|kind| kind.as_str() == MARK) {
+                mark_ms = mark_ms.max(std::str::from_utf8(&delivery.data).ok().and_then(|text| text.parse().ok()));
+                marks.push(position);
+                continue;
+            }
             match serde_json::from_slice(&delivery.data) {
                 Ok(message) => {
                     messages.push(message);
@@ -105,7 +125,7 @@ impl<M: DeserializeOwned> Batch<M> {
                 }
             }
         }
-        Self { deliveries, messages, positions }
+        Self { deliveries, received: Received { messages, mark_ms }, positions, marks }
     }
 }
 
@@ -153,7 +173,9 @@ impl Subscription {
             settled[*position] = !failed.contains(&index);
         }
         let good = settled.iter().filter(|settled| **settled).count();
-        for (result, messages) in [("settled", good), ("poison", settled.len() - good)] {
+        let poison = settled.len() - good - batch.marks.len();
+        batch.marks.iter().for_each(|position| settled[*position] = true);
+        for (result, messages) in [("settled", good), ("poison", poison)] {
             metrics::counter!("seckill_consumed_total", "queue" => queue, "result" => result)
                 .increment(messages as u64);
         }

@@ -11,7 +11,7 @@ use lapin::{Connection, ConnectionProperties};
 
 use crate::config::{self, Config};
 
-pub use consumer::Consumer;
+pub use consumer::{Consumer, Received};
 pub use publisher::{Outgoing, Publisher, Receipt};
 use topology::Topology;
 pub use topology::{Destination, Source};
@@ -33,6 +33,9 @@ pub struct DeadLetters {
     pub messages: u32,
     pub max: u32,
 }
+
+/// The type of a message that is a mark: its body is the time at which it was published, in milliseconds.
+const MARK: &str = "mark";
 
 /// The broker's address, and the names of its queues.
 #[derive(Clone)]

@@ -1,5 +1,6 @@
 //! Publishing with confirms: many messages in flight, and a receipt for each.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -8,7 +9,8 @@ use lapin::{BasicProperties, Confirmation};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::{Broker, DeadLetters, Destination, Link, QueueError};
+use super::{Broker, DeadLetters, Destination, Link, MARK, QueueError, Source};
+use crate::domain::delay::rung_for;
 
 /// A message to be published.
 #[derive(Debug, Clone)]
@@ -35,7 +37,13 @@ pub enum Receipt {
 /// Publishes over a link that is opened when it is needed, and again after it has failed.
 pub struct Publisher {
     broker: Broker,
-    link: Mutex<Option<Link>>,
+    link: Mutex<Option<Open>>,
+}
+
+struct Open {
+    link: Link,
+    /// The delays whose queue this link has declared.
+    delays: HashSet<i64>,
 }
 
 impl Publisher {
@@ -46,11 +54,11 @@ impl Publisher {
     /// Opens a link, unless one is open.
     pub async fn connect(&self) -> Result<(), QueueError> {
         let mut link = self.link.lock().await;
-        if link.as_ref().is_none_or(|link| !link.channel.status().connected()) {
+        if link.as_ref().is_none_or(|open| !open.link.channel.status().connected()) {
             *link = None;
             let opened = self.broker.link("publisher").await?;
             opened.channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
-            *link = Some(opened);
+            *link = Some(Open { link: opened, delays: HashSet::new() });
         }
         Ok(())
     }
@@ -64,8 +72,8 @@ impl Publisher {
         let mut link = self.link.lock().await;
         let timeout = Duration::from_millis(self.broker.config.confirm_timeout_ms);
         let sending = async {
-            match link.as_ref() {
-                Some(link) => self.send(link, messages).await,
+            match link.as_mut() {
+                Some(open) => self.send(open, messages).await,
                 None => Err(QueueError::Closed),
             }
         };
@@ -77,23 +85,34 @@ impl Publisher {
         receipts
     }
 
+    /// The queues that are consumed.
+    pub fn sources(&self) -> Vec<Source> {
+        self.broker.topology.sources()
+    }
+
     /// The state of the dead-letter queue; `None` when it does not exist.
     pub async fn dead_letters(&self) -> Result<Option<DeadLetters>, QueueError> {
         self.connect().await?;
         let link = self.link.lock().await;
-        let Some(link) = link.as_ref() else { return Err(QueueError::Closed) };
+        let Some(open) = link.as_ref() else { return Err(QueueError::Closed) };
         // On a channel of its own: the broker closes a channel that asks for a queue that does not exist.
-        let channel = link.connection.create_channel().await?;
+        let channel = open.link.connection.create_channel().await?;
         Ok(self.broker.topology.dead_letters(&channel).await)
     }
 
-    async fn send(&self, link: &Link, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
+    async fn send(&self, open: &mut Open, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
+        let Open { link, delays } = open;
         let mut confirmations = Vec::with_capacity(messages.len());
         for message in messages {
             let Some(key) = self.broker.topology.route_to(&message.to) else {
                 confirmations.push(None);
                 continue;
             };
+            if let Destination::OrderExpire { remaining_ms } = message.to
+                && delays.insert(rung_for(remaining_ms))
+            {
+                self.broker.topology.declare_delay(&link.connection, rung_for(remaining_ms)).await?;
+            }
             let options = BasicPublishOptions {
                 mandatory: true,  // what no queue takes comes back
                 immediate: false, // RabbitMQ has dropped it
@@ -102,6 +121,12 @@ impl Publisher {
                 .with_delivery_mode(2) // persistent
                 .with_content_type("application/json".into())
                 .with_message_id(message.id.to_string().into());
+            let properties = match message.to {
+                Destination::Mark(_) => properties.with_type(MARK.into()),
+                Destination::OrderPlaced | Destination::OrderExpire { .. } | Destination::PaymentRequested { .. } => {
+                    properties
+                }
+            };
             let exchange = self.broker.topology.exchange();
             confirmations
                 .push(Some(link.channel.basic_publish(exchange, key, options, &message.body, properties).await?));

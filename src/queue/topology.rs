@@ -1,11 +1,12 @@
-//! The exchange, the queues and their bindings. Declaring is idempotent: every link declares all of them.
+//! The exchange, the queues and their bindings. Declaring is idempotent: every link declares all of them, except the delay
+//! queues, of which there may be 95. A publisher declares those that it uses.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
 
 use super::{DeadLetters, QueueError};
-use crate::domain::delay::{LADDER_MS, rung_for};
+use crate::domain::delay::{ladder_ms, rung_for};
 
 /// Where a message may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub enum Destination {
     OrderExpire { remaining_ms: i64 },
     /// To the workers that send payments to this channel.
     PaymentRequested { channel: String },
+    /// To whoever takes messages from there: a mark, which says what lies before it in the queue.
+    Mark(Source),
 }
 
 /// Where messages come from.
@@ -30,6 +33,14 @@ pub enum Source {
 }
 
 impl Source {
+    /// The queue's name in the ledger.
+    pub fn key(&self) -> String {
+        match self {
+            Self::OrderPlaced | Self::OrderExpire => self.as_str().to_owned(),
+            Self::PaymentRequested { channel } => format!("{}.{channel}", self.as_str()),
+        }
+    }
+
     /// The queue's name, without the prefix and without the channel.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -57,7 +68,8 @@ impl Topology {
         Self { prefix: prefix.to_owned(), max_length, channels }
     }
 
-    fn sources(&self) -> Vec<Source> {
+    /// The queues that are consumed.
+    pub fn sources(&self) -> Vec<Source> {
         let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
         [Source::OrderPlaced, Source::OrderExpire].into_iter().chain(payments).collect()
     }
@@ -68,10 +80,7 @@ impl Topology {
     }
 
     pub fn queue_of(&self, source: &Source) -> ShortString {
-        match source {
-            Source::OrderPlaced | Source::OrderExpire => self.name(source.as_str()),
-            Source::PaymentRequested { channel } => self.name(&format!("{}.{channel}", source.as_str())),
-        }
+        self.name(&source.key())
     }
 
     /// The queue for a message; `None` for a payment whose channel is not configured.
@@ -83,6 +92,7 @@ impl Topology {
                 .channels
                 .contains(channel)
                 .then(|| self.queue_of(&Source::PaymentRequested { channel: channel.clone() })),
+            Destination::Mark(source) => self.sources().contains(source).then(|| self.queue_of(source)),
         }
     }
 
@@ -109,13 +119,14 @@ impl Topology {
         for source in self.sources() {
             self.queue(connection, self.queue_of(&source), self.dead_lettering_to(self.name(DEAD))).await?;
         }
-        for rung_ms in LADDER_MS {
-            // TTL expires only at the head of a queue, so each distinct delay has its own.
-            let mut arguments = self.dead_lettering_to(self.queue_of(&Source::OrderExpire));
-            arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));
-            self.queue(connection, self.delay_queue(rung_ms), arguments).await?;
-        }
         Ok(())
+    }
+
+    /// Declares the queue of one delay.
+    pub async fn declare_delay(&self, connection: &Connection, rung_ms: i64) -> Result<(), QueueError> {
+        let mut arguments = self.dead_lettering_to(self.queue_of(&Source::OrderExpire));
+        arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));
+        self.queue(connection, self.delay_queue(rung_ms), arguments).await
     }
 
     /// The arguments of every queue: copies on a majority of the broker's nodes, and a bound on its length. A full queue
@@ -168,10 +179,8 @@ impl Topology {
     }
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
-        let delays = LADDER_MS.map(|rung_ms| self.delay_queue(rung_ms));
-        for queue in
-            delays.into_iter().chain(self.sources().iter().map(|source| self.queue_of(source))).chain([self.name(DEAD)])
-        {
+        let delays = ladder_ms().map(|rung_ms| self.delay_queue(rung_ms));
+        for queue in delays.chain(self.sources().iter().map(|source| self.queue_of(source))).chain([self.name(DEAD)]) {
             channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
         }
         channel.exchange_delete(self.exchange(), lapin::options::ExchangeDeleteOptions::default()).await?;

@@ -17,6 +17,7 @@ pub mod refill_supervisor;
 pub mod refusal_cache;
 pub mod relay;
 pub mod release;
+pub mod retention;
 pub mod sold_out_view;
 pub mod thread_state;
 

@@ -81,8 +81,24 @@ impl Relay {
         Ok(())
     }
 
-    /// Makes messages pending again that were sent, but not processed for `after_ms`.
+    /// Makes messages pending again that were sent and not processed, and that lie in no queue any more. To find out, it
+    /// sends a mark through each queue that holds up messages for longer than `after_ms`: what was sent before a mark, and is
+    /// not processed `after_ms` after the mark came out, is lost.
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
+        let now_ms = self.ledger.now_ms().await?;
+        let overdue = self.ledger.queues_with_overdue(after_ms).await?;
+        let sources = self.publisher.sources().into_iter().filter(|source| overdue.contains(&source.key()));
+        let marks: Vec<Outgoing> = sources
+            .map(|source| Outgoing {
+                to: Destination::Mark(source),
+                id: uuid::Uuid::now_v7(),
+                body: now_ms.to_string().into_bytes(),
+            })
+            .collect();
+        if !marks.is_empty() {
+            self.publisher.publish(&marks).await?;
+            metrics::counter!("seckill_queue_marks_total").increment(marks.len() as u64);
+        }
         let rows = self.ledger.resend_unsettled(after_ms, self.batch_max).await?;
         if rows > 0 {
             tracing::warn!(rows, "messages were sent and not processed; sending them again");

@@ -430,7 +430,7 @@ async fn a_payment_of_unsure_outcome_is_asked_about_when_its_order_is_cancelled(
         .await
         .unwrap();
     assert_eq!((status.as_str(), asked), ("waiting", true));
-    let pace = seckill::domain::outflow::Pace::parse(200, 60).unwrap();
+    let pace = seckill::domain::outflow::Pace::parse(100, 60).unwrap();
     ledger.set_payment_pace("sandbox", pace).await.unwrap();
     let ask_after = std::time::Duration::from_secs(1);
     let payment_id = seckill::domain::payment::PaymentId(payment);

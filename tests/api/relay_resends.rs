@@ -1,6 +1,9 @@
 //! The relay and its broker: what is not confirmed is sent again.
 
+use seckill::app::{self, Worker};
 use seckill::queue::DeadLetters;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
 use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,4 +62,92 @@ async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     assert_eq!(publisher.dead_letters().await.unwrap(), Some(DeadLetters { messages: 0, max }));
     broker.demolish().await.unwrap();
     assert_eq!(publisher.dead_letters().await.unwrap(), None);
+}
+
+/// How many messages lie in a queue, marks among them.
+async fn depth(system: &System, queue: &str) -> u32 {
+    let properties = lapin::ConnectionProperties::default();
+    let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let options = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
+    let name = format!("{}{queue}", system.config.amqp.prefix);
+    let found = channel.queue_declare(name.into(), options, Default::default()).await;
+    let depth = found.map_or(0, |queue| queue.message_count());
+    connection.close(200, "".into()).await.unwrap();
+    depth
+}
+
+/// Runs these workers until the answer is dropped.
+fn work(system: &System, only: &[Worker]) -> DropGuard {
+    let (config, only, stop) = (system.config.clone(), only.to_vec(), CancellationToken::new());
+    tokio::spawn(app::work(config, Some(only), stop.clone()));
+    stop.drop_guard()
+}
+
+/// F27: a consumer that is away for much longer than the time after which a lost message is sent again. What lies in its queue
+/// is not lost, and is not sent a second time.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_slow_consumer_nothing_is_sent_twice() {
+    let mut system =
+        System::prepare(&[("SECKILL_OUTBOX__RESEND_AFTER_MS", "100"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "50")])
+            .await;
+    system.serve(false).await;
+    let mut sales = Vec::new();
+    for _ in 0..5 {
+        sales.push(system.create_sale(terms(5)).await);
+    }
+    let sent = |kind: &'static str| {
+        let sql = "SELECT order_id, sent_at FROM outbox WHERE kind = $1 AND status = 'sent' ORDER BY order_id";
+        let rows = sqlx::query_as::<_, (uuid::Uuid, chrono::DateTime<chrono::Utc>)>(sql).bind(kind);
+        let sql = system.sql.clone();
+        async move { rows.fetch_all(&sql).await.unwrap() }
+    };
+    // The queue's messages have arrived, and then so many marks were sent: so long was nobody there.
+    let held_up = |queue: &'static str| {
+        let system = &system;
+        async move {
+            eventually(|| async {
+                let depth = depth(system, queue).await;
+                (depth >= 15).then_some(()).ok_or(format!("{depth} messages and marks in {queue}"))
+            })
+            .await;
+        }
+    };
+    let away = work(&system, &[Worker::Relay, Worker::Sweep]);
+    for sale in &sales {
+        assert_eq!(system.buy(sale, "ann").send().await.code(), "202");
+    }
+    let all_sent = |kind: &'static str| {
+        let sent = &sent;
+        async move {
+            eventually(|| async {
+                let rows = sent(kind).await;
+                (rows.len() == 5).then_some(rows.clone()).ok_or(format!("{rows:?}"))
+            })
+            .await
+        }
+    };
+    let before = all_sent("order_placed").await;
+    held_up("order-placed").await;
+    assert_eq!(sent("order_placed").await, before);
+
+    let fulfilled = work(&system, &[Worker::Fulfil]);
+    eventually(|| async {
+        let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&system.sql).await.unwrap();
+        (orders == 5).then_some(()).ok_or(format!("{orders} orders"))
+    })
+    .await;
+    for sale in &sales {
+        system.let_deadlines_pass(sale).await;
+    }
+    let before = all_sent("order_expire").await;
+    held_up("order-expire").await;
+    assert_eq!(sent("order_expire").await, before);
+    drop((away, fulfilled));
+    system.serve(true).await;
+    for sale in &sales {
+        system.settled(sale).await;
+        assert_eq!(system.stock(sale).await, 5);
+    }
+    system.finish().await;
 }

@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 
+use seckill::sale::retention::{Retention, RetentionTerms};
 use seckill_harness::{System, eventually, terms};
 
 /// How many queries PostgreSQL ran whose text is `like`.
@@ -210,5 +211,46 @@ async fn a_sale_whose_refill_never_ended_is_removed_from_redis_too() {
         view.is_none().then_some(()).ok_or(format!("{view:?}"))
     })
     .await;
+    system.finish().await;
+}
+
+/// What a sale left behind is cleared when it is long over, and what another sale needs is kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() {
+    let system = System::start().await;
+    let (over, present) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
+    for sale in [&over, &present] {
+        for user in ["ann", "ben"] {
+            assert_eq!(system.buy(sale, user).send().await.code(), "202");
+        }
+        system.settled(sale).await;
+        system.let_deadlines_pass(sale).await;
+        eventually(|| async {
+            let left = system.stock(sale).await;
+            (left == 5).then_some(()).ok_or(format!("{left} left"))
+        })
+        .await;
+        system.settled(sale).await;
+    }
+    let past =
+        "UPDATE sales SET starts_at = now() - interval '31 days', ends_at = now() - interval '30 days' WHERE id = $1";
+    sqlx::query(past).bind(over.id.get()).execute(&system.sql).await.unwrap();
+    let days = RetentionTerms { messages_days: 7, steps_days: 0 };
+    let retention = tokio::sync::Mutex::new(Retention::new(system.stores.clone(), days));
+    let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1";
+    let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
+    let kept = (system.count(rows, &present).await, system.count(steps, &present).await);
+    eventually(|| async {
+        retention.lock().await.step().await.unwrap();
+        let left = (system.count(rows, &over).await, system.count(steps, &over).await);
+        (left == (0, 0)).then_some(()).ok_or(format!("{left:?}"))
+    })
+    .await;
+    assert_eq!((system.count(rows, &present).await, system.count(steps, &present).await), kept);
+    assert_eq!(system.orders(&over).await, 2);
+    for sale in [&over, &present] {
+        let verdict = system.audit(sale).await.unwrap().unwrap();
+        assert!(verdict.held, "{verdict:?}");
+    }
     system.finish().await;
 }

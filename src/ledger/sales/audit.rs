@@ -63,6 +63,7 @@ impl Ledger {
         let row = sqlx::query!(
             r#"SELECT total_stock, stock, e.epoch,
                  ends_at < now() - $2::bigint * interval '1 ms' AS "retired!",
+                 cleared_at IS NOT NULL AS "cleared!", steps_cleared_at IS NOT NULL AS "steps_cleared!",
                  (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
                   WHERE sale_id = s.id AND status IN ('pending_payment', 'paid', 'refunding')) AS "live_units!",
                  (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox
@@ -108,7 +109,12 @@ impl Ledger {
         .await?;
         let mut findings = Vec::new();
         stock_adds_up(row.total_stock, row.stock, row.live_units, row.kept, row.held_back, &mut findings);
-        for check in CHECKS {
+        let is_kept = |needs| match needs {
+            Needs::Nothing => true,
+            Needs::Messages => !row.cleared,
+            Needs::Steps => !row.steps_cleared,
+        };
+        for check in CHECKS.iter().filter(|check| is_kept(check.needs)) {
             let rows: Vec<String> = sqlx::query_scalar(check.rows)
                 .bind(sale.get())
                 .bind(overdue_grace_ms)
@@ -161,9 +167,20 @@ fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, f
     }
 }
 
+/// What a check reads beside orders and money, which are kept for ever.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// Rows of the outbox, which are cleared some days after a sale's end.
+    Messages,
+    /// The steps of orders, which are cleared later.
+    Steps,
+}
+
 /// A query that must return no rows. $1 is the sale, $2 a grace in milliseconds, $3 the most rows to return.
 struct Check {
     invariant: &'static str,
+    needs: Needs,
     problem: &'static str,
     rows: &'static str,
 }
@@ -171,6 +188,7 @@ struct Check {
 const CHECKS: [Check; 14] = [
     Check {
         invariant: "I2",
+        needs: Needs::Nothing,
         problem: "a buyer holds more live units than the sale allows",
         rows: "SELECT format('user %s holds %s of at most %s', o.user_id, sum(quantity), max(s.per_user))
                FROM orders o JOIN sales s ON s.id = o.sale_id
@@ -179,6 +197,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I2",
+        needs: Needs::Nothing,
         problem: "a buyer's counter differs from the units of the buyer's live orders",
         rows: "SELECT format('user %s: counter %s, live units %s', user_id, coalesce(b.units, 0), coalesce(o.units, 0))
                FROM (SELECT user_id, units FROM sale_buyers WHERE sale_id = $1) b
@@ -188,6 +207,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I3",
+        needs: Needs::Nothing,
         problem: "an unpaid order is past its deadline",
         rows: "SELECT format('order %s, due %s', id, expires_at) FROM orders
                WHERE sale_id = $1 AND status = 'pending_payment'
@@ -195,6 +215,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I3",
+        needs: Needs::Messages,
         problem: "a processed purchase has no order",
         rows: "SELECT format('purchase %s of user %s', o.order_id, o.user_id) FROM outbox o
                WHERE o.sale_id = $1 AND o.kind = 'order_placed' AND o.status = 'processed' AND $2::bigint IS NOT NULL
@@ -202,6 +223,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I3",
+        needs: Needs::Messages,
         problem: "an order has no purchase row, or one of another sale, buyer or quantity",
         rows: "SELECT format('order %s of user %s', o.id, o.user_id) FROM orders o
                WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL AND NOT EXISTS (
@@ -210,12 +232,14 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I6",
+        needs: Needs::Messages,
         problem: "a message is parked",
         rows: "SELECT format('outbox %s, %s of order %s after %s attempts: %s', id, kind, order_id, attempts, last_error)
                FROM outbox WHERE sale_id = $1 AND status = 'parked' AND $2::bigint IS NOT NULL ORDER BY id LIMIT $3",
     },
     Check {
         invariant: "I6",
+        needs: Needs::Messages,
         problem: "an order has ended without a release of its hold, or a hold is released whose order has not ended",
         rows: "SELECT format('order %s, %s', coalesce(o.id, r.order_id), coalesce(o.status, 'unknown'))
                FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected', 'refunded')) o
@@ -224,6 +248,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
+        needs: Needs::Nothing,
         problem: "an order that is paid, being refunded or refunded does not have exactly one payment that pays it",
         rows: "SELECT format('order %s, %s, %s payments', o.id, o.status, count(p.id)) FROM orders o
                LEFT JOIN payments p ON p.order_id = o.id AND p.pays
@@ -232,6 +257,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
+        needs: Needs::Nothing,
         problem: "a payment that pays no order is not refunded, or a payment pays an order that is not paid",
         rows: "SELECT format('payment %s of order %s, %s', p.id, o.id, o.status) FROM payments p
                JOIN orders o ON o.id = p.order_id LEFT JOIN refunds r ON r.payment_id = p.id
@@ -241,6 +267,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I5",
+        needs: Needs::Nothing,
         problem: "a refund's status does not match its order's",
         rows: "SELECT format('refund %s, %s, of order %s, %s', r.id, r.status, o.id, o.status) FROM refunds r
                JOIN orders o ON o.id = r.order_id
@@ -253,12 +280,14 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I5",
+        needs: Needs::Nothing,
         problem: "the channel has refused a refund",
         rows: "SELECT format('refund %s of order %s', r.id, o.id) FROM refunds r JOIN orders o ON o.id = r.order_id
                WHERE o.sale_id = $1 AND r.status = 'failed' AND $2::bigint IS NOT NULL LIMIT $3",
     },
     Check {
         invariant: "I4",
+        needs: Needs::Nothing,
         problem: "a payment was sent an hour ago and its outcome is not known",
         rows: "SELECT format('payment %s of order %s, %s', p.id, p.order_id, p.status) FROM payments p
                JOIN orders o ON o.id = p.order_id
@@ -267,6 +296,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I4",
+        needs: Needs::Nothing,
         problem: "the journal does not match payments and refunds",
         rows: "WITH moved AS (
                  SELECT 'payment' AS entry, p.id, p.order_id, p.amount_cents, p.currency,
@@ -286,6 +316,7 @@ const CHECKS: [Check; 14] = [
     },
     Check {
         invariant: "I9",
+        needs: Needs::Steps,
         problem: "an order's steps are not a series of legal steps that ends in its status",
         rows: "WITH steps AS (
                  SELECT s.order_id, s.id, s.from_status, s.to_status, o.status,

@@ -3,5 +3,6 @@
 pub mod audit;
 pub mod catalog;
 pub mod epochs;
+pub mod retention;
 pub mod terms;
 pub mod waves;

@@ -1,0 +1,84 @@
+//! Clears what is no longer needed of sales that ended long ago. Each step walks over a page of a table by its primary key, so
+//! that it needs no index of its own, and locks nothing that a running sale uses.
+
+use crate::ledger::{Ledger, LedgerError};
+
+/// Rows that one step looks at.
+const PAGE: i64 = 5000;
+
+/// Where the walk over a table goes on; 0 is its beginning.
+pub type Cursor = i64;
+
+impl Ledger {
+    /// Marks the sales that ended `messages_days` ago and whose orders are settled, and those whose steps may go, too.
+    pub async fn mark_cleared(&self, messages_days: i32, steps_days: i32) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE sales SET cleared_at = now()
+             WHERE id IN (SELECT id FROM sales s WHERE cleared_at IS NULL AND ends_at < now() - make_interval(days => $1)
+                            AND NOT EXISTS (SELECT FROM orders WHERE sale_id = s.id
+                                            AND status IN ('pending_payment', 'refunding'))
+                          LIMIT 10)",
+            messages_days
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            "UPDATE sales SET steps_cleared_at = now()
+             WHERE id IN (SELECT id FROM sales WHERE steps_cleared_at IS NULL
+                            AND cleared_at < now() - make_interval(days => $1) LIMIT 10)",
+            steps_days
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Clears the processed outbox rows of cleared sales from one page. Returns where to go on, and how many rows were cleared.
+    pub async fn clear_outbox(&self, from: Cursor) -> Result<(Cursor, u64), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH page AS (SELECT id, sale_id, status FROM outbox WHERE id > $1 ORDER BY id LIMIT $2),
+                    gone AS (
+                      DELETE FROM outbox o USING page p, sales s
+                      WHERE o.id = p.id AND p.status = 'processed' AND o.status = 'processed'
+                        AND s.id = p.sale_id AND s.cleared_at IS NOT NULL
+                      RETURNING o.id)
+               SELECT coalesce((SELECT max(id) FROM page), 0) AS "last!", (SELECT count(*) FROM gone) AS "gone!""#,
+            from,
+            PAGE
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.last, row.gone.unsigned_abs()))
+    }
+
+    /// Clears the steps of orders of sales whose steps may go, likewise.
+    pub async fn clear_steps(&self, from: Cursor) -> Result<(Cursor, u64), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH page AS (SELECT id, order_id FROM order_steps WHERE id > $1 ORDER BY id LIMIT $2),
+                    gone AS (
+                      DELETE FROM order_steps t USING page p, orders o, sales s
+                      WHERE t.id = p.id AND o.id = p.order_id AND s.id = o.sale_id AND s.steps_cleared_at IS NOT NULL
+                      RETURNING t.id)
+               SELECT coalesce((SELECT max(id) FROM page), 0) AS "last!", (SELECT count(*) FROM gone) AS "gone!""#,
+            from,
+            PAGE
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.last, row.gone.unsigned_abs()))
+    }
+
+    /// Clears processed messages of this age, at most a page.
+    pub async fn clear_processed_messages(&self, messages_days: i32) -> Result<u64, LedgerError> {
+        let done = sqlx::query!(
+            "DELETE FROM processed_messages WHERE (message_id, consumer) IN (
+               SELECT message_id, consumer FROM processed_messages
+               WHERE processed_at < now() - make_interval(days => $1) ORDER BY processed_at LIMIT $2)",
+            messages_days,
+            PAGE
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected())
+    }
+}
