@@ -22,7 +22,10 @@ use crate::sale::Stores;
 
 /// Handles on Redis and PostgreSQL. They connect with the first call.
 pub fn stores(config: &Config) -> anyhow::Result<Stores> {
-    Ok(Stores { ledger: Ledger::new(&config.database)?, gate: Gate::new(&config.redis, &config.purchase)? })
+    Ok(Stores {
+        ledger: Ledger::new(&config.database, config.purchase.committers)?,
+        gate: Gate::new(&config.redis, &config.purchase)?,
+    })
 }
 
 /// Payments and refunds, for commands. Nothing is notified: workers find what there is to do by polling.

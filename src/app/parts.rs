@@ -33,6 +33,7 @@ impl Parts {
             tasks: TaskTracker::new(),
         };
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
+        parts.tasks.spawn(ledger.clone().watch(stop.clone()));
         parts.tasks.spawn(parts.notifier.clone().run(ledger.clone(), stop.clone()));
         parts.tasks.spawn(parts.listener.clone().listen(ledger.clone(), stop.clone()));
         Ok(parts)
@@ -53,7 +54,8 @@ impl Parts {
         E: Display + Send + 'static,
     {
         let wake = topic.map(|topic| self.listener.subscribe(topic));
-        self.tasks.spawn(worker::repeat(name, every, wake, self.stop.clone(), move || step(of.clone())));
+        let given_up = self.stores.ledger.outages();
+        self.tasks.spawn(worker::repeat(name, every, wake, given_up, self.stop.clone(), move || step(of.clone())));
     }
 
     /// Stops the background tasks, and waits until each has finished its step.

@@ -78,10 +78,11 @@ impl Parts {
     pub(super) fn follow_catalog(&self, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
         let state = (Arc::clone(catalog), Arc::clone(health), committer.clone());
         self.repeat("catalog", EVERY_SECOND, Some(Topic::Catalog), state, |(catalog, health, committer)| async move {
-            let step = catalog.load_changes().await;
-            committer.set_healthy(step.is_ok());
-            health.ledger.store(step.is_ok(), Ordering::Relaxed);
-            step
+            let beat = catalog.beat().await;
+            committer.set_healthy(beat.is_ok());
+            health.ledger.store(beat.is_ok(), Ordering::Relaxed);
+            beat?;
+            catalog.load_changes().await
         });
     }
 

@@ -24,7 +24,7 @@ const DEV_TOKEN_S: i64 = 86_400;
 pub struct Health {
     /// PostgreSQL answered the last heartbeat.
     pub ledger: AtomicBool,
-    /// The last check found every sale complete in Redis.
+    /// Redis answered the last check of the sales.
     pub gate: AtomicBool,
     /// The instance is stopping: send it no more requests.
     pub stopping: AtomicBool,

@@ -14,7 +14,9 @@ pub mod sales;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgPool};
+use sqlx::{ConnectOptions, Connection, PgPool};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::config;
 use crate::domain::ids::FenceToken;
@@ -22,7 +24,7 @@ use crate::domain::ids::FenceToken;
 /// Why the ledger has refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The server could not be reached, or did not answer: whether a commit took effect is unknown.
+    /// The server could not be reached, did not answer, or cannot work: whether a commit took effect is unknown.
     #[error("postgres unreachable: {0}")]
     Unreachable(#[source] sqlx::Error),
     /// A constraint of the schema refused the change, which had no effect.
@@ -46,10 +48,7 @@ impl From<sqlx::Error> for LedgerError {
         match error {
             sqlx::Error::Database(ref db) => match (db.constraint(), db.code().as_deref()) {
                 (Some(constraint), _) => Self::Refused(constraint.to_owned()),
-                // 57P0x: shutting down or starting; 08: connection; 53: out of resources, 57014: too slow.
-                (None, Some(code)) if code.starts_with("57") || code.starts_with("08") || code.starts_with("53") => {
-                    Self::Unreachable(error)
-                }
+                (None, Some(code)) if OUTAGES.iter().any(|outage| code.starts_with(outage)) => Self::Unreachable(error),
                 _ => Self::Failed(error),
             },
             sqlx::Error::Io(_)
@@ -63,23 +62,38 @@ impl From<sqlx::Error> for LedgerError {
     }
 }
 
+/// Errors by which the server says that it cannot work, whatever the row: connection; read-only, which a server becomes in a
+/// failover; a table, column or right that is missing; out of resources; shutting down, starting or too slow; failures of its
+/// disk, and inside.
+const OUTAGES: [&str; 7] = ["08", "25006", "42", "53", "57", "58", "XX"];
+
 impl LedgerError {
-    /// Whether the server could not be reached, so that any other request would have failed too.
+    /// Whether the server could not be reached or cannot work, so that any other request would have failed too.
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable(_))
     }
 }
 
-/// A handle on the ledger; clones share one pool.
+/// How long the server may take to answer the heartbeat, or to show that a returned connection still works.
+const PING_MAX: Duration = Duration::from_secs(2);
+/// Pings in a row without an answer, after which whatever waits for the server is given up.
+const PINGS_LOST: u32 = 3;
+
+/// A handle on the ledger; clones share its pools.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
+    /// Connections that no read can take: for the commits of purchases, the heartbeat, the ping, and the listener.
+    reserved: PgPool,
     timeout: Duration,
+    /// Changes when the server has not answered for seconds.
+    outages: watch::Sender<()>,
 }
 
 impl Ledger {
-    /// Prepares a pool. Connections are opened when they are needed.
-    pub fn new(config: &config::Database) -> Result<Self, LedgerError> {
+    /// Prepares the pools. Connections are opened when they are needed. `committers` is how many commits of purchases may be
+    /// in progress at the same time.
+    pub fn new(config: &config::Database, committers: usize) -> Result<Self, LedgerError> {
         let options: PgConnectOptions = config.url.parse().map_err(LedgerError::Failed)?;
         let statement_timeout = config.statement_timeout_ms.to_string();
         let options = options
@@ -87,15 +101,34 @@ impl Ledger {
             .options([
                 ("statement_timeout", statement_timeout.as_str()),
                 ("idle_in_transaction_session_timeout", "30000"),
+                // So that the server ends the sessions of a process that has vanished, and their locks.
+                ("tcp_keepalives_idle", "10"),
+                ("tcp_keepalives_interval", "3"),
+                ("tcp_keepalives_count", "3"),
+                ("tcp_user_timeout", "15000"),
             ])
             .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
-        let pool = PgPoolOptions::new()
-            .max_connections(config.max_connections)
-            .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
-            .connect_lazy_with(options);
+        let pool = |connections: u32| {
+            PgPoolOptions::new()
+                .max_connections(connections)
+                .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
+                // sqlx tests a connection that comes back, for as long as it takes. A server that has vanished would keep the
+                // connection's place in the pool until the kernel gives up, which takes a quarter of an hour.
+                .after_release(|connection, _| {
+                    Box::pin(async move {
+                        match tokio::time::timeout(PING_MAX, connection.ping()).await {
+                            Ok(answer) => answer.map(|()| true),
+                            Err(_) => Err(sqlx::Error::PoolTimedOut),
+                        }
+                    })
+                })
+                .connect_lazy_with(options.clone())
+        };
         // Longer than the server's own limits: after this time there is no server.
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
-        Ok(Self { pool, timeout })
+        let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(3);
+        let (pool, reserved) = (pool(config.max_connections), pool(reserved));
+        Ok(Self { pool, reserved, timeout, outages: watch::Sender::new(()) })
     }
 
     /// Brings the schema up to date. May run at any time, and in several processes at once.
@@ -109,8 +142,42 @@ impl Ledger {
     /// # Errors
     /// `Unreachable` after the time-out, else the step's own.
     pub async fn in_time<T>(&self, step: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
-        let in_time = tokio::time::timeout(self.timeout, step).await;
-        in_time.unwrap_or(Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)))
+        Self::within(self.timeout, step).await
+    }
+
+    /// Waits for a step no longer than `limit`.
+    ///
+    /// # Errors
+    /// `Unreachable` after the limit, else the step's own.
+    pub async fn within<T>(
+        limit: Duration,
+        step: impl Future<Output = Result<T, LedgerError>>,
+    ) -> Result<T, LedgerError> {
+        tokio::time::timeout(limit, step).await.unwrap_or(Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)))
+    }
+
+    /// Pings the server every second, until cancelled. When it has not answered several times, whatever waits for it is given
+    /// up: a connection to a server that vanished without a word would be waited on for minutes.
+    pub async fn watch(self, stop: CancellationToken) {
+        let mut lost = 0;
+        while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await.is_some() {
+            let ping = async { Ok(sqlx::query("SELECT 1").execute(&self.reserved).await?) };
+            match Self::within(PING_MAX, ping).await {
+                Ok(_) => lost = 0,
+                Err(error) => {
+                    lost += 1;
+                    if lost >= PINGS_LOST {
+                        tracing::warn!(%error, "PostgreSQL does not answer; what waits for it is given up");
+                        self.outages.send_replace(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Changes each time that what waits for the server is to be given up.
+    pub fn outages(&self) -> watch::Receiver<()> {
+        self.outages.subscribe()
     }
 
     /// PostgreSQL's clock, in milliseconds since the epoch.
@@ -121,7 +188,7 @@ impl Ledger {
 
     /// Closes the pool, and waits for the connections in use.
     pub async fn close(&self) {
-        self.pool.close().await;
+        tokio::join!(self.pool.close(), self.reserved.close());
     }
 }
 

@@ -68,7 +68,7 @@ impl Notifier {
             }
         };
         while let Some(topic) = stop.run_until_cancelled(changed()).await {
-            if let Err(error) = ledger.notify(topic).await {
+            if let Err(error) = ledger.in_time(ledger.notify(topic)).await {
                 tracing::debug!(%error, "notice not sent; listeners poll");
             }
         }
@@ -120,14 +120,18 @@ impl Listener {
     }
 
     async fn listen_once(&self, ledger: &Ledger) -> Result<(), LedgerError> {
-        let mut listener = PgListener::connect_with(&ledger.pool).await?;
+        let mut outages = ledger.outages();
+        let mut listener = PgListener::connect_with(&ledger.reserved).await?;
         // A closing pool waits for its connections, and this one is never returned.
         listener.ignore_pool_close_event(true);
         listener.listen_all(Topic::VARIANTS.iter().map(<&str>::from)).await?;
         // Notices that were sent while no connection listened are lost: every subscriber polls once now.
         Topic::VARIANTS.iter().for_each(|topic| self.wake(*topic));
         loop {
-            let notice = listener.recv().await?;
+            let notice = tokio::select! {
+                notice = listener.recv() => notice?,
+                _ = outages.changed() => return Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
+            };
             if let Ok(topic) = notice.channel().parse() {
                 self.wake(topic);
             }

@@ -21,6 +21,9 @@ use crate::ledger::Ledger;
 /// Everything is loaded anew this often, also without a change: this bounds the effect of a change that was missed.
 const RELOAD_EVERY: Duration = Duration::from_secs(300);
 
+/// How long PostgreSQL may take for a heartbeat.
+const BEAT_MAX: Duration = Duration::from_secs(2);
+
 /// The sales in memory, and this instance's entry in the list of those that are alive.
 pub struct Catalog {
     ledger: Ledger,
@@ -94,9 +97,21 @@ impl Catalog {
         sales
     }
 
-    /// Loads what has changed, records in PostgreSQL that this instance has it, and sets the clock.
+    /// Loads what has changed, and records in PostgreSQL that this instance has it.
     pub async fn load_changes(&self) -> Result<Step, SaleError> {
         self.ledger.in_time(async { Ok(self.load_changes_once().await) }).await?
+    }
+
+    /// Checks within two seconds that PostgreSQL takes purchases, and records that this instance is alive.
+    pub async fn beat(&self) -> Result<(), SaleError> {
+        let beat = async {
+            self.ledger.can_commit().await?;
+            let asked_at = Instant::now();
+            let answer = self.ledger.send_heartbeat(self.instance, self.version.load(Ordering::Relaxed)).await?;
+            self.clock.set(answer.now_ms, asked_at);
+            Ok(())
+        };
+        Ok(Ledger::within(BEAT_MAX, beat).await?)
     }
 
     async fn load_changes_once(&self) -> Result<Step, SaleError> {
@@ -105,10 +120,13 @@ impl Catalog {
             None => self.load_all().await?,
             Some(changes) => {
                 let overdue = self.loaded.lock().await.elapsed() > RELOAD_EVERY;
+                if changes.documents.is_empty() && !overdue {
+                    return Ok(Step::Idle);
+                }
                 if changes.removed || overdue || self.reader.filter_is_full() {
                     // No id can be taken out of a Bloom filter: a removal needs a new one.
                     self.load_all().await?;
-                } else if !changes.documents.is_empty() {
+                } else {
                     let mut live = HashMap::clone(&self.live.load());
                     for (id, _) in &changes.documents {
                         // A changed sale that is not live any more ended long ago.

@@ -15,11 +15,13 @@ const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 const STEP_MAX: Duration = Duration::from_secs(120);
 
 /// Repeats a step until stopped: at once while there is more to do, else at the next notice or after `every`, whichever
-/// is first. A step that has begun is finished. After a failure the loop pauses, longer after each, with jitter.
+/// is first. A step that has begun is finished, unless `given_up` changes meanwhile: the server that it waits for does not
+/// answer. After a failure the loop pauses, longer after each, with jitter.
 pub async fn repeat<F, E>(
     name: &'static str,
     every: Duration,
     mut wake: Option<watch::Receiver<()>>,
+    mut given_up: watch::Receiver<()>,
     stop: CancellationToken,
     mut step: impl FnMut() -> F,
 ) where
@@ -28,9 +30,11 @@ pub async fn repeat<F, E>(
 {
     let mut pause = Pause::default();
     while !stop.is_cancelled() {
-        let done = match tokio::time::timeout(STEP_MAX, step()).await {
-            Ok(done) => done.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("the step did not finish within {} s", STEP_MAX.as_secs())),
+        given_up.mark_unchanged();
+        let done = tokio::select! {
+            done = step() => done.map_err(|error| error.to_string()),
+            () = sleep(STEP_MAX) => Err(format!("the step did not finish within {} s", STEP_MAX.as_secs())),
+            _ = given_up.changed() => Err("PostgreSQL does not answer".to_owned()),
         };
         let rest = match done {
             Ok(Step::More) => {

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use futures_util::future::join_all;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{Sale, System, eventually, terms};
 
 /// A wire that can be cut: connections break, and no new ones are made until it is mended.
 #[derive(Clone)]
@@ -184,4 +185,144 @@ async fn without_redis_purchases_fail_closed_and_quickly() {
     .await;
     system.settled(&sale).await;
     system.finish().await;
+}
+
+/// Five sales in one system, and buyers who keep coming.
+struct Crowd {
+    system: System,
+    sales: Vec<Sale>,
+    next: AtomicUsize,
+}
+
+impl Crowd {
+    async fn at(system: System) -> Self {
+        let mut sales = Vec::new();
+        for _ in 0..5 {
+            sales.push(system.create_sale(terms(10_000)).await);
+        }
+        Self { system, sales, next: AtomicUsize::new(0) }
+    }
+
+    /// A new buyer in each sale. Returns the answers.
+    async fn buy(&self) -> Vec<String> {
+        let n = self.next.fetch_add(1, Ordering::SeqCst);
+        let (user, from) = (format!("c{n}"), format!("10.5.{}.{}", n / 250, n % 250));
+        let clicks = self.sales.iter().map(|sale| self.system.buy(sale, &user).from(&from).send());
+        join_all(clicks).await.iter().map(seckill_harness::Answer::code).collect()
+    }
+
+    /// Waits until every sale sells.
+    async fn sells(&self) {
+        eventually(|| async {
+            let answers = self.buy().await;
+            answers.iter().all(|answer| answer == "202").then_some(()).ok_or(format!("{answers:?}"))
+        })
+        .await;
+    }
+
+    /// Sends buyers until purchases are refused before they reach Redis; then refusals come at once. Returns how many holds are
+    /// left without a row.
+    async fn fails_closed(&self) -> i64 {
+        eventually(|| async {
+            let before = self.holds().await;
+            let answers = join_all((0..20).map(|_| self.buy())).await.concat();
+            let closed = answers.iter().all(|answer| answer == "503 temporarily-unavailable");
+            let holds = self.holds().await;
+            (closed && holds == before).then_some(()).ok_or(format!("{holds} holds, {before} before"))
+        })
+        .await;
+        let began = std::time::Instant::now();
+        for _ in 0..10 {
+            self.buy().await;
+        }
+        assert!(began.elapsed().as_secs() < 10, "refusals took {:?}", began.elapsed());
+        self.holds().await
+    }
+
+    /// Holds that Redis does not know to be committed.
+    async fn holds(&self) -> i64 {
+        let mut sum = 0;
+        for sale in &self.sales {
+            sum += self.system.stores.gate.sale_view(sale.id).await.unwrap().unwrap().unconfirmed;
+        }
+        sum
+    }
+
+    /// All is well again: every sale sells and settles, and every connection of the pools can be used.
+    async fn recovers(self) {
+        self.sells().await;
+        for sale in &self.sales {
+            self.system.settled(sale).await;
+        }
+        let reads = join_all((0..64).map(|_| self.system.get("/api/v1/orders", Some("c0")))).await;
+        assert!(reads.iter().all(|(status, _)| *status == 200), "{reads:?}");
+        self.system.finish().await;
+    }
+}
+
+/// The most holds that may be left without a row when PostgreSQL stops working: what was under way, and what came in the
+/// second in which it is noticed.
+const FEW: i64 = 500;
+
+/// F25: PostgreSQL goes without a word. Packets are swallowed, connections stand.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_goes_without_a_word_is_noticed_and_forgotten() {
+    let (system, wire) = wired("DATABASE_URL").await;
+    let crowd = Crowd::at(system).await;
+    crowd.sells().await;
+    wire.swallow();
+    let left = crowd.fails_closed().await;
+    assert!(left <= FEW, "{left} holds without a row");
+    wire.mend();
+    crowd.recovers().await;
+}
+
+/// F25: PostgreSQL becomes read-only, as after a failover, and its sessions end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_turns_read_only_takes_no_purchase() {
+    let crowd = Crowd::at(System::start().await).await;
+    crowd.sells().await;
+    read_only(&crowd.system, true).await;
+    let left = crowd.fails_closed().await;
+    assert!(left <= FEW, "{left} holds without a row");
+    read_only(&crowd.system, false).await;
+    crowd.recovers().await;
+}
+
+/// Makes the system's database read-only or not, and ends all of its sessions but the test's own.
+async fn read_only(system: &System, read_only: bool) {
+    let mut own = system.sql.acquire().await.unwrap();
+    let database: String = sqlx::query_scalar("SELECT current_database()").fetch_one(&mut *own).await.unwrap();
+    let change = format!("ALTER DATABASE {database} SET default_transaction_read_only = {read_only}");
+    for sql in ["SET default_transaction_read_only = off", &change] {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(&mut *own).await.unwrap();
+    }
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    sqlx::query(end).execute(&mut *own).await.unwrap();
+}
+
+/// F25: a table is gone, and comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_lacks_a_table_takes_no_purchase_and_parks_nothing() {
+    let settings = [("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"), ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10")];
+    for table in ["outbox", "orders"] {
+        let crowd = Crowd::at(System::start_with(&settings).await).await;
+        crowd.sells().await;
+        let rename = |from: String, to: String| {
+            let sql = sqlx::AssertSqlSafe(format!("ALTER TABLE {from} RENAME TO {to}"));
+            async { sqlx::raw_sql(sql).execute(&crowd.system.sql).await.unwrap() }
+        };
+        rename(table.into(), format!("{table}_gone")).await;
+        if table == "outbox" {
+            let left = crowd.fails_closed().await;
+            assert!(left <= FEW, "{left} holds without a row");
+        } else {
+            // Purchases are promised as before; what follows waits.
+            crowd.sells().await;
+        }
+        rename(format!("{table}_gone"), table.into()).await;
+        assert_eq!(crowd.system.stores.ledger.parked(10).await.unwrap().len(), 0);
+        crowd.recovers().await;
+    }
 }

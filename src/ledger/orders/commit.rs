@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
@@ -45,6 +45,11 @@ impl Ledger {
     /// Only an outage of PostgreSQL.
     pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         commit_on(&mut *self.pool.acquire().await?, purchases).await
+    }
+
+    /// Checks that purchase rows can be written, without writing one: a server that is read-only, or lacks the table, cannot.
+    pub async fn can_commit(&self) -> Result<(), LedgerError> {
+        insert_on(&mut *self.reserved.acquire().await?, &[]).await.map(drop)
     }
 }
 
@@ -115,12 +120,40 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
 
 type Queued = (Purchase, oneshot::Sender<Committed>);
 
+/// Purchases that may wait for their commit; more are refused before they touch the stock.
+const BACKLOG_MAX: usize = 8192;
+/// A group whose commit takes longer holds up the purchases that come after it.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
+/// A commit that takes longer is given up; whether it took effect is unknown.
+const COMMIT_MAX: Duration = Duration::from_secs(5);
+
 /// Commits purchases in groups: a group is what has arrived while the last one was being written.
 #[derive(Clone)]
 pub struct Committer {
     queue: mpsc::Sender<Queued>,
-    healthy: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
     notifier: Notifier,
+}
+
+/// What is known of PostgreSQL's ability to commit.
+struct Pulse {
+    healthy: AtomicBool,
+    started: Instant,
+    /// When each lane began its present commit, in milliseconds after `started`; 0 when it has none.
+    began: Vec<AtomicU64>,
+}
+
+impl Pulse {
+    fn now_ms(&self) -> u64 {
+        // Never 0, which means that there is no commit.
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn is_healthy(&self) -> bool {
+        let since = self.now_ms().saturating_sub(STALLED_AFTER.as_millis() as u64);
+        self.healthy.load(Ordering::Relaxed)
+            && self.began.iter().map(|began| began.load(Ordering::Relaxed)).all(|began| began == 0 || began > since)
+    }
 }
 
 impl Committer {
@@ -135,27 +168,25 @@ impl Committer {
     ) -> Self {
         let (queue, purchases) = mpsc::channel(queue_max);
         let purchases = Arc::new(Mutex::new(purchases));
-        let healthy = Arc::new(AtomicBool::new(true));
-        for _ in 0..lanes {
-            let lane = Lane {
-                ledger: ledger.clone(),
-                notifier: notifier.clone(),
-                healthy: Arc::clone(&healthy),
-                connection: None,
-            };
+        let began = (0..lanes).map(|_| AtomicU64::new(0)).collect();
+        let pulse = Arc::new(Pulse { healthy: AtomicBool::new(true), started: Instant::now(), began });
+        for number in 0..lanes {
+            let (ledger, notifier, pulse) = (ledger.clone(), notifier.clone(), Arc::clone(&pulse));
+            let lane = Lane { ledger, notifier, pulse, number, connection: None };
             tasks.spawn(lane.run(Arc::clone(&purchases), batch_max));
         }
-        Self { queue, healthy, notifier: notifier.clone() }
+        Self { queue, pulse, notifier: notifier.clone() }
     }
 
-    /// Whether PostgreSQL has answered last. While it does not, no stock is touched (rule 4).
+    /// Whether PostgreSQL has answered last, no commit has been waiting for its answer for long, and the queue is not too
+    /// long. Otherwise no stock is touched (rule 4), so that few holds are left without a row.
     pub fn is_healthy(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed)
+        self.pulse.is_healthy() && self.queue.max_capacity() - self.queue.capacity() <= BACKLOG_MAX
     }
 
     /// Records whether PostgreSQL has answered.
     pub fn set_healthy(&self, healthy: bool) {
-        self.healthy.store(healthy, Ordering::Relaxed);
+        self.pulse.healthy.store(healthy, Ordering::Relaxed);
     }
 
     /// Notifies that another use case has added rows to the outbox.
@@ -181,7 +212,8 @@ impl Committer {
 struct Lane {
     ledger: Ledger,
     notifier: Notifier,
-    healthy: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
+    number: usize,
     /// The lane's own connection, and when it was used last. The pool would test it each time, which costs a sixth of a
     /// commit's time.
     connection: Option<(PoolConnection<Postgres>, Instant)>,
@@ -210,10 +242,13 @@ impl Lane {
         die_at!("commit.before");
         let began = Instant::now();
         let ledger = self.ledger.clone();
-        let written = ledger.in_time(self.commit(rows)).await;
+        let pulse = Arc::clone(&self.pulse);
+        pulse.began[self.number].store(pulse.now_ms(), Ordering::Relaxed);
+        let written = Ledger::within(COMMIT_MAX, self.commit(&ledger, rows)).await;
+        pulse.began[self.number].store(0, Ordering::Relaxed);
         metrics::histogram!("seckill_commit_seconds").record(began.elapsed());
         die_at!("commit.after");
-        self.healthy.store(written.is_ok(), Ordering::Relaxed);
+        pulse.healthy.store(written.is_ok(), Ordering::Relaxed);
         written.unwrap_or_else(|error| {
             tracing::warn!(%error, rows = rows.len(), "not known whether purchase rows were committed");
             vec![Committed::Unknown; rows.len()]
@@ -221,12 +256,12 @@ impl Lane {
     }
 
     /// Commits on the lane's own connection. One that has failed, or was interrupted, is not used again.
-    async fn commit(&mut self, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+    async fn commit(&mut self, ledger: &Ledger, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         let mut connection = match self.connection.take() {
             Some((connection, used)) if used.elapsed() < IDLE_MAX => connection,
             idle => {
                 drop(idle); // back to the pool, which tests a connection before it returns it
-                self.ledger.pool.acquire().await?
+                ledger.reserved.acquire().await?
             }
         };
         let written = commit_on(&mut connection, rows).await;

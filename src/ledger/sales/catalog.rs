@@ -69,7 +69,7 @@ impl Ledger {
         version: i64,
         retire_after_ms: u64,
     ) -> Result<Option<CatalogChanges>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.reserved.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let rows = sqlx::query!(
             "SELECT version, kind, id, removed FROM catalog_changes WHERE version > $1 ORDER BY version LIMIT $2",
@@ -126,7 +126,7 @@ impl Ledger {
             instance,
             version
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.reserved)
         .await?;
         Ok(Heartbeat { now_ms: row.now.timestamp_millis(), catalog_version: row.version })
     }
