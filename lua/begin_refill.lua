@@ -16,6 +16,11 @@ if not close_only and held >= epoch then return 0 end
 
 ---------------------------------------------------------------- changes from here on
 
-if not close_only then redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) end
-redis.call('HSET', KEYS[1], 'epoch', epoch, 'state', 'filling')
+if close_only then
+  redis.call('HSET', KEYS[1], 'state', 'filling')
+else
+  redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+  -- What is put here counts only while this server keeps its memory.
+  redis.call('HSET', KEYS[1], 'epoch', epoch, 'state', 'filling', 'replid', (replication_ids()), 'server', this_server() or '')
+end
 return 1

@@ -1,6 +1,6 @@
 -- Purpose: the beginning of every script of an open sale: whether this server may serve the sale, and the sale's clock. It
---          is not a script by itself: src/gate/scripts.rs puts it in front of open_sale, reserve, release, release_wave,
---          read_unconfirmed and set_sale_state.
+--          is not a script by itself: src/gate/scripts.rs puts it in front of begin_refill, open_sale, reserve, release,
+--          release_wave, read_unconfirmed and set_sale_state.
 --
 -- Codes of their replies:
 --   code -1  UNKNOWN_SALE   this server does not know the sale; nothing was changed
@@ -21,8 +21,8 @@ local function replication_ids()
   return string.match(info, 'master_replid:(%x+)'), string.match(info, 'master_replid2:(%x+)')
 end
 
--- Whether this server has all that was written since the sale was opened here (protocol, rule 10). `replid` and `server` are
--- what open_sale wrote. A restart or a promotion gives a server a new replication id. Two events without any loss do so,
+-- Whether this server has all that was written since the refill of the sale began here (protocol, rule 10). `replid` and
+-- `server` are what begin_refill wrote. A restart or a promotion gives a server a new replication id. Two events without any loss do so,
 -- too: the first replica attaches (a backup by `redis-cli --rdb` is one), and the backlog expires. They, and only they,
 -- leave the second id empty.
 local function serves(sale_key, replid, server)

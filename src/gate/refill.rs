@@ -163,7 +163,7 @@ impl ServerRun {
 /// Epoch, state, replid and server of a sale.
 type StateRow = (Option<i64>, Option<String>, Option<String>, Option<String>);
 
-/// The replication ids of a server, and what `open_sale.lua` calls "server".
+/// The replication ids of a server, and what begin_refill.lua calls "server".
 struct Master {
     id: String,
     /// Whether the second id is empty: no promotion since the id was changed.

@@ -55,7 +55,7 @@ impl ThreadState {
         sale: Option<SaleId>,
         after: Option<OrderId>,
     ) -> Result<OrderPage, SaleError> {
-        let limit = PAGE as i64 + 1;
+        let limit = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
         let filter = OrderFilter { sale, user: Some(user.to_string()), after, limit, ..OrderFilter::default() };
         let mut orders: Vec<Order> = self.ledger.orders(&filter).await?.into_iter().map(|owned| owned.order).collect();
         let more = orders.len() > PAGE;

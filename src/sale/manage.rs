@@ -25,7 +25,9 @@ impl Stores {
         loop {
             match self.refill_once(&mut server, sale, &slots).await {
                 Ok(()) => break,
-                Err(SaleError::Busy(_)) if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
+                Err(SaleError::Busy(_) | SaleError::Overtaken) if Instant::now() < deadline => {
+                    sleep(Duration::from_millis(20)).await;
+                }
                 Err(error) => return Err(error),
             }
         }

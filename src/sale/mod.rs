@@ -40,6 +40,9 @@ pub enum SaleError {
     /// Another instance is doing the same.
     #[error("{0} is being done elsewhere")]
     Busy(&'static str),
+    /// Another instance has refilled the sale meanwhile.
+    #[error("another refill has taken over")]
+    Overtaken,
 }
 
 impl SaleError {
@@ -49,7 +52,7 @@ impl SaleError {
             Self::Gate(error) => error.is_outage(),
             Self::Ledger(error) => error.is_outage(),
             Self::Queue(_) => true,
-            Self::Filter(_) | Self::Busy(_) => false,
+            Self::Filter(_) | Self::Busy(_) | Self::Overtaken => false,
         }
     }
 }

@@ -41,7 +41,7 @@ impl Stores {
     /// Refills a sale under a lock, unless another instance has done so meanwhile.
     ///
     /// # Errors
-    /// `Busy` when another instance refills the sale.
+    /// `Busy` when another instance refills the sale; `Overtaken` when one has done so meanwhile.
     pub(super) async fn refill_once(
         &self,
         server: &mut ServerRun,
@@ -72,7 +72,7 @@ impl Stores {
     async fn refill(&self, server: &mut ServerRun, row: &EpochRow, slots: &LedgerSlots) -> Result<(), SaleError> {
         let (sale, began, ledger) = (row.sale, Instant::now(), &self.ledger);
         // Each step returns false once another refill has taken over.
-        let not_overtaken = |current: bool| if current { Ok(()) } else { Err(SaleError::Busy("refill")) };
+        let not_overtaken = |current: bool| if current { Ok(()) } else { Err(SaleError::Overtaken) };
         let slot = slots.acquire().await;
         // Nothing more is sold at the old epoch: raising it would wait for ever new purchases.
         server.close(sale, row.epoch).await?;
@@ -136,7 +136,7 @@ impl Stores {
                 })
                 .collect();
             if !server.put_tickets(sale, epoch, &rows).await? {
-                return Err(SaleError::Busy("refill"));
+                return Err(SaleError::Overtaken);
             }
         }
     }

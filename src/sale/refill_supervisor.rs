@@ -15,17 +15,18 @@ use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
 use crate::gate::refill::ServerRun;
 use crate::ledger::sales::epochs::EpochRow;
-use seckill_webhook::backoff_ms;
 
 /// Refills at the same time. Those that no caller waits for leave some places free for the others.
 const AT_ONCE: usize = 48;
 const UNNEEDED_AT_ONCE: usize = 40;
 /// How many of them use PostgreSQL at the same time; those of sales that have failed before share one place.
 const LEDGER_SLOTS: usize = 4;
-/// The pauses after a refill that failed: the first, and the longest.
+/// The pauses after a refill that failed: the shortest, which doubles with each failure, and the longest.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=10_000;
 /// The pause before a sale is taken back from another server: two masters would take it from each other all the time.
 const CONTEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pause of a refill that another one has overtaken.
+const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
 /// A refill that takes longer is given up.
 const REFILL_MAX: Duration = Duration::from_secs(600);
 
@@ -127,6 +128,15 @@ impl RefillSupervisor {
         let states = server.sale_states(&sales).await?;
         for (row, standing) in rows.iter().zip(states) {
             if !is_whole(row, &server, standing) {
+                let elsewhere = row.run_id.as_deref().is_some_and(|run| run != server.run_id());
+                if let Some((epoch, _)) = standing
+                    && elsewhere
+                    && epoch < row.epoch
+                {
+                    // Another server has a newer epoch. The ledger refuses purchases of this one; nobody is to hear "sold out"
+                    // of it, either.
+                    server.close(row.sale, epoch).await?;
+                }
                 self.consider(row, &server, asked.is_some());
             } else if let Some((_, status)) = standing
                 && status != row.status
@@ -148,7 +158,7 @@ impl RefillSupervisor {
             tracing::error!(%sale, "TWO REDIS MASTERS: another instance has filled the sale on another server");
             metrics::counter!("seckill_refills_contested_total").increment(1);
             self.filled.remove(&sale);
-            self.sick.insert(sale, Sick { failures: 1, until: now + CONTEST_PAUSE });
+            self.rest(sale, CONTEST_PAUSE);
         }
         let rests = self.sick.get(&sale).is_some_and(|sick| sick.until > now);
         if rests || self.refilling.contains_key(&sale) {
@@ -167,7 +177,7 @@ impl RefillSupervisor {
         let (sale, wanted) = (row.sale, row.status);
         match self.stores.gate.set_sale_state(sale, row.epoch, wanted, row.version).await {
             Ok(set) => {
-                tracing::info!(%sale, %present, %wanted, set, "the sale's status in Redis differs from the ledger's")
+                tracing::info!(%sale, %present, %wanted, set, "the sale's status in Redis differs from the ledger's");
             }
             Err(error) => tracing::warn!(%sale, %error, "the sale's status is not set in Redis"),
         }
@@ -185,7 +195,8 @@ impl RefillSupervisor {
                 continue;
             }
             self.refilling.insert(sale, need);
-            let slots = if self.sick.contains_key(&sale) { &self.sick_slots } else { &self.slots };
+            let failed = self.sick.get(&sale).is_some_and(|sick| sick.failures > 0);
+            let slots = if failed { &self.sick_slots } else { &self.slots };
             let (stores, mut server, slots) = (self.stores.clone(), server.clone(), Arc::clone(slots));
             self.running.spawn(async move {
                 let refill = tokio::time::timeout(REFILL_MAX, stores.refill_once(&mut server, sale, &slots));
@@ -205,6 +216,11 @@ impl RefillSupervisor {
             }
             // Another instance refills it: it is looked at again in the next check.
             Err(SaleError::Busy(_)) => {}
+            // Without a pause, two instances that cannot see each other's lock would overtake each other for ever.
+            Err(SaleError::Overtaken) => {
+                let pause = OVERTAKEN_PAUSE.mul_f64(rand::random_range(0.5..1.5));
+                self.rest(sale, pause);
+            }
             // Redis or PostgreSQL is away, which is no fault of the sale.
             Err(error) if error.is_outage() => {
                 tracing::debug!(%sale, %error, "sale not refilled");
@@ -212,11 +228,17 @@ impl RefillSupervisor {
             }
             Err(error) => {
                 let failures = self.sick.get(&sale).map_or(0, |sick| sick.failures).saturating_add(1);
-                let pause = backoff_ms(failures, *PAUSE_MS.start(), *PAUSE_MS.end(), rand::random());
+                let pause = (*PAUSE_MS.start() << failures.min(16)).min(*PAUSE_MS.end());
                 tracing::error!(%sale, %error, failures, pause_ms = pause, "sale not refilled; it stays closed until it is");
                 metrics::counter!("seckill_refill_failures_total").increment(1);
                 self.sick.insert(sale, Sick { failures, until: Instant::now() + Duration::from_millis(pause) });
             }
         }
+    }
+
+    /// Leaves a sale alone for a while.
+    fn rest(&mut self, sale: SaleId, pause: Duration) {
+        let failures = self.sick.get(&sale).map_or(0, |sick| sick.failures);
+        self.sick.insert(sale, Sick { failures, until: Instant::now() + pause });
     }
 }

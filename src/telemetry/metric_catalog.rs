@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 43] = [
+pub const METRICS: [Metric; 47] = [
     metric(
         "seckill_answers_total",
         Counter,
@@ -57,6 +57,7 @@ pub const METRICS: [Metric; 43] = [
         "result",
         "Messages published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`",
     ),
+    metric("seckill_queue_marks_total", Counter, "", "Marks sent through queues that hold overdue messages"),
     metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),
     metric(
         "seckill_consumed_total",
@@ -78,6 +79,24 @@ pub const METRICS: [Metric; 43] = [
     metric("seckill_drift_total", Counter, "", "Times that the stock in Redis differed from PostgreSQL's"),
     metric("seckill_drift_units_total", Counter, "", "Units by which it differed"),
     metric("seckill_refills_total", Counter, "", "Refills of a sale in Redis from PostgreSQL"),
+    metric(
+        "seckill_refill_failures_total",
+        Counter,
+        "",
+        "Refills that failed: the sale stays closed until one succeeds",
+    ),
+    metric(
+        "seckill_refills_contested_total",
+        Counter,
+        "",
+        "Sales that another instance has filled on another Redis server: there are two masters",
+    ),
+    metric(
+        "seckill_cleared_total",
+        Counter,
+        "what",
+        "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`",
+    ),
     metric("seckill_permits_total", Counter, "policy, answer", "Requests for permits: `granted`, `refused`"),
     metric("seckill_policy_threshold", Gauge, "policy", "Current threshold of a policy whose threshold adapts"),
     metric("seckill_outflow_waiting", Gauge, "channel", "Outflow items that wait or are being sent"),

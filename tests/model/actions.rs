@@ -41,16 +41,16 @@ pub enum Action {
     PurgeQueue,
     /// Rule 8: ledger::orders::cancel, for the buyer, the delayed message or the sweeper.
     Cancel(Order),
-    /// Rule 9: sale::release, lua/release.lua.
-    Release(Order),
+    /// Rule 9: sale::release, lua/release.lua, at one of the servers.
+    Release(usize, Order),
     /// Rule 9: ledger::outbox. The release row is done, if the epoch still stands.
     SettleRelease,
 
     // ---- what a dead process left half done
     /// Rule 12: the reconciler reads the epoch in a call of its own. Only a broken variant does so.
-    ReconcileReadEpoch,
+    ReconcileReadEpoch(usize),
     /// Rule 12: lua/read_unconfirmed.lua. The reconciler reads a hold together with its epoch.
-    ReconcileList(Order),
+    ReconcileList(usize, Order),
     /// Rule 12: sale::reconcile, ledger::orders::commit.
     ReconcileInsert,
     /// Rule 12: sale::reconcile, lua/confirm.lua.
@@ -71,10 +71,6 @@ pub enum Action {
     Open(usize),
     /// Rule 11: ledger::sales::epochs. The run id is recorded with the epoch.
     Record(usize),
-    /// Rule 10: sale::refill finds every sale complete and the script missing.
-    FindComplete(usize),
-    /// Rule 10: gate::refill loads reserve.lua.
-    LoadReserve(usize),
     /// Rule 10: the server of this refill's connection is gone.
     LoseConnection(usize),
 
@@ -82,7 +78,7 @@ pub enum Action {
     /// Rule 13: an instance's cached "sold out" ends.
     ForgetSoldOut(usize),
     /// Rule 13: `returning_at_ms` has come. It never comes before every cached "sold out" has ended.
-    ReturnUnits,
+    ReturnUnits(usize),
 
     // ---- faults
     /// An instance dies between any two of its steps.
@@ -93,20 +89,26 @@ pub enum Action {
     Fsync,
     /// Rule 10: Redis crashes and starts again with the data on its disk.
     Crash,
+    /// Rule 10: Redis is demoted, reads the memory of a replica that lags behind, and is promoted again.
+    TakeOver,
+    /// Rule 10: Redis changes its replication id and loses nothing: its first replica attaches, or its backlog expires.
+    NewId,
+    /// Rule 10: a replica that lags behind is promoted while its master goes on.
+    Split,
     /// Rule 10: the keys are deleted, and the server goes on.
     Flush,
 }
 
 impl World {
     /// Whether this Redis server serves the epoch that the ledger names, on the run that the ledger names.
-    pub fn is_complete(&self, s: &State) -> bool {
-        let now = &s.redis.now;
-        s.ledger.run == s.redis.run && now.phase == Phase::Open && now.epoch == s.ledger.epoch
+    pub fn is_complete(&self, s: &State, master: usize) -> bool {
+        let redis = &s.redis[master];
+        s.ledger.run == redis.run && redis.serves(self) && redis.now.epoch == s.ledger.epoch
     }
 
     /// Adds what the system does by itself, sooner or later.
     pub fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
-        let now = &s.redis.now;
+        let serving: Vec<usize> = s.masters().filter(|master| s.redis[*master].serves(self)).collect();
         for i in 0..INSTANCES {
             match s.requests[i] {
                 PurchaseStep::Idle => {}
@@ -131,11 +133,8 @@ impl World {
             if s.queue[order] {
                 out.push(Action::Fulfil(order));
             }
-            if matches!(s.ledger.releases[order], Release::Pending { .. })
-                && s.releaser.is_none()
-                && now.phase == Phase::Open
-            {
-                out.push(Action::Release(order));
+            if matches!(s.ledger.releases[order], Release::Pending { .. }) && s.releaser.is_none() {
+                out.extend(serving.iter().map(|master| Action::Release(*master, order)));
             }
         }
         if s.releaser.is_some() {
@@ -144,26 +143,29 @@ impl World {
         match s.reconciler {
             Reconciler::Idle if self.variant.no_reconciler => {}
             Reconciler::Idle if self.variant.reconcile_in_two_reads => {
-                if now.phase == Phase::Open && now.unconfirmed.contains(&true) {
-                    out.push(Action::ReconcileReadEpoch);
-                }
+                let busy = |master: &&usize| s.redis[**master].now.unconfirmed.contains(&true);
+                out.extend(serving.iter().filter(busy).map(|master| Action::ReconcileReadEpoch(*master)));
             }
             Reconciler::Idle | Reconciler::ReadEpoch(_) => {
-                let listed = (0..ORDERS).filter(|o| now.phase == Phase::Open && now.unconfirmed[*o]);
-                out.extend(listed.map(Action::ReconcileList));
+                for master in &serving {
+                    let listed = (0..ORDERS).filter(|order| s.redis[*master].now.unconfirmed[*order]);
+                    out.extend(listed.map(|order| Action::ReconcileList(*master, order)));
+                }
             }
             Reconciler::Listed(..) => out.push(Action::ReconcileInsert),
-            Reconciler::Inserted(_) => out.push(Action::ReconcileConfirm),
+            Reconciler::Inserted(..) => out.push(Action::ReconcileConfirm),
         }
-        if now.sold_out_granted && s.sold_out_caches.iter().all(Option::is_none) {
-            out.push(Action::ReturnUnits);
+        for master in s.masters() {
+            if s.redis[master].now.sold_out_granted && s.sold_out_caches.iter().all(Option::is_none) {
+                out.push(Action::ReturnUnits(master));
+            }
         }
     }
 
     /// Adds what buyers ask for, and which faults happen, within the budget.
     pub fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
-        let serves = s.redis.loaded && s.redis.now.phase == Phase::Open;
         for i in 0..self.selling {
+            let serves = s.redis[s.master_of(i)].serves(self);
             for order in (0..ORDERS).filter(|order| self.budget.requests[*order] > 0) {
                 if s.sold_out_caches[i].is_some_and(|cache| !self.knows_holder(&cache.holders, order)) {
                     out.push(Action::AnswerSoldOut(i, order));
@@ -202,11 +204,21 @@ impl World {
         }
         if s.budget.crashes > 0 {
             out.push(Action::Crash);
-            if s.budget.fsyncs > 0 && s.redis.disk != s.redis.now {
-                out.push(Action::Fsync);
-            }
         }
-        if s.budget.flushes > 0 && s.redis.now.phase != Phase::Missing {
+        if s.budget.takeovers > 0 {
+            out.push(Action::TakeOver);
+        }
+        if s.budget.new_ids > 0 {
+            out.push(Action::NewId);
+        }
+        if s.budget.splits > 0 {
+            out.push(Action::Split);
+        }
+        let losses = s.budget.crashes + s.budget.takeovers + s.budget.splits;
+        if losses > 0 && s.budget.fsyncs > 0 && s.redis[0].disk != s.redis[0].now {
+            out.push(Action::Fsync);
+        }
+        if s.budget.flushes > 0 && s.redis[0].now.phase != Phase::Missing {
             out.push(Action::Flush);
         }
     }

@@ -39,6 +39,51 @@ pub const LOST_TWICE: World = World {
     ..World::NO_FAULTS
 };
 
+/// Redis is demoted and promoted again with an older memory, and changes its replication id without any loss before or after
+/// that.
+pub const TAKEN_OVER: World = World {
+    budget: Budget { requests: [1, 1, 0], takeovers: 1, fsyncs: 1, new_ids: 2, ..World::NO_FAULTS.budget },
+    total: 1,
+    selling: 1,
+    max_epoch: 3,
+    shows: &[OVERTAKEN, REFILLED, ALL_SOLD],
+    ..World::NO_FAULTS
+};
+
+/// The same in the middle of a refill.
+pub const TAKEN_OVER_IN_A_REFILL: World = World {
+    budget: Budget { requests: [1, 0, 0], crashes: 1, takeovers: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
+    total: 1,
+    selling: 1,
+    max_epoch: 3,
+    shows: &[ALL_SOLD],
+    ..World::NO_FAULTS
+};
+
+/// Redis changes its replication id again and again and loses nothing: nothing is refilled.
+pub const NEW_IDS: World = World {
+    budget: Budget { requests: [2, 1, 1], new_ids: 3, cancels: 1, ..World::NO_FAULTS.budget },
+    max_epoch: 1,
+    selling: 1,
+    shows: &[ALL_SOLD, SOLD_AGAIN],
+    ..World::NO_FAULTS
+};
+
+/// A replica that lags behind is promoted while its master goes on: two instances sell and refill at one server each, and the
+/// workers meet both.
+pub const TWO_MASTERS: World = World {
+    total: 1,
+    budget: Budget { requests: [2, 1, 0], splits: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
+    refilling: 2,
+    max_epoch: 2,
+    shows: &[OVERTAKEN, REFILLED],
+    ..World::NO_FAULTS
+};
+
+/// The same with an order that ends.
+pub const TWO_MASTERS_RETURNS: World =
+    World { budget: Budget { requests: [1, 0, 0], cancels: 1, ..TWO_MASTERS.budget }, ..TWO_MASTERS };
+
 /// The keys of a running server are deleted twice, and two instances refill it.
 pub const FLUSHED: World = World {
     budget: Budget { requests: [1, 1, 0], flushes: 2, ..World::NO_FAULTS.budget },

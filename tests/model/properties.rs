@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use super::state::{ORDERS, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, State, Status, Ticket};
+use super::state::{ORDERS, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, State, Status, Ticket};
 use super::variants::World;
 
 pub const NOT_OVERSOLD: &str = "never more promised than the stock";
@@ -43,7 +43,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
         Property::always(HOLDER, |_, s: &State| !s.violations.sold_out_to_holder),
         Property::always(SOLD_OUT, |_, s: &State| !s.violations.sold_out_with_stock),
         Property::always(REDIS_MATCHES, |world: &World, s: &State| {
-            !world.is_complete(s) || redis_matches_ledger(world, s)
+            s.masters().all(|master| !world.is_complete(s, master) || redis_matches_ledger(world, s, master))
         }),
         Property::always(AT_REST, |world: &World, s: &State| !is_at_rest(world, s) || is_settled(world, s)),
     ];
@@ -59,7 +59,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
             s.refills.iter().all(|refill| matches!(refill, RefillStep::Read(..)))
         }),
         Property::sometimes(KEPT_ASIDE, |_, s: &State| {
-            s.redis.now.returning > 0 && s.sold_out_caches.iter().any(Option::is_some)
+            s.redis[0].now.returning > 0 && s.sold_out_caches.iter().any(Option::is_some)
         }),
         Property::sometimes(LATE_INSERT, |_, s: &State| {
             (0..ORDERS).any(|o| s.late_inserts[o] > 0 && s.ledger.orders[o] == Status::Cancelled)
@@ -69,8 +69,12 @@ pub fn of(world: &World) -> Vec<Property<World>> {
                 && world.units_of(|o| s.accepted[o] && s.ledger.orders[o] == Status::PendingPayment) == world.total
         }),
         Property::sometimes(REFILLED, |world: &World, s: &State| {
-            let holds = |o| s.redis.now.tickets[o] == Ticket::Held && s.redis.now.unconfirmed[o];
-            world.is_complete(s) && s.ledger.epoch > 1 && (0..ORDERS).any(holds)
+            let holds = |master: usize, o| {
+                let now = &s.redis[master].now;
+                now.tickets[o] == Ticket::Held && now.unconfirmed[o]
+            };
+            let sells = |master| world.is_complete(s, master) && (0..ORDERS).any(|o| holds(master, o));
+            s.ledger.epoch > 1 && s.masters().any(sells)
         }),
     ];
     all.extend(seen.into_iter().filter(|property| world.shows.contains(&property.name)));
@@ -79,8 +83,8 @@ pub fn of(world: &World) -> Vec<Property<World>> {
 
 /// I1 at every moment, as sale::audit compares: each unit is for sale or held; each live order has its hold; and each hold
 /// has an order, a purchase row, an unconfirmed entry, or a release that is still to come.
-fn redis_matches_ledger(world: &World, s: &State) -> bool {
-    let (now, ledger) = (&s.redis.now, &s.ledger);
+fn redis_matches_ledger(world: &World, s: &State, master: usize) -> bool {
+    let (now, ledger) = (&s.redis[master].now, &s.ledger);
     let held = |o: usize| now.tickets[o] == Ticket::Held;
     let accounted = |o: usize| {
         let release_to_come = matches!(ledger.releases[o], Release::Pending { .. });
@@ -94,21 +98,17 @@ fn is_at_rest(world: &World, s: &State) -> bool {
     let mut own = Vec::new();
     world.system_actions(s, &mut own);
     // A sale that is incomplete when no epoch remains for a refill is the bound of the model, not rest.
-    own.is_empty() && (world.is_complete(s) || s.ledger.epoch < world.max_epoch)
+    own.is_empty() && (s.masters().any(|master| world.is_complete(s, master)) || s.ledger.epoch < world.max_epoch)
 }
 
 fn is_settled(world: &World, s: &State) -> bool {
-    let (now, ledger) = (&s.redis.now, &s.ledger);
+    let Some(master) = s.masters().find(|master| world.is_complete(s, *master)) else { return false };
+    let (now, ledger) = (&s.redis[master].now, &s.ledger);
     let order_settled = |o: usize| {
         !ledger.is_promised(o)
             && !matches!(ledger.releases[o], Release::Pending { .. })
             && !now.unconfirmed[o]
             && (now.tickets[o] == Ticket::Held) == (ledger.orders[o] == Status::PendingPayment)
     };
-    s.redis.loaded
-        && now.phase == Phase::Open
-        && world.is_complete(s)
-        && s.reconciler == Reconciler::Idle
-        && now.stock + now.returning == ledger.stock
-        && (0..ORDERS).all(order_settled)
+    s.reconciler == Reconciler::Idle && now.stock + now.returning == ledger.stock && (0..ORDERS).all(order_settled)
 }

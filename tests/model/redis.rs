@@ -1,6 +1,6 @@
 //! The scripts of lua. Each is one step of the model, because Redis makes it atomic.
 
-use super::state::{Epoch, ORDERS, Order, Phase, SaleKeys, Snapshot, Ticket};
+use super::state::{Epoch, ORDERS, Order, Phase, SaleKeys, Server, Snapshot, Stamp, Ticket};
 use super::variants::World;
 
 /// The reply of reserve.lua to one buyer.
@@ -58,11 +58,8 @@ impl SaleKeys {
         self.unconfirmed[order] = false;
     }
 
-    /// release.lua (rule 9). Returns the epoch under which it was done; `None` when the sale is not open.
-    pub fn release(&mut self, world: &World, order: Order, returns: bool) -> Option<Epoch> {
-        if self.phase != Phase::Open {
-            return None;
-        }
+    /// release.lua of an open sale (rule 9). Returns the epoch under which it was done.
+    pub fn release(&mut self, world: &World, order: Order, returns: bool) -> Epoch {
         if self.tickets[order] == Ticket::Held {
             self.tickets[order] = if world.variant.release_without_tombstone { Ticket::None } else { Ticket::Ended };
             self.unconfirmed[order] = false;
@@ -72,7 +69,7 @@ impl SaleKeys {
                 self.stock += world.units(order);
             }
         }
-        Some(self.epoch)
+        self.epoch
     }
 
     /// What release.lua and reserve.lua do once `returning_at_ms` has come: units kept aside are for sale again.
@@ -98,10 +95,10 @@ impl SaleKeys {
     }
 
     /// begin_refill.lua: `false` when the server has this epoch already, or a newer one.
-    pub fn begin(&mut self, world: &World, epoch: Epoch) -> bool {
+    pub fn begin(&mut self, world: &World, epoch: Epoch, stamp: Stamp) -> bool {
         let refused = self.phase != Phase::Missing && self.epoch >= epoch && !world.variant.refill_without_epoch;
         if !refused {
-            *self = Self { epoch, phase: Phase::Filling, ..Self::default() };
+            *self = Self { epoch, phase: Phase::Filling, stamp, ..Self::default() };
         }
         !refused
     }
@@ -117,13 +114,43 @@ impl SaleKeys {
         }
         agreed
     }
+}
 
-    /// open_sale.lua: `false` when another refill has taken over.
-    pub fn open(&mut self, epoch: Epoch, from: &Snapshot) -> bool {
-        let agreed = self.epoch == epoch && self.phase == Phase::Filling;
+impl Server {
+    pub fn stamp(&self) -> Stamp {
+        Stamp { replid: self.replid, run: self.run, read: self.read }
+    }
+
+    /// sale_begin.lua: whether this server has all that was written since the sale's refill began here (rule 10).
+    fn has_same_memory(&self, world: &World) -> bool {
+        let (begun, now, variant) = (self.now.stamp, self.stamp(), world.variant);
+        variant.id_unchecked
+            || begun.replid == now.replid
+            || !self.second && (variant.memory_unchecked || (begun.run, begun.read) == (now.run, now.read))
+    }
+
+    /// Whether the scripts of an open sale do anything.
+    pub fn serves(&self, world: &World) -> bool {
+        self.now.phase == Phase::Open && self.has_same_memory(world)
+    }
+
+    /// open_sale.lua: `false` when another refill has taken over, or the server has lost what was put.
+    pub fn open(&mut self, world: &World, epoch: Epoch, from: &Snapshot) -> bool {
+        let whole = world.variant.opens_what_was_lost || self.has_same_memory(world);
+        let agreed = self.now.epoch == epoch && self.now.phase == Phase::Filling && whole;
         if agreed {
-            (self.phase, self.stock) = (Phase::Open, from.units_left);
+            let stamp = self.stamp();
+            (self.now.phase, self.now.stock, self.now.stamp) = (Phase::Open, from.units_left, stamp);
         }
         agreed
+    }
+
+    /// The same, with what the script writes when it finds that only the id has changed.
+    pub fn begin_script(&mut self, world: &World) -> bool {
+        let serves = self.serves(world);
+        if serves {
+            self.now.stamp.replid = self.replid;
+        }
+        serves
     }
 }

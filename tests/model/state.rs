@@ -1,7 +1,9 @@
-//! The state of the model: one Redis server with its memory and its disk, PostgreSQL, the broker, two instances.
+//! The state of the model: Redis servers with memory and disk, PostgreSQL, the broker, two instances.
 
 pub const ORDERS: usize = 3;
 pub const INSTANCES: usize = 2;
+/// Redis servers that can think they are the master.
+pub const MASTERS: usize = 2;
 
 /// An order id stands for a buyer and an idempotency key (rule 1). Repeats of a request have the same id.
 pub type Order = usize;
@@ -12,7 +14,8 @@ pub type Run = u8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    pub redis: Server,
+    /// The second one is there once a replica has been promoted while the first goes on. Instance 1 uses it from then on.
+    pub redis: [Server; MASTERS],
     pub ledger: Ledger,
     /// order_placed messages in the broker. A message that comes twice is one that was delivered and not acknowledged.
     pub queue: [bool; ORDERS],
@@ -32,16 +35,39 @@ pub struct State {
     pub budget: Budget,
 }
 
-/// A Redis server. A crash loses what is in memory and not on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+impl State {
+    /// The server that an instance uses.
+    pub fn master_of(&self, instance: usize) -> usize {
+        usize::from(instance == 1 && self.redis[1].run != 0)
+    }
+
+    /// The servers that there are.
+    pub fn masters(&self) -> impl Iterator<Item = usize> + use<> {
+        0..1 + usize::from(self.redis[1].run != 0)
+    }
+}
+
+/// A Redis server. A crash loses what is in memory and not on disk. A replica that lags behind has the same as the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Server {
+    /// 0: there is no such server.
     pub run: Run,
-    /// Whether reserve.lua is in the script cache: the fence (rule 10).
-    pub loaded: bool,
+    /// The replication id: a new one at each start, at each promotion, and also without any loss.
+    pub replid: u8,
+    /// Whether the second replication id is set: a promotion sets it, and a new id without any loss clears it.
+    pub second: bool,
+    /// How often this run has read another server's memory.
+    pub read: u8,
     pub now: SaleKeys,
     pub disk: SaleKeys,
-    /// The run of a replica that can be promoted, and whether its script cache has reserve.lua. Only a broken variant uses it.
-    pub replica: (Run, bool),
+}
+
+/// What begin_refill.lua writes of the server that it runs on: replid and server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    pub replid: u8,
+    pub run: Run,
+    pub read: u8,
 }
 
 /// What Redis knows of the sale.
@@ -49,6 +75,7 @@ pub struct Server {
 pub struct SaleKeys {
     pub epoch: Epoch,
     pub phase: Phase,
+    pub stamp: Stamp,
     pub stock: u8,
     /// Units kept aside until no instance can have "sold out" cached.
     pub returning: u8,
@@ -142,8 +169,6 @@ pub enum RefillStep {
     Begun(Run, Epoch, Snapshot),
     Put(Run, Epoch, Snapshot),
     Opened(Run, Epoch),
-    /// The instance has seen that the server is complete, and is about to load reserve.lua.
-    Complete(Run),
 }
 
 /// One moment of PostgreSQL, as a refill reads it.
@@ -167,8 +192,9 @@ pub enum Reconciler {
     Idle,
     /// Only in the variant that reads in two calls.
     ReadEpoch(Epoch),
-    Listed(Order, Epoch),
-    Inserted(Order),
+    /// With the server that it was read from.
+    Listed(usize, Order, Epoch),
+    Inserted(usize, Order),
 }
 
 /// Broken promises that show in a step and not in a state.
@@ -187,6 +213,12 @@ pub struct Budget {
     pub crashes: u8,
     pub fsyncs: u8,
     pub flushes: u8,
+    /// How often the server is demoted, reads another one's memory, and is promoted again.
+    pub takeovers: u8,
+    /// How often the server changes its replication id without any loss.
+    pub new_ids: u8,
+    /// Whether a replica that lags behind may be promoted while its master goes on: two masters.
+    pub splits: u8,
     pub deaths: u8,
     pub lost_commits: u8,
     pub lost_acks: u8,

@@ -6,7 +6,7 @@ use super::actions::Action;
 use super::redis::Admission;
 use super::state::{
     Budget, INSTANCES, Ledger, ORDERS, Order, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release,
-    SaleKeys, Server, SoldOutCache, State, Violations,
+    SaleKeys, Server, SoldOutCache, Stamp, State, Violations,
 };
 use super::variants::World;
 
@@ -16,10 +16,12 @@ impl Model for World {
 
     /// At the start, epoch 1 is open on run 1.
     fn init_states(&self) -> Vec<State> {
-        let now = SaleKeys { epoch: 1, phase: Phase::Open, stock: self.total, ..SaleKeys::default() };
-        let disk = if self.budget.crashes > 0 { now.clone() } else { SaleKeys::default() };
+        let stamp = Stamp { replid: 1, run: 1, read: 0 };
+        let now = SaleKeys { epoch: 1, phase: Phase::Open, stamp, stock: self.total, ..SaleKeys::default() };
+        let losses = self.budget.crashes + self.budget.takeovers + self.budget.splits;
+        let disk = if losses > 0 { now.clone() } else { SaleKeys::default() };
         vec![State {
-            redis: Server { run: 1, loaded: true, now, disk, replica: (2, false) },
+            redis: [Server { run: 1, replid: 1, second: false, read: 0, now, disk }, Server::default()],
             ledger: Ledger {
                 epoch: 1,
                 run: 1,
@@ -100,9 +102,10 @@ impl World {
                 s.budget.cancels -= 1;
                 s.ledger.cancel(self, order);
             }
-            Action::Release(order) => {
+            Action::Release(master, order) => {
                 if let Release::Pending { returns } = s.ledger.releases[order] {
-                    s.releaser = s.redis.now.release(self, order, returns).map(|epoch| (order, epoch));
+                    let redis = &mut s.redis[master];
+                    s.releaser = redis.begin_script(self).then(|| (order, redis.now.release(self, order, returns)));
                 }
             }
             Action::SettleRelease => {
@@ -111,23 +114,24 @@ impl World {
                 }
             }
 
-            Action::ReconcileReadEpoch => s.reconciler = Reconciler::ReadEpoch(s.redis.now.epoch),
-            Action::ReconcileList(order) => {
+            Action::ReconcileReadEpoch(master) => s.reconciler = Reconciler::ReadEpoch(s.redis[master].now.epoch),
+            Action::ReconcileList(master, order) => {
+                s.redis[master].begin_script(self);
                 let Reconciler::ReadEpoch(epoch) = s.reconciler else {
-                    s.reconciler = Reconciler::Listed(order, s.redis.now.epoch);
+                    s.reconciler = Reconciler::Listed(master, order, s.redis[master].now.epoch);
                     return;
                 };
-                s.reconciler = Reconciler::Listed(order, epoch);
+                s.reconciler = Reconciler::Listed(master, order, epoch);
             }
             Action::ReconcileInsert => {
-                if let Reconciler::Listed(order, epoch) = s.reconciler {
+                if let Reconciler::Listed(master, order, epoch) = s.reconciler {
                     let durable = s.ledger.insert(order, epoch);
-                    s.reconciler = if durable { Reconciler::Inserted(order) } else { Reconciler::Idle };
+                    s.reconciler = if durable { Reconciler::Inserted(master, order) } else { Reconciler::Idle };
                 }
             }
             Action::ReconcileConfirm => {
-                if let Reconciler::Inserted(order) = s.reconciler {
-                    s.redis.now.confirm(order);
+                if let Reconciler::Inserted(master, order) = s.reconciler {
+                    s.redis[master].now.confirm(order);
                     s.reconciler = Reconciler::Idle;
                 }
             }
@@ -139,12 +143,10 @@ impl World {
             | Action::Put(i)
             | Action::Open(i)
             | Action::Record(i)
-            | Action::FindComplete(i)
-            | Action::LoadReserve(i)
             | Action::LoseConnection(i) => s.refills[i] = self.refill(s, i),
 
             Action::ForgetSoldOut(i) => s.sold_out_caches[i] = None,
-            Action::ReturnUnits => s.redis.now.return_units(),
+            Action::ReturnUnits(master) => s.redis[master].now.return_units(),
 
             Action::KillInstance(i) => {
                 s.budget.deaths -= 1;
@@ -156,19 +158,27 @@ impl World {
             }
             Action::Fsync => {
                 s.budget.fsyncs -= 1;
-                s.redis.disk = s.redis.now.clone();
+                s.redis[0].disk = s.redis[0].now.clone();
             }
             Action::Crash => self.crash(s),
+            Action::TakeOver => self.take_over(s),
+            Action::NewId => {
+                s.budget.new_ids -= 1;
+                (s.redis[0].replid, s.redis[0].second) = (self.unused_id(s), false);
+            }
+            Action::Split => self.split(s),
             Action::Flush => {
                 s.budget.flushes -= 1;
-                s.redis.now = SaleKeys::default();
+                s.redis[0].now = SaleKeys::default();
             }
         }
     }
 
     fn reserve(&self, s: &mut State, i: usize, order: Order) {
         s.budget.requests[order] -= 1;
-        let now = &mut s.redis.now;
+        let master = s.master_of(i);
+        s.redis[master].begin_script(self);
+        let now = &mut s.redis[master].now;
         let admission = now.reserve(self, order);
         let stock_was_0 = now.stock == 0;
         let may_remember = now.may_remember(self, admission);
@@ -202,7 +212,8 @@ impl World {
                 s.late_inserts[order] = epoch;
                 s.requests[i] = PurchaseStep::Idle;
                 if self.variant.blind_revert {
-                    s.redis.now.revert(self, order);
+                    let master = s.master_of(i);
+                    s.redis[master].now.revert(self, order);
                 }
             }
             Action::Answer(i) => {
@@ -212,7 +223,8 @@ impl World {
             }
             Action::Confirm(i) => {
                 let PurchaseStep::Accepted(order) = s.requests[i] else { return };
-                s.redis.now.confirm(order);
+                let master = s.master_of(i);
+                s.redis[master].now.confirm(order);
                 s.requests[i] = PurchaseStep::Idle;
             }
             _ => {}

@@ -35,10 +35,12 @@ pub struct Variant {
     pub release_without_tombstone: bool,
     /// Rule 9: a release row is done whatever epoch Redis answered under.
     pub release_done_under_any_epoch: bool,
-    /// Rule 10: an instance that finds the script missing loads it.
-    pub load_on_demand: bool,
-    /// Rule 10: a promoted replica may have been a master before, with the script in its cache and a known run id.
-    pub promoted_with_cache: bool,
+    /// Rule 10: a server sells whatever its replication id is.
+    pub id_unchecked: bool,
+    /// Rule 10: a server with a new replication id and no second one sells, whatever it has read since the sale was opened.
+    pub memory_unchecked: bool,
+    /// Rule 11: a refill opens the sale on a server that has lost what the refill had put there.
+    pub opens_what_was_lost: bool,
     /// Rule 11: the refill does not raise the epoch.
     pub refill_without_epoch: bool,
     /// Rule 12: holds of a dead instance stay unfinished.
@@ -61,8 +63,9 @@ impl Variant {
         no_resend: false,
         release_without_tombstone: false,
         release_done_under_any_epoch: false,
-        load_on_demand: false,
-        promoted_with_cache: false,
+        id_unchecked: false,
+        memory_unchecked: false,
+        opens_what_was_lost: false,
         refill_without_epoch: false,
         no_reconciler: false,
         reconcile_in_two_reads: false,
@@ -83,6 +86,9 @@ impl World {
             crashes: 0,
             fsyncs: 0,
             flushes: 0,
+            takeovers: 0,
+            new_ids: 0,
+            splits: 0,
             deaths: 0,
             lost_commits: 0,
             lost_acks: 0,

@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::series::Series;
 
-const SCRIPT: &str = include_str!("../../../lua/reserve.lua");
+const SCRIPT: &str = concat!(include_str!("../../../lua/sale_begin.lua"), include_str!("../../../lua/reserve.lua"));
 /// Prefix of the keys of a run; nothing else uses it.
 const TAG: &str = "bench:{bench}:";
 /// The default limits, except that the sale's own limit never refuses.
@@ -112,7 +112,7 @@ impl ReserveScript {
         call.extend(keys.map(|key| format!("{TAG}{key}")));
         call.extend([term("epoch")?, "0".into(), "0".into()]);
         call.extend(LIMITS.map(str::to_owned));
-        call.push(buyers.to_string());
+        call.extend(["0".to_owned(), buyers.to_string()]); // 0: the database's time is not known
         // Ids, users and addresses as long as real ones.
         let buyer = ["01890000-0000-7000-8000-__rand_int__", "b__rand_int__", "a__rand_int__", "1", &term("key")?, "0"];
         for _ in 0..buyers {
