@@ -2,7 +2,8 @@
 --          by itself: src/gate/scripts.rs composes limit_begin, one or all of limit_ALGORITHM, and a main part
 --          (acquire_permits, give_back_permits or wait_in_line).
 --
--- ARGV: 1 now in microseconds, given by tests only; empty: the server's clock
+-- ARGV: 1 "d" and the database's time in milliseconds; or nothing, when that is not known; or now in microseconds, given by
+--       tests only
 --
 -- A limiter is a table of functions. `a`, `b` and `c` are its parameters; `a` is the most permits of one call.
 --   check(key, n, a, b, c, lease)  reads, and writes nothing. Returns `s`:
@@ -17,10 +18,14 @@
 
 local limiters = {}
 
+-- The server's clock, and while that is more than CLOCK_OFF away from the database's, the database's.
+local CLOCK_OFF = 5000000
 local now_us = tonumber(ARGV[1])
 if not now_us then
-  local time = redis.call('TIME')
+  local time, database_now = redis.call('TIME'), string.match(ARGV[1], '^d(%d+)$')
   now_us = time[1] * 1000000 + time[2]
+  database_now = tonumber(database_now or 0) * 1000
+  if database_now > 0 and math.abs(now_us - database_now) > CLOCK_OFF then now_us = database_now end
 end
 
 local function text(number) return string.format('%.0f', number) end

@@ -7,12 +7,11 @@
 -- Replies: {} this server does not know the sale, or the sale is being refilled, or must be
 --          {epoch, order id, ticket, order id, ticket...}   oldest first
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'clock_ms', 'clock_offset_ms', 'replid', 'server')
-if not sale[1] or sale[2] == 'filling' or not serves(KEYS[1], sale[5], sale[6]) then return {} end
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'clock_ms', 'replid', 'server')
+if not sale[1] or sale[2] == 'filling' or not serves(KEYS[1], sale[4], sale[5]) then return {} end
 local limit = tonumber(ARGV[2])
 if not limit or limit < 1 or limit > 1000 then return redis.error_reply('read_unconfirmed: 1 to 1000 at most') end
-local before = sale_clock(sale[3], sale[4], tonumber(ARGV[3]) or 0)
-before = before - tonumber(ARGV[1])
+local before = sale_clock(sale[3], tonumber(ARGV[3]) or 0) - tonumber(ARGV[1])
 local reply = { sale[1] }
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', before), 'LIMIT', 0, limit)) do
   local ticket = redis.call('HGET', KEYS[2], id)

@@ -7,12 +7,12 @@
 --          {epoch, 1 applied | 0 applied before}
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'returning', 'returning_at_ms',
-  'sold_out_until_ms', 'clock_ms', 'replid', 'server', 'clock_offset_ms')
+  'sold_out_until_ms', 'clock_ms', 'replid', 'server')
 if not sale[1] then return { UNKNOWN_SALE } end
 if sale[2] == 'filling' or not serves(KEYS[1], sale[8], sale[9]) then return { REFILLING } end
 local units = tonumber(ARGV[2])
 if not units or units < 1 then return redis.error_reply('release_wave: units must be positive') end
-local now = sale_clock(sale[7], sale[10], 0)
+local now = sale_clock(sale[7], 0)
 local stock, returning = tonumber(sale[3]), tonumber(sale[4] or 0)
 local returning_at, sold_out_until = tonumber(sale[5] or 0), tonumber(sale[6] or 0)
 local epoch = tonumber(sale[1])

@@ -36,13 +36,12 @@ local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNI
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
-  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes', 'replid',
-  'server', 'clock_offset_ms')
+  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes', 'replid', 'server')
 if not sale[1] then return { UNKNOWN_SALE } end
 local state = sale[2]
 if state == 'filling' or not serves(sale_key, sale[15], sale[16]) then return { REFILLING } end
 
-local now, clock_offset = sale_clock(sale[13], sale[17], tonumber(ARGV[10]) or 0)
+local now = sale_clock(sale[13], tonumber(ARGV[10]) or 0)
 local epoch, starts, ends, key = sale[1], tonumber(sale[3]), tonumber(sale[4]), sale[5]
 local per_user, min_level, stock = tonumber(sale[6]), tonumber(sale[7]), tonumber(sale[8])
 local returning, returning_at = tonumber(sale[9] or 0), tonumber(sale[10] or 0)
@@ -149,7 +148,7 @@ end
 
 ---------------------------------------------------------------- changes from here on
 
-local fields = { 'clock_ms', now, 'clock_offset_ms', clock_offset }
+local fields = { 'clock_ms', now }
 local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
 if came_back > 0 then set('returning', 0) end
 if not unlimited and available ~= stock then set('stock', available) end

@@ -33,16 +33,13 @@ local function serves(sale_key, replid, server)
   return true
 end
 
--- The sale's clock and its offset from the server's, in ms. The clock goes by the server's. When the two are more than
--- CLOCK_OFF apart, it is set by the database's, which the caller gives (0: not known). It never goes back.
+-- The sale's clock in ms: the server's, and while that is more than CLOCK_OFF away from the database's, which the caller gives
+-- (0: not known), the database's. It never goes back behind `last`.
 local CLOCK_OFF = 5000
-local function sale_clock(last, offset, database_now)
+local function sale_clock(last, database_now)
   local time = redis.call('TIME')
-  local server_now = time[1] * 1000 + math.floor(time[2] / 1000)
-  offset = tonumber(offset or 0)
-  if database_now > 0 and math.abs(server_now + offset - database_now) > CLOCK_OFF then
-    offset = database_now - server_now
-  end
-  return math.max(server_now + offset, tonumber(last or 0)), offset
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  if database_now > 0 and math.abs(now - database_now) > CLOCK_OFF then now = database_now end
+  return math.max(now, tonumber(last or 0))
 end
 

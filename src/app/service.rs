@@ -85,7 +85,7 @@ impl Service {
         health.ledger.store(true, Ordering::Relaxed);
 
         let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance()).await?);
-        let limiter = Limiter::new(&config.redis, &config.flow)?;
+        let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let console = Console::new(ledger.clone(), limiter.clone(), session_terms(&config.admin))?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
         let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);

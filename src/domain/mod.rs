@@ -4,6 +4,7 @@ pub mod account;
 pub mod admission;
 pub mod alarm;
 pub mod breaker;
+pub mod database_clock;
 pub mod delay;
 pub mod ids;
 pub mod limiter;

@@ -16,6 +16,7 @@ use super::reply_codes::{AcquireCode, WaitCode};
 use super::scripts::LimiterScripts;
 use super::{GateError, Timeouts, client, reconnecting, timed};
 use crate::config;
+use crate::domain::database_clock::DatabaseClock;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
 
 /// The most waiters of one key. Each call reads the whole line.
@@ -80,7 +81,28 @@ pub struct Limiter {
     keys: Keys,
     scripts: Arc<LimiterScripts>,
     timeout: Duration,
-    now_us: Option<i64>,
+    time: LimiterTime,
+}
+
+/// The time that is given to the scripts.
+#[derive(Clone)]
+enum LimiterTime {
+    /// None: they use the server's clock.
+    Server,
+    /// The database's, which they use while the server's clock is far away from it.
+    Database(Arc<DatabaseClock>),
+    /// This time in microseconds, for tests.
+    Fixed(i64),
+}
+
+impl LimiterTime {
+    fn argument(&self) -> String {
+        match self {
+            Self::Server => String::new(),
+            Self::Database(clock) => format!("d{}", clock.now_ms()),
+            Self::Fixed(now_us) => now_us.to_string(),
+        }
+    }
 }
 
 impl Limiter {
@@ -94,7 +116,7 @@ impl Limiter {
         let timeouts = Timeouts { connect: timeout, response: timeout };
         let connection = reconnecting(&client(&redis.url, timeout)?, timeouts)?;
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(LimiterScripts::new()));
-        Ok(Self { connection, keys, scripts, timeout, now_us: None })
+        Ok(Self { connection, keys, scripts, timeout, time: LimiterTime::Server })
     }
 
     /// How long a call waits for the server.
@@ -104,7 +126,12 @@ impl Limiter {
 
     /// The same limiters at this time instead of the server's. For tests only.
     pub fn at(&self, now_us: i64) -> Self {
-        Self { now_us: Some(now_us), ..self.clone() }
+        Self { time: LimiterTime::Fixed(now_us), ..self.clone() }
+    }
+
+    /// The same limiters, which go on by the database's time while the server's clock is wrong.
+    pub fn with_clock(self, clock: Arc<DatabaseClock>) -> Self {
+        Self { time: LimiterTime::Database(clock), ..self }
     }
 
     /// Takes permits from all limiters or from none.
@@ -257,7 +284,7 @@ impl Limiter {
     /// Begins a call with the argument that all limiter scripts have first: the time.
     fn call<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
-        call.arg(self.now_us.map(|now| now.to_string()).unwrap_or_default());
+        call.arg(self.time.argument());
         call
     }
 

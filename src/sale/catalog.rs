@@ -10,9 +10,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::database_clock::DatabaseClock;
 use super::document_reader::DocumentReader;
 use super::{SaleError, Step, Stores};
+use crate::domain::database_clock::DatabaseClock;
 use crate::domain::ids::{DocId, SaleId};
 use crate::domain::sale::{Document, Product, Sale};
 use crate::gate::id_filter::IdFilter;
@@ -34,7 +34,7 @@ pub struct Catalog {
     version: AtomicI64,
     /// When everything was loaded last. The lock admits one load at a time.
     loaded: Mutex<Instant>,
-    pub clock: DatabaseClock,
+    pub clock: Arc<DatabaseClock>,
 }
 
 impl Catalog {
@@ -49,7 +49,7 @@ impl Catalog {
             reader: DocumentReader::new(stores.ledger.clone(), stores.gate.clone(), empty),
             version: AtomicI64::new(0),
             loaded: Mutex::new(Instant::now()),
-            clock: DatabaseClock::set_to(stores.ledger.now_ms().await?),
+            clock: Arc::new(DatabaseClock::set_to(stores.ledger.now_ms().await?)),
         };
         catalog.load_all().await?;
         while catalog.load_changes().await? == Step::More {}

@@ -4,7 +4,6 @@ pub mod audit;
 pub mod buyer_orders;
 pub mod catalog;
 pub mod confirmer;
-pub mod database_clock;
 pub mod document_reader;
 pub mod expire;
 pub mod fulfil;

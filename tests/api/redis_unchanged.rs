@@ -3,9 +3,12 @@
 
 use std::collections::HashMap;
 
+use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use seckill_harness::{Sale, System, eventually, terms};
+use serde_json::json;
 
 use crate::own_redis::OwnRedis;
+use crate::permits_and_policies::{Caller, policy, set};
 
 /// Five sales on a server of their own, served by one instance.
 struct World {
@@ -150,6 +153,17 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     // "Sold out" is remembered, so that a returned unit is kept aside.
     assert_eq!(world.system.buy(&one, "ben").send().await.code(), "409 sold-out");
     world.system.settled(&one).await;
+    let caller = Caller::new(&world.system, "shop").await;
+    for kind in AlgorithmKind::ALL {
+        let (one, two_s, none) = (Some(1), Some(2_000), Parameters::default());
+        let parameters = match kind.parameter_set() {
+            ParameterSet::Window => Parameters { limit: one, window_ms: two_s, ..none },
+            ParameterSet::Bucket => Parameters { capacity: one, rate: one, window_ms: two_s, ..none },
+            ParameterSet::Leases => Parameters { limit: one, lease_ms: two_s, ..none },
+        };
+        set(&world.system, policy("shop", kind.as_str(), Algorithm::new(*kind, &parameters).unwrap())).await;
+        assert_eq!(caller.code(json!({ "app": "shop", "policy": kind.as_str() })).await, 1, "{kind:?}");
+    }
     let before = world.epochs().await;
     world.redis.set_clock(-3600).await;
 
@@ -160,6 +174,12 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
         (answer == "202").then_some(()).ok_or(answer)
     })
     .await;
+
+    // The limiters of policies: a place that was taken before is free again after its window or lease.
+    for kind in AlgorithmKind::ALL {
+        let granted = || async { caller.code(json!({ "app": "shop", "policy": kind.as_str() })).await == 1 };
+        eventually(|| async { granted().await.then_some(()).ok_or(format!("{kind:?} grants nothing any more")) }).await;
+    }
 
     // A limit of three in two seconds: refused, and admitted again.
     let ask = || async { world.system.buy(&world.sales[0], "eve").idempotent("k").send().await.status };
