@@ -4,7 +4,7 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 40] = [
+pub const PLACES: [&str; 39] = [
     "purchase.reserved",
     "purchase.committed",
     "commit.before",
@@ -27,7 +27,6 @@ pub const PLACES: [&str; 40] = [
     "refill.put",
     "refill.opened",
     "refill.recorded",
-    "refill.loaded",
     "outflow.claimed",
     "outflow.sent",
     "outflow.settled",

@@ -181,8 +181,12 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
         view.is_none().then_some(()).ok_or(format!("{view:?}"))
     })
     .await;
-    let (status, shown) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
-    assert_eq!((status, shown["status"].as_str()), (200, Some("ended")));
+    eventually(|| async {
+        let (status, shown) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
+        let ended = (status, shown["status"].as_str()) == (200, Some("ended"));
+        ended.then_some(()).ok_or(shown.to_string())
+    })
+    .await;
     let again = system.buy(&sale, "ann").idempotent("k").send().await;
     assert_eq!((again.code(), again.order_id()), ("202".into(), order.clone()));
     let other = system.buy(&sale, "ann").send().await;
