@@ -48,9 +48,6 @@ pub async fn all_places(options: Options) -> anyhow::Result<RunSummary> {
     Ok(sum)
 }
 
-/// The place behind the last refill, where a server may sell.
-const LOADED: &str = "refill.loaded";
-
 /// How to bring a process to a place.
 struct Approach {
     role: Role,
@@ -77,8 +74,6 @@ impl Approach {
                 ],
                 ..approach(Role::Work, 2)
             },
-            // The supervisor loads the script once per run of a server.
-            "refill" if place == LOADED => approach(Role::Serve, 0),
             _ => approach(Role::Serve, 1),
         }
     }
@@ -101,7 +96,7 @@ async fn at_place(place: &str, options: &Options) -> anyhow::Result<RunSummary> 
         Run::begin(&mut world, Plan::default())
     };
     if refills {
-        make_redis_forget(&mut world, place, victim).await?;
+        make_redis_forget(&mut world, victim).await?;
     } else {
         victim_of(&mut world, approach.role, victim).aborted(TO_DIE).await.context("the place was not passed")?;
     }
@@ -119,16 +114,12 @@ fn victim_of(world: &mut World, role: Role, victim: usize) -> &mut Process {
     if role == Role::Serve { &mut world.serve[victim] } else { &mut world.work[victim] }
 }
 
-/// Forces refills, or deletes the scripts in Redis, again and again until the victim is the instance that refills.
-async fn make_redis_forget(world: &mut World, place: &str, victim: usize) -> anyhow::Result<()> {
+/// Forces refills again and again until the victim is the instance that refills.
+async fn make_redis_forget(world: &mut World, victim: usize) -> anyhow::Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < TO_DIE {
-        if place == LOADED {
-            let _: () = world.redis_command(&["SCRIPT", "FLUSH"]).await?;
-        } else {
-            sqlx::query("UPDATE sale_epochs SET run_id = NULL").execute(&world.sql).await?;
-            sqlx::query("SELECT pg_notify('seckill_catalog', '')").execute(&world.sql).await?;
-        }
+        sqlx::query("UPDATE sale_epochs SET run_id = NULL").execute(&world.sql).await?;
+        sqlx::query("SELECT pg_notify('seckill_catalog', '')").execute(&world.sql).await?;
         if world.serve[victim].aborted(Duration::from_millis(100)).await.is_ok() {
             return Ok(());
         }
