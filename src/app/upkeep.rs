@@ -97,9 +97,7 @@ impl Parts {
             Some(Topic::Policies),
             state.clone(),
             move |(policies, gate)| async move {
-                if policies.keep_up().await? {
-                    gate.set_limits(policies.purchase_limits(defaults));
-                }
+                policies.keep_up(|policies| gate.set_limits(policies.purchase_limits(defaults))).await?;
                 Ok::<_, FlowError>(Step::Idle)
             },
         );

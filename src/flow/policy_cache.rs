@@ -50,29 +50,29 @@ impl PolicyCache {
             instances: AtomicU32::new(1),
             rank: AtomicU32::new(0),
         };
-        cache.keep_up().await?;
+        cache.keep_up(|_| ()).await?; // the service applies them when it starts
         Ok(cache)
     }
 
-    /// Loads the policies if they have changed, records the version that this instance follows, and counts the instances.
-    /// Returns whether the policies have changed.
-    pub async fn keep_up(&self) -> Result<bool, FlowError> {
-        self.ledger.in_time(async { Ok(self.load_changes().await) }).await?
+    /// Loads the policies if they have changed, and calls `apply` then. Only afterwards it records the version that this
+    /// instance follows, for which `policy set` waits; and counts the instances.
+    pub async fn keep_up(&self, apply: impl FnOnce(&Self)) -> Result<(), FlowError> {
+        self.ledger.in_time(async { Ok(self.load_changes(apply).await) }).await?
     }
 
-    async fn load_changes(&self) -> Result<bool, FlowError> {
+    async fn load_changes(&self, apply: impl FnOnce(&Self)) -> Result<(), FlowError> {
         let version = self.version.load(Ordering::Relaxed);
         let policies = self.ledger.policies_since(version).await?;
-        let changed = policies.is_some();
         if let Some(policies) = policies {
             self.version.store(policies.version, Ordering::Relaxed);
             self.snapshot.store(Arc::new(self.merge(policies)));
+            apply(self);
         }
         let version = self.version.load(Ordering::Relaxed);
         let rank = self.ledger.record_policy_version(self.instance, version).await?;
         self.instances.store(rank.instances.max(1), Ordering::Relaxed);
         self.rank.store(rank.rank, Ordering::Relaxed);
-        Ok(changed)
+        Ok(())
     }
 
     /// Merges the loaded policies with the states in this instance: a policy keeps its state in its next version.
