@@ -63,7 +63,11 @@ impl GateError {
         match self {
             Self::Unreachable(error) => match error.kind() {
                 ErrorKind::Server(kind) => matches!(kind, BusyLoading | ClusterDown | MasterDown | ReadOnly),
-                kind => kind != ErrorKind::Extension,
+                // Full memory, a disk that fails, a script that does not end, too few replicas.
+                ErrorKind::Extension => {
+                    matches!(error.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOREPLICAS"))
+                }
+                _ => true,
             },
             Self::Unknown | Self::Overloaded => true,
             Self::NotServing | Self::Malformed(_) | Self::InvalidRequest => false,

@@ -10,6 +10,8 @@ use serde_json::json;
 
 use seckill_harness::{System, eventually, terms};
 
+use crate::own_redis::OwnRedis;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unpaid_order_is_cancelled_by_a_delayed_message_and_sold_again() {
     // The sweeper would come too late to be the one who did it.
@@ -306,5 +308,41 @@ async fn a_sale_whose_keys_are_broken_holds_up_no_other_sales_units() {
         (kinds == [("hold_release", broken.id.get())]).then_some(()).ok_or(format!("{kinds:?}"))
     })
     .await;
+    system.finish().await;
+}
+
+/// A Redis whose memory is full refuses releases. That is no fault of the rows: none is parked, and the units come back when
+/// there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_parks_no_release() {
+    let redis = OwnRedis::start().await;
+    let url = redis.url();
+    let settings = [
+        ("REDIS_URL", url.as_str()),
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(terms(1)).await;
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    system.settled(&sale).await;
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    system.let_deadlines_pass(&sale).await;
+    let refused = || async {
+        let errors = redis.query(&["INFO", "errorstats"]).await.unwrap();
+        let text: String = redis::FromRedisValue::from_redis_value(errors).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("errorstat_OOM:count=")?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let before = refused().await;
+    eventually(|| async {
+        let times = refused().await - before;
+        (times >= 5).then_some(()).ok_or(format!("refused {times} times"))
+    })
+    .await;
+    assert_eq!(system.stores.ledger.parked(10).await.unwrap().len(), 0);
+    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
+    system.settled(&sale).await;
+    assert_eq!(system.available(&sale).await, Some(1));
     system.finish().await;
 }
