@@ -76,7 +76,7 @@ run_tests() {
   start_empty test
   eval "$(urls)"
   check "tests" "" cargo_tests
-  check "clippy" "$components" cargo clippy --quiet --locked --workspace --all-targets --features failpoints -- -D warnings
+  check "clippy" "$components" cargo clippy --quiet --locked --workspace --all-targets --test faults --features failpoints -- -D warnings
   RUSTDOCFLAGS='-D warnings' check "documentation" "" cargo doc --quiet --locked --workspace --no-deps --document-private-items
   check "dependencies: bans, licenses, sources" "deny.toml says what is allowed" cargo_deny
   return $CHECKS_FAILED

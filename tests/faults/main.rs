@@ -73,7 +73,7 @@ struct Args {
 }
 
 /// The name of each scenario, and the fault that it injects.
-const SCENARIOS: [(&str, &str); 16] = [
+const SCENARIOS: [(&str, &str); 17] = [
     ("F1", "serve aborted between the Redis decrement and the outbox insert"),
     ("F2", "work aborted between the database commit and the AMQP ack"),
     ("F3", "work aborted after publish, before the outbox row is marked"),
@@ -87,6 +87,7 @@ const SCENARIOS: [(&str, &str); 16] = [
     ("F15", "Redis at maxmemory, then a disk or memory alarm at the broker"),
     ("F21", "SIGTERM under load"),
     ("F23", "the dead-letter queue full, then deleted"),
+    ("F24", "1,000 sales planned, one of them impossible to refill; Redis restarted, empty or from its AOF"),
     ("refill4", "four serve instances, refills forced again and again"),
     ("places", "a process aborted at each named place"),
     ("kill9", "kill -9 of a random process or server"),
@@ -107,6 +108,7 @@ async fn play(name: &str, options: Options) -> anyhow::Result<RunSummary> {
         "F15" => server_outages::no_room(options).await,
         "F21" => process_deaths::terminated_under_load(options).await,
         "F23" => message_faults::no_dead_letters(options).await,
+        "F24" => redis_forgets::restarted_with_many_sales(options).await,
         "refill4" => redis_forgets::refilled_all_the_time(options).await,
         "places" => named_places::all_places(options).await,
         "kill9" => random_kills::rounds(options).await,

@@ -181,7 +181,7 @@ async fn read_poison(world: &World) -> anyhow::Result<Poison> {
         match (name, &numbers[..]) {
             (Some("dead"), [messages, ..]) => poison_messages.dead = *messages,
             (Some("order-placed"), [all, ready_messages, unacked]) => {
-                poison_messages.kept = all.saturating_sub(ready_messages + unacked)
+                poison_messages.kept = all.saturating_sub(ready_messages + unacked);
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
-//! F5, F6, F7, refill4: Redis loses data, and is refilled from PostgreSQL before it sells again (rules 10 and 11).
+//! F5, F6, F7, F24, refill4: Redis loses data, and is refilled from PostgreSQL before it sells again (rules 10 and 11).
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, ensure};
 use rand::RngExt;
@@ -179,6 +179,84 @@ pub async fn flushed(options: Options) -> anyhow::Result<RunSummary> {
     summary.note = format!("epoch {before} to {after}; sold {scripts_s:.2} s after SCRIPT FLUSH");
     world.finish().await?;
     Ok(summary)
+}
+
+/// How long all sales may take to be filled.
+const TO_FILL: Duration = Duration::from_secs(120);
+/// The sales beside the one that sells.
+const PLANNED: i64 = 1000;
+
+/// F24: the sale that sells is back first, and a sale that cannot be refilled delays none of the others. With an odd seed
+/// Redis comes back with what it had, and with an even one it comes back empty.
+pub async fn restarted_with_many_sales(options: Options) -> anyhow::Result<RunSummary> {
+    let emptied = options.seed.is_multiple_of(2);
+    let mut world = World::new(&options, Setup::default()).await?;
+    plan_sales(&world, PLANNED).await?;
+    let mut sick = world.sql.begin().await?;
+    let sql = "SELECT sale_id FROM sale_epochs WHERE sale_id > $1 ORDER BY random() LIMIT 1 FOR UPDATE";
+    sqlx::query(sql).bind(world.sale.id).fetch_one(&mut *sick).await?;
+
+    let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
+    run.count_in_flight();
+    if emptied {
+        let _: () = world.redis_command(&["FLUSHALL"]).await?;
+    }
+    kill9(world.servers.pid(Server::Redis).await?).await?;
+    run.fault_injected();
+    world.servers.start(Server::Redis).await?;
+    let up = SystemTime::now();
+    run.wait_until_recovered().await?;
+    let sold = run.rush.first_promise_after(up).context("no sale after the restart")?;
+    let last = filled_since(&world, up, 1).await?;
+    sick.rollback().await?;
+    filled_since(&world, up, 0).await?;
+    let (mut summary, _) = run.checked(&mut world).await?;
+    let after = |moment: SystemTime| moment.duration_since(up).unwrap_or_default().as_secs_f64();
+    summary.note = format!(
+        "Redis {}: sold again {:.2} s after it answered, the last of {PLANNED} sales filled after {:.1} s, but the sick one",
+        if emptied { "empty" } else { "from its AOF" },
+        after(sold),
+        after(last),
+    );
+    world.finish().await?;
+    Ok(summary)
+}
+
+/// Plans so many sales, and waits until they are in Redis.
+async fn plan_sales(world: &World, number: i64) -> anyhow::Result<()> {
+    sqlx::query(
+        "WITH planned AS (
+           INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
+                              pay_within_ms, purchase_key, waiting_key, refund_returns_stock)
+           SELECT product_id, price_cents, 100, 100, per_user, min_level, now() + interval '1 hour',
+                  now() + interval '2 hours', pay_within_ms, md5('p' || n), md5('w' || n), refund_returns_stock
+           FROM sales, generate_series(1, $2) AS n WHERE id = $1
+           RETURNING id)
+         INSERT INTO sale_epochs (sale_id) SELECT id FROM planned",
+    )
+    .bind(world.sale.id)
+    .bind(number)
+    .execute(&world.sql)
+    .await?;
+    filled_since(world, SystemTime::UNIX_EPOCH, 0).await.map(drop)
+}
+
+/// Waits until all sales but `missing` have been filled in Redis since this moment. Returns when the last one was.
+async fn filled_since(world: &World, since: SystemTime, missing: i64) -> anyhow::Result<SystemTime> {
+    let (begun, since) = (Instant::now(), chrono::DateTime::<chrono::Utc>::from(since));
+    loop {
+        let (left, last): (i64, Option<chrono::DateTime<chrono::Utc>>) = sqlx::query_as(
+            "SELECT count(*) FILTER (WHERE run_id IS NULL OR filled_at < $1), max(filled_at) FROM sale_epochs",
+        )
+        .bind(since)
+        .fetch_one(&world.sql)
+        .await?;
+        if left == missing {
+            return Ok(last.context("no sale was filled")?.into());
+        }
+        ensure!(begun.elapsed() < TO_FILL, "{left} sales are not filled");
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// refill4: no 202 ends rejected, and no unit is sold twice.
