@@ -38,30 +38,31 @@ impl Parts {
     pub(super) fn supervise_refills(&self, health: Option<Arc<Health>>) {
         let mut supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
         let (gate, mut changed) = (self.stores.gate.clone(), self.listener.subscribe(Topic::Catalog));
-        let supervise = async move {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
             let mut next_check = Instant::now();
             loop {
-                let (reason, checked) = tokio::select! {
+                let checked = tokio::select! {
+                    () = stop.cancelled() => break,
                     () = supervisor.refill_ended() => continue,
-                    asked = gate.refill_wanted() => {
-                        let checked = supervisor.check_asked(&asked).await;
-                        tokio::time::sleep(CHECKS_APART).await;
-                        ("asked", checked)
-                    }
-                    () = tokio::time::sleep_until(next_check) => {
-                        changed.mark_unchanged();
-                        ("all", supervisor.check_all().await)
-                    }
                     Ok(()) = changed.changed() => {
                         next_check = next_check.min(Instant::now() + CHECKS_APART);
                         continue;
                     }
+                    asked = gate.refill_wanted() => {
+                        let checked = supervisor.check_asked(&asked).await;
+                        tokio::time::sleep(CHECKS_APART).await;
+                        checked
+                    }
+                    () = tokio::time::sleep_until(next_check) => {
+                        changed.mark_unchanged();
+                        let checked = supervisor.check_all().await;
+                        next_check = Instant::now() + EVERY_SECOND;
+                        checked
+                    }
                 };
-                if reason == "all" {
-                    next_check = Instant::now() + EVERY_SECOND;
-                }
                 if let Err(error) = &checked {
-                    tracing::warn!(%error, reason, "sales not checked in Redis; tried again");
+                    tracing::warn!(%error, "sales not checked in Redis; tried again");
                     metrics::counter!("seckill_step_failures_total", "step" => "refill").increment(1);
                     next_check = next_check.min(Instant::now() + CHECKS_APART * 10);
                 }
@@ -69,9 +70,8 @@ impl Parts {
                     health.gate.store(checked.is_ok(), Ordering::Relaxed);
                 }
             }
-        };
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move { _ = stop.run_until_cancelled_owned(supervise).await });
+            supervisor.finish().await;
+        });
     }
 
     /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers.

@@ -74,6 +74,11 @@ pub async fn list(
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
     let sale = query.sale_id.as_deref().map(SaleId::parse).transpose()?;
     let after = query.after.as_deref().map(parse_order_id).transpose()?;
+    if let Some(after) = after
+        && thread.order_of(&buyer.user, after).await?.is_none()
+    {
+        return Err(Problem::invalid("after is not one of your orders"));
+    }
     let page = thread.orders_of(&buyer.user, sale, after).await?;
     let mut answer = HttpResponse::Ok();
     if let (true, Some(last)) = (page.more, page.orders.last()) {

@@ -17,7 +17,7 @@ pub enum Destination {
     OrderExpire { remaining_ms: i64 },
     /// To the workers that send payments to this channel.
     PaymentRequested { channel: String },
-    /// To whoever takes messages from there: a mark, which says what lies before it in the queue.
+    /// To a queue itself: a mark, which shows that everything before it in the queue has been delivered.
     Mark(Source),
 }
 

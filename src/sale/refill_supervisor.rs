@@ -27,6 +27,8 @@ const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=10_000;
 const CONTEST_PAUSE: Duration = Duration::from_secs(10);
 /// The pause of a refill that another one has overtaken.
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
+/// How long a stopping process waits for its refills.
+const FINISH_MAX: Duration = Duration::from_secs(5);
 /// A refill that takes longer is given up.
 const REFILL_MAX: Duration = Duration::from_secs(600);
 
@@ -94,7 +96,8 @@ impl RefillSupervisor {
     /// # Errors
     /// As `check_all`.
     pub async fn check_asked(&mut self, sales: &HashSet<SaleId>) -> Result<(), SaleError> {
-        let asked: Vec<SaleId> = sales.iter().copied().filter(|sale| !self.refilling.contains_key(sale)).collect();
+        let may_start = |sale: &SaleId| !self.refilling.contains_key(sale) && !self.rests(*sale);
+        let asked: Vec<SaleId> = sales.iter().copied().filter(may_start).collect();
         if !asked.is_empty() {
             self.check(Some(&asked)).await?;
         }
@@ -116,6 +119,12 @@ impl RefillSupervisor {
         self.start_refills();
     }
 
+    /// Finishes the refills under way, for a few seconds at most. A refill that is cut off is begun anew by another instance.
+    pub async fn finish(mut self) {
+        let refills = async { while self.running.join_next().await.is_some() {} };
+        _ = tokio::time::timeout(FINISH_MAX, refills).await;
+    }
+
     async fn check(&mut self, asked: Option<&[SaleId]>) -> Result<Vec<EpochRow>, SaleError> {
         // While this connection lives, it leads to the same run of the same server.
         let mut server = match self.server.take() {
@@ -135,7 +144,9 @@ impl RefillSupervisor {
                 {
                     // Another server has a newer epoch. The ledger refuses purchases of this one; nobody is to hear "sold out"
                     // of it, either.
-                    server.close(row.sale, epoch).await?;
+                    if let Err(error) = server.close(row.sale, epoch).await {
+                        tracing::warn!(sale = %row.sale, %error, "a sale of an older epoch is not closed");
+                    }
                 }
                 self.consider(row, &server, asked.is_some());
             } else if let Some((_, status)) = standing
@@ -151,7 +162,7 @@ impl RefillSupervisor {
 
     /// Puts a sale in the line of those that wait for a refill, unless it is being refilled, or rests after a failure.
     fn consider(&mut self, row: &EpochRow, server: &ServerRun, asked: bool) {
-        let (sale, now) = (row.sale, Instant::now());
+        let sale = row.sale;
         let taken = row.run_id.as_ref().is_some_and(|run| run != server.run_id());
         if taken && self.filled.get(&sale).is_some_and(|run| run == server.run_id()) {
             // The server is still the one on which this process has filled the sale, and another process uses another one.
@@ -160,8 +171,7 @@ impl RefillSupervisor {
             self.filled.remove(&sale);
             self.rest(sale, CONTEST_PAUSE);
         }
-        let rests = self.sick.get(&sale).is_some_and(|sick| sick.until > now);
-        if rests || self.refilling.contains_key(&sale) {
+        if self.rests(sale) || self.refilling.contains_key(&sale) {
             return;
         }
         let need = match (asked, row.live) {
@@ -234,6 +244,10 @@ impl RefillSupervisor {
                 self.sick.insert(sale, Sick { failures, until: Instant::now() + Duration::from_millis(pause) });
             }
         }
+    }
+
+    fn rests(&self, sale: SaleId) -> bool {
+        self.sick.get(&sale).is_some_and(|sick| sick.until > Instant::now())
     }
 
     /// Leaves a sale alone for a while.

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use seckill::domain::outflow::Pace;
 
-use crate::worker_processes::{JITTER_MS, Machine, Worker, Works, long, pass};
+use crate::worker_processes::{Machine, Worker, Works, jitter_ms, long, pass};
 use seckill_harness::eventually;
 use seckill_harness::receiver::Receiver;
 
@@ -47,7 +47,7 @@ impl Side {
     /// How many slots were used between the first arrival after `after`, and `to`.
     fn used(&self, after: Instant, to: Instant) -> Usage {
         let used: Vec<Instant> = self.stamps().into_iter().filter(|at| (after..to).contains(at)).collect();
-        let gap_us = Pace::parse(self.rate.into(), JITTER_MS).unwrap().gap_us();
+        let gap_us = Pace::parse(self.rate.into(), jitter_ms()).unwrap().gap_us();
         let (first, last) = (used[0], used[used.len() - 1]);
         // The slot in which the period ends is not counted: its request may not have arrived yet.
         let cut = to - last < Duration::from_micros(gap_us.unsigned_abs()).mul_f64(1.2);
