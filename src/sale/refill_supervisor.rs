@@ -55,7 +55,7 @@ pub struct RefillSupervisor {
     running: JoinSet<(SaleId, Result<(), SaleError>)>,
     refilling: HashMap<SaleId, Need>,
     sick: HashMap<SaleId, Sick>,
-    /// The run of the server on which this process has filled a sale.
+    /// The run of the server on which this process has filled a sale, or has begun to.
     filled: HashMap<SaleId, String>,
     slots: LedgerSlots,
     sick_slots: LedgerSlots,
@@ -205,6 +205,7 @@ impl RefillSupervisor {
                 continue;
             }
             self.refilling.insert(sale, need);
+            self.filled.insert(sale, server.run_id().to_owned());
             let failed = self.sick.get(&sale).is_some_and(|sick| sick.failures > 0);
             let slots = if failed { &self.sick_slots } else { &self.slots };
             let (stores, mut server, slots) = (self.stores.clone(), server.clone(), Arc::clone(slots));
@@ -220,9 +221,6 @@ impl RefillSupervisor {
         match result {
             Ok(()) => {
                 self.sick.remove(&sale);
-                if let Some(server) = &self.server {
-                    self.filled.insert(sale, server.run_id().to_owned());
-                }
             }
             // Another instance refills it: it is looked at again in the next check.
             Err(SaleError::Busy(_)) => {}
