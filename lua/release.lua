@@ -7,14 +7,10 @@
 -- Replies: {code}: ask again later (sale_begin has the codes)
 --          {epoch, number of holds that were live}
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'returning', 'returning_at_ms',
-  'sold_out_until_ms', 'clock_ms', 'replid', 'server')
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'replid', 'server')
 if not sale[1] then return { UNKNOWN_SALE } end
-if sale[2] == 'filling' or not serves(KEYS[1], sale[8], sale[9]) then return { REFILLING } end
+if sale[2] == 'filling' or not serves(KEYS[1], sale[4], sale[5]) then return { REFILLING } end
 local n = tonumber(ARGV[1])
-local now = sale_clock(sale[7], 0)
-local stock, returning = tonumber(sale[3]), tonumber(sale[4] or 0)
-local returning_at, sold_out_until = tonumber(sale[5] or 0), tonumber(sale[6] or 0)
 
 ---------------------------------------------------------------- changes from here on
 
@@ -39,14 +35,5 @@ for i = 0, n - 1 do
 end
 
 if released > 0 then redis.call('HINCRBY', KEYS[1], 'changes', released) end
-if back > 0 and stock ~= -1 then
-  if returning > 0 and now >= returning_at then stock, returning = stock + returning, 0 end
-  if now < sold_out_until then
-    -- An instance may still remember "sold out". These units are kept back until none does (protocol, rule 13).
-    redis.call('HSET', KEYS[1], 'stock', stock, 'returning', returning + back,
-      'returning_at_ms', returning > 0 and returning_at or sold_out_until, 'clock_ms', now)
-  else
-    redis.call('HSET', KEYS[1], 'stock', stock + back, 'returning', returning, 'clock_ms', now)
-  end
-end
+if back > 0 and sale[3] ~= '-1' then keep_back(KEYS[1], back) end
 return { tonumber(sale[1]), released }

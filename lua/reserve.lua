@@ -11,10 +11,12 @@
 --       remember "sold out" (0: not at all)
 --       4 buyer limit  5 buyer window ms  6 address limit  7 address window ms  8 sale limit  9 sale window ms
 --         (-1 means no limit)
---       10 the database's time in ms   11 n; then for each buyer: order id, user, address, units, purchase key, level
+--       10 the database's time in ms   11 whether the caller wants to know the holders although units are left (0|1)
+--       12 n; then for each buyer: order id, user, address, units, purchase key, level
 --
 -- Replies: {code}: the server cannot sell the sale (sale_begin has the codes)
---          {epoch, now_ms, may_remember (0|1), holders_known, {holders...}, code, detail, code, detail...}
+--          {epoch, now_ms, memory, holders_known, {holders...}, code, detail, code, detail...}
+--   memory 0 the caller does not know all holders   1 it knows all   2 and may remember "sold out"
 --   code 0   RESERVED       units were taken; detail: expires_at_ms
 --   code 1   REPEAT         the order exists; detail: "u|..." unconfirmed, "c|..." confirmed
 --   code 2   REPEAT_ENDED   the order exists and has ended
@@ -41,7 +43,8 @@ if not sale[1] then return { UNKNOWN_SALE } end
 local state = sale[2]
 if state == 'filling' or not serves(sale_key, sale[15], sale[16]) then return { REFILLING } end
 
-local now = sale_clock(sale[13], tonumber(ARGV[10]) or 0)
+local database_now = tonumber(ARGV[10]) or 0
+local now, earliest = sale_clock(sale[13], database_now)
 local epoch, starts, ends, key = sale[1], tonumber(sale[3]), tonumber(sale[4]), sale[5]
 local per_user, min_level, stock = tonumber(sale[6]), tonumber(sale[7]), tonumber(sale[8])
 local returning, returning_at = tonumber(sale[9] or 0), tonumber(sale[10] or 0)
@@ -50,12 +53,12 @@ local unlimited = stock == -1
 
 -- Returned units are for sale again only when no instance may remember "sold out" any more (rule 13).
 local came_back = 0
-if returning > 0 and now >= returning_at then came_back = returning end
+if returning > 0 and earliest >= returning_at then came_back = returning end
 
-local n = tonumber(ARGV[11])
+local n = tonumber(ARGV[12])
 local ids, users, addresses = {}, {}, {}
 for i = 0, n - 1 do
-  local at = 12 + i * 6
+  local at = 13 + i * 6
   ids[i + 1], users[i + 1], addresses[i + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
 end
 local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
@@ -98,7 +101,7 @@ local tickets, buyers, taken = {}, {}, {}
 local replies = {}
 
 local function decide(i)
-  local at = 12 + (i - 1) * 6
+  local at = 13 + (i - 1) * 6
   local id, user, address = ids[i], users[i], addresses[i]
   local units = tonumber(ARGV[at + 3])
   if not units or units < 1 or units ~= math.floor(units) then return BAD_UNITS, '' end
@@ -183,9 +186,10 @@ for _, l in ipairs({ by_buyer, by_address, by_sale }) do
 end
 
 -- A caller may remember "sold out" only at stock 0, with no returned unit kept back, when it knows every holder.
-local may_remember, known, holders = 0, 0, {}
+local memory, known, holders = 0, 0, {}
 local sold_out_ms = tonumber(ARGV[3])
-if sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0) then
+local is_sold_out = sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0)
+if is_sold_out or ARGV[11] == '1' then
   if ARGV[1] == epoch then known = tonumber(ARGV[2]) end
   local length = redis.call('LLEN', holders_key)
   if known < length then
@@ -193,10 +197,13 @@ if sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0) then
     known = known + #holders
   end
   if known == length then
-    may_remember = 1
-    set('sold_out_until_ms', math.max(sold_out_until, now + sold_out_ms))
+    memory = 1
+    if is_sold_out then
+      memory = 2
+      set('sold_out_until_ms', math.max(sold_out_until, math.max(now, database_now) + sold_out_ms))
+    end
   end
 end
 redis.call('HSET', sale_key, unpack(fields))
 
-return { tonumber(epoch), now, may_remember, known, holders, unpack(replies) }
+return { tonumber(epoch), now, memory, known, holders, unpack(replies) }

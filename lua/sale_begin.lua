@@ -34,12 +34,25 @@ local function serves(sale_key, replid, server)
 end
 
 -- The sale's clock in ms: the server's, and while that is more than CLOCK_OFF away from the database's, which the caller gives
--- (0: not known), the database's. It never goes back behind `last`.
+-- (0: not known), the database's. It never goes back behind `last`. With it, the earliest that it can be: one of the two
+-- clocks may have been set forward a little.
 local CLOCK_OFF = 5000
 local function sale_clock(last, database_now)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  if database_now > 0 and math.abs(now - database_now) > CLOCK_OFF then now = database_now end
-  return math.max(now, tonumber(last or 0))
+  local earliest = now
+  if database_now > 0 then
+    if math.abs(now - database_now) > CLOCK_OFF then now = database_now end
+    earliest = math.min(now, database_now)
+  end
+  return math.max(now, tonumber(last or 0)), earliest
+end
+
+-- Puts units aside that have come back, or are new. reserve puts them on sale, when no instance can remember "sold out" any more
+-- (protocol, rule 13): at once if none does.
+local function keep_back(sale_key, units)
+  local sale = redis.call('HMGET', sale_key, 'returning', 'sold_out_until_ms')
+  if tonumber(sale[1] or 0) == 0 then redis.call('HSET', sale_key, 'returning_at_ms', sale[2] or 0) end
+  redis.call('HINCRBY', sale_key, 'returning', units)
 end
 

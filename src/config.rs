@@ -50,6 +50,8 @@ pub struct Http {
     pub keep_alive_ms: u64,
     pub max_connections: usize,
     pub streams_max: usize,
+    pub buyer_reads: u32,
+    pub line_max: usize,
     pub body_max_bytes: usize,
     pub shutdown_timeout_ms: u64,
 }
@@ -88,6 +90,7 @@ pub struct Amqp {
     pub prefix: String,
     pub connect_timeout_ms: u64,
     pub confirm_timeout_ms: u64,
+    pub heartbeat_s: u16,
     pub prefetch: u16,
     pub queue_max_length: u32,
 }
@@ -102,6 +105,7 @@ pub struct Purchase {
     pub sale_limit: i64,
     pub sale_window_ms: u64,
     pub sold_out_memory_ms: u64,
+    pub wait_target_ms: u64,
     pub batch_max: usize,
     pub queue_max: usize,
     pub commit_batch_max: usize,

@@ -1,15 +1,44 @@
 //! What all parts of a process share, and how a process repeats its background steps.
 
 use std::fmt::Display;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::domain::pressure::Pressure;
+use crate::gate::GateError;
 use crate::ledger::notices::{Listener, Notifier, Topic};
 use crate::sale::{Step, Stores};
 use crate::worker;
+
+/// When a background step is repeated.
+#[derive(Clone, Copy)]
+pub(super) struct Rhythm {
+    name: &'static str,
+    every: Duration,
+    topic: Option<Topic>,
+    gives_way: bool,
+}
+
+impl Rhythm {
+    /// After this pause, when there is nothing to do.
+    pub fn every(every: Duration, name: &'static str) -> Self {
+        Self { name, every, topic: None, gives_way: false }
+    }
+
+    /// Or earlier, when this topic is notified.
+    pub fn or_when(self, topic: Topic) -> Self {
+        Self { topic: Some(topic), ..self }
+    }
+
+    /// After each step it rests while purchases wait, and still never stops.
+    pub fn giving_way(self) -> Self {
+        Self { gives_way: true, ..self }
+    }
+}
 
 /// The connections, notices and tasks of a process.
 pub(super) struct Parts {
@@ -19,18 +48,21 @@ pub(super) struct Parts {
     pub listener: Listener,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
+    pub pressure: Arc<Pressure>,
 }
 
 impl Parts {
     /// Starts sending and receiving notices.
     pub fn assemble(config: Config) -> anyhow::Result<Self> {
+        let pressure = Arc::new(Pressure::new(Instant::now()));
         let parts = Self {
             stores: super::stores(&config)?,
             config,
             notifier: Notifier::default(),
-            listener: Listener::default(),
+            listener: Listener::new(Arc::clone(&pressure)),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            pressure,
         };
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
         parts.tasks.spawn(ledger.clone().watch(stop.clone()));
@@ -39,23 +71,31 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Repeats a step until the process stops: at once while there is more to do, else after `every`, or earlier when
-    /// `topic` is notified. Each step gets its own clone of `of`.
-    pub fn repeat<T, F, E>(
-        &self,
-        name: &'static str,
-        every: Duration,
-        topic: Option<Topic>,
-        of: T,
-        step: impl Fn(T) -> F + Send + 'static,
-    ) where
+    /// Refuses to start on a Redis server that would lose memory. One that cannot be reached now is looked at when it can be.
+    pub async fn check_servers(&self) -> anyhow::Result<()> {
+        match self.stores.gate.connect_to_run().await {
+            Err(error @ GateError::Evicts(_)) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Repeats a step until the process stops: at once while there is more to do, else as `rhythm` says. Each step gets its
+    /// own clone of `of`.
+    pub fn repeat<T, F, E>(&self, rhythm: Rhythm, of: T, step: impl Fn(T) -> F + Send + 'static)
+    where
         T: Clone + Send + 'static,
         F: Future<Output = Result<Step, E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let wake = topic.map(|topic| self.listener.subscribe(topic));
-        let given_up = self.stores.ledger.outages();
-        self.tasks.spawn(worker::repeat(name, every, wake, given_up, self.stop.clone(), move || step(of.clone())));
+        let Rhythm { name, every, topic, gives_way } = rhythm;
+        let terms = worker::Terms {
+            name,
+            every,
+            wake: topic.map(|topic| self.listener.subscribe(topic)),
+            given_up: self.stores.ledger.outages(),
+            gives_way: gives_way.then(|| Arc::clone(&self.pressure)),
+        };
+        self.tasks.spawn(worker::repeat(terms, self.stop.clone(), move || step(of.clone())));
     }
 
     /// Stops the background tasks, and waits until each has finished its step.

@@ -14,18 +14,21 @@ use super::parts::Parts;
 use super::workers::spawn_workers;
 use crate::admin::{Console, SessionTerms};
 use crate::config::{self, Config};
+use crate::domain::pressure::Pressure;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::gate::reserve_batcher::ReserveBatcher;
-use crate::http::{self, ApiDocument, AppState, Health, Tokens};
+use crate::http::{self, ApiDocument, AppState, Bulkheads, Health, ReadTerms, Tokens};
 use crate::ledger::orders::commit::Committer;
 use crate::pages;
 use crate::pay::payment_batcher::PaymentBatcher;
 use crate::sale::Stores;
 use crate::sale::catalog::Catalog;
 use crate::sale::confirmer::Confirmer;
+use crate::sale::load_shedder::LoadShedder;
+use crate::sale::order_reader::OrderReader;
 use crate::sale::order_streams::OrderStreams;
 use crate::sale::refusal_cache::RefusalCache;
 use crate::sale::sold_out_view::SoldOutView;
@@ -76,6 +79,7 @@ impl Service {
             .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
         let address = listener.local_addr()?;
         let parts = Parts::assemble(config)?;
+        parts.check_servers().await?;
         let (config, ledger) = (&parts.config, &parts.stores.ledger);
         let catalog = Catalog::load(&parts.stores, config.reconcile.retire_after_ms)
             .await
@@ -95,13 +99,20 @@ impl Service {
         parts.follow_catalog(&catalog, &health, &thread_parts.committer);
         parts.follow_policies(&policies);
         parts.feed_order_streams(&order_streams);
+        parts.report_pressure();
         parts.supervise_refills(Some(Arc::clone(&health)));
         if with_workers {
             spawn_workers(&parts, None, &payment_service);
         }
 
+        let read_terms = ReadTerms {
+            buyer_reads: config.http.buyer_reads,
+            line_max: config.http.line_max,
+            connections: config.database.max_connections,
+        };
         let app_state = AppState {
             tokens,
+            bulkheads: Bulkheads::new(&parts.pressure, &read_terms),
             trusted_proxies: config.http.trusted_proxies.clone(),
             health: Arc::clone(&health),
             metrics,
@@ -187,6 +198,9 @@ struct ThreadParts {
     catalog: Arc<Catalog>,
     committer: Committer,
     confirmer: Confirmer,
+    order_reader: OrderReader,
+    pressure: Arc<Pressure>,
+    wait_target: Duration,
     order_id_secret: [u8; 32],
     retire_after_ms: i64,
 }
@@ -211,19 +225,32 @@ impl ThreadParts {
             catalog: Arc::clone(catalog),
             committer,
             confirmer,
+            order_reader: OrderReader::start(
+                parts.stores.ledger.clone(),
+                Arc::clone(&parts.pressure),
+                parts.config.http.line_max,
+                &parts.tasks,
+            ),
+            pressure: Arc::clone(&parts.pressure),
+            wait_target: Duration::from_millis(purchase.wait_target_ms),
             order_id_secret,
             retire_after_ms: parts.config.reconcile.retire_after_ms.cast_signed(),
         })
     }
 
     fn thread_state(self) -> Result<ThreadState, GateError> {
+        let reserve_batcher = ReserveBatcher::start(self.stores.gate.clone())?;
+        let load_shedder =
+            LoadShedder::start(reserve_batcher.clone(), self.committer.clone(), self.pressure, self.wait_target);
         Ok(ThreadState {
-            reserve_batcher: ReserveBatcher::start(self.stores.gate.clone())?,
+            reserve_batcher,
+            load_shedder,
             gate: self.stores.gate,
             ledger: self.stores.ledger,
             catalog: self.catalog,
             committer: self.committer,
             confirmer: self.confirmer,
+            order_reader: self.order_reader,
             order_id_secret: self.order_id_secret,
             retire_after_ms: self.retire_after_ms,
             sold_out: SoldOutView::default(),

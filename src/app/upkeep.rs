@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::Instant;
 
-use super::parts::Parts;
+use super::parts::{Parts, Rhythm};
 use crate::flow::policy_cache::PolicyCache;
 use crate::flow::{FlowError, policy_counts};
 use crate::http::Health;
@@ -19,6 +19,8 @@ use crate::sale::order_streams::OrderStreams;
 use crate::sale::refill_supervisor::RefillSupervisor;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
+/// The report of a wait counts five times as long.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
 const METRICS_EVERY: Duration = Duration::from_secs(5);
 /// Between two checks of sales in Redis: callers that ask for a closed sale at the same time are answered by one check.
 const CHECKS_APART: Duration = Duration::from_millis(20);
@@ -77,13 +79,17 @@ impl Parts {
     /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers.
     pub(super) fn follow_catalog(&self, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
         let state = (Arc::clone(catalog), Arc::clone(health), committer.clone());
-        self.repeat("catalog", EVERY_SECOND, Some(Topic::Catalog), state, |(catalog, health, committer)| async move {
-            let beat = catalog.beat().await;
-            committer.set_healthy(beat.is_ok());
-            health.ledger.store(beat.is_ok(), Ordering::Relaxed);
-            beat?;
-            catalog.load_changes().await
-        });
+        self.repeat(
+            Rhythm::every(EVERY_SECOND, "catalog").or_when(Topic::Catalog),
+            state,
+            |(catalog, health, committer)| async move {
+                let beat = catalog.beat().await;
+                committer.set_healthy(beat.is_ok());
+                health.ledger.store(beat.is_ok(), Ordering::Relaxed);
+                beat?;
+                catalog.load_changes().await
+            },
+        );
     }
 
     /// Keeps the policies current, hands those of purchases to the gate, and writes down how often each was asked.
@@ -92,24 +98,40 @@ impl Parts {
         let defaults = self.stores.gate.limits();
         self.stores.gate.set_limits(policies.purchase_limits(defaults));
         self.repeat(
-            "policies",
-            EVERY_SECOND,
-            Some(Topic::Policies),
+            Rhythm::every(EVERY_SECOND, "policies").or_when(Topic::Policies),
             state.clone(),
             move |(policies, gate)| async move {
                 policies.keep_up(|policies| gate.set_limits(policies.purchase_limits(defaults))).await?;
                 Ok::<_, FlowError>(Step::Idle)
             },
         );
-        self.repeat("count", EVERY_SECOND, None, state, |(policies, gate)| async move {
+        self.repeat(Rhythm::every(EVERY_SECOND, "count"), state, |(policies, gate)| async move {
             policy_counts::flush(&policies, &gate).await.map(|()| Step::Idle)
+        });
+    }
+
+    /// Tells other processes while purchases wait in this one, so that their work gives way, too.
+    pub(super) fn report_pressure(&self) {
+        let (ledger, pressure, stop) = (self.stores.ledger.clone(), Arc::clone(&self.pressure), self.stop.clone());
+        self.tasks.spawn(async move {
+            while stop.run_until_cancelled(tokio::time::sleep(REPORT_EVERY)).await.is_some() {
+                let now = std::time::Instant::now();
+                metrics::gauge!("seckill_purchase_wait_seconds").set(pressure.here(now).as_secs_f64());
+                if pressure.is_noticeable_here(now)
+                    && let Err(error) = ledger.in_time(ledger.report_pressure(pressure.here(now))).await
+                {
+                    tracing::debug!(%error, "pressure not reported; other processes work on");
+                }
+            }
         });
     }
 
     /// Sends the changes of followed orders to their streams.
     pub(super) fn feed_order_streams(&self, streams: &OrderStreams) {
-        self.repeat("events", EVERY_SECOND, Some(Topic::Orders), streams.clone(), |streams| async move {
-            streams.feed_new_steps().await
-        });
+        self.repeat(
+            Rhythm::every(EVERY_SECOND, "events").or_when(Topic::Orders).giving_way(),
+            streams.clone(),
+            |streams| async move { streams.feed_new_steps().await },
+        );
     }
 }

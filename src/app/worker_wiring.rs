@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
-use super::parts::Parts;
+use super::parts::{Parts, Rhythm};
 use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
 use crate::flow::alarm_webhook::AlarmWebhook;
 use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
@@ -111,9 +111,7 @@ impl<'a> WorkerWiring<'a> {
             Worker::Relay => {
                 let relay = self.relay.clone();
                 parts.repeat(
-                    "relay",
-                    outbox_poll,
-                    Some(Topic::Outbox),
+                    Rhythm::every(outbox_poll, "relay").or_when(Topic::Outbox).giving_way(),
                     relay,
                     |relay| async move { relay.step().await },
                 );
@@ -121,49 +119,55 @@ impl<'a> WorkerWiring<'a> {
             Worker::Fulfil => {
                 let fulfilment = Fulfilment { ledger: ledger.clone(), notifier: notifier.clone(), retry: self.retry };
                 let consumer = Consumer::new(self.broker.clone(), Source::OrderPlaced, config.orders.batch_max);
-                consume(parts, "fulfil", consumer, fulfilment, |fulfilment, messages| async move {
-                    fulfilment.settle(messages).await
-                });
+                consume(
+                    parts,
+                    Rhythm::every(Duration::ZERO, "fulfil").giving_way(),
+                    consumer,
+                    fulfilment,
+                    |fulfilment, messages| async move { fulfilment.settle(messages).await },
+                );
             }
             Worker::Expire => {
                 let consumer = Consumer::new(self.broker.clone(), Source::OrderExpire, config.orders.batch_max);
-                consume(parts, "expire", consumer, self.expiry.clone(), |expiry, messages| async move {
-                    expiry.settle(messages).await.map(|()| Vec::new())
-                });
+                consume(
+                    parts,
+                    Rhythm::every(Duration::ZERO, "expire"),
+                    consumer,
+                    self.expiry.clone(),
+                    |expiry, messages| async move { expiry.settle(messages).await.map(|()| Vec::new()) },
+                );
             }
             Worker::Release => {
                 let (stores, retry) = (stores.clone(), self.retry);
-                parts.repeat("release", outbox_poll, Some(Topic::Outbox), stores, move |stores| async move {
-                    stores.release_units(outbox_batch_max, retry).await
-                });
+                parts.repeat(
+                    Rhythm::every(outbox_poll, "release").or_when(Topic::Outbox).giving_way(),
+                    stores,
+                    move |stores| async move { stores.release_units(outbox_batch_max, retry).await },
+                );
             }
             Worker::Waves => {
                 let every = Duration::from_millis(terms.waves_interval_ms);
-                parts.repeat("waves", every, None, stores.clone(), move |stores| async move {
+                parts.repeat(Rhythm::every(every, "waves"), stores.clone(), move |stores| async move {
                     stores.release_waves(outbox_batch_max).await
                 });
             }
             Worker::Reconcile => {
                 let every = Duration::from_millis(terms.interval_ms);
-                parts.repeat("reconcile", every, None, stores.clone(), move |stores| async move {
+                parts.repeat(Rhythm::every(every, "reconcile"), stores.clone(), move |stores| async move {
                     stores.finish_holds(terms.unconfirmed_after_ms, terms.retire_after_ms).await
                 });
             }
             Worker::Drift => {
                 let watch = Arc::new(Mutex::new(DriftWatch::new(stores.clone(), terms.retire_after_ms)));
                 let every = Duration::from_millis(terms.drift_interval_ms);
-                parts.repeat(
-                    "drift",
-                    every,
-                    None,
-                    watch,
-                    |watch| async move { watch.lock().await.check_sales().await },
-                );
+                parts.repeat(Rhythm::every(every, "drift"), watch, |watch| async move {
+                    watch.lock().await.check_sales().await
+                });
             }
             Worker::Sweep => self.spawn_sweep(),
             Worker::Figures => {
                 let every = Duration::from_secs(15);
-                parts.repeat("figures", every, None, stores.clone(), |stores| async move {
+                parts.repeat(Rhythm::every(every, "figures").giving_way(), stores.clone(), |stores| async move {
                     policy_counts::write_minutes(&stores.ledger, &stores.gate).await.map(|()| Step::Idle)
                 });
             }
@@ -172,7 +176,7 @@ impl<'a> WorkerWiring<'a> {
                 let interval_s = config.flow.adapt_interval_ms.div_ceil(1000).cast_signed();
                 let controller = ThresholdController::new(ledger.clone(), stores.gate.clone(), interval_s);
                 let controller = Arc::new(Mutex::new(controller));
-                parts.repeat("adapt", every, None, controller, |controller| async move {
+                parts.repeat(Rhythm::every(every, "adapt"), controller, |controller| async move {
                     controller.lock().await.check().await.map(|()| Step::Idle)
                 });
             }
@@ -185,20 +189,28 @@ impl<'a> WorkerWiring<'a> {
                     let source = Source::PaymentRequested { channel: channel.name.clone() };
                     let consumer = Consumer::new(self.broker.clone(), source, config.payments.batch_max);
                     let sender = PaymentSender::new(service, channel, tasks.clone(), stop.clone());
-                    consume(parts, "pay", consumer, sender, |sender, messages| async move {
-                        sender.settle(messages).await.map(|()| Vec::new())
-                    });
+                    consume(
+                        parts,
+                        Rhythm::every(Duration::ZERO, "pay"),
+                        consumer,
+                        sender,
+                        |sender, messages| async move { sender.settle(messages).await.map(|()| Vec::new()) },
+                    );
                 }
             }
             Worker::Ask => {
                 let (every, service) = (Duration::from_secs(1), self.payment_service);
                 for channel in service.channels.iter() {
                     let state = (service.clone(), Arc::clone(channel));
-                    parts.repeat("ask", every, None, state, |(service, channel)| async move {
+                    parts.repeat(Rhythm::every(every, "ask"), state, |(service, channel)| async move {
                         service.poll(&channel).await
                     });
                 }
-                parts.repeat("money", every, None, service.clone(), |service| async move { service.watch().await });
+                parts.repeat(
+                    Rhythm::every(every, "money"),
+                    service.clone(),
+                    |service| async move { service.watch().await },
+                );
             }
             Worker::Shop => self.spawn_order_webhooks(),
         }
@@ -210,21 +222,25 @@ impl<'a> WorkerWiring<'a> {
             (config.reconcile.clone(), config.outbox.resend_after_ms, config.orders.batch_max);
         let every = Duration::from_millis(terms.sweep_interval_ms);
         let state = (self.relay.clone(), self.expiry.clone(), self.parts.stores.clone(), terms);
-        self.parts.repeat("sweep", every, None, state, move |(relay, expiry, stores, terms)| async move {
-            let resent = relay.resend(resend_after_ms).await?;
-            if let Err(error) = relay.watch_dead_letters().await {
-                tracing::debug!(%error, "cannot count the dead letters");
-            }
-            stores.retire_sales(terms.retire_after_ms).await?;
-            stores.ledger.clear_changes().await?;
-            stores.ledger.clear_marks().await?;
-            let swept = expiry.sweep(terms.sweep_grace_ms, batch_max).await?;
-            Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
-        });
+        self.parts.repeat(
+            Rhythm::every(every, "sweep").giving_way(),
+            state,
+            move |(relay, expiry, stores, terms)| async move {
+                let resent = relay.resend(resend_after_ms).await?;
+                if let Err(error) = relay.watch_dead_letters().await {
+                    tracing::debug!(%error, "cannot count the dead letters");
+                }
+                stores.retire_sales(terms.retire_after_ms).await?;
+                stores.ledger.clear_changes().await?;
+                stores.ledger.clear_marks().await?;
+                let swept = expiry.sweep(terms.sweep_grace_ms, batch_max).await?;
+                Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
+            },
+        );
         let kept = &config.retention;
         let terms = RetentionTerms { messages_days: kept.messages_days.into(), steps_days: kept.steps_days.into() };
         let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), terms)));
-        self.parts.repeat("retention", CLEAR_EVERY, None, retention, |retention| async move {
+        self.parts.repeat(Rhythm::every(CLEAR_EVERY, "retention").giving_way(), retention, |retention| async move {
             retention.lock().await.step().await
         });
     }
@@ -235,17 +251,17 @@ impl<'a> WorkerWiring<'a> {
         let terms =
             AlarmTerms { outbox_age_s: settings.outbox_age_s.cast_signed(), refused_percent: settings.refused_percent };
         let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
-        self.parts.repeat(
-            "alarms",
-            every,
-            None,
-            watch,
-            |watch| async move { watch.check().await.map(|()| Step::Idle) },
-        );
+        self.parts.repeat(Rhythm::every(every, "alarms"), watch, |watch| async move {
+            watch.check().await.map(|()| Step::Idle)
+        });
         if let Ok(secret) = Secret::parse(&settings.webhook_secret) {
             let (ledger, url) = (stores.ledger.clone(), settings.webhook_url.clone());
             let webhook = AlarmWebhook { ledger, url, secret, sender: Arc::default() };
-            self.parts.repeat("alarm webhook", every, None, webhook, |webhook| async move { webhook.step().await });
+            self.parts.repeat(
+                Rhythm::every(every, "alarm webhook"),
+                webhook,
+                |webhook| async move { webhook.step().await },
+            );
         }
     }
 
@@ -262,14 +278,10 @@ impl<'a> WorkerWiring<'a> {
         let (ledger, channels) = (self.parts.stores.ledger.clone(), self.payment_service.channels.clone());
         let drain = OutflowDrain::new(ledger, terms, channels, self.parts.tasks.clone());
         let every = Duration::from_secs(1);
-        self.parts.repeat(
-            "outflow",
-            every,
-            Some(Topic::Outflow),
-            drain.clone(),
-            |drain| async move { drain.step().await },
-        );
-        self.parts.repeat("outflow watch", every, None, drain, |drain| async move { drain.watch().await });
+        self.parts.repeat(Rhythm::every(every, "outflow").or_when(Topic::Outflow), drain.clone(), |drain| async move {
+            drain.step().await
+        });
+        self.parts.repeat(Rhythm::every(every, "outflow watch"), drain, |drain| async move { drain.watch().await });
     }
 
     fn spawn_order_webhooks(&self) {
@@ -280,9 +292,7 @@ impl<'a> WorkerWiring<'a> {
         let webhooks = OrderWebhooks::new(stores.ledger.clone(), listener.clone(), receiver, self.retry, tasks.clone());
         let every = Duration::from_millis(config.outbox.poll_ms);
         self.parts.repeat(
-            "shop",
-            every,
-            Some(Topic::Orders),
+            Rhythm::every(every, "shop").or_when(Topic::Orders).giving_way(),
             webhooks,
             |webhooks| async move { webhooks.step().await },
         );
@@ -293,7 +303,7 @@ impl<'a> WorkerWiring<'a> {
 /// the dead-letter queue. A mark that has come through the queue is recorded in the ledger.
 fn consume<M, T, F, E>(
     parts: &Parts,
-    name: &'static str,
+    rhythm: Rhythm,
     consumer: Consumer<M>,
     of: T,
     settle: impl Fn(T, Vec<M>) -> F + Copy + Send + Sync + 'static,
@@ -305,7 +315,7 @@ fn consume<M, T, F, E>(
 {
     let (stop, ledger, queue) = (parts.stop.clone(), parts.stores.ledger.clone(), consumer.source().key());
     let state = (Arc::new(Mutex::new(consumer)), of);
-    parts.repeat(name, Duration::ZERO, None, state, move |(consumer, of)| {
+    parts.repeat(rhythm, state, move |(consumer, of)| {
         let (stop, ledger, queue) = (stop.clone(), ledger.clone(), queue.clone());
         async move {
             let settle = |Received { messages, mark_ms }: Received<M>| {

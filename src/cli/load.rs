@@ -51,6 +51,9 @@ pub(super) struct LoadArgs {
     /// Number of open connections; each carries one request at a time
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
+    /// Nobody tries again who is told to come back later: for measuring what a crowd that is too large costs
+    #[arg(long)]
+    no_retries: bool,
     /// Seed of the random schedule; the same seed gives the same schedule
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -114,6 +117,7 @@ impl LoadArgs {
             seconds: self.seconds,
             bots: self.bots as usize,
             connections: self.connections as usize,
+            retries: !self.no_retries,
             seed: self.seed,
             stock: figures.first().filter(|f| f.total_stock >= 0).and_then(|f| u64::try_from(f.stock).ok()),
             ..Plan::default()

@@ -63,6 +63,18 @@ impl Config {
         if self.purchase.sold_out_memory_ms > 500 {
             return wrong("purchase.sold_out_memory_ms", "must be at most 500", "SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS");
         }
+        if !(1..=60).contains(&self.amqp.heartbeat_s) {
+            return wrong("amqp.heartbeat_s", "must be 1 to 60", "SECKILL_AMQP__HEARTBEAT_S");
+        }
+        if !(5..=10_000).contains(&self.purchase.wait_target_ms) {
+            return wrong("purchase.wait_target_ms", "must be 5 to 10000", "SECKILL_PURCHASE__WAIT_TARGET_MS");
+        }
+        if !(1..=100_000).contains(&self.http.line_max) {
+            return wrong("http.line_max", "must be 1 to 100000", "SECKILL_HTTP__LINE_MAX");
+        }
+        if self.http.buyer_reads == 0 {
+            return wrong("http.buyer_reads", "must be at least 1", "SECKILL_HTTP__BUYER_READS");
+        }
         if !(1..=1000).contains(&self.flow.timeout_ms) {
             return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
         }

@@ -42,6 +42,9 @@ pub enum GateError {
     /// This server does not know the sale, or the sale is being refilled. Nothing was changed.
     #[error("redis is not serving this sale")]
     NotServing,
+    /// The server deletes keys when its memory is full, so that it would lose tickets and stock.
+    #[error("redis must have maxmemory-policy noeviction, and has {0}: set it, or use another server (redis.url)")]
+    Evicts(String),
     /// The reply has not the form that the script or command defines.
     #[error("redis: unexpected reply to {0}")]
     Malformed(&'static str),
@@ -70,7 +73,7 @@ impl GateError {
                 _ => true,
             },
             Self::Unknown | Self::Overloaded => true,
-            Self::NotServing | Self::Malformed(_) | Self::InvalidRequest => false,
+            Self::NotServing | Self::Evicts(_) | Self::Malformed(_) | Self::InvalidRequest => false,
         }
     }
 }

@@ -57,9 +57,18 @@ impl Gate {
     }
 
     /// Connects to the server and reads its run_id.
+    ///
+    /// # Errors
+    /// `Evicts`, or the server cannot be asked.
     pub async fn connect_to_run(&self) -> Result<ServerRun, GateError> {
         let mut connection = self.connect_once().await?;
-        let info: String = cmd("INFO").arg("server").query_async(&mut connection).await?;
+        let mut about = redis::pipe();
+        about.cmd("INFO").arg("server").cmd("INFO").arg("memory");
+        let (info, memory): (String, String) = about.query_async(&mut connection).await?;
+        match info_value(&memory, "maxmemory_policy:") {
+            Some("noeviction") => {}
+            policy => return Err(GateError::Evicts(policy.unwrap_or("unknown").to_owned())),
+        }
         let run_id = info_value(&info, "run_id:").ok_or(GateError::Malformed("INFO server"))?.to_owned();
         Ok(ServerRun { gate: self.clone(), connection, run_id })
     }

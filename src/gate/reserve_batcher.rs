@@ -3,7 +3,7 @@
 //! The next call is made when the last one has returned, for all requests that have come meanwhile. No request waits for
 //! a timer, and under load one call serves hundreds.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,19 @@ type Reply = oneshot::Sender<Result<Admission, GateError>>;
 #[derive(Clone)]
 pub struct ReserveBatcher {
     queue: mpsc::Sender<Queued>,
-    sold_out: Rc<RefCell<SoldOutCache>>,
+    shared: Rc<Shared>,
+}
+
+/// What the batcher and its loop share.
+#[derive(Default)]
+struct Shared {
+    sold_out: RefCell<SoldOutCache>,
+    /// Whether each call asks for the holders, too.
+    wants_holders: Cell<bool>,
+    /// Since when the request waits that is to be sent next, if one waits.
+    waiting_since: Cell<Option<Instant>>,
+    /// The longest that a request has waited since this was last asked for.
+    waited: Cell<Duration>,
 }
 
 struct Queued {
@@ -48,15 +60,31 @@ impl ReserveBatcher {
     /// Starts the batcher on this thread, which must run a `LocalSet`. It ends when its last clone is dropped.
     pub fn start(gate: Gate) -> Result<Self, GateError> {
         let (queue, requests) = mpsc::channel(gate.terms.queue_max);
-        let sold_out = Rc::<RefCell<SoldOutCache>>::default();
-        let batch_loop = BatchLoop { connection: gate.own_connection()?, gate, sold_out: Rc::clone(&sold_out) };
+        let shared = Rc::<Shared>::default();
+        let batch_loop = BatchLoop { connection: gate.own_connection()?, gate, shared: Rc::clone(&shared) };
         tokio::task::spawn_local(batch_loop.run(requests));
-        Ok(Self { queue, sold_out })
+        Ok(Self { queue, shared })
     }
 
     /// Whether this buyer can be refused as sold out without a call to Redis.
     pub fn remembers_sold_out(&self, sale: SaleId, user: &UserId) -> bool {
-        self.sold_out.borrow().is_sold_out_for(sale, user)
+        self.shared.sold_out.borrow().is_sold_out_for(sale, user)
+    }
+
+    /// From now on, learns all holders of the sales that are asked for, or no longer.
+    pub fn learn_holders(&self, learn: bool) {
+        self.shared.wants_holders.set(learn);
+    }
+
+    /// Whether this user is known not to hold a ticket, and not to have held one: `false` unless holders are being learnt.
+    pub fn is_stranger(&self, sale: SaleId, user: &str) -> bool {
+        self.shared.sold_out.borrow().is_stranger(sale, user)
+    }
+
+    /// The longest that a request has waited for its call since this was last asked for.
+    pub fn take_wait(&self) -> Duration {
+        let waiting = self.shared.waiting_since.get().map_or(Duration::ZERO, |since| since.elapsed());
+        self.shared.waited.take().max(waiting)
     }
 
     /// Asks for units. `now_ms` is the database's time.
@@ -67,6 +95,9 @@ impl ReserveBatcher {
     pub async fn reserve(&self, sale: SaleId, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
         self.queue.try_send(Queued { sale, request, now_ms, reply }).map_err(|_| GateError::Overloaded)?;
+        if self.shared.waiting_since.get().is_none() {
+            self.shared.waiting_since.set(Some(Instant::now()));
+        }
         answer.await.unwrap_or(Err(GateError::Overloaded))
     }
 }
@@ -74,7 +105,18 @@ impl ReserveBatcher {
 struct BatchLoop {
     gate: Gate,
     connection: ConnectionManager,
-    sold_out: Rc<RefCell<SoldOutCache>>,
+    shared: Rc<Shared>,
+}
+
+impl Shared {
+    /// Records how long the oldest request of a batch has waited. Those that are left behind count from now on.
+    fn note_wait(&self, none_left: bool) {
+        let now = Instant::now();
+        let left = (!none_left).then_some(now);
+        if let Some(since) = self.waiting_since.replace(left) {
+            self.waited.set(self.waited.get().max(now - since));
+        }
+    }
 }
 
 impl BatchLoop {
@@ -83,6 +125,7 @@ impl BatchLoop {
         let mut batch = Vec::with_capacity(batch_max);
         while requests.recv_many(&mut batch, batch_max).await > 0 {
             metrics::histogram!("seckill_gate_batch_size").record(batch.len() as f64);
+            self.shared.note_wait(requests.is_empty());
             let mut by_sale: HashMap<SaleId, SaleBatch> = HashMap::new();
             for Queued { sale, request, now_ms, reply } in batch.drain(..) {
                 let of_sale = by_sale.entry(sale).or_default();
@@ -98,11 +141,12 @@ impl BatchLoop {
     async fn answer(&self, sale: SaleId, batch: SaleBatch) {
         let SaleBatch { requests, replies, now_ms } = batch;
         let asked_at = Instant::now();
-        let known = self.sold_out.borrow().known(sale);
-        match self.gate.reserve(&self.connection, sale, known, now_ms, &requests).await {
+        let known = self.shared.sold_out.borrow().known(sale);
+        let learn = self.shared.wants_holders.get();
+        match self.gate.reserve(&self.connection, sale, (known, learn), now_ms, &requests).await {
             Ok(Some(mut reply)) => {
                 let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
-                self.sold_out.borrow_mut().record(sale, &mut reply, asked_at, sold_out);
+                self.shared.sold_out.borrow_mut().record(sale, &mut reply, asked_at, sold_out);
                 for (caller, admission) in replies.into_iter().zip(reply.admissions) {
                     // The caller may have gone away; the reconciler then finishes the hold.
                     let _ = caller.send(Ok(admission));
@@ -125,12 +169,13 @@ impl BatchLoop {
 }
 
 impl Gate {
-    /// Calls reserve.lua for many buyers of a sale. Returns `None` when this server does not serve the sale.
+    /// Calls reserve.lua for many buyers of a sale, of which some holders are known, and more are wanted if `learn`. Returns
+    /// `None` when this server does not serve the sale.
     async fn reserve(
         &self,
         connection: &ConnectionManager,
         sale: SaleId,
-        known: (Epoch, usize),
+        (known, learn): ((Epoch, usize), bool),
         now_ms: i64,
         requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
@@ -145,7 +190,7 @@ impl Gate {
             let window = limits.of(*limit);
             call.arg(window.max).arg(window.window_ms);
         }
-        call.arg(now_ms).arg(requests.len());
+        call.arg(now_ms).arg(u8::from(learn)).arg(requests.len());
         let mut id = uuid::Uuid::encode_buffer();
         for request in requests {
             call.arg(&*request.order.0.hyphenated().encode_lower(&mut id));

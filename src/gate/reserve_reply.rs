@@ -1,6 +1,7 @@
 //! Reads the replies of reserve.lua.
 
 use redis::{FromRedisValue, Value};
+use strum::FromRepr;
 use uuid::Uuid;
 
 use super::GateError;
@@ -8,11 +9,21 @@ use super::reply_codes::{ReserveCode, SaleCode};
 use crate::domain::admission::{Admission, Hold};
 use crate::domain::ids::{Epoch, OrderId, Shard};
 
+/// What the caller may conclude from the holders that it knows after a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromRepr)]
+#[repr(i64)]
+pub(super) enum Memory {
+    /// There are holders that it does not know.
+    SomeHolders = 0,
+    AllHolders = 1,
+    /// It knows all holders, and may remember that nobody else gets a unit.
+    SoldOut = 2,
+}
+
 /// One reply of reserve.lua.
 pub(super) struct ReserveReply {
     pub epoch: Epoch,
-    /// Whether the caller may remember "sold out", with all holders that it then knows.
-    pub may_remember: bool,
+    pub memory: Memory,
     pub holders_known: usize,
     pub new_holders: Vec<String>,
     /// One for each request, in order.
@@ -31,7 +42,7 @@ impl ReserveReply {
         let mut values = reply.into_iter();
         let epoch = Epoch(next(&mut values)?);
         let _now_ms: i64 = next(&mut values)?;
-        let may_remember = next::<i64>(&mut values)? == 1;
+        let memory = Memory::from_repr(next(&mut values)?).ok_or(MALFORMED)?;
         let holders_known = next(&mut values)?;
         let new_holders = next(&mut values)?;
         let mut admissions = Vec::with_capacity(requests);
@@ -40,7 +51,7 @@ impl ReserveReply {
             let code = ReserveCode::from_repr(code).ok_or(MALFORMED)?;
             admissions.push(admission(code, &detail, epoch).ok_or(MALFORMED)?);
         }
-        Ok(Some(Self { epoch, may_remember, holders_known, new_holders, admissions }))
+        Ok(Some(Self { epoch, memory, holders_known, new_holders, admissions }))
     }
 }
 

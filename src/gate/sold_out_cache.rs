@@ -1,10 +1,11 @@
-//! Remembers that a sale is sold out (protocol, rule 13): for a moment only, and never for the holder of a ticket.
+//! Remembers that a sale is sold out (protocol, rule 13), for a moment only and never for the holder of a ticket, and who may
+//! hold one.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use super::reserve_reply::ReserveReply;
+use super::reserve_reply::{Memory, ReserveReply};
 use crate::domain::ids::{Epoch, SaleId, UserId};
 
 /// What one worker thread remembers of each sale.
@@ -19,9 +20,14 @@ struct Remembered {
     holders_known: usize,
     /// Hashes of buyers: a false match only costs a call to Redis.
     holders: HashSet<u64>,
+    /// When all holders were known last.
+    complete_at: Option<Instant>,
     /// Until when the sale counts as sold out.
     until: Option<Instant>,
 }
+
+/// How long a complete knowledge of the holders counts.
+const COMPLETE_FOR: Duration = Duration::from_millis(500);
 
 impl SoldOutCache {
     /// The most sales that are remembered; when there are more, the cache is cleared.
@@ -35,6 +41,14 @@ impl SoldOutCache {
         })
     }
 
+    /// Whether this user is known not to hold a ticket.
+    pub fn is_stranger(&self, sale: SaleId, user: &str) -> bool {
+        self.sales.get(&sale).is_some_and(|r| {
+            r.complete_at.is_some_and(|at| at.elapsed() < COMPLETE_FOR)
+                && !r.holders.contains(&self.hasher.hash_one(user))
+        })
+    }
+
     /// The epoch and the number of holders that are known of a sale.
     pub fn known(&self, sale: SaleId) -> (Epoch, usize) {
         self.sales.get(&sale).map_or((Epoch(0), 0), |r| (r.epoch, r.holders_known))
@@ -43,7 +57,7 @@ impl SoldOutCache {
     /// Records a reply to a request that was sent at `asked_at`. The server keeps returned units back for `sold_out` from
     /// the time of its reply, which is later.
     pub fn record(&mut self, sale: SaleId, reply: &mut ReserveReply, asked_at: Instant, sold_out: Duration) {
-        if !reply.may_remember && reply.new_holders.is_empty() {
+        if reply.memory == Memory::SomeHolders && reply.new_holders.is_empty() {
             if let Some(known) = self.sales.get_mut(&sale) {
                 known.until = None;
             }
@@ -56,14 +70,18 @@ impl SoldOutCache {
             epoch: reply.epoch,
             holders_known: 0,
             holders: HashSet::new(),
+            complete_at: None,
             until: None,
         });
         if entry.epoch != reply.epoch {
-            (entry.epoch, entry.holders_known) = (reply.epoch, 0);
+            (entry.epoch, entry.holders_known, entry.complete_at) = (reply.epoch, 0, None);
             entry.holders.clear();
         }
         entry.holders.extend(reply.new_holders.drain(..).map(|user| self.hasher.hash_one(user.as_str())));
         entry.holders_known = reply.holders_known;
-        entry.until = reply.may_remember.then(|| asked_at + sold_out);
+        if reply.memory >= Memory::AllHolders {
+            entry.complete_at = Some(asked_at);
+        }
+        entry.until = (reply.memory == Memory::SoldOut).then(|| asked_at + sold_out);
     }
 }

@@ -25,7 +25,7 @@ const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
 /// The range of the pause before a client reconnects: after an instance has stopped, its clients spread out.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
 
-problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, TemporarilyUnavailable);
+problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
 
 /// Every change of an order's status, as it happens
 ///
@@ -64,7 +64,9 @@ pub async fn follow(
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    match app_state.order_streams.follow(&buyer.user, order_id(&request)?, last_event_id).await? {
+    app_state.bulkheads.count_read(&buyer.user)?;
+    let follow = app_state.order_streams.follow(&buyer.user, order_id(&request)?, last_event_id);
+    match app_state.bulkheads.orders.run(follow).await? {
         Subscribed::Stream(stream) => Ok(answer(stream)),
         Subscribed::Over => Ok(HttpResponse::NoContent().finish()),
         Subscribed::Unknown => Err(Problem::unknown_order()),

@@ -2,6 +2,7 @@
 
 mod admin;
 mod api;
+mod bulkhead;
 mod codes;
 mod events;
 mod extract;
@@ -15,6 +16,7 @@ mod state;
 mod system;
 
 pub use api::ApiDocument;
+pub use bulkhead::{Bulkheads, ReadTerms};
 pub use extract::Tokens;
 pub use system::Health;
 
@@ -35,6 +37,7 @@ use crate::sale::order_streams::OrderStreams;
 /// What the handlers of all worker threads share.
 pub struct AppState {
     pub tokens: Tokens,
+    pub bulkheads: Bulkheads,
     pub trusted_proxies: Vec<IpAddr>,
     pub health: Arc<Health>,
     pub metrics: PrometheusHandle,

@@ -26,8 +26,8 @@ pub struct ListQuery {
     after: Option<String>,
 }
 
-problems!(NotShown: InvalidRequest, Unauthenticated, UnknownOrder, TemporarilyUnavailable);
-problems!(NotListed: InvalidRequest, Unauthenticated, TemporarilyUnavailable);
+problems!(NotShown: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
+problems!(NotListed: InvalidRequest, Unauthenticated, QuotaExceeded, TemporarilyUnavailable);
 problems! {
     NotCancelled: InvalidRequest, Unauthenticated, UnknownOrder, OrderNotReady, IllegalState, TemporarilyUnavailable
 }
@@ -48,6 +48,7 @@ pub async fn show(
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    app_state.bulkheads.count_read(&buyer.user)?;
     let order = thread.order_of(&buyer.user, order_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(order.ok_or_else(Problem::unknown_order)?))
 }
@@ -71,6 +72,7 @@ pub async fn list(
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    app_state.bulkheads.count_read(&buyer.user)?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
     let sale = query.sale_id.as_deref().map(SaleId::parse).transpose()?;
     let after = query.after.as_deref().map(parse_order_id).transpose()?;
@@ -79,7 +81,7 @@ pub async fn list(
     {
         return Err(Problem::invalid("after is not one of your orders"));
     }
-    let page = thread.orders_of(&buyer.user, sale, after).await?;
+    let page = app_state.bulkheads.orders.run(thread.orders_of(&buyer.user, sale, after)).await?;
     let mut answer = HttpResponse::Ok();
     if let (true, Some(last)) = (page.more, page.orders.last()) {
         let sale = sale.map(|sale| format!("sale_id={sale}&")).unwrap_or_default();
@@ -104,7 +106,8 @@ pub async fn cancel(
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
-    match thread.cancel(&buyer.user, order_id(&request)?).await? {
+    let cancel = thread.cancel(&buyer.user, order_id(&request)?);
+    match app_state.bulkheads.orders.run(cancel).await? {
         Cancellation::Cancelled(order) => Ok(HttpResponse::Ok().json(order)),
         Cancellation::Unknown => Err(Problem::unknown_order()),
         Cancellation::NotReady => Err(Problem::order_not_ready()),

@@ -1,6 +1,7 @@
 //! The one mapping of errors to HTTP: problem details (RFC 9457) with a code that docs/errors.md explains.
 
 use std::fmt;
+use std::time::Duration;
 
 use actix_web::body::BoxBody;
 use actix_web::http::StatusCode;
@@ -19,6 +20,7 @@ use crate::flow::FlowError;
 use crate::pay::PayError;
 use crate::sale::SaleError;
 use crate::sale::purchase::Refusal;
+use crate::sale::read_quota::{TooOften, WINDOW};
 
 /// An answer that tells the caller what went wrong. What the log should hold is logged where the error is mapped.
 #[derive(Debug)]
@@ -124,6 +126,18 @@ impl Problem {
         Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
+    /// A buyer has read orders too often.
+    pub fn reads_too_often(max: u32, TooOften(retry): TooOften) -> Self {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self::limited("buyer", max.into(), millis(WINDOW), millis(retry))
+    }
+
+    /// A request that is answered unread, because too many of its kind have come.
+    pub fn shed(what: &'static str) -> Self {
+        metrics::counter!("seckill_shed_total", "what" => what).increment(1);
+        Self::unavailable()
+    }
+
     /// A limit is reached. `name` is what it counts: `buyer`, `address`, `sale`, `account`.
     fn limited(name: &str, max: i64, window_ms: u64, retry_ms: u64) -> Self {
         let seconds = retry_ms.div_ceil(1000).max(1);
@@ -199,6 +213,9 @@ impl From<Invalid> for Problem {
 
 impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {
+        if let SaleError::Overloaded(what) = error {
+            return Self::shed(what);
+        }
         tracing::warn!(%error, "request failed");
         Self::unavailable()
     }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::AppState;
 use super::codes::{self, problems};
-use super::extract::{Body, client_address, sale_id};
+use super::extract::{Body, client_address, sale_id, unverified_user};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
 use crate::sale::purchase::{Request, Ticket};
@@ -69,6 +69,10 @@ pub async fn create(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
+    // Before anything that costs time.
+    if sale_id(&request).is_ok_and(|sale| thread.load_shedder.sheds(sale, || unverified_user(&request))) {
+        return Err(Problem::shed("purchases"));
+    }
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
     let asked: PurchaseRequest = serde_json::from_slice(&body).map_err(Problem::invalid)?;

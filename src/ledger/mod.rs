@@ -83,7 +83,7 @@ const PINGS_LOST: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
-    /// Connections that no read can take: for the commits of purchases, the heartbeat, the ping, and the listener.
+    /// Connections that no read can take: for the commits of purchases, the heartbeat, the ping, notices, and the listener.
     reserved: PgPool,
     timeout: Duration,
     /// Changes when the server has not answered for seconds.
@@ -126,7 +126,7 @@ impl Ledger {
         };
         // Longer than the server's own limits: after this time there is no server.
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
-        let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(3);
+        let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
         let (pool, reserved) = (pool(config.max_connections), pool(reserved));
         Ok(Self { pool, reserved, timeout, outages: watch::Sender::new(()) })
     }

@@ -2,7 +2,7 @@
 //! listener also polls.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgListener;
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Ledger, LedgerError};
+use crate::domain::pressure::Pressure;
 
 /// What a notice is about. Its text is the name of its channel in PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
@@ -29,12 +30,24 @@ pub enum Topic {
     /// Orders have changed their status.
     #[strum(serialize = "seckill_orders")]
     Orders,
+    /// Purchases wait in a process; the text says for how many microseconds.
+    #[strum(serialize = "seckill_pressure")]
+    Pressure,
 }
 
 impl Ledger {
     /// Notifies every listener.
     pub async fn notify(&self, topic: Topic) -> Result<(), LedgerError> {
-        sqlx::query!("SELECT pg_notify($1, '')", <&str>::from(topic)).execute(&self.pool).await?;
+        self.send_notice(topic, "").await
+    }
+
+    /// Tells the other processes how long purchases wait in this one.
+    pub async fn report_pressure(&self, wait: Duration) -> Result<(), LedgerError> {
+        self.send_notice(Topic::Pressure, &wait.as_micros().to_string()).await
+    }
+
+    async fn send_notice(&self, topic: Topic, text: &str) -> Result<(), LedgerError> {
+        sqlx::query!("SELECT pg_notify($1, $2)", <&str>::from(topic), text).execute(&self.reserved).await?;
         Ok(())
     }
 }
@@ -75,35 +88,27 @@ impl Notifier {
     }
 }
 
-/// Wakes the workers of this process that have subscribed to a topic. A worker that is busy at the notice finds it
-/// afterwards.
-#[derive(Clone, Default)]
+/// Wakes the workers of this process that have subscribed to a topic, and records the pressure that other processes report. A
+/// worker that is busy at the notice finds it afterwards.
+#[derive(Clone)]
 pub struct Listener {
-    outbox: watch::Sender<()>,
-    catalog: watch::Sender<()>,
-    policies: watch::Sender<()>,
-    outflow: watch::Sender<()>,
-    orders: watch::Sender<()>,
+    pressure: Arc<Pressure>,
+    /// One for each topic, in their order.
+    topics: Arc<[watch::Sender<()>]>,
 }
 
 impl Listener {
-    fn sender(&self, topic: Topic) -> &watch::Sender<()> {
-        match topic {
-            Topic::Outbox => &self.outbox,
-            Topic::Catalog => &self.catalog,
-            Topic::Policies => &self.policies,
-            Topic::Outflow => &self.outflow,
-            Topic::Orders => &self.orders,
-        }
+    pub fn new(pressure: Arc<Pressure>) -> Self {
+        Self { pressure, topics: Topic::VARIANTS.iter().map(|_| watch::Sender::default()).collect() }
     }
 
     /// Wakes the topic's subscribers without a notice.
     pub fn wake(&self, topic: Topic) {
-        self.sender(topic).send_replace(());
+        self.topics[topic as usize].send_replace(());
     }
 
     pub fn subscribe(&self, topic: Topic) -> watch::Receiver<()> {
-        self.sender(topic).subscribe()
+        self.topics[topic as usize].subscribe()
     }
 
     /// Listens until cancelled. Reconnects after a failure.
@@ -132,8 +137,12 @@ impl Listener {
                 notice = listener.recv() => notice?,
                 _ = outages.changed() => return Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
             };
-            if let Ok(topic) = notice.channel().parse() {
-                self.wake(topic);
+            match (notice.channel().parse(), notice.payload().parse()) {
+                (Ok(Topic::Pressure), Ok(us)) => {
+                    self.pressure.record_elsewhere(Duration::from_micros(us), Instant::now());
+                }
+                (Ok(topic), _) => self.wake(topic),
+                (Err(_), _) => {}
             }
         }
     }

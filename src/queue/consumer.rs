@@ -1,6 +1,6 @@
 //! Consuming in batches: a batch is decoded, settled, and acknowledged together once it has had its effect.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery;
@@ -14,6 +14,9 @@ use crate::domain::step::Step;
 
 /// How long one step waits for a message.
 const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Messages that lie ready are received faster.
+const IDLE_FROM: Duration = Duration::from_millis(2);
 
 /// Consumes one queue, whose messages are of type `M`. It subscribes when a step needs it, and again after the
 /// subscription was lost: the broker then delivers again what was not acknowledged.
@@ -60,6 +63,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
             None => self.broker.subscribe(&self.source).await?,
         };
         let queue = self.source.as_str();
+        let began = Instant::now();
         let batch = match self.unsettled.take() {
             Some(batch) => batch,
             None => {
@@ -73,6 +77,8 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
                 }
             }
         };
+        // It has waited, so that there was nothing to do.
+        let was_idle = began.elapsed() > IDLE_FROM;
         let failed = match &batch.received {
             Received { messages, mark_ms: None } if messages.is_empty() => Ok(Vec::new()),
             received => settle(received.clone()).await,
@@ -81,7 +87,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
             Ok(failed) => {
                 subscription.acknowledge(queue, &batch, &failed).await?;
                 self.subscription = Some(subscription);
-                Ok(Step::More)
+                Ok(if was_idle { Step::Idle } else { Step::after(batch.deliveries.len(), self.batch_max) })
             }
             Err(error) => {
                 (self.subscription, self.unsettled) = (Some(subscription), Some(batch));

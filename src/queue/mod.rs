@@ -7,6 +7,7 @@ mod topology;
 use std::time::Duration;
 
 use lapin::types::LongString;
+use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
 
 use crate::config::{self, Config};
@@ -21,6 +22,8 @@ pub use topology::{Destination, Source};
 pub enum QueueError {
     #[error("rabbitmq: {0}")]
     Broker(#[from] lapin::Error),
+    #[error("rabbitmq: {0}")]
+    Address(String),
     #[error("rabbitmq did not answer in time")]
     TimedOut,
     #[error("rabbitmq closed the consumer")]
@@ -58,7 +61,9 @@ impl Broker {
         let connect = async {
             let name =
                 ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
-            let connection = Connection::connect(&self.config.url, name).await?;
+            let mut uri: AMQPUri = self.config.url.parse().map_err(QueueError::Address)?;
+            uri.query.heartbeat = uri.query.heartbeat.or(Some(self.config.heartbeat_s));
+            let connection = Connection::connect_uri(uri, name).await?;
             self.topology.declare(&connection).await?;
             let channel = connection.create_channel().await?;
             Ok(Link { channel, connection })

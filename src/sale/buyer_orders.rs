@@ -44,7 +44,7 @@ impl ThreadState {
 
     /// An order of this buyer; `None` also when it belongs to another.
     pub async fn order_of(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
-        let found = self.ledger.order(order).await?;
+        let found = self.order_reader.read(order).await?;
         Ok(found.filter(|found| found.user_id == user.as_str()).map(|found| found.order))
     }
 

@@ -7,9 +7,12 @@ pub mod confirmer;
 pub mod document_reader;
 pub mod expire;
 pub mod fulfil;
+pub mod load_shedder;
 pub mod manage;
+pub mod order_reader;
 pub mod order_streams;
 pub mod purchase;
+pub mod read_quota;
 pub mod reconcile;
 pub mod refill;
 pub mod refill_supervisor;
@@ -36,6 +39,9 @@ pub enum SaleError {
     Queue(#[from] QueueError),
     #[error("the filter of ids cannot be built: {0}")]
     Filter(&'static str),
+    /// Too many ask for the same kind of thing.
+    #[error("{0} too many")]
+    Overloaded(&'static str),
     /// Another instance is doing the same.
     #[error("{0} is being done elsewhere")]
     Busy(&'static str),
@@ -51,7 +57,7 @@ impl SaleError {
             Self::Gate(error) => error.is_outage(),
             Self::Ledger(error) => error.is_outage(),
             Self::Queue(_) => true,
-            Self::Filter(_) | Self::Busy(_) | Self::Overtaken => false,
+            Self::Filter(_) | Self::Overloaded(_) | Self::Busy(_) | Self::Overtaken => false,
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What one worker thread of the HTTP server uses to sell. Nothing here is shared between threads, so nothing is locked.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::catalog::Catalog;
 use super::confirmer::Confirmer;
+use super::load_shedder::LoadShedder;
+use super::order_reader::OrderReader;
 use super::refusal_cache::RefusalCache;
 use super::sold_out_view::SoldOutView;
 use crate::gate::Gate;
@@ -14,10 +17,12 @@ use crate::ledger::orders::commit::Committer;
 /// The state of one worker thread.
 pub struct ThreadState {
     pub reserve_batcher: ReserveBatcher,
+    pub load_shedder: Rc<LoadShedder>,
     pub gate: Gate,
     pub ledger: Ledger,
     pub catalog: Arc<Catalog>,
     pub committer: Committer,
+    pub order_reader: OrderReader,
     pub confirmer: Confirmer,
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,

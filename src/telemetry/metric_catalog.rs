@@ -28,12 +28,24 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 47] = [
+pub const METRICS: [Metric; 49] = [
     metric(
         "seckill_answers_total",
         Counter,
         "code",
         "Accepted purchases (`accepted`), and the problems that all addresses answered with, by their code",
+    ),
+    metric(
+        "seckill_shed_total",
+        Counter,
+        "what",
+        "Requests answered 503 unread because too many came: `purchases`, `orders`, `sign-ins`, `admin`",
+    ),
+    metric(
+        "seckill_purchase_wait_seconds",
+        Gauge,
+        "",
+        "How long purchases wait in this process before they are worked on",
     ),
     metric(
         "seckill_reads_total",

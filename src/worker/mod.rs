@@ -1,11 +1,13 @@
 //! The loop of every background worker: it repeats one bounded step.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::pressure::Pressure;
 use crate::domain::step::Step;
 
 /// The shortest and the longest pause after a failed step.
@@ -14,28 +16,45 @@ const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 /// How long a step may take. Steps are bounded and take seconds at most; one that waits for a dead server is given up.
 const STEP_MAX: Duration = Duration::from_secs(120);
 
+/// How a step is repeated.
+pub struct Terms {
+    pub name: &'static str,
+    /// The pause when there is nothing to do.
+    pub every: Duration,
+    /// A notice ends that pause.
+    pub wake: Option<watch::Receiver<()>>,
+    /// A change gives up the present step.
+    pub given_up: watch::Receiver<()>,
+    /// Rests after each step while purchases wait.
+    pub gives_way: Option<Arc<Pressure>>,
+}
+
 /// Repeats a step until stopped: at once while there is more to do, else at the next notice or after `every`, whichever
 /// is first. A step that has begun is finished, unless `given_up` changes meanwhile: the server that it waits for does not
 /// answer. After a failure the loop pauses, longer after each, with jitter.
-pub async fn repeat<F, E>(
-    name: &'static str,
-    every: Duration,
-    mut wake: Option<watch::Receiver<()>>,
-    mut given_up: watch::Receiver<()>,
-    stop: CancellationToken,
-    mut step: impl FnMut() -> F,
-) where
+pub async fn repeat<F, E>(terms: Terms, stop: CancellationToken, mut step: impl FnMut() -> F)
+where
     F: Future<Output = Result<Step, E>>,
     E: std::fmt::Display,
 {
+    let Terms { name, every, mut wake, mut given_up, gives_way } = terms;
     let mut pause = Pause::default();
+    let mut idle_at = Instant::now();
     while !stop.is_cancelled() {
+        let began = Instant::now();
         given_up.mark_unchanged();
         let done = tokio::select! {
             done = step() => done.map_err(|error| error.to_string()),
             () = sleep(STEP_MAX) => Err(format!("the step did not finish within {} s", STEP_MAX.as_secs())),
             _ = given_up.changed() => Err("PostgreSQL does not answer".to_owned()),
         };
+        if matches!(done, Ok(Step::Idle)) {
+            idle_at = Instant::now();
+        }
+        if let Some(pressure) = &gives_way {
+            let rest = pressure.worker_rest(began.elapsed(), idle_at.elapsed(), Instant::now());
+            _ = stop.run_until_cancelled(sleep(rest)).await;
+        }
         let rest = match done {
             Ok(Step::More) => {
                 pause.reset();

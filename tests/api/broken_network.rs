@@ -18,6 +18,7 @@ pub struct Wire {
     mute: Arc<AtomicBool>,
     snip: Arc<Notify>,
     refused: Arc<AtomicUsize>,
+    unanswered: Arc<AtomicUsize>,
 }
 
 impl Wire {
@@ -29,6 +30,7 @@ impl Wire {
             mute: Arc::default(),
             snip: Arc::default(),
             refused: Arc::default(),
+            unanswered: Arc::default(),
         };
         let this = wire.clone();
         tokio::spawn(async move {
@@ -39,6 +41,9 @@ impl Wire {
                     continue; // dropped at once
                 }
                 let (snip, mute, target) = (Arc::clone(&this.snip), Arc::clone(&this.mute), target.clone());
+                if mute.load(Ordering::SeqCst) {
+                    this.unanswered.fetch_add(1, Ordering::SeqCst);
+                }
                 tokio::spawn(async move {
                     let cut = snip.notified();
                     if mute.load(Ordering::SeqCst) {
@@ -71,6 +76,15 @@ impl Wire {
         eventually(|| async {
             let tried = self.refused.load(Ordering::SeqCst) - before;
             (tried >= times).then_some(()).ok_or(format!("{tried} of {times} connections were tried"))
+        })
+        .await;
+    }
+
+    /// Waits until this many connections have been made of which nothing comes.
+    pub async fn made_in_vain(&self, times: usize) {
+        eventually(|| async {
+            let made = self.unanswered.load(Ordering::SeqCst);
+            (made >= times).then_some(()).ok_or(format!("{made} of {times} connections were made"))
         })
         .await;
     }
@@ -108,6 +122,23 @@ pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (S
     }
     system.serve(true).await;
     (system, wire)
+}
+
+/// The broker goes without a word, while nothing is published: its silence is noticed, by those who only consume, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_goes_without_a_word_is_noticed() {
+    let (system, wire) = wired_with("AMQP_URL", &[("SECKILL_AMQP__HEARTBEAT_S", "1")]).await;
+    let sale = system.create_sale(terms(10)).await;
+    assert_eq!(system.buy(&sale, "before").send().await.code(), "202");
+    system.settled(&sale).await;
+    wire.swallow();
+    // The consumers of purchases, expiries and payments.
+    wire.made_in_vain(3).await;
+    assert_eq!(system.buy(&sale, "meanwhile").send().await.code(), "202");
+    wire.mend();
+    system.settled(&sale).await;
+    assert_eq!(system.orders(&sale).await, 2);
+    system.finish().await;
 }
 
 /// F4 in small: winners go on being accepted, and everything settles once the broker is back.

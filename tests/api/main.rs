@@ -10,6 +10,7 @@ mod api_document;
 mod auditor_findings;
 mod broken_network;
 mod configuration;
+mod crowds;
 mod expiry_and_retries;
 mod locks_and_fences;
 mod metrics_and_logs;

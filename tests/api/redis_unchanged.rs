@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use seckill::app::Service;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use seckill_harness::{Sale, System, eventually, terms};
 use serde_json::json;
@@ -228,4 +229,18 @@ async fn a_late_supervisor_does_not_undo_a_pause() {
     let row = stores.ledger.epoch(sale.id).await.unwrap().unwrap();
     assert!(stores.gate.set_sale_state(sale.id, row.epoch, Open, row.version).await.unwrap(), "a newer version counts");
     world.settle().await;
+}
+
+/// A server that deletes keys when its memory is full would lose tickets and stock: the service does not start on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_evicts_keys_is_refused() {
+    let redis = OwnRedis::start().await;
+    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await.unwrap();
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
+    let refused = Service::bind(system.config.clone(), false).await.err().expect("the service does not start");
+    let message = format!("{refused:#}");
+    assert!(message.contains("maxmemory-policy noeviction") && message.contains("allkeys-lru"), "{message}");
+    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await.unwrap();
+    system.serve(false).await;
+    system.finish().await;
 }

@@ -1,7 +1,8 @@
 //! A model of the purchase protocol (docs/protocol.md): explores every interleaving within bounds, and finds no broken promise.
 //!
-//! The model leaves out shards, waves, money, windows, limits of requests, unlimited stock, batches, and a PostgreSQL that
-//! forgets. A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out
+//! The model leaves out shards, money, windows, limits of requests, unlimited stock, and a PostgreSQL that forgets. Waves, pauses,
+//! clocks, and several sales on one server have small models of their own. `lua_histories` holds what is transcribed of the
+//! scripts against their files. A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out
 //! on purpose: the protocol must hold without it. Time exists only as the order of steps.
 //!
 //! `cargo test --test model -- --nocapture` prints the number of states of each configuration, and the steps by which each
@@ -10,14 +11,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod actions;
+mod clocks;
 mod configurations;
 mod ledger;
+mod lua_histories;
+mod pauses;
 mod properties;
 mod redis;
 mod refill;
+mod several_sales;
+mod small;
 mod state;
 mod steps;
 mod variants;
+mod waves;
 
 use std::time::Instant;
 
@@ -67,7 +74,7 @@ fn refute(name: &str, property: &'static str, world: World) {
     }
 }
 
-fn show(actions: Vec<Action>) {
+fn show<A: std::fmt::Debug>(actions: Vec<A>) {
     for (step, action) in actions.into_iter().enumerate() {
         println!("  {:2}. {action:?}", step + 1);
     }

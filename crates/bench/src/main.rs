@@ -1,4 +1,4 @@
-//! The performance tables of docs/speed.md: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only sale|flow|money]`.
+//! The performance tables of docs/speed.md: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only sale|flow|money|crowds]`.
 //!
 //! The sale (`cases.rs`): each round plays every case once, so that a ratio compares figures measured within seconds of each
 //! other. The package seckill-bench-hello is the server that all are compared with. wrk (`wrk.rs`, `buyers.lua`) sends the
@@ -12,10 +12,13 @@
 //! Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, `payers.rs`
 //! begins them, `payments_table.rs` prints the result.
 //!
+//! Crowds (`crowds.rs`): winners beside readers, a rush beside workers, and overload.
+//!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
 
 mod bank;
 mod cases;
+mod crowds;
 mod flow;
 mod limiter_scripts;
 mod machine;
@@ -63,6 +66,7 @@ enum Part {
     Sale,
     Flow,
     Money,
+    Crowds,
 }
 
 /// Measures the service and prints the tables; run by ./dev bench, which starts the servers
@@ -115,6 +119,13 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     let servers = processes::servers().await?;
     // The broker takes no part in answering.
     let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
+    let crowds = match selected(Part::Crowds) {
+        true => {
+            let readers = readers(args.seconds).await?;
+            Some(crowds::measure(&service, &readers, &sql, &logs, args.rounds, args.seconds).await?)
+        }
+        false => None,
+    };
     let (mut sold, mut payments) = (None, None);
     if selected(Part::Sale) || selected(Part::Money) {
         let stage = set_stage(&service, &behind, &sql, &logs, args).await?;
@@ -141,7 +152,16 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     if let Some(flow) = &mut flow {
         flow.measure_scripts(&redis, other.as_ref()).await?;
     }
-    Ok(Results { machine, sold, flow, payments })
+    Ok(Results { machine, sold, flow, payments, crowds })
+}
+
+/// Buyers who read, each with a token.
+async fn readers(seconds: u64) -> anyhow::Result<Buyers> {
+    let count = (seconds * 20_000).to_string();
+    seckill(&["token", "--count", &count, "--prefix", "r", "--out", TOKENS]).await?;
+    let tokens = std::fs::read_to_string(TOKENS)?;
+    let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    Buyers::write(&tokens, PathBuf::from(".dev/bench/readers"))
 }
 
 async fn sell(

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::cases::{Case, Round};
+use crate::crowds;
 use crate::flow;
 use crate::machine::Machine;
 use crate::payments_table;
@@ -19,6 +20,7 @@ pub struct Results {
     pub sold: Option<Sold>,
     pub flow: Option<flow::Results>,
     pub payments: Option<payments_table::Results>,
+    pub crowds: Option<crowds::Results>,
 }
 
 /// The results of the sale.
@@ -125,6 +127,9 @@ impl Results {
         if let Some(payments) = &self.payments {
             payments.markdown(&mut text);
         }
+        if let Some(crowds) = &self.crowds {
+            crowds.markdown(&mut text);
+        }
         text
     }
 
@@ -136,6 +141,9 @@ impl Results {
         }
         if let Some(payments) = &self.payments {
             json["payments"] = payments.json();
+        }
+        if let Some(crowds) = &self.crowds {
+            json["crowds"] = crowds.json();
         }
         json
     }

@@ -44,6 +44,14 @@ impl Buyers {
     }
 }
 
+impl Buyers {
+    /// Reads orders and sessions over this many connections.
+    pub async fn read(&self, from: SocketAddr, connections: u64, seconds: u64) -> anyhow::Result<Seen> {
+        let (file, record) = (self.file.to_string_lossy(), self.record.to_string());
+        run("readers.lua", from, connections, &[&file, &record], seconds).await
+    }
+}
+
 /// The results that wrk printed.
 #[derive(Debug, Deserialize)]
 pub struct Seen {

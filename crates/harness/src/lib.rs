@@ -62,8 +62,9 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_ALARMS__INTERVAL_MS", "200".into()),
         // Nothing listens there: a test that needs a bank starts one.
         ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
-        // Many tests share few cores: a slow Redis is not a dead one.
+        // Many tests share few cores: a slow Redis is not a dead one, and a thread that waits has no crowd.
         ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
+        ("SECKILL_PURCHASE__WAIT_TARGET_MS", "10000".into()),
     ];
     environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
     environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));

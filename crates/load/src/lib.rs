@@ -83,8 +83,9 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
             if !clicks.is_empty() {
                 let connections = plan.connections.min(clicks.len());
                 let (crowd, key) = (Arc::clone(&crowd), state.key().to_owned());
+                let plan = Plan { connections, rate: Some(1), ..plan.clone() };
                 early.spawn(async move {
-                    let rush = Rush::begin(crowd, clicks, &key, true, connections).await;
+                    let rush = Rush::begin(crowd, clicks, &key, &plan).await;
                     rush.play(&Progress::new(false)).await
                 });
             }
@@ -93,7 +94,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
         .inspect_err(|_| progress.finish())?;
 
     let arrivals = plan.arrivals();
-    let rush = Rush::begin(crowd, arrivals, state.key(), plan.paced(), plan.connections).await;
+    let rush = Rush::begin(crowd, arrivals, state.key(), plan).await;
     let began_at = Utc::now();
     let played = rush.play(&progress).await;
     progress.finish();

@@ -47,6 +47,8 @@ pub struct Plan {
     pub stock: Option<u64>,
     /// Connections kept open, each with one request at a time.
     pub connections: usize,
+    /// Whether a buyer without a definite answer tries again.
+    pub retries: bool,
     /// The same seed gives the same schedule.
     pub seed: u64,
 }
@@ -67,6 +69,7 @@ impl Default for Plan {
             forged: 0,
             stock: None,
             connections: 256,
+            retries: true,
             seed: 1,
         }
     }

@@ -16,7 +16,7 @@ use super::LoadError;
 use super::client::Link;
 use super::crowd::Crowd;
 use super::measurements::{AnswerKind, Measurements, Outcome, Reply, Sample};
-use super::plan::{Arrival, Role};
+use super::plan::{Arrival, Plan, Role};
 use super::progress::{Counters, Progress};
 
 /// The timer rounds up to whole milliseconds. Waking this much earlier keeps arrivals from being late for it.
@@ -48,6 +48,7 @@ pub struct Rush {
     arrivals: Vec<Arrival>,
     body: Bytes,
     paced: bool,
+    retries: bool,
     begun: Instant,
     links: Mutex<Vec<Link>>,
     queue: Mutex<VecDeque<Attempt>>,
@@ -58,19 +59,14 @@ pub struct Rush {
 
 impl Rush {
     /// Opens the connections, then starts the clock: buyers have the page open before the start.
-    pub async fn begin(
-        crowd: Arc<Crowd>,
-        arrivals: Vec<Arrival>,
-        key: &str,
-        paced: bool,
-        connections: usize,
-    ) -> Arc<Self> {
-        let links = join_all((0..connections.max(1)).map(|_| Link::new(crowd.target()).warm())).await;
+    pub async fn begin(crowd: Arc<Crowd>, arrivals: Vec<Arrival>, key: &str, plan: &Plan) -> Arc<Self> {
+        let links = join_all((0..plan.connections.max(1)).map(|_| Link::new(crowd.target()).warm())).await;
         Arc::new(Self {
             crowd,
             arrivals,
             body: serde_json::json!({ "key": key }).to_string().into(),
-            paced,
+            paced: plan.paced(),
+            retries: plan.retries,
             begun: Instant::now(),
             links: Mutex::new(links),
             queue: Mutex::default(),
@@ -141,7 +137,7 @@ impl Rush {
             measured.count(arrival.role, reply.status, &reply.code, 1);
             let retry_after = answer.ok().and_then(|answer| answer.retry_after);
             let pause = retry_pause(arrival.role, &reply.outcome, attempt.tries, retry_after, rand::random())
-                .filter(|pause| answered + *pause < first_sent + RETRY_FOR);
+                .filter(|pause| self.retries && answered + *pause < first_sent + RETRY_FOR);
 
             let due = self.begun + arrival.due;
             let from = if self.paced { due.min(first_sent) } else { first_sent };

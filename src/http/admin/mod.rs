@@ -37,6 +37,14 @@ async fn as_caller<T>(
     app_state: &AppState,
     act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
 ) -> Result<T, Problem> {
+    app_state.bulkheads.admin.run(act_as_caller(request, app_state, act)).await
+}
+
+async fn act_as_caller<T>(
+    request: &HttpRequest,
+    app_state: &AppState,
+    act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
+) -> Result<T, AdminError> {
     let token = session_token(request).ok_or(AdminError::SignedOut)?;
     let (account, expires_at_ms) = app_state.console.account(&token).await?;
     let caller = Caller { account, token, expires_at_ms };
@@ -51,7 +59,7 @@ async fn as_caller<T>(
         let attempt = format!("{} {path}", request.method());
         app_state.console.record_refusal(&caller.account, &attempt, why).await?;
     }
-    Ok(outcome?)
+    outcome
 }
 
 /// The session cookie. Each cookie is parsed by itself: `HttpRequest::cookie` finds none if one of another application on

@@ -75,7 +75,8 @@ pub async fn create(
     check_same_site(&request)?;
     let Credentials { name, password } = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let address = client_address(&request, &app_state.trusted_proxies);
-    let signed_in = app_state.console.sign_in(&name, password, &address).await?;
+    let sign_in = app_state.console.sign_in(&name, password, &address);
+    let signed_in = app_state.bulkheads.sign_ins.run(sign_in).await?;
     let cookie = session_cookie(&app_state, signed_in.token.as_str());
     let session = Session {
         name: AccountName::parse(&name, "name")?,

@@ -9,4 +9,4 @@ pub(super) use body::Body;
 pub(super) use client_address::client_address;
 pub(super) use path::{order_id, parse_order_id, product_id, sale_id};
 pub use tokens::Tokens;
-pub(super) use tokens::bearer_token;
+pub(super) use tokens::{bearer_token, unverified_user};

@@ -118,12 +118,14 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
     Ok(orders.iter().map(outcome).collect())
 }
 
-type Queued = (Purchase, oneshot::Sender<Committed>);
+type Queued = (Purchase, Instant, oneshot::Sender<Committed>);
 
 /// Purchases that may wait for their commit; more are refused before they touch the stock.
 const BACKLOG_MAX: usize = 8192;
 /// A group whose commit takes longer holds up the purchases that come after it.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
+/// How long a measured wait for a commit counts.
+const WAIT_VALID: Duration = Duration::from_millis(100);
 /// A commit that takes longer is given up; whether it took effect is unknown.
 const COMMIT_MAX: Duration = Duration::from_secs(5);
 
@@ -141,12 +143,36 @@ struct Pulse {
     started: Instant,
     /// When each lane began its present commit, in milliseconds after `started`; 0 when it has none.
     began: Vec<AtomicU64>,
+    /// How long the oldest purchase of the last group had waited, in microseconds, and when that was measured.
+    wait_us: AtomicU64,
+    measured_ms: AtomicU64,
 }
 
 impl Pulse {
     fn now_ms(&self) -> u64 {
         // Never 0, which means that there is no commit.
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn note_wait(&self, wait: Duration) {
+        self.wait_us.store(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.measured_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    fn wait(&self) -> Duration {
+        let age_ms = self.now_ms().saturating_sub(self.measured_ms.load(Ordering::Relaxed));
+        let counts = Duration::from_millis(age_ms) < WAIT_VALID;
+        if counts { Duration::from_micros(self.wait_us.load(Ordering::Relaxed)) } else { Duration::ZERO }
+    }
+
+    /// How long all lanes have been busy with the same groups.
+    fn busy_for(&self) -> Duration {
+        let began = self.began.iter().map(|began| began.load(Ordering::Relaxed));
+        let latest = began.reduce(|latest, began| if latest == 0 || began == 0 { 0 } else { latest.max(began) });
+        match latest {
+            None | Some(0) => Duration::ZERO,
+            Some(began) => Duration::from_millis(self.now_ms().saturating_sub(began)),
+        }
     }
 
     fn is_healthy(&self) -> bool {
@@ -169,7 +195,13 @@ impl Committer {
         let (queue, purchases) = mpsc::channel(queue_max);
         let purchases = Arc::new(Mutex::new(purchases));
         let began = (0..lanes).map(|_| AtomicU64::new(0)).collect();
-        let pulse = Arc::new(Pulse { healthy: AtomicBool::new(true), started: Instant::now(), began });
+        let pulse = Arc::new(Pulse {
+            healthy: AtomicBool::new(true),
+            started: Instant::now(),
+            began,
+            wait_us: AtomicU64::new(0),
+            measured_ms: AtomicU64::new(0),
+        });
         for number in 0..lanes {
             let (ledger, notifier, pulse) = (ledger.clone(), notifier.clone(), Arc::clone(&pulse));
             let lane = Lane { ledger, notifier, pulse, number, connection: None };
@@ -182,6 +214,13 @@ impl Committer {
     /// long. Otherwise no stock is touched (rule 4), so that few holds are left without a row.
     pub fn is_healthy(&self) -> bool {
         self.pulse.is_healthy() && self.queue.max_capacity() - self.queue.capacity() <= BACKLOG_MAX
+    }
+
+    /// How long purchases have lately waited for their commit to begin.
+    pub fn wait(&self) -> Duration {
+        let measured = self.pulse.wait();
+        let nothing_waits = self.queue.capacity() == self.queue.max_capacity();
+        if nothing_waits { measured } else { measured.max(self.pulse.busy_for()) }
     }
 
     /// Records whether PostgreSQL has answered.
@@ -202,7 +241,7 @@ impl Committer {
     /// Returns once the purchase row is committed, or its outcome is known to be unknown.
     pub async fn commit(&self, purchase: Purchase) -> Committed {
         let (reply, outcome) = oneshot::channel();
-        if self.queue.send((purchase, reply)).await.is_err() {
+        if self.queue.send((purchase, Instant::now(), reply)).await.is_err() {
             return Committed::Unknown;
         }
         outcome.await.unwrap_or(Committed::Unknown)
@@ -230,7 +269,9 @@ impl Lane {
                 return;
             }
             metrics::histogram!("seckill_commit_batch_size").record(group.len() as f64);
-            let (rows, replies): (Vec<_>, Vec<_>) = group.drain(..).unzip();
+            let oldest = group.iter().map(|(_, queued_at, _)| *queued_at).min();
+            self.pulse.note_wait(oldest.map_or(Duration::ZERO, |queued_at| queued_at.elapsed()));
+            let (rows, replies): (Vec<_>, Vec<_>) = group.drain(..).map(|(row, _, reply)| (row, reply)).unzip();
             for (reply, outcome) in replies.into_iter().zip(self.write(&rows).await) {
                 let _ = reply.send(outcome);
             }

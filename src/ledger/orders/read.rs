@@ -68,23 +68,29 @@ pub struct OrderFilter {
 impl Ledger {
     /// One order, of any buyer.
     pub async fn order(&self, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
+        Ok(self.orders_by_id(&[order]).await?.pop())
+    }
+
+    /// Orders of any buyers, in no order, without those that do not exist.
+    pub async fn orders_by_id(&self, orders: &[OrderId]) -> Result<Vec<OwnedOrder>, LedgerError> {
+        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once.
-        let row = sqlx::query_as!(
+        let rows = sqlx::query_as!(
             OrderRow,
             r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
                       amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
                       created_at AS "created_at!"
-               FROM orders WHERE id = $1
+               FROM orders WHERE id = ANY($1)
                UNION ALL
                SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
                       o.created_at + pay_within_ms * interval '1 ms', o.created_at
                FROM outbox o JOIN sales s ON s.id = sale_id
-               WHERE kind = 'order_placed' AND order_id = $1 AND o.status <> 'processed'"#,
-            order.0
+               WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status <> 'processed'"#,
+            &ids
         )
-        .fetch_optional(&self.pool)
+        .fetch_all(&self.pool)
         .await?;
-        row.map(OwnedOrder::try_from).transpose()
+        rows.into_iter().map(OwnedOrder::try_from).collect()
     }
 
     /// Orders by sale, status and buyer, newest first.

@@ -1,0 +1,91 @@
+//! Reads orders by their ids, many in one statement: what has been asked for while the last statement ran is read by the next.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use super::SaleError;
+use crate::domain::ids::OrderId;
+use crate::domain::pressure::Pressure;
+use crate::ledger::orders::read::OwnedOrder;
+use crate::ledger::{Ledger, LedgerError};
+
+/// Orders in one statement.
+const BATCH_MAX: usize = 256;
+/// How long a statement may take, and how long the reader rests after one that has taken longer: its connection comes back to
+/// the pool in that time, or is given up.
+const READ_MAX: Duration = Duration::from_secs(2);
+/// How long a read may wait for its answer.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+type Found = Result<Option<OwnedOrder>, SaleError>;
+type Queued = (OrderId, oneshot::Sender<Found>);
+
+/// The reader of a process; clones share it.
+#[derive(Clone)]
+pub struct OrderReader {
+    queue: mpsc::Sender<Queued>,
+}
+
+impl OrderReader {
+    /// Starts the task that reads. It ends when the last handle is dropped. While purchases wait, it rests after each statement.
+    /// When more than `line_max` reads wait, others are refused at once.
+    pub fn start(ledger: Ledger, pressure: Arc<Pressure>, line_max: usize, tasks: &TaskTracker) -> Self {
+        let (queue, mut reads) = mpsc::channel(line_max);
+        tasks.spawn(async move {
+            let mut batch: Vec<Queued> = Vec::with_capacity(BATCH_MAX);
+            while reads.recv_many(&mut batch, BATCH_MAX).await > 0 {
+                let began = Instant::now();
+                answer(&ledger, &mut batch).await;
+                let took = began.elapsed();
+                let rest = if took < READ_MAX { pressure.read_rest(took, Instant::now()) } else { READ_MAX };
+                tokio::time::sleep(rest).await;
+            }
+        });
+        Self { queue }
+    }
+
+    /// An order of any buyer, as it is at a moment after this call.
+    ///
+    /// # Errors
+    /// `Overloaded`: too many wait, the answer took too long, or PostgreSQL cannot be reached.
+    pub async fn read(&self, order: OrderId) -> Found {
+        let (reply, found) = oneshot::channel();
+        self.queue.try_send((order, reply)).map_err(|_| SaleError::Overloaded("orders"))?;
+        match tokio::time::timeout(WAIT_MAX, found).await {
+            Ok(Ok(found)) => found,
+            _ => Err(SaleError::Overloaded("orders")),
+        }
+    }
+}
+
+async fn answer(ledger: &Ledger, batch: &mut Vec<Queued>) {
+    // Whoever has gone away is not read for.
+    batch.retain(|(_, reply)| !reply.is_closed());
+    let ids: Vec<OrderId> = batch.iter().map(|(order, _)| *order).collect();
+    match Ledger::within(READ_MAX, ledger.orders_by_id(&ids)).await {
+        Ok(found) => {
+            let found: HashMap<OrderId, OwnedOrder> =
+                found.into_iter().map(|found| (found.order.order_id, found)).collect();
+            for (order, reply) in batch.drain(..) {
+                let _ = reply.send(Ok(found.get(&order).cloned()));
+            }
+        }
+        // One row that cannot be read is no trouble of the others.
+        Err(LedgerError::Unreadable(_)) if batch.len() > 1 => {
+            for (order, reply) in batch.drain(..) {
+                let found = Ledger::within(READ_MAX, ledger.order(order)).await;
+                let _ = reply.send(found.map_err(SaleError::from));
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, orders = ids.len(), "orders not read");
+            for (_, reply) in batch.drain(..) {
+                let _ = reply.send(Err(SaleError::Overloaded("orders")));
+            }
+        }
+    }
+}

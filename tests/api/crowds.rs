@@ -1,0 +1,196 @@
+//! More of one kind than can be served: whoever wants something else does not notice.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use reqwest::header::RETRY_AFTER;
+
+use seckill_harness::{Sale, System, eventually, terms};
+
+use crate::admin_api::{Person, account};
+use crate::own_redis::OwnRedis;
+use seckill::domain::account::AccountRole;
+
+const SENT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <> 'pending'";
+
+/// While purchases wait in another process the relay rests after each step. It never stops; and what has waited for five
+/// seconds is settled at full speed, purchases or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn settling_gives_way_to_purchases_and_never_stops() {
+    let mut system = System::prepare(&[("SECKILL_OUTBOX__BATCH_MAX", "5")]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(400)).await;
+    buy_all(&system, &sale, 400).await;
+    let sql = system.sql.clone();
+    let crowd = tokio::spawn(async move {
+        loop {
+            sqlx::query("SELECT pg_notify('seckill_pressure', '200000')").execute(&sql).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    system.serve(true).await; // the second instance has the workers
+    let sent = || system.count(SENT, &sale);
+    let before =
+        eventually(|| async { Some(sent().await).filter(|sent| *sent > 0).ok_or("nothing is sent".into()) }).await;
+    let began = Instant::now();
+    // By then its first step that gave way is over, and it has not been behind for five seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (done, took) = (sent().await - before, began.elapsed());
+    if took < Duration::from_secs(4) {
+        let steps_max = i64::try_from(took.as_millis() / 100).unwrap() + 2;
+        assert!((1..=5 * steps_max).contains(&done), "{done} rows were sent in {took:?}");
+    }
+    system.settled(&sale).await;
+    assert!(!crowd.is_finished(), "the crowd was there all the time");
+    crowd.abort();
+    system.finish().await;
+}
+
+/// Every read of orders hangs, because their table is locked. Those who read wait in line, or hear at once that the line is
+/// full; purchases, people who sign in and probes of health go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
+    let settings = [("SECKILL_HTTP__BUYER_READS", "100000"), ("SECKILL_HTTP__LINE_MAX", "20")];
+    let system = System::start_with(&settings).await;
+    account(&system, "ann", AccountRole::Admin).await;
+    let sales = join_all((0..5).map(|_| system.create_sale(terms(20)))).await;
+    buy_all(&system, &sales[0], 1).await;
+    system.settled(&sales[0]).await;
+    let mut lock = system.sql.begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    // Beyond its line, so that some are refused while the others wait.
+    let began = Instant::now();
+    let mut lists: FuturesUnordered<_> =
+        (0..60).map(|_| async { system.get("/api/v1/orders", Some("reader")).await.0 }).collect();
+    let mut reads: FuturesUnordered<_> = (0..50)
+        .map(|_| async {
+            let order = uuid::Uuid::new_v4();
+            system.get(&format!("/api/v1/orders/{order}"), Some("reader")).await.0
+        })
+        .collect();
+    let buyers = async {
+        for (n, sale) in sales.iter().enumerate().cycle().take(50) {
+            let user = format!("u{n}{}", uuid::Uuid::new_v4().simple());
+            assert_eq!(system.buy(sale, &user).send().await.code(), "202");
+        }
+        Person::sign_in(&system, "ann").await;
+        assert_eq!(system.get("/healthz", None).await.0, 200);
+    };
+    let (first, ()) = tokio::join!(lists.next(), buyers);
+    assert_eq!(first, Some(503), "the line is full");
+    assert_eq!(reads.next().await, Some(503), "it takes too long");
+    // Each is answered, although the table stays locked.
+    let statuses: Vec<u16> = lists.collect().await;
+    assert!(statuses.iter().all(|status| *status == 503), "{statuses:?} after {:?}", began.elapsed());
+    assert!(reads.collect::<Vec<u16>>().await.iter().all(|status| *status == 503));
+    lock.rollback().await.unwrap();
+    eventually(|| async {
+        let (status, body) = system.get("/api/v1/orders", Some("c0")).await;
+        (status == 200 && body.as_array().is_some_and(|orders| orders.len() == 1))
+            .then_some(())
+            .ok_or_else(|| format!("{status} {body}"))
+    })
+    .await;
+    for sale in &sales {
+        system.settled(sale).await;
+    }
+    system.finish().await;
+}
+
+/// One buyer who reads too often hears so; others read on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buyer_may_read_so_often() {
+    let system = System::start_with(&[("SECKILL_HTTP__BUYER_READS", "3")]).await;
+    let sale = system.create_sale(terms(2)).await;
+    buy_all(&system, &sale, 2).await;
+    eventually(|| async {
+        let (status, body) = system.get("/api/v1/orders", Some("c0")).await;
+        (status == 429 && body["code"] == "quota-exceeded").then_some(()).ok_or_else(|| format!("{status} {body}"))
+    })
+    .await;
+    assert_eq!(system.get("/api/v1/orders", Some("c1")).await.0, 200);
+    // In the next second.
+    eventually(|| async {
+        let (status, body) = system.get("/api/v1/orders", Some("c0")).await;
+        (status == 200).then_some(()).ok_or_else(|| format!("{status} {body}"))
+    })
+    .await;
+    system.finish().await;
+}
+
+/// Redis is slower than the crowd: some are refused at once, and nothing is taken for them. Who holds a ticket and repeats the
+/// request is never one of them. When the crowd has gone, everybody is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
+    let redis = OwnRedis::start().await;
+    let settings = [
+        ("REDIS_URL", &*redis.url()),
+        ("SECKILL_PURCHASE__WAIT_TARGET_MS", "5"),
+        ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
+        ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
+    ];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(terms(100_000)).await;
+    buy_all(&system, &sale, 20).await;
+    let (over, shed, won) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let over = &over;
+    let slow = async {
+        while !over.load(Ordering::SeqCst) {
+            redis.ask(&["CLIENT", "PAUSE", "100", "ALL"]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(110)).await;
+        }
+    };
+    let crowd = join_all((0..60).map(|n| {
+        let (system, sale, shed, won) = (&system, &sale, &shed, &won);
+        async move {
+            for turn in 0.. {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let answer = system.buy(sale, &format!("n{n}x{turn}")).send().await;
+                match answer.status {
+                    202 => _ = won.fetch_add(1, Ordering::SeqCst),
+                    503 => {
+                        assert_eq!(answer.headers[RETRY_AFTER], "1");
+                        shed.fetch_add(1, Ordering::SeqCst);
+                    }
+                    _ => panic!("{}", answer.code()),
+                }
+            }
+        }
+    }));
+    let winners = async {
+        let mut repeats = 0;
+        while repeats < 40 || shed.load(Ordering::SeqCst) < 200 {
+            let user = format!("c{}", repeats % 20);
+            let answer = system.buy(&sale, &user).idempotent("k").send().await;
+            assert_eq!(answer.code(), "202", "after {repeats} repeats, {shed:?} shed, {won:?} won");
+            repeats += 1;
+        }
+        over.store(true, Ordering::SeqCst);
+    };
+    tokio::join!(slow, crowd, winners);
+    assert!(won.load(Ordering::SeqCst) > 0);
+    eventually(|| async {
+        let user = format!("late{}", uuid::Uuid::new_v4().simple());
+        let code = system.buy(&sale, &user).send().await.code();
+        (code == "202").then_some(()).ok_or(code)
+    })
+    .await;
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// Buyers `c0`, `c1` and so on buy a unit each, with the Idempotency-Key `k`.
+async fn buy_all(system: &System, sale: &Sale, buyers: usize) {
+    let users: Vec<String> = (0..buyers).map(|n| format!("c{n}")).collect();
+    for some in users.chunks(50) {
+        let answers = some.iter().map(|user| system.buy(sale, user).idempotent("k").send());
+        for answer in join_all(answers).await {
+            assert_eq!(answer.code(), "202");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The scripts of the model against those of lua/: both run the same random histories, and give the same answers and the same
+//! state after each step. What the model calls an event of the server, a new replication id or a restart, is played by writing
+//! to the sale what begin_refill would have written before the event.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use redis::{Connection, Script, Value};
+use uuid::Uuid;
+
+use super::redis::Admission;
+use super::state::{Epoch, ORDERS, Order, Phase, SaleKeys, Server, Snapshot, Ticket};
+use super::variants::World;
+
+/// A memory of "sold out" lasts longer than the test: it ends only by `Step::ReturnUnits`.
+const SOLD_OUT_MS: i64 = 1_000_000_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A batch: each buyer sees what those before him took.
+    Reserve(Vec<Order>),
+    Confirm(Order),
+    Release(Order, bool),
+    Close(Epoch),
+    Begin(Epoch),
+    Put(Epoch, Snapshot),
+    Open(Epoch, Snapshot),
+    ReturnUnits,
+    NewId,
+    Restart,
+    Flush,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let order = || 0..ORDERS;
+    let ticket = prop_oneof![Just(Ticket::None), Just(Ticket::Held), Just(Ticket::Ended)];
+    let snapshot = (0..4_u8, prop::array::uniform3(ticket))
+        .prop_map(|(units_left, tickets)| Snapshot { units_left, tickets })
+        .boxed();
+    let epoch = || 1..4_u8;
+    let step = prop_oneof![
+        8 => prop::collection::vec(order(), 1..4).prop_map(Step::Reserve),
+        2 => order().prop_map(Step::Confirm),
+        4 => (order(), any::<bool>()).prop_map(|(order, returns)| Step::Release(order, returns)),
+        1 => epoch().prop_map(Step::Close),
+        3 => epoch().prop_map(Step::Begin),
+        3 => (epoch(), snapshot.clone()).prop_map(|(epoch, from)| Step::Put(epoch, from)),
+        5 => (epoch(), snapshot).prop_map(|(epoch, from)| Step::Open(epoch, from)),
+        2 => Just(Step::ReturnUnits),
+        1 => Just(Step::NewId),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Flush),
+    ];
+    // Each history begins with an open sale, so that few steps are refused.
+    prop::collection::vec(step, 1..40).prop_map(|steps| {
+        let opened = Snapshot { units_left: 2, ..Snapshot::default() };
+        [Step::Begin(1), Step::Open(1, opened)].into_iter().chain(steps).collect()
+    })
+}
+
+/// A sale on a real server.
+struct Real {
+    redis: Connection,
+    sale: String,
+}
+
+macro_rules! script {
+    ($name:literal) => {
+        Script::new(include_str!(concat!("../../lua/", $name, ".lua")))
+    };
+    (sale $name:literal) => {
+        Script::new(concat!(
+            include_str!("../../lua/sale_begin.lua"),
+            include_str!(concat!("../../lua/", $name, ".lua"))
+        ))
+    };
+}
+
+impl Real {
+    fn key(&self, name: &str) -> String {
+        format!("{{{}}}:{name}", self.sale)
+    }
+
+    fn call(&mut self, script: &Script, keys: &[&str], arguments: &[String]) -> Value {
+        let mut call = script.prepare_invoke();
+        keys.iter().for_each(|key| _ = call.key(self.key(key)));
+        arguments.iter().for_each(|argument| _ = call.arg(argument));
+        call.invoke(&mut self.redis).unwrap()
+    }
+
+    fn says_yes(&mut self, script: &Script, keys: &[&str], arguments: &[String]) -> bool {
+        self.call(script, keys, arguments) == Value::Int(1)
+    }
+
+    fn set(&mut self, fields: &[(&str, &str)]) {
+        if self.fields(&["epoch"])[0].is_some() {
+            redis::cmd("HSET").arg(self.key("sale")).arg(fields).exec(&mut self.redis).unwrap();
+        }
+    }
+
+    fn fields(&mut self, names: &[&str]) -> Vec<Option<String>> {
+        redis::cmd("HMGET").arg(self.key("sale")).arg(names).query(&mut self.redis).unwrap()
+    }
+
+    fn flush(&mut self) {
+        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves"].map(|name| self.key(name));
+        redis::cmd("UNLINK").arg(&keys).exec(&mut self.redis).unwrap();
+    }
+
+    /// What the server has, in the terms of the model.
+    fn keys(&mut self, world: &World) -> SaleKeys {
+        let fields = self.fields(&["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms"]);
+        let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
+        let phase = match fields[1].as_deref() {
+            None => Phase::Missing,
+            Some("filling") => Phase::Filling,
+            Some(_) => Phase::Open,
+        };
+        // Units whose time has come are for sale, although the next call moves them.
+        let due = number(4) == 0;
+        let (stock, returning) = if due { (number(2) + number(3), 0) } else { (number(2), number(3)) };
+        let mut found = SaleKeys {
+            epoch: Epoch::try_from(number(0)).unwrap(),
+            phase,
+            stock: u8::try_from(stock).unwrap(),
+            returning: u8::try_from(returning).unwrap(),
+            sold_out_granted: number(5) > 0,
+            ..SaleKeys::default()
+        };
+        let holders: Vec<String> =
+            redis::cmd("LRANGE").arg(self.key("holders")).arg(0).arg(-1).query(&mut self.redis).unwrap();
+        let holders: BTreeSet<String> = holders.into_iter().collect();
+        for order in 0..ORDERS {
+            let ticket: Option<String> =
+                redis::cmd("HGET").arg(self.key("tickets")).arg(id(order)).query(&mut self.redis).unwrap();
+            let held = format!("h|{}|{}", world.units(order), user(world, order));
+            found.tickets[order] = match ticket {
+                None => Ticket::None,
+                Some(ticket) if ticket == held => Ticket::Held,
+                Some(ticket) => {
+                    assert_eq!(ticket, held.replacen('h', "t", 1));
+                    Ticket::Ended
+                }
+            };
+            let score: Option<f64> =
+                redis::cmd("ZSCORE").arg(self.key("unconfirmed")).arg(id(order)).query(&mut self.redis).unwrap();
+            found.unconfirmed[order] = score.is_some();
+            found.holders[order] = holders.contains(&user(world, order));
+        }
+        self.check_buyers(world, &found);
+        found
+    }
+
+    /// The model reckons a buyer's units from the tickets, and the server keeps them.
+    fn check_buyers(&mut self, world: &World, found: &SaleKeys) {
+        for order in (0..ORDERS).filter(|order| found.tickets[*order] != Ticket::None) {
+            let owned: String =
+                redis::cmd("HGET").arg(self.key("buyers")).arg(user(world, order)).query(&mut self.redis).unwrap();
+            let of_buyer = |other: Order| world.buyer(other) == world.buyer(order);
+            let live = world.units_of(|other| of_buyer(other) && found.tickets[other] == Ticket::Held);
+            assert_eq!(owned.split('|').next(), Some(live.to_string().as_str()), "units of {}", user(world, order));
+        }
+    }
+
+    fn reserve(&mut self, world: &World, orders: &[Order]) -> Option<(Vec<Admission>, bool)> {
+        let mut arguments: Vec<String> = ["0", "0"].map(str::to_owned).to_vec();
+        arguments.push(if world.caches_sold_out { SOLD_OUT_MS } else { 0 }.to_string());
+        arguments.extend(["-1", "1000", "-1", "1000", "-1", "1000", "0", "0"].map(str::to_owned));
+        arguments.push(orders.len().to_string());
+        for order in orders {
+            let units = world.units(*order).to_string();
+            arguments.extend([id(*order), user(world, *order), "a".into(), units, "key".into(), "0".into()]);
+        }
+        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "limit:b", "limit:a", "limit:s"];
+        let Value::Array(reply) = self.call(&script!(sale "reserve"), &keys, &arguments) else { panic!("no array") };
+        let [_epoch, _now, memory, _known, _holders, answers @ ..] = &reply[..] else { return None };
+        let admissions = answers.chunks(2).map(|answer| {
+            let detail: String = redis::FromRedisValue::from_redis_value_ref(&answer[1]).unwrap();
+            match answer[0] {
+                Value::Int(0) => Admission::Reserved,
+                Value::Int(1) => Admission::Repeat { confirmed: detail.starts_with('c') },
+                Value::Int(2) => Admission::RepeatEnded,
+                Value::Int(4) => Admission::AtLimit,
+                Value::Int(9) => Admission::SoldOutCache,
+                Value::Int(10) => Admission::TooFew,
+                ref other => panic!("reserve answered {other:?}"),
+            }
+        });
+        Some((admissions.collect(), *memory == Value::Int(2)))
+    }
+}
+
+fn id(order: Order) -> String {
+    format!("order-{order}")
+}
+
+fn user(world: &World, order: Order) -> String {
+    format!("buyer-{}", world.buyer(order))
+}
+
+/// Runs one step on both, and compares what they answer.
+fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
+    let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    match step {
+        Step::Reserve(orders) => {
+            let expected = model.begin_script(world).then(|| {
+                let admissions: Vec<_> = orders.iter().map(|order| model.now.reserve(world, *order)).collect();
+                let last = admissions[admissions.len() - 1];
+                (admissions, model.now.may_remember(world, last))
+            });
+            assert_eq!(real.reserve(world, orders), expected);
+        }
+        Step::Confirm(order) => {
+            model.now.confirm(*order);
+            real.call(&script!("confirm"), &["unconfirmed"], &[id(*order)]);
+        }
+        Step::Release(order, returns) => {
+            let expected = model.begin_script(world).then(|| {
+                let was_live = model.now.tickets[*order] == Ticket::Held;
+                (model.now.release(world, *order, *returns), was_live)
+            });
+            let arguments = ["1".to_owned(), id(*order), u8::from(*returns).to_string()];
+            let reply = real.call(&script!(sale "release"), &["sale", "tickets", "buyers", "unconfirmed"], &arguments);
+            let reply: Vec<i64> = redis::FromRedisValue::from_redis_value(reply).unwrap();
+            match expected {
+                Some((epoch, was_live)) => assert_eq!(reply, [i64::from(epoch), i64::from(was_live)]),
+                None => assert!(reply.len() == 1 && reply[0] < 0, "{reply:?}"),
+            }
+        }
+        Step::Close(epoch) => {
+            model.now.close(*epoch);
+            real.call(&script!(sale "begin_refill"), &REFILL_KEYS, &[epoch.to_string(), "close".into()]);
+        }
+        Step::Begin(epoch) => {
+            let stamp = model.stamp();
+            let expected = model.now.begin(world, *epoch, stamp);
+            assert_eq!(real.says_yes(&script!(sale "begin_refill"), &REFILL_KEYS, &[epoch.to_string()]), expected);
+        }
+        Step::Put(epoch, from) => {
+            let expected = model.now.put(*epoch, from);
+            let tickets: Vec<Order> = (0..ORDERS).filter(|order| from.tickets[*order] != Ticket::None).collect();
+            if !tickets.is_empty() {
+                let mut arguments = vec![epoch.to_string(), tickets.len().to_string()];
+                for order in tickets {
+                    let kind = if from.tickets[order] == Ticket::Held { "h" } else { "t" };
+                    arguments.extend([id(order), user(world, order), world.units(order).to_string(), kind.into()]);
+                }
+                let keys = ["sale", "tickets", "buyers", "holders"];
+                assert_eq!(real.says_yes(&script!("put_tickets"), &keys, &arguments), expected);
+            }
+        }
+        Step::Open(epoch, from) => {
+            let expected = model.open(world, *epoch, from);
+            let mut arguments = vec![epoch.to_string(), "open".into(), from.units_left.to_string(), "0".into()];
+            let per_user = world.per_user.to_string();
+            arguments.extend(strings(&["state_version", "1", "starts_at_ms", "0", "ends_at_ms", "9000000000000"]));
+            arguments.extend(strings(&["key", "key", "per_user", &per_user, "min_level", "0", "pay_within_ms", "1"]));
+            assert_eq!(real.says_yes(&script!(sale "open_sale"), &["sale", "waves"], &arguments), expected);
+        }
+        Step::ReturnUnits => {
+            model.now.return_units();
+            real.set(&[("returning_at_ms", "0"), ("sold_out_until_ms", "0")]);
+        }
+        Step::NewId => {
+            model.replid += 1;
+            real.set(&[("replid", "before")]);
+        }
+        Step::Restart => {
+            (model.run, model.replid) = (model.run + 1, model.replid + 1);
+            real.set(&[("replid", "before"), ("server", "before|0")]);
+        }
+        Step::Flush => {
+            model.now = SaleKeys::default();
+            real.flush();
+        }
+    }
+}
+
+const REFILL_KEYS: [&str; 6] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves"];
+
+#[test]
+fn scripts_and_model_agree_on_random_histories() {
+    let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
+    let client = redis::Client::open(url).unwrap();
+    // Two buyers, the first of whom has two orders; and whether "sold out" may be remembered.
+    let world = |caches_sold_out| World { orders: [(0, 1), (1, 2), (0, 1)], caches_sold_out, ..World::NO_FAULTS };
+    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>())| {
+        let world = world(caches);
+        let redis = client.get_connection().unwrap();
+        let mut real = Real { redis, sale: format!("history:{}", Uuid::new_v4().simple()) };
+        let mut model = Server { run: 1, replid: 1, ..Server::default() };
+        for (at, step) in steps.iter().enumerate() {
+            run(step, &world, &mut model, &mut real);
+            let mut expected = SaleKeys { stamp: Default::default(), ..model.now.clone() };
+            // The list of holders names buyers, and the model's names orders.
+            let holders = expected.holders;
+            let named = |order: Order| (0..ORDERS).any(|other| holders[other] && world.buyer(other) == world.buyer(order));
+            expected.holders = std::array::from_fn(named);
+            prop_assert_eq!(real.keys(&world), expected, "after step {}: {:?}", at, step);
+        }
+        real.flush();
+    });
+}

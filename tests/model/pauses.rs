@@ -1,0 +1,218 @@
+//! A pause by itself (rule 11): it is set in PostgreSQL first, then in Redis, while supervisors that have read earlier set what
+//! they have read, and a refill opens the sale with the status that it has read.
+
+use stateright::{Model, Property};
+
+use super::small::{breaks, holds};
+
+const CHANGES_MAX: u8 = 3;
+const EPOCH_MAX: u8 = 3;
+const SUPERVISORS: usize = 2;
+
+const HOLDS: &str = "a pause that is confirmed stays until the sale is resumed";
+const AT_REST: &str = "at rest Redis has PostgreSQL's status";
+
+#[derive(Clone, Copy, Default)]
+struct Pauses {
+    /// set_sale_state.lua does not compare versions.
+    version_unchecked: bool,
+    /// The refill reads the status before it stops the sale.
+    status_read_first: bool,
+    /// No supervisor compares the status.
+    unsupervised: bool,
+}
+
+/// The status, and the version of the catalogue that it was read at. Even versions are open, odd ones paused.
+type Version = u8;
+
+fn is_paused(version: Version) -> bool {
+    version % 2 == 1
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    version: Version,
+    epoch: u8,
+    /// Redis: the epoch, and the version of its status; `None` while it is being filled.
+    redis: (u8, Option<Version>),
+    /// What the manager has committed, and Redis has not confirmed; with the epoch that was read after the commit.
+    manager: Option<(u8, Version)>,
+    /// The newest version that Redis has confirmed to a manager.
+    confirmed: Version,
+    supervisors: [Option<(u8, Version)>; SUPERVISORS],
+    refill: Refill,
+    deaths: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Refill {
+    Idle,
+    /// Only where the status is read first.
+    Known(Version),
+    Raised(u8, Option<Version>),
+    Begun(u8, Option<Version>),
+    Read(u8, Version),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Action {
+    /// ledger::sales: pauses or resumes.
+    Change,
+    /// sale::manage reads the epoch again.
+    ReadEpoch,
+    /// set_sale_state.lua, for the manager. Repeated until Redis has the status.
+    Set,
+    ManagerDies,
+    /// sale::refill_supervisor
+    Supervise(usize),
+    SetAsRead(usize),
+    /// sale::refill
+    ReadStatus,
+    Raise,
+    Begin,
+    Open,
+}
+
+impl Pauses {
+    /// set_sale_state.lua
+    fn set(&self, redis: &mut (u8, Option<Version>), epoch: u8, version: Version) -> bool {
+        let (held, Some(present)) = *redis else { return false };
+        let taken = held == epoch && (version >= present || self.version_unchecked);
+        if taken {
+            redis.1 = Some(version);
+        }
+        taken
+    }
+}
+
+impl Model for Pauses {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let (refill, supervisors) = (Refill::Idle, [None; SUPERVISORS]);
+        let redis = (1, Some(0));
+        vec![State { version: 0, epoch: 1, redis, manager: None, confirmed: 0, supervisors, refill, deaths: 1 }]
+    }
+
+    fn actions(&self, state: &State, out: &mut Vec<Action>) {
+        match state.manager {
+            None if state.version < CHANGES_MAX => out.push(Action::Change),
+            None => {}
+            Some((epoch, _)) => {
+                out.push(Action::Set);
+                if epoch != state.epoch {
+                    out.push(Action::ReadEpoch);
+                }
+                if state.deaths > 0 {
+                    out.push(Action::ManagerDies);
+                }
+            }
+        }
+        for (number, read) in state.supervisors.iter().enumerate() {
+            match read {
+                None if !self.unsupervised && state.redis != (state.epoch, Some(state.version)) => {
+                    out.push(Action::Supervise(number));
+                }
+                None => {}
+                Some(_) => out.push(Action::SetAsRead(number)),
+            }
+        }
+        match state.refill {
+            Refill::Idle if state.epoch >= EPOCH_MAX => {}
+            Refill::Idle if self.status_read_first => out.push(Action::ReadStatus),
+            Refill::Idle | Refill::Known(_) => out.push(Action::Raise),
+            Refill::Raised(..) => out.push(Action::Begin),
+            Refill::Begun(_, None) => out.push(Action::ReadStatus),
+            Refill::Begun(..) | Refill::Read(..) => out.push(Action::Open),
+        }
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut state = before.clone();
+        match action {
+            Action::Change => {
+                state.version += 1;
+                state.manager = Some((state.epoch, state.version));
+            }
+            Action::ReadEpoch => state.manager = before.manager.map(|(_, version)| (before.epoch, version)),
+            Action::Set => {
+                let (epoch, version) = before.manager?;
+                if self.set(&mut state.redis, epoch, version) && epoch == before.epoch {
+                    state.confirmed = version;
+                    state.manager = None;
+                }
+            }
+            Action::ManagerDies => (state.manager, state.deaths) = (None, state.deaths - 1),
+            Action::Supervise(number) => state.supervisors[number] = Some((before.epoch, before.version)),
+            Action::SetAsRead(number) => {
+                let (epoch, version) = state.supervisors[number].take()?;
+                self.set(&mut state.redis, epoch, version);
+            }
+            Action::ReadStatus => {
+                state.refill = match before.refill {
+                    Refill::Begun(epoch, _) => Refill::Read(epoch, before.version),
+                    _ => Refill::Known(before.version),
+                };
+            }
+            Action::Raise => {
+                let known = if let Refill::Known(version) = before.refill { Some(version) } else { None };
+                state.redis.1 = None;
+                state.epoch += 1;
+                state.refill = Refill::Raised(state.epoch, known);
+            }
+            Action::Begin => {
+                let Refill::Raised(epoch, known) = before.refill else { return None };
+                state.redis = (epoch, None);
+                state.refill = Refill::Begun(epoch, known);
+            }
+            Action::Open => {
+                let (Refill::Begun(epoch, Some(version)) | Refill::Read(epoch, version)) = before.refill else {
+                    return None;
+                };
+                state.redis = (epoch, Some(version));
+                state.refill = Refill::Idle;
+            }
+        }
+        (state != *before).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(HOLDS, |_, state: &State| {
+                // Confirmed, and nobody has resumed the sale since.
+                let paused = is_paused(state.confirmed) && state.confirmed == state.version;
+                !paused || state.redis.1.is_none_or(is_paused)
+            }),
+            Property::always(AT_REST, |model: &Self, state: &State| {
+                let mut actions = Vec::new();
+                model.actions(state, &mut actions);
+                let moves = actions.into_iter().filter_map(|action| model.next_state(state, action)).count();
+                moves > 0 || state.redis == (state.epoch, Some(state.version))
+            }),
+            Property::sometimes("a refill opens a paused sale", |_, state: &State| {
+                state.redis.0 > 1 && state.redis.1.is_some_and(is_paused)
+            }),
+        ]
+    }
+}
+
+#[test]
+fn pauses_and_refills() {
+    holds("pauses", Pauses::default());
+}
+
+#[test]
+fn version_unchecked() {
+    breaks("version unchecked", HOLDS, Pauses { version_unchecked: true, ..Pauses::default() });
+}
+
+#[test]
+fn status_read_before_the_sale_stops() {
+    breaks("status read before the sale stops", HOLDS, Pauses { status_read_first: true, ..Pauses::default() });
+}
+
+#[test]
+fn status_unsupervised() {
+    breaks("status unsupervised", AT_REST, Pauses { unsupervised: true, ..Pauses::default() });
+}
