@@ -56,18 +56,34 @@ pub struct SignedIn {
 /// The application of these counters. No real one has this name, because names begin with a letter or a digit.
 const SLOTS: &str = "-admin";
 
+/// An attempt to sign in that has been counted.
+pub struct Attempt {
+    name: AccountName,
+    password: String,
+    address: String,
+}
+
 impl Console {
-    /// Opens a session for a name and its password. An unknown name takes as long, and gets the same answer, as a wrong
-    /// password.
+    /// Checks and counts an attempt to sign in, which costs little.
     ///
     /// # Errors
-    /// `WrongCredentials`, `TooMany` attempts, and `Gate` if the limiter does not answer.
-    pub async fn sign_in(&self, name: &str, password: String, address: &str) -> Result<SignedIn, AdminError> {
+    /// The name or password cannot be one, `TooMany` attempts, and `Gate` if the limiter does not answer.
+    pub async fn attempt(&self, name: &str, password: String, address: String) -> Result<Attempt, AdminError> {
         let name = AccountName::parse(name, "name")?;
         if password.len() > NewPassword::MAX_BYTES {
             return Err(Invalid::new("password", "must be at most 1024 bytes").into());
         }
-        self.count_attempt(&name, address).await?;
+        self.count_attempt(&name, &address).await?;
+        Ok(Attempt { name, password, address })
+    }
+
+    /// Opens a session for a name and its password. An unknown name takes as long, and gets the same answer, as a wrong
+    /// password.
+    ///
+    /// # Errors
+    /// `WrongCredentials`.
+    pub async fn sign_in(&self, attempt: Attempt) -> Result<SignedIn, AdminError> {
+        let Attempt { name, password, address } = attempt;
         let hash = self.ledger.password_hash(&name).await?;
         if !self.hasher.verify(password, hash).await? {
             let details = json!({ "address": address });
@@ -76,7 +92,7 @@ impl Console {
         }
         let token = SessionToken::new();
         let hash = token.hash();
-        let opened = self.ledger.open_session(hash.as_bytes(), &name, self.terms.session_ms, address);
+        let opened = self.ledger.open_session(hash.as_bytes(), &name, self.terms.session_ms, &address);
         let (role, expires_at_ms) = opened.await?;
         Ok(SignedIn { token, role, expires_at_ms })
     }

@@ -16,7 +16,7 @@ const REST_FACTOR: u32 = 19;
 const WORKER_REST: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(1);
 /// The longest rest between two reads.
 const READ_REST_MAX: Duration = Duration::from_millis(250);
-/// A worker that has not come to the end of its work for so long gives way no more until it has. Its lag is bounded by that.
+/// A worker that has had more to do for so long gives way no more until it has done all. Its lag is bounded by that.
 const LAG_MAX: Duration = Duration::from_secs(5);
 
 /// The wait of purchases, in this process and in others; shared by all threads.
@@ -62,10 +62,7 @@ impl Pressure {
 
     /// Records what another process has reported.
     pub fn record_elsewhere(&self, wait: Duration, now: Instant) {
-        let (known, age) = self.elsewhere.get(self.micros_at(now));
-        if wait >= known || age > REPORT_VALID {
-            self.elsewhere.set(wait, self.micros_at(now));
-        }
+        self.elsewhere.set(wait, self.micros_at(now));
     }
 
     /// How long purchases wait in this process.
@@ -85,7 +82,7 @@ impl Pressure {
         self.is_noticeable_here(now) || age <= REPORT_VALID && elsewhere >= NOTICEABLE
     }
 
-    /// How long a worker rests after a step that took so long, if it was last at the end of its work `behind` ago.
+    /// How long a worker rests after a step that took so long, if it has had more to do for as long as `behind`.
     pub fn worker_rest(&self, took: Duration, behind: Duration, now: Instant) -> Duration {
         if behind < LAG_MAX && self.is_noticeable(now) {
             (took * REST_FACTOR).clamp(*WORKER_REST.start(), *WORKER_REST.end())
@@ -136,7 +133,9 @@ mod tests {
         pressure.record_elsewhere(ms(40), start);
         assert!(pressure.is_noticeable(start + ms(400)));
         assert!(!pressure.is_noticeable_here(start + ms(400)));
-        assert!(!pressure.is_noticeable(start + ms(600)));
+        pressure.record_elsewhere(ms(10), start + ms(100));
+        assert!(pressure.is_noticeable(start + ms(600)), "a lower report counts as long");
+        assert!(!pressure.is_noticeable(start + ms(700)));
     }
 
     #[test]

@@ -50,11 +50,11 @@ impl ShedShare {
         if now < 0.5 && before < 0.5 {
             self.share = 1.0 - (1.0 - self.share) * RECOVERY;
         }
-        self.share = if self.share < SHARE_MIN { 0.0 } else { self.share.min(SHARE_MAX) };
+        self.share = self.share.clamp(0.0, SHARE_MAX);
     }
 
     pub fn is_shedding(&self) -> bool {
-        self.share > 0.0
+        self.share >= SHARE_MIN
     }
 
     /// Whether the next purchase is shed: evenly, so that of many the share is shed.
@@ -126,6 +126,16 @@ mod tests {
         }
         shares.adjust(Duration::ZERO);
         assert!(!shares.is_shedding());
+    }
+
+    #[test]
+    fn a_wait_that_stays_a_little_above_the_target_is_shed() {
+        let mut shares = ShedShare::new(TARGET);
+        let ticks = (0..500).take_while(|_| {
+            shares.adjust(TARGET.mul_f64(1.4));
+            !shares.is_shedding()
+        });
+        assert!(ticks.count() < 100, "two seconds");
     }
 
     #[test]

@@ -44,6 +44,7 @@ struct Queued {
     sale: SaleId,
     request: ReserveRequest,
     now_ms: i64,
+    queued_at: Instant,
     reply: Reply,
 }
 
@@ -94,9 +95,11 @@ impl ReserveBatcher {
     /// `Overloaded`: nothing was taken. Any other error: whether units were taken is unknown.
     pub async fn reserve(&self, sale: SaleId, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
-        self.queue.try_send(Queued { sale, request, now_ms, reply }).map_err(|_| GateError::Overloaded)?;
+        let queued_at = Instant::now();
+        let queued = Queued { sale, request, now_ms, queued_at, reply };
+        self.queue.try_send(queued).map_err(|_| GateError::Overloaded)?;
         if self.shared.waiting_since.get().is_none() {
-            self.shared.waiting_since.set(Some(Instant::now()));
+            self.shared.waiting_since.set(Some(queued_at));
         }
         answer.await.unwrap_or(Err(GateError::Overloaded))
     }
@@ -109,13 +112,10 @@ struct BatchLoop {
 }
 
 impl Shared {
-    /// Records how long the oldest request of a batch has waited. Those that are left behind count from now on.
-    fn note_wait(&self, none_left: bool) {
-        let now = Instant::now();
-        let left = (!none_left).then_some(now);
-        if let Some(since) = self.waiting_since.replace(left) {
-            self.waited.set(self.waited.get().max(now - since));
-        }
+    /// Records how long the oldest request of a batch has waited, and since when the oldest one waits that is left behind.
+    fn note_wait(&self, oldest: Instant, left_since: Option<Instant>) {
+        self.waited.set(self.waited.get().max(oldest.elapsed()));
+        self.waiting_since.set(left_since);
     }
 }
 
@@ -125,9 +125,11 @@ impl BatchLoop {
         let mut batch = Vec::with_capacity(batch_max);
         while requests.recv_many(&mut batch, batch_max).await > 0 {
             metrics::histogram!("seckill_gate_batch_size").record(batch.len() as f64);
-            self.shared.note_wait(requests.is_empty());
+            if let [first, .., last] | [first @ last] = &batch[..] {
+                self.shared.note_wait(first.queued_at, (!requests.is_empty()).then_some(last.queued_at));
+            }
             let mut by_sale: HashMap<SaleId, SaleBatch> = HashMap::new();
-            for Queued { sale, request, now_ms, reply } in batch.drain(..) {
+            for Queued { sale, request, now_ms, reply, .. } in batch.drain(..) {
                 let of_sale = by_sale.entry(sale).or_default();
                 of_sale.requests.push(request);
                 of_sale.replies.push(reply);
@@ -146,7 +148,7 @@ impl BatchLoop {
         match self.gate.reserve(&self.connection, sale, (known, learn), now_ms, &requests).await {
             Ok(Some(mut reply)) => {
                 let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
-                self.shared.sold_out.borrow_mut().record(sale, &mut reply, asked_at, sold_out);
+                self.shared.sold_out.borrow_mut().record(sale, known, &mut reply, asked_at, sold_out);
                 for (caller, admission) in replies.into_iter().zip(reply.admissions) {
                     // The caller may have gone away; the reconciler then finishes the hold.
                     let _ = caller.send(Ok(admission));

@@ -26,8 +26,8 @@ struct Remembered {
     until: Option<Instant>,
 }
 
-/// How long a complete knowledge of the holders counts.
-const COMPLETE_FOR: Duration = Duration::from_millis(500);
+/// How long a complete knowledge of the holders counts: a sale that is being sold is asked for far more often.
+const COMPLETE_FOR: Duration = Duration::from_millis(100);
 
 impl SoldOutCache {
     /// The most sales that are remembered; when there are more, the cache is cleared.
@@ -54,9 +54,16 @@ impl SoldOutCache {
         self.sales.get(&sale).map_or((Epoch(0), 0), |r| (r.epoch, r.holders_known))
     }
 
-    /// Records a reply to a request that was sent at `asked_at`. The server keeps returned units back for `sold_out` from
-    /// the time of its reply, which is later.
-    pub fn record(&mut self, sale: SaleId, reply: &mut ReserveReply, asked_at: Instant, sold_out: Duration) {
+    /// Records a reply to a request that was sent at `asked_at`, and named what was `known` then. The server keeps returned
+    /// units back for `sold_out` from the time of its reply, which is later.
+    pub fn record(
+        &mut self,
+        sale: SaleId,
+        known: (Epoch, usize),
+        reply: &mut ReserveReply,
+        asked_at: Instant,
+        sold_out: Duration,
+    ) {
         if reply.memory == Memory::SomeHolders && reply.new_holders.is_empty() {
             if let Some(known) = self.sales.get_mut(&sale) {
                 known.until = None;
@@ -76,6 +83,12 @@ impl SoldOutCache {
         if entry.epoch != reply.epoch {
             (entry.epoch, entry.holders_known, entry.complete_at) = (reply.epoch, 0, None);
             entry.holders.clear();
+        }
+        // The cache was cleared since the request was sent: the reply lacks the holders that were known then.
+        let reply_begins_at = if known.0 == reply.epoch { known.1 } else { 0 };
+        if entry.holders_known != reply_begins_at {
+            entry.until = None;
+            return;
         }
         entry.holders.extend(reply.new_holders.drain(..).map(|user| self.hasher.hash_one(user.as_str())));
         entry.holders_known = reply.holders_known;

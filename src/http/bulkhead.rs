@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use super::problem::Problem;
@@ -22,8 +22,9 @@ const GIVEN_UP_REST: Duration = Duration::from_secs(2);
 
 /// The bounds of an instance.
 pub struct Bulkheads {
-    /// Lists of orders, cancellations, and streams that begin.
+    /// Lists of orders, and streams that begin.
     pub orders: Bulkhead,
+    pub cancellations: Bulkhead,
     /// People who sign in: checking a password takes a core for long.
     pub sign_ins: Bulkhead,
     /// What people do who are signed in.
@@ -37,14 +38,15 @@ pub struct ReadTerms {
     pub buyer_reads: u32,
     /// How many requests about orders wait in line.
     pub line_max: usize,
-    /// The connections to PostgreSQL, of which half are used at most.
+    /// The connections to PostgreSQL. Each kind uses an eighth of them at most.
     pub connections: u32,
 }
 
 impl Bulkheads {
     pub fn new(pressure: &Arc<Pressure>, terms: &ReadTerms) -> Self {
-        let share = |part| usize::try_from(terms.connections / part).unwrap_or(usize::MAX).max(1);
-        let bulkhead = |what, places, line_max| Bulkhead {
+        // An eighth for each kind.
+        let places = usize::try_from(terms.connections / 8).unwrap_or(usize::MAX).max(1);
+        let bulkhead = |what, line_max| Bulkhead {
             what,
             places: Arc::new(Semaphore::new(places)),
             in_line: AtomicUsize::new(0),
@@ -52,9 +54,10 @@ impl Bulkheads {
             pressure: Arc::clone(pressure),
         };
         Self {
-            orders: bulkhead("orders", share(4), terms.line_max),
-            sign_ins: bulkhead("sign-ins", share(8), 20),
-            admin: bulkhead("admin", share(8), 200),
+            orders: bulkhead("orders", terms.line_max),
+            cancellations: bulkhead("cancellations", terms.line_max),
+            sign_ins: bulkhead("sign-ins", 20),
+            admin: bulkhead("admin", 200),
             quota: ReadQuota::new(terms.buyer_reads),
         }
     }
@@ -89,32 +92,41 @@ impl Bulkhead {
         if waiting.ahead >= self.line_max {
             return Err(Problem::shed(self.what));
         }
-        let Ok(Ok(place)) = timeout(LINE_MAX, Arc::clone(&self.places).acquire_owned()).await else {
+        let Ok(Ok(permit)) = timeout(LINE_MAX, Arc::clone(&self.places).acquire_owned()).await else {
             return Err(Problem::shed(self.what));
         };
         drop(waiting);
+        let mut place = Place { permit: Some(permit), rest: GIVEN_UP_REST };
         let began = Instant::now();
-        let done = timeout(WORK_MAX, work).await;
-        let rest = match &done {
-            Ok(_) => self.pressure.read_rest(began.elapsed(), Instant::now()),
-            // Its connection to PostgreSQL comes back to the pool, or is given up, in that time.
-            Err(_) => GIVEN_UP_REST,
-        };
-        if !rest.is_zero() {
-            tokio::spawn(async move {
-                sleep(rest).await;
-                drop(place);
-            });
-        }
-        done.map_err(|_| {
+        let Ok(done) = timeout(WORK_MAX, work).await else {
             tracing::warn!(what = self.what, "request took too long");
-            Problem::unavailable()
-        })?
-        .map_err(Into::into)
+            return Err(Problem::unavailable());
+        };
+        place.rest = self.pressure.read_rest(began.elapsed(), Instant::now());
+        done.map_err(Into::into)
     }
 }
 
-/// A place in line. Whoever hangs up leaves it.
+/// A place where work is done. It is free again only after a rest, also when the work was given up or its caller has gone: the
+/// connection to PostgreSQL comes back to the pool, or is given up, in that time.
+struct Place {
+    permit: Option<OwnedSemaphorePermit>,
+    rest: Duration,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take().filter(|_| !self.rest.is_zero()) {
+            let rest = self.rest;
+            tokio::spawn(async move {
+                sleep(rest).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// A place in line, left when the request ends or its connection is reset.
 struct InLine<'a> {
     in_line: &'a AtomicUsize,
     ahead: usize,

@@ -107,7 +107,7 @@ pub async fn cancel(
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let cancel = thread.cancel(&buyer.user, order_id(&request)?);
-    match app_state.bulkheads.orders.run(cancel).await? {
+    match app_state.bulkheads.cancellations.run(cancel).await? {
         Cancellation::Cancelled(order) => Ok(HttpResponse::Ok().json(order)),
         Cancellation::Unknown => Err(Problem::unknown_order()),
         Cancellation::NotReady => Err(Problem::order_not_ready()),

@@ -69,7 +69,7 @@ pub async fn create(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    // Before anything that costs time.
+    // Before anything that costs much time.
     if sale_id(&request).is_ok_and(|sale| thread.load_shedder.sheds(sale, || unverified_user(&request))) {
         return Err(Problem::shed("purchases"));
     }

@@ -15,8 +15,8 @@ use crate::domain::step::Step;
 /// How long one step waits for a message.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Messages that lie ready are received faster.
-const IDLE_FROM: Duration = Duration::from_millis(2);
+/// A step that has waited for so long had nothing to do. The broker fills up the next messages of a long queue faster.
+const IDLE_FROM: Duration = Duration::from_millis(20);
 
 /// Consumes one queue, whose messages are of type `M`. It subscribes when a step needs it, and again after the
 /// subscription was lost: the broker then delivers again what was not acknowledged.
@@ -77,7 +77,6 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
                 }
             }
         };
-        // It has waited, so that there was nothing to do.
         let was_idle = began.elapsed() > IDLE_FROM;
         let failed = match &batch.received {
             Received { messages, mark_ms: None } if messages.is_empty() => Ok(Vec::new()),
@@ -87,7 +86,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
             Ok(failed) => {
                 subscription.acknowledge(queue, &batch, &failed).await?;
                 self.subscription = Some(subscription);
-                Ok(if was_idle { Step::Idle } else { Step::after(batch.deliveries.len(), self.batch_max) })
+                Ok(if was_idle { Step::Idle } else { Step::More })
             }
             Err(error) => {
                 (self.subscription, self.unsettled) = (Some(subscription), Some(batch));

@@ -63,9 +63,15 @@ impl ThreadState {
         Ok(OrderPage { orders, more })
     }
 
+    /// The same, for what stands in no line of readers.
+    async fn order_of_now(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
+        let found = self.ledger.order(order).await?;
+        Ok(found.filter(|found| found.user_id == user.as_str()).map(|found| found.order))
+    }
+
     /// Cancels an unpaid order for its buyer.
     pub async fn cancel(&self, user: &UserId, order: OrderId) -> Result<Cancellation, SaleError> {
-        match self.order_of(user, order).await? {
+        match self.order_of_now(user, order).await? {
             None => return Ok(Cancellation::Unknown),
             Some(found) if found.status == OrderStatus::Accepted => return Ok(Cancellation::NotReady),
             Some(_) => {}
@@ -75,6 +81,6 @@ impl ThreadState {
         }
         self.committer.outbox_changed();
         self.committer.orders_changed();
-        Ok(self.order_of(user, order).await?.map_or(Cancellation::Unknown, Cancellation::Cancelled))
+        Ok(self.order_of_now(user, order).await?.map_or(Cancellation::Unknown, Cancellation::Cancelled))
     }
 }

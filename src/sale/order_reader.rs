@@ -1,6 +1,5 @@
 //! Reads orders by their ids, many in one statement: what has been asked for while the last statement ran is read by the next.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,8 @@ use tokio_util::task::TaskTracker;
 use super::SaleError;
 use crate::domain::ids::OrderId;
 use crate::domain::pressure::Pressure;
+use crate::ledger::Ledger;
 use crate::ledger::orders::read::OwnedOrder;
-use crate::ledger::{Ledger, LedgerError};
 
 /// Orders in one statement.
 const BATCH_MAX: usize = 256;
@@ -42,7 +41,9 @@ impl OrderReader {
                 answer(&ledger, &mut batch).await;
                 let took = began.elapsed();
                 let rest = if took < READ_MAX { pressure.read_rest(took, Instant::now()) } else { READ_MAX };
-                tokio::time::sleep(rest).await;
+                if !rest.is_zero() {
+                    tokio::time::sleep(rest).await;
+                }
             }
         });
         Self { queue }
@@ -63,22 +64,18 @@ impl OrderReader {
 }
 
 async fn answer(ledger: &Ledger, batch: &mut Vec<Queued>) {
-    // Whoever has gone away is not read for.
+    // Nothing is read for callers who have gone away.
     batch.retain(|(_, reply)| !reply.is_closed());
     let ids: Vec<OrderId> = batch.iter().map(|(order, _)| *order).collect();
     match Ledger::within(READ_MAX, ledger.orders_by_id(&ids)).await {
         Ok(found) => {
-            let found: HashMap<OrderId, OwnedOrder> =
-                found.into_iter().map(|found| (found.order.order_id, found)).collect();
             for (order, reply) in batch.drain(..) {
-                let _ = reply.send(Ok(found.get(&order).cloned()));
-            }
-        }
-        // One row that cannot be read is no trouble of the others.
-        Err(LedgerError::Unreadable(_)) if batch.len() > 1 => {
-            for (order, reply) in batch.drain(..) {
-                let found = Ledger::within(READ_MAX, ledger.order(order)).await;
-                let _ = reply.send(found.map_err(SaleError::from));
+                let found = match found.get(&order) {
+                    None => Ok(None),
+                    Some(Some(found)) => Ok(Some(found.clone())),
+                    Some(None) => Err(SaleError::Overloaded("orders")),
+                };
+                let _ = reply.send(found);
             }
         }
         Err(error) => {

@@ -39,7 +39,7 @@ where
 {
     let Terms { name, every, mut wake, mut given_up, gives_way } = terms;
     let mut pause = Pause::default();
-    let mut idle_at = Instant::now();
+    let mut behind_since: Option<Instant> = None;
     while !stop.is_cancelled() {
         let began = Instant::now();
         given_up.mark_unchanged();
@@ -48,12 +48,18 @@ where
             () = sleep(STEP_MAX) => Err(format!("the step did not finish within {} s", STEP_MAX.as_secs())),
             _ = given_up.changed() => Err("PostgreSQL does not answer".to_owned()),
         };
-        if matches!(done, Ok(Step::Idle)) {
-            idle_at = Instant::now();
+        let now = Instant::now();
+        match done {
+            Ok(Step::More) => _ = behind_since.get_or_insert(now),
+            Ok(Step::Idle) => behind_since = None,
+            Err(_) => {}
         }
         if let Some(pressure) = &gives_way {
-            let rest = pressure.worker_rest(began.elapsed(), idle_at.elapsed(), Instant::now());
-            _ = stop.run_until_cancelled(sleep(rest)).await;
+            let behind = behind_since.map_or(Duration::ZERO, |since| now - since);
+            let rest = pressure.worker_rest(now - began, behind, now);
+            if !rest.is_zero() {
+                _ = stop.run_until_cancelled(sleep(rest)).await;
+            }
         }
         let rest = match done {
             Ok(Step::More) => {
@@ -71,6 +77,9 @@ where
                 rest
             }
         };
+        if rest.is_zero() {
+            continue;
+        }
         let notice = async {
             match &mut wake {
                 // After a failure the pause is kept, notice or not.

@@ -124,7 +124,7 @@ pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (S
     (system, wire)
 }
 
-/// The broker goes without a word, while nothing is published: its silence is noticed, by those who only consume, too.
+/// The broker goes without a word, while nothing is published and nothing is awaited: its silence is noticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_goes_without_a_word_is_noticed() {
     let (system, wire) = wired_with("AMQP_URL", &[("SECKILL_AMQP__HEARTBEAT_S", "1")]).await;
@@ -132,7 +132,6 @@ async fn a_broker_that_goes_without_a_word_is_noticed() {
     assert_eq!(system.buy(&sale, "before").send().await.code(), "202");
     system.settled(&sale).await;
     wire.swallow();
-    // The consumers of purchases, expiries and payments.
     wire.made_in_vain(3).await;
     assert_eq!(system.buy(&sale, "meanwhile").send().await.code(), "202");
     wire.mend();

@@ -99,11 +99,11 @@ impl Model for Waves {
         if state.deaths > 0 && state.answered.is_some() {
             out.push(Action::WorkerDies);
         }
-        // The last refill lives: somebody refills in the end.
+        // The last refill lives: the sale is refilled in the end.
         if state.deaths > 0 && state.refill != Refill::Idle && state.epoch < EPOCH_MAX {
             out.push(Action::RefillDies);
         }
-        // Likewise, whoever flushes leaves time for a refill.
+        // Likewise, there is time for a refill after each flush.
         if state.flushes > 0 && state.epoch < EPOCH_MAX {
             out.push(Action::Flush);
         }

@@ -260,6 +260,16 @@ impl Results {
                 100.0 * rush.unavailable as f64 / rush.arrivals as f64,
             );
         }
+        let list =
+            |figure: &dyn Fn(&(f64, Rush)) -> String| self.overload.iter().map(figure).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(
+            text,
+            "\n```mermaid\nxychart-beta\n    title \"Useful answers a second (line) of so many arrivals (bars)\"\n    \
+             x-axis \"times the knee\" [{}]\n    y-axis \"a second\"\n    bar [{}]\n    line [{}]\n```",
+            list(&|(multiple, _)| format!("\"{multiple}\"")),
+            list(&|(_, rush)| format!("{:.0}", rush.arrivals as f64 / rush.seconds)),
+            list(&|(_, rush)| format!("{:.0}", useful(rush))),
+        );
     }
 
     pub fn json(&self) -> Value {

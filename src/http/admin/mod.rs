@@ -37,15 +37,16 @@ async fn as_caller<T>(
     app_state: &AppState,
     act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
 ) -> Result<T, Problem> {
-    app_state.bulkheads.admin.run(act_as_caller(request, app_state, act)).await
+    let token = session_token(request).ok_or(AdminError::SignedOut)?;
+    app_state.bulkheads.admin.run(act_with_token(request, token, app_state, act)).await
 }
 
-async fn act_as_caller<T>(
+async fn act_with_token<T>(
     request: &HttpRequest,
+    token: SessionToken,
     app_state: &AppState,
     act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
-    let token = session_token(request).ok_or(AdminError::SignedOut)?;
     let (account, expires_at_ms) = app_state.console.account(&token).await?;
     let caller = Caller { account, token, expires_at_ms };
     let outcome = match check_not_forged(request, &caller.token) {

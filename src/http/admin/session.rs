@@ -75,8 +75,8 @@ pub async fn create(
     check_same_site(&request)?;
     let Credentials { name, password } = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let address = client_address(&request, &app_state.trusted_proxies);
-    let sign_in = app_state.console.sign_in(&name, password, &address);
-    let signed_in = app_state.bulkheads.sign_ins.run(sign_in).await?;
+    let attempt = app_state.console.attempt(&name, password, address).await?;
+    let signed_in = app_state.bulkheads.sign_ins.run(app_state.console.sign_in(attempt)).await?;
     let cookie = session_cookie(&app_state, signed_in.token.as_str());
     let session = Session {
         name: AccountName::parse(&name, "name")?,

@@ -1,5 +1,7 @@
 //! Reading orders. A purchase row without an order is read as an order that is `accepted`.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -68,11 +70,14 @@ pub struct OrderFilter {
 impl Ledger {
     /// One order, of any buyer.
     pub async fn order(&self, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
-        Ok(self.orders_by_id(&[order]).await?.pop())
+        match self.orders_by_id(&[order]).await?.remove(&order) {
+            Some(None) => Err(LedgerError::Unreadable("orders.status")),
+            found => Ok(found.flatten()),
+        }
     }
 
-    /// Orders of any buyers, in no order, without those that do not exist.
-    pub async fn orders_by_id(&self, orders: &[OrderId]) -> Result<Vec<OwnedOrder>, LedgerError> {
+    /// The orders that exist, of any buyers. `None` for a row that cannot be read, which fails no other.
+    pub async fn orders_by_id(&self, orders: &[OrderId]) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once.
         let rows = sqlx::query_as!(
@@ -90,7 +95,13 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        rows.into_iter().map(OwnedOrder::try_from).collect()
+        let readable = |row: OrderRow| {
+            let order = OrderId(row.id);
+            let found =
+                OwnedOrder::try_from(row).inspect_err(|error| tracing::error!(%order, %error, "order not read"));
+            (order, found.ok())
+        };
+        Ok(rows.into_iter().map(readable).collect())
     }
 
     /// Orders by sale, status and buyer, newest first.
