@@ -26,8 +26,9 @@ const RUSH_STOCK: u64 = 2_000;
 /// Arrivals per second with which the search for the knee begins, and what each step multiplies them by.
 const KNEE_FROM: f64 = 3_000.0;
 const KNEE_STEP: f64 = 1.25;
-/// The knee is the highest rate of which this share has a useful answer.
+/// The knee is the highest rate of which this share has a useful answer, and of whose winners 99 % wait no longer than this.
 const KNEE_SHARE: f64 = 0.99;
+const KNEE_P99_MS: f64 = 200.0;
 const MULTIPLES: [f64; 5] = [0.5, 1.0, 2.0, 3.0, 5.0];
 /// Buyers in the largest crowd, which bounds its length.
 const CROWD_MAX: f64 = 900_000.0;
@@ -168,8 +169,9 @@ async fn overload(service: &Service, seconds: u64, results: &mut Results) -> any
     loop {
         let tried = knee * KNEE_STEP;
         let seen = crowd(service, tried, seconds.min(4)).await?;
-        eprintln!("{} arrivals a second: {} useful", thousands(tried), thousands(seen.useful as f64 / seen.seconds));
-        if (seen.useful as f64) < seen.arrivals as f64 * KNEE_SHARE {
+        let useful = thousands(seen.useful as f64 / seen.seconds);
+        eprintln!("{} arrivals a second: {useful} useful, p99 {:.0} ms", thousands(tried), seen.p99_ms);
+        if (seen.useful as f64) < seen.arrivals as f64 * KNEE_SHARE || seen.p99_ms > KNEE_P99_MS {
             break;
         }
         knee = tried;
