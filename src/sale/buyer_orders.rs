@@ -4,7 +4,7 @@ use super::SaleError;
 use super::thread_state::ThreadState;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
-use crate::ledger::orders::read::OrderFilter;
+use crate::ledger::orders::read::{OrderFilter, OwnedOrder};
 
 /// The most orders on one page.
 const PAGE: usize = 100;
@@ -44,8 +44,12 @@ impl ThreadState {
 
     /// An order of this buyer; `None` also when it belongs to another.
     pub async fn order_of(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
-        let found = self.order_reader.read(order).await?;
-        Ok(found.filter(|found| found.user_id == user.as_str()).map(|found| found.order))
+        Ok(own(user, self.order_reader.read(order).await?))
+    }
+
+    /// The same, for purchases and cancellations, which stand in no line of readers.
+    pub(super) async fn order_of_now(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
+        Ok(own(user, self.ledger.order(order).await?))
     }
 
     /// A page of this buyer's orders, newest first: those after the order `after` in this list, or the first ones.
@@ -63,12 +67,6 @@ impl ThreadState {
         Ok(OrderPage { orders, more })
     }
 
-    /// The same, for what stands in no line of readers.
-    async fn order_of_now(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
-        let found = self.ledger.order(order).await?;
-        Ok(found.filter(|found| found.user_id == user.as_str()).map(|found| found.order))
-    }
-
     /// Cancels an unpaid order for its buyer.
     pub async fn cancel(&self, user: &UserId, order: OrderId) -> Result<Cancellation, SaleError> {
         match self.order_of_now(user, order).await? {
@@ -83,4 +81,8 @@ impl ThreadState {
         self.committer.orders_changed();
         Ok(self.order_of_now(user, order).await?.map_or(Cancellation::Unknown, Cancellation::Cancelled))
     }
+}
+
+fn own(user: &UserId, found: Option<OwnedOrder>) -> Option<Order> {
+    found.filter(|found| found.user_id == user.as_str()).map(|found| found.order)
 }

@@ -39,8 +39,8 @@ pub enum SaleError {
     Queue(#[from] QueueError),
     #[error("the filter of ids cannot be built: {0}")]
     Filter(&'static str),
-    /// Too many ask for the same kind of thing.
-    #[error("{0} too many")]
+    /// Too many ask for the same kind of thing, or it cannot be read now.
+    #[error("too many requests for {0}, or PostgreSQL does not answer them")]
     Overloaded(&'static str),
     /// Another instance is doing the same.
     #[error("{0} is being done elsewhere")]

@@ -179,7 +179,7 @@ impl ThreadState {
     /// Answers for a sale that Redis no longer keeps: its tickets are in the ledger, and nothing is for sale.
     async fn long_ended(&self, sale: &Sale, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
         let unavailable = |_| Refusal::Unavailable;
-        if let Some(own) = self.order_of(&request.user, order).await.map_err(unavailable)? {
+        if let Some(own) = self.order_of_now(&request.user, order).await.map_err(unavailable)? {
             return match own.sale_id == sale.id && i64::from(own.quantity) == i64::from(request.units.get()) {
                 true => Ok(Ticket { order_id: order, status: own.status, expires_at_ms: own.expires_at_ms }),
                 false => Err(Refusal::IdempotencyMismatch),
