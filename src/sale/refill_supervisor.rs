@@ -52,10 +52,10 @@ pub struct RefillSupervisor {
     retire_after_ms: u64,
     server: Option<ServerRun>,
     waiting: BTreeSet<(Need, SaleId)>,
-    running: JoinSet<(SaleId, Result<(), SaleError>)>,
+    running: JoinSet<(SaleId, String, Result<(), SaleError>)>,
     refilling: HashMap<SaleId, Need>,
     sick: HashMap<SaleId, Sick>,
-    /// The run of the server on which this process has filled a sale, or has begun to.
+    /// The run of the server on which this process has filled a sale, or was overtaken while it did.
     filled: HashMap<SaleId, String>,
     slots: LedgerSlots,
     sick_slots: LedgerSlots,
@@ -108,7 +108,7 @@ impl RefillSupervisor {
     pub async fn refill_ended(&mut self) {
         match self.running.join_next().await {
             None => std::future::pending().await,
-            Some(Ok((sale, result))) => self.record(sale, result),
+            Some(Ok((sale, run, result))) => self.record(sale, run, result),
             // A panic: the sale is not known. It is found again by the next check.
             Some(Err(error)) => {
                 tracing::error!(%error, "a refill has panicked");
@@ -205,27 +205,29 @@ impl RefillSupervisor {
                 continue;
             }
             self.refilling.insert(sale, need);
-            self.filled.insert(sale, server.run_id().to_owned());
             let failed = self.sick.get(&sale).is_some_and(|sick| sick.failures > 0);
             let slots = if failed { &self.sick_slots } else { &self.slots };
             let (stores, mut server, slots) = (self.stores.clone(), server.clone(), Arc::clone(slots));
             self.running.spawn(async move {
                 let refill = tokio::time::timeout(REFILL_MAX, stores.refill_once(&mut server, sale, &slots));
-                (sale, refill.await.unwrap_or(Err(SaleError::Busy("a refill that took too long"))))
+                let result = refill.await.unwrap_or(Err(SaleError::Busy("a refill that took too long")));
+                (sale, server.run_id().to_owned(), result)
             });
         }
     }
 
-    fn record(&mut self, sale: SaleId, result: Result<(), SaleError>) {
+    fn record(&mut self, sale: SaleId, run: String, result: Result<(), SaleError>) {
         self.refilling.remove(&sale);
         match result {
             Ok(()) => {
+                self.filled.insert(sale, run);
                 self.sick.remove(&sale);
             }
             // Another instance refills it: it is looked at again in the next check.
             Err(SaleError::Busy(_)) => {}
             // Without a pause, two instances that cannot see each other's lock would overtake each other for ever.
             Err(SaleError::Overtaken) => {
+                self.filled.insert(sale, run);
                 let pause = OVERTAKEN_PAUSE.mul_f64(rand::random_range(0.5..1.5));
                 self.rest(sale, pause);
             }

@@ -53,11 +53,7 @@ async fn the_sweeper_is_a_net_under_lost_delays() {
     system.settled(&sale).await;
     // As if ten minutes had gone by, and the message with them.
     sqlx::query("UPDATE orders SET expires_at = now() - interval '1 second'").execute(&system.sql).await.unwrap();
-    eventually(|| async {
-        let left = system.stock(&sale).await;
-        (left == 1).then_some(()).ok_or(format!("{left} left"))
-    })
-    .await;
+    system.left(&sale, 1).await;
     system.settled(&sale).await;
     system.finish().await;
 }
@@ -86,11 +82,7 @@ async fn ten_deliveries_have_one_effect() {
     system.let_deadlines_pass(&sale).await;
     let expiries: Vec<Outgoing> = orders.iter().flat_map(|order| vec![expires(*order); 10]).collect();
     publisher.publish(&expiries).await.unwrap();
-    eventually(|| async {
-        let left = system.stock(&sale).await;
-        (left == 30).then_some(()).ok_or(format!("{left} left"))
-    })
-    .await;
+    system.left(&sale, 30).await;
     publisher.publish(&messages).await.unwrap();
     publisher.publish(&expiries).await.unwrap();
     system.settled(&sale).await;
@@ -199,11 +191,7 @@ async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("order_expire", "u2", 2));
     sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
     system.stores.ledger.unpark(&[], "test").await.unwrap();
-    eventually(|| async {
-        let left = system.stock(&sale).await;
-        (left == 5).then_some(()).ok_or(format!("{left} left"))
-    })
-    .await;
+    system.left(&sale, 5).await;
     system.settled(&sale).await;
     system.finish().await;
 }
@@ -299,6 +287,7 @@ async fn a_sale_whose_keys_are_broken_holds_up_no_other_sales_units() {
         system.let_deadlines_pass(sale).await;
     }
     for sale in well {
+        system.left(sale, 1).await;
         system.settled(sale).await;
         assert_eq!(system.available(sale).await, Some(1));
     }

@@ -229,11 +229,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
         }
         system.settled(sale).await;
         system.let_deadlines_pass(sale).await;
-        eventually(|| async {
-            let left = system.stock(sale).await;
-            (left == 5).then_some(()).ok_or(format!("{left} left"))
-        })
-        .await;
+        system.left(sale, 5).await;
         system.settled(sale).await;
     }
     let past =

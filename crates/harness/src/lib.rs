@@ -255,6 +255,15 @@ impl System {
         self.count("SELECT stock FROM sales WHERE id = $1", sale).await
     }
 
+    /// Waits until the ledger has this many units left.
+    pub async fn left(&self, sale: &Sale, units: i64) {
+        eventually(|| async {
+            let left = self.stock(sale).await;
+            (left == units).then_some(()).ok_or(format!("{left} left"))
+        })
+        .await;
+    }
+
     pub async fn orders(&self, sale: &Sale) -> i64 {
         self.count("SELECT count(*) FROM orders WHERE sale_id = $1", sale).await
     }
