@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::time::sleep;
 
-use crate::processes::{self, seckill};
+use crate::processes::{self, seckill, seckill_on};
 use crate::series::{Series, thousands};
 use crate::service::{Sale, Service};
 use crate::settle;
@@ -24,14 +24,14 @@ const READERS: u64 = 1_000;
 const RUSH_BUYERS: &str = "20000";
 const RUSH_STOCK: u64 = 2_000;
 /// Arrivals per second with which the search for the knee begins, and what each step multiplies them by.
-const KNEE_FROM: f64 = 3_000.0;
+const KNEE_FROM: f64 = 2_000.0;
 const KNEE_STEP: f64 = 1.25;
 /// The knee is the highest rate of which this share has a useful answer, and of whose winners 99 % wait no longer than this.
 const KNEE_SHARE: f64 = 0.99;
 const KNEE_P99_MS: f64 = 200.0;
 const MULTIPLES: [f64; 5] = [0.5, 1.0, 2.0, 3.0, 5.0];
 /// Buyers in the largest crowd, which bounds its length.
-const CROWD_MAX: f64 = 900_000.0;
+const CROWD_MAX: f64 = 300_000.0;
 
 #[derive(Default)]
 pub struct Results {
@@ -107,12 +107,17 @@ impl Rush {
     }
 }
 
-async fn rush(service: &Service, sale: &Sale, words: &[&str]) -> anyhow::Result<Rush> {
+/// Plays a rush, on these processors alone if any are named.
+async fn rush(service: &Service, sale: &Sale, words: &[&str], on: Option<&str>) -> anyhow::Result<Rush> {
     let file = ".dev/bench/load.json";
     let (base, sale) = (format!("http://{}", service.process.address), sale.id.to_string());
     let all = ["load", "--base", &base, "--sale", &sale, "--json", file];
     let honest = ["--early", "0", "--doubles", "0", "--unknown", "0", "--forged", "0"];
-    seckill(&[&all[..], &honest, words].concat()).await?;
+    let words = [&all[..], &honest, words].concat();
+    match on {
+        Some(processors) => seckill_on(processors, &words).await?,
+        None => seckill(&words).await?,
+    };
     let document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     Rush::read(&document["report"])
 }
@@ -133,13 +138,13 @@ pub async fn measure(
         let words = ["--rate", &rate, "--seconds", &length, "--buyers", &buyers, "--shape", "even"];
         let stock = (BESIDE_READERS * seconds).cast_signed();
         let sale = service.sale(stock).await?;
-        results.quiet.push(rush(service, &sale, &words).await?);
+        results.quiet.push(rush(service, &sale, &words, None).await?);
         let sale = service.sale(stock).await?;
         let address = service.process.address;
         let reads = readers.read(address, READERS, seconds + 3);
         let buying = async {
             sleep(Duration::from_secs(1)).await;
-            rush(service, &sale, &words).await
+            rush(service, &sale, &words, None).await
         };
         let (read, bought) = tokio::try_join!(reads, buying)?;
         results.reads.push(read.per_second());
@@ -147,28 +152,41 @@ pub async fn measure(
 
         eprintln!("round {round} of {rounds}: a rush without and with workers");
         let sale = service.sale(RUSH_STOCK.cast_signed()).await?;
-        results.alone.push(rush(service, &sale, &["--buyers", RUSH_BUYERS]).await?);
+        results.alone.push(rush(service, &sale, &["--buyers", RUSH_BUYERS], None).await?);
         let mut work = processes::work(&logs.join("work.log"), None)?;
         settled(sql).await?;
         let sale = service.sale(RUSH_STOCK.cast_signed()).await?;
-        results.with_workers.push(rush(service, &sale, &["--buyers", RUSH_BUYERS]).await?);
+        results.with_workers.push(rush(service, &sale, &["--buyers", RUSH_BUYERS], None).await?);
         let ended = Instant::now();
         settled(sql).await?;
         results.settled_after_s.push(ended.elapsed().as_secs_f64());
         processes::stop(&mut work).await?;
     }
-    overload(service, seconds, &mut results).await?;
+    apart(service, async |generator| overload(service, generator, seconds, &mut results).await).await?;
     let _work = processes::work(&logs.join("work.log"), None)?;
     settled(sql).await?;
     settle::audit(&[]).await?;
     Ok(results)
 }
 
-async fn overload(service: &Service, seconds: u64, results: &mut Results) -> anyhow::Result<()> {
+/// Gives the generator the last processor and everything else the others, while `measure` runs: a generator that shares its
+/// processor with the service would send less, the more there is to send.
+async fn apart(service: &Service, measure: impl AsyncFnOnce(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let last = std::thread::available_parallelism()?.get() - 1;
+    ensure!(last > 0, "overload needs two processors at least");
+    let mut processes = processes::servers().await?;
+    processes.push(("server", service.process.pid));
+    processes::keep_on(&format!("0-{}", last - 1), &processes).await?;
+    let measured = measure(&last.to_string()).await;
+    processes::keep_on(&format!("0-{last}"), &processes).await?;
+    measured
+}
+
+async fn overload(service: &Service, generator: &str, seconds: u64, results: &mut Results) -> anyhow::Result<()> {
     let mut knee = KNEE_FROM;
     loop {
         let tried = knee * KNEE_STEP;
-        let seen = crowd(service, tried, seconds.min(4)).await?;
+        let seen = crowd(service, generator, tried, seconds.min(4)).await?;
         let useful = thousands(seen.useful as f64 / seen.seconds);
         eprintln!("{} arrivals a second: {useful} useful, p99 {:.0} ms", thousands(tried), seen.p99_ms);
         if (seen.useful as f64) < seen.arrivals as f64 * KNEE_SHARE || seen.p99_ms > KNEE_P99_MS {
@@ -177,7 +195,7 @@ async fn overload(service: &Service, seconds: u64, results: &mut Results) -> any
         knee = tried;
     }
     for multiple in MULTIPLES {
-        let seen = crowd(service, knee * multiple, seconds).await?;
+        let seen = crowd(service, generator, knee * multiple, seconds).await?;
         eprintln!("{multiple} times the knee: {} useful, p99 {} ms", seen.useful, seen.p99_ms);
         results.overload.push((multiple, seen));
     }
@@ -185,14 +203,14 @@ async fn overload(service: &Service, seconds: u64, results: &mut Results) -> any
 }
 
 /// Arrivals at this rate who do not try again.
-async fn crowd(service: &Service, rate: f64, seconds: u64) -> anyhow::Result<Rush> {
+async fn crowd(service: &Service, generator: &str, rate: f64, seconds: u64) -> anyhow::Result<Rush> {
     let seconds = seconds.min((CROWD_MAX / rate) as u64).max(1);
     let buyers = rate * seconds as f64;
     let sale = service.sale(buyers as i64).await?;
     let (rate, buyers, seconds) = (format!("{rate:.0}"), format!("{buyers:.0}"), seconds.to_string());
     let words = ["--rate", &rate, "--buyers", &buyers, "--seconds", &seconds, "--shape", "even"];
     let rest = ["--connections", "4000", "--no-retries"];
-    rush(service, &sale, &[&words[..], &rest].concat()).await
+    rush(service, &sale, &[&words[..], &rest].concat(), Some(generator)).await
 }
 
 /// Waits until every purchase is an order.
@@ -245,7 +263,8 @@ impl Results {
         );
         let _ = writeln!(
             text,
-            "| arrivals, of the knee | a second | useful answers a second | of the best | p50, p99 ms of winners | shed |\n\
+            "The generator has a processor of its own; the service and its servers have the others.\n\n\
+             | arrivals, of the knee | a second | useful answers a second | of the best | p50, p99 ms of winners | shed |\n\
              |---|---|---|---|---|---|"
         );
         let useful = |rush: &Rush| rush.useful as f64 / rush.seconds;

@@ -98,7 +98,18 @@ pub async fn stop(work: &mut Child) -> anyhow::Result<()> {
 
 /// Runs a `seckill` command. Returns the JSON that it printed, or null.
 pub async fn seckill(words: &[&str]) -> anyhow::Result<Value> {
-    let done = Command::new(program()?).args(words).kill_on_drop(true).output().await?;
+    run(Command::new(program()?), words).await
+}
+
+/// Runs a `seckill` command on these processors alone.
+pub async fn seckill_on(processors: &str, words: &[&str]) -> anyhow::Result<Value> {
+    let mut taskset = Command::new("taskset");
+    taskset.args(["-c", processors]).arg(program()?);
+    run(taskset, words).await
+}
+
+async fn run(mut command: Command, words: &[&str]) -> anyhow::Result<Value> {
+    let done = command.args(words).kill_on_drop(true).output().await?;
     ensure!(done.status.success(), "seckill {words:?}: {}", String::from_utf8_lossy(&done.stderr));
     Ok(serde_json::from_slice(&done.stdout).unwrap_or(Value::Null))
 }
@@ -115,15 +126,28 @@ pub async fn servers() -> anyhow::Result<Vec<(&'static str, u32)>> {
     Ok(vec![("redis", pid("redis")?), ("postgres", pid("pg")?), ("rabbitmq", pid("mq")?)])
 }
 
-/// CPU time that each of these processes has used, in microseconds, with its children; 0 for one that has ended.
-pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static str, u64)>> {
+/// Moves processes and their children to these processors.
+pub async fn keep_on(processors: &str, processes: &[(&'static str, u32)]) -> anyhow::Result<()> {
+    let of_ours = |stat: &Stat| processes.iter().any(|(_, pid)| stat.pid == *pid || stat.parent == *pid);
+    for stat in all_stats()?.iter().filter(|stat| of_ours(stat)) {
+        // One that has ended meanwhile need not be moved.
+        Command::new("taskset").args(["-a", "-c", "-p", processors, &stat.pid.to_string()]).output().await?;
+    }
+    Ok(())
+}
+
+fn all_stats() -> anyhow::Result<Vec<Stat>> {
     let mut stats = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let pid = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        if let Some(stat) = pid.and_then(Stat::read) {
-            stats.push(stat);
-        }
+        stats.extend(pid.and_then(Stat::read));
     }
+    Ok(stats)
+}
+
+/// CPU time that each of these processes has used, in microseconds, with its children; 0 for one that has ended.
+pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static str, u64)>> {
+    let stats = all_stats()?;
     let used = |pid| {
         let own = stats.iter().filter(|stat| stat.pid == pid).map(|stat| stat.ticks + stat.ticks_of_ended_children);
         let children = stats.iter().filter(|stat| stat.parent == pid).map(|stat| stat.ticks);
