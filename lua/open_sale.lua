@@ -17,5 +17,6 @@ local waves = tonumber(ARGV[4])
 ---------------------------------------------------------------- changes from here on
 
 for i = 5, 4 + waves do redis.call('SADD', KEYS[2], ARGV[i]) end
-redis.call('HSET', KEYS[1], 'stock', stock, 'state', ARGV[2], unpack(ARGV, 5 + waves))
+-- The stock is all that the ledger has left: no unit is still on its way back.
+redis.call('HSET', KEYS[1], 'stock', stock, 'returning', 0, 'state', ARGV[2], unpack(ARGV, 5 + waves))
 return 1

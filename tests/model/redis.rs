@@ -141,6 +141,7 @@ impl Server {
         if agreed {
             let stamp = self.stamp();
             (self.now.phase, self.now.stock, self.now.stamp) = (Phase::Open, from.units_left, stamp);
+            self.now.returning = 0;
         }
         agreed
     }
