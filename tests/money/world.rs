@@ -126,11 +126,16 @@ impl World {
     }
 
     /// Posts to `/orders/{id}/{what}` as the order's buyer. Returns the status of the answer.
+    /// Asks until there is an answer that says something: a busy machine may say 503.
     pub async fn post(&self, buyer: usize, what: &str, body: Value) -> u16 {
         let address = format!("/api/v1/orders/{}/{what}", self.orders[buyer]);
         let token = self.system.token(&format!("u{buyer}"), 0);
-        let request = self.http.post(self.system.url(&address)).bearer_auth(token).json(&body);
-        request.send().await.unwrap().status().as_u16()
+        eventually(|| async {
+            let request = self.http.post(self.system.url(&address)).bearer_auth(&token).json(&body);
+            let status = request.send().await.unwrap().status().as_u16();
+            (status != 503).then_some(status).ok_or("503".to_owned())
+        })
+        .await
     }
 
     pub async fn pay(&self, buyer: usize) -> u16 {
