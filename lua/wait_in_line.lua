@@ -1,13 +1,16 @@
 -- Purpose: takes permits of one limiter in the order of arrival. A later waiter is granted only when the limiter has
 --          room for the waiters ahead as well. The main part; see limit_begin.lua.
 --
--- KEYS: 1 the limiter's key   2 line (sorted set: waiter by arrival)
---       3 waiters (hash: waiter -> "asked|deadline|permits")
+-- KEYS: 1 the limiter's key   2 line (sorted set: waiter by the permits asked for up to and with it, since the line began)
+--       3 permits (hash: waiter -> permits)   4 asked (sorted set: waiter by its last call)
 -- ARGV: 1 now (see limit_begin)   2 algorithm   3 permits   4 a   5 b   6 c   7 lease
---       8 waiter's id   9 the longest wait in us, from its first call on   10 the most waiters of the line
+--       8 waiter's id   9 how long the waiter will still wait, in us   10 the most waiters of the line
 --
 -- A waiter calls again with its id until the code is not WAIT. A waiter that has not called for SILENT_US loses its
 -- place, so that a crashed waiter does not block the line.
+--
+-- Every step costs O(log n) in a line of n. Waiters that leave from the middle count as ahead of those behind them until
+-- the ones before them have gone too: a waiter is never served too early, and at most one call too late.
 --
 -- Replies: {code}: the request was invalid
 --          {code, position, ask_again_ms, fits, at_us, remaining, retry_ms, reset_ms, delay_ms, mark, detail}
@@ -19,58 +22,64 @@
 
 local GRANTED, WAIT, TOO_LATE, INVALID_REQUEST, LINE_FULL = 1, 0, -1, -2, -3
 local SILENT_US, ASK_WITHIN_US = 1000000, 400000 -- a waiter keeps its place when two of its calls are lost
+local SILENT_MAX, PERMITS_MAX = 100, 4503599627370496 -- the most waiters that a call removes; half of what is exact
 
-local key, line_key, waiters_key, waiter = KEYS[1], KEYS[2], KEYS[3], ARGV[8]
+local key, line, permits, asked, waiter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[8]
 local n, most = tonumber(string.match(ARGV[3], '^%d+$')), tonumber(ARGV[4])
 if not n or n < 1 or n > most then return { INVALID_REQUEST } end
 
-local order = redis.call('ZRANGE', line_key, 0, -1, 'WITHSCORES')
-local ids, last_arrival = {}, tonumber(order[#order] or 0)
-for i = 1, #order, 2 do ids[#ids + 1] = order[i] end
-local states = #ids > 0 and redis.call('HMGET', waiters_key, unpack(ids)) or {}
-
-local gone, standing, ahead, own = {}, 0, 0, nil
-for i, id in ipairs(ids) do
-  local asked, deadline, permits = string.match(states[i] or '', '^(%d+)|(%d+)|(%d+)$')
-  if id == waiter and deadline then
-    own = { position = standing + 1, deadline = tonumber(deadline) }
-  elseif not asked or now_us - tonumber(asked) >= SILENT_US or now_us >= tonumber(deadline) then
-    gone[#gone + 1] = id
-  else
-    standing = standing + 1
-    if not own then ahead = ahead + tonumber(permits) end
-  end
-end
-
-local limiter = limiters[ARGV[2]]
-local b, c = tonumber(ARGV[5]), tonumber(ARGV[6])
-local s = limiter.check(key, ahead + n, most, b, c, ARGV[7])
-if s.fits and ahead > 0 then s = limiter.check(key, n, most, b, c, ARGV[7]) end
-local deadline = own and own.deadline or now_us + tonumber(ARGV[9])
-local code
-if s.fits then code = GRANTED
-elseif now_us >= deadline then code = TOO_LATE
-elseif not own and standing >= tonumber(ARGV[10]) then code = LINE_FULL
-else code = WAIT end
-
 ---------------------------------------------------------------- changes from here on
 
-if code == GRANTED then limiter.count(s) elseif s.carried then limiter.carry(s) end
-if own and code ~= WAIT then gone[#gone + 1] = waiter end
-if #gone > 0 then
-  redis.call('ZREM', line_key, unpack(gone))
-  redis.call('HDEL', waiters_key, unpack(gone))
-end
-if code == WAIT then
-  if not own then redis.call('ZADD', line_key, text(math.max(now_us, last_arrival + 1)), waiter) end
-  redis.call('HSET', waiters_key, waiter, table.concat({ text(now_us), text(deadline), text(n) }, '|'))
-  redis.call('PEXPIRE', line_key, ttl(SILENT_US))
-  redis.call('PEXPIRE', waiters_key, ttl(SILENT_US))
+local function remove(waiters)
+  if #waiters == 0 then return end
+  redis.call('ZREM', line, unpack(waiters))
+  redis.call('HDEL', permits, unpack(waiters))
+  redis.call('ZREM', asked, unpack(waiters))
 end
 
-local again = math.max(1, ms(math.min(s.retry, ASK_WITHIN_US, deadline - now_us)))
+-- The permits asked for before this waiter came.
+local function before(id, up_to) return tonumber(up_to) - tonumber(redis.call('HGET', permits, id)) end
+
+local silent = {}
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', asked, '-inf', text(now_us - SILENT_US), 'LIMIT', 0, SILENT_MAX)) do
+  if id ~= waiter then silent[#silent + 1] = id end
+end
+remove(silent)
+
+local first, last = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+local own, standing = redis.call('ZSCORE', line, waiter), redis.call('ZCARD', line)
+local up_to = tonumber(last[2] or 0)
+local ahead = 0
+if own then ahead = before(waiter, own) - before(first[1], first[2])
+elseif standing > 0 then ahead = up_to - before(first[1], first[2]) end
+
+local limiter = limiters[ARGV[2]]
+local b, c, patience = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[9])
+local s = limiter.check(key, ahead + n, most, b, c, ARGV[7])
+if s.fits and ahead > 0 then s = limiter.check(key, n, most, b, c, ARGV[7]) end
+local code
+if s.fits then code = GRANTED
+elseif patience <= 0 then code = TOO_LATE
+elseif not own and (standing >= tonumber(ARGV[10]) or up_to > PERMITS_MAX) then code = LINE_FULL
+else code = WAIT end
+
+if code == GRANTED then limiter.count(s) elseif s.carried then limiter.carry(s) end
+local position = 0
+if code == WAIT then
+  if not own then
+    redis.call('ZADD', line, text(up_to + n), waiter)
+    redis.call('HSET', permits, waiter, text(n))
+  end
+  redis.call('ZADD', asked, text(now_us), waiter)
+  position = own and redis.call('ZRANK', line, waiter) + 1 or standing + 1
+  for _, kept in ipairs({ line, permits, asked }) do redis.call('PEXPIRE', kept, ttl(SILENT_US)) end
+elseif own then
+  remove({ waiter })
+end
+
+local again = math.max(1, ms(math.min(s.retry, ASK_WITHIN_US, patience)))
 return {
-  code, code == WAIT and (own and own.position or standing + 1) or 0, code == WAIT and again or 0,
+  code, position, code == WAIT and again or 0,
   s.fits and 1 or 0, s.at, s.remaining, s.fits and 0 or ms(s.retry), ms(s.reset), s.fits and ms(s.delay) or 0,
   s.fits and s.mark or 0, s.fits and s.detail or 0,
 }

@@ -162,6 +162,7 @@ pub struct Alarms {
     pub interval_ms: u64,
     pub outbox_age_s: u64,
     pub refused_percent: u64,
+    pub clear_after_ms: u64,
     pub webhook_url: String,
     pub webhook_secret: String,
 }

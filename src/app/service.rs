@@ -175,6 +175,8 @@ fn start_server(
     let server = server
         .disable_signals()
         .backlog(BACKLOG)
+        // Who hangs up does not wait in any line any more.
+        .h1_allow_half_closed(false)
         .max_connections(config.max_connections)
         .client_request_timeout(Duration::from_millis(config.client_timeout_ms))
         .keep_alive(Duration::from_millis(config.keep_alive_ms))

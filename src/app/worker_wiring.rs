@@ -175,9 +175,8 @@ impl<'a> WorkerWiring<'a> {
                 let every = Duration::from_millis(config.flow.adapt_interval_ms);
                 let interval_s = config.flow.adapt_interval_ms.div_ceil(1000).cast_signed();
                 let controller = ThresholdController::new(ledger.clone(), stores.gate.clone(), interval_s);
-                let controller = Arc::new(Mutex::new(controller));
-                parts.repeat(Rhythm::every(every, "adapt"), controller, |controller| async move {
-                    controller.lock().await.check().await.map(|()| Step::Idle)
+                parts.repeat(Rhythm::every(every, "adapt"), Arc::new(controller), |controller| async move {
+                    controller.check().await.map(|()| Step::Idle)
                 });
             }
             Worker::Alarms => self.spawn_alarms(),
@@ -248,8 +247,12 @@ impl<'a> WorkerWiring<'a> {
     fn spawn_alarms(&self) {
         let (settings, stores) = (&self.parts.config.alarms, &self.parts.stores);
         let every = Duration::from_millis(settings.interval_ms);
-        let terms =
-            AlarmTerms { outbox_age_s: settings.outbox_age_s.cast_signed(), refused_percent: settings.refused_percent };
+        let terms = AlarmTerms {
+            outbox_age_s: settings.outbox_age_s.cast_signed(),
+            refused_percent: settings.refused_percent,
+            slow_ping: Duration::from_millis(self.parts.config.flow.timeout_ms) / 2,
+            clear_after_ms: settings.clear_after_ms.cast_signed(),
+        };
         let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
         self.parts.repeat(Rhythm::every(every, "alarms"), watch, |watch| async move {
             watch.check().await.map(|()| Step::Idle)

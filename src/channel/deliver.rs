@@ -25,6 +25,19 @@ pub fn outcome_of(answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
     }
 }
 
+/// Calls `write` with the reason when the receiver could not be connected to.
+pub async fn if_away<E, F>(answer: &Result<HttpAnswer, SendError>, write: impl FnOnce(String) -> F)
+where
+    E: Display,
+    F: Future<Output = Result<(), E>>,
+{
+    if let Err(why @ SendError::Connect(_)) = answer
+        && let Err(error) = write(why.to_string()).await
+    {
+        tracing::debug!(%error, "not written that a receiver is away");
+    }
+}
+
 /// Sends a request within its slot, or not at all: `None` when the slot has passed. `beside` is first polled when the request is
 /// with the kernel, and runs while the answer is awaited.
 pub async fn send_in_slot(

@@ -79,8 +79,8 @@ impl Config {
             return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
         }
         // Each call of a waiting caller reads the whole queue.
-        if !(1..=1000).contains(&self.flow.queue_max) {
-            return wrong("flow.queue_max", "must be 1 to 1000", "SECKILL_FLOW__QUEUE_MAX");
+        if !(1..=100_000).contains(&self.flow.queue_max) {
+            return wrong("flow.queue_max", "must be 1 to 100000", "SECKILL_FLOW__QUEUE_MAX");
         }
         if !(1000..=3_600_000).contains(&self.flow.adapt_interval_ms) {
             return wrong("flow.adapt_interval_ms", "must be 1000 to 3600000", "SECKILL_FLOW__ADAPT_INTERVAL_MS");
@@ -93,6 +93,9 @@ impl Config {
         }
         if !(1..=86_400).contains(&self.alarms.outbox_age_s) {
             return wrong("alarms.outbox_age_s", "must be 1 to 86400", "SECKILL_ALARMS__OUTBOX_AGE_S");
+        }
+        if self.alarms.clear_after_ms > 3_600_000 {
+            return wrong("alarms.clear_after_ms", "must be 0 to 3600000", "SECKILL_ALARMS__CLEAR_AFTER_MS");
         }
         if !self.alarms.webhook_url.is_empty() {
             if !is_address(&self.alarms.webhook_url) {

@@ -67,6 +67,17 @@ pub struct CallOutcome {
     pub took_ms: u64,
 }
 
+/// How a call was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    Call,
+    /// One of the few calls by which a breaker finds out whether all is well again. Its report must say so.
+    Probe,
+}
+
+/// The name of a probe, chosen by its caller, so that it counts once.
+pub type ProbeId = u128;
+
 /// The state of a breaker, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -76,16 +87,16 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum State {
     Closed,
     Open {
         until_ms: u64,
     },
-    /// Probes not yet let through, and probes that succeeded. After `until_ms`, missing probes are sent again.
+    /// Probes not yet let through, and those that succeeded. After `until_ms`, missing probes are sent again.
     HalfOpen {
         left: u32,
-        succeeded: u32,
+        succeeded: Vec<ProbeId>,
         until_ms: u64,
     },
 }
@@ -127,46 +138,53 @@ impl Breaker {
     }
 
     /// Admits a call, or returns after how many milliseconds to ask again.
-    pub fn admit(&mut self, now_ms: u64) -> Result<(), u64> {
+    pub fn admit(&mut self, now_ms: u64) -> Result<Admission, u64> {
         match self.state {
-            State::Closed => return Ok(()),
+            State::Closed => return Ok(Admission::Call),
             State::Open { until_ms } if now_ms < until_ms => return Err(until_ms - now_ms),
             State::HalfOpen { left: 0, until_ms, .. } if now_ms < until_ms => return Err(until_ms - now_ms),
             // The time is over, or the last probes were never reported.
             State::Open { .. } | State::HalfOpen { left: 0, .. } => {
-                self.state =
-                    State::HalfOpen { left: self.terms.probes, succeeded: 0, until_ms: now_ms + self.terms.open_ms };
+                self.state = State::HalfOpen {
+                    left: self.terms.probes,
+                    succeeded: vec![],
+                    until_ms: now_ms + self.terms.open_ms,
+                };
             }
             State::HalfOpen { .. } => {}
         }
         if let State::HalfOpen { left, .. } = &mut self.state {
             *left -= 1;
         }
-        Ok(())
+        Ok(Admission::Probe)
     }
 
     /// Takes back an admission: the call was not made.
-    pub fn withdraw(&mut self) {
-        if let State::HalfOpen { left, .. } = &mut self.state {
+    pub fn withdraw(&mut self, admission: Admission) {
+        if let (State::HalfOpen { left, .. }, Admission::Probe) = (&mut self.state, admission) {
             *left = (*left + 1).min(self.terms.probes);
         }
     }
 
-    /// Records how a call ended. Returns whether the breaker opened because of this call.
-    pub fn report(&mut self, now_ms: u64, outcome: CallOutcome) -> bool {
+    /// Records how a call ended, and which probe it was, if it was one. While the breaker tries whether all is well again,
+    /// only probes count, each once. Returns whether the breaker opened because of this call.
+    pub fn report(&mut self, now_ms: u64, outcome: CallOutcome, probe: Option<ProbeId>) -> bool {
         let bad = outcome.failed || outcome.took_ms >= self.terms.slow_ms;
-        match &mut self.state {
-            State::Open { .. } => return false, // a late report of an earlier call
-            State::HalfOpen { .. } if bad => return self.open(now_ms),
-            State::HalfOpen { succeeded, .. } => {
-                *succeeded += 1;
-                if *succeeded >= self.terms.probes {
+        match (&mut self.state, probe) {
+            // A late report of an earlier call.
+            (State::Open { .. }, _) | (State::HalfOpen { .. }, None) => return false,
+            (State::HalfOpen { .. }, Some(_)) if bad => return self.open(now_ms),
+            (State::HalfOpen { succeeded, .. }, Some(probe)) => {
+                if !succeeded.contains(&probe) {
+                    succeeded.push(probe);
+                }
+                if succeeded.len() >= self.terms.probes as usize {
                     self.state = State::Closed;
                     self.buckets = Default::default();
                 }
                 return false;
             }
-            State::Closed => {}
+            (State::Closed, _) => {}
         }
         let slot = now_ms / (self.terms.window_ms / BUCKETS).max(1);
         let bucket = &mut self.buckets[(slot % BUCKETS) as usize];
@@ -212,10 +230,10 @@ mod tests {
         for bad in [BROKEN, SLOW] {
             let mut breaker = breaker();
             let share = if bad.failed { 5 } else { 8 };
-            (0..10 - share).for_each(|_| assert!(!breaker.report(100, FINE)));
-            (1..share).for_each(|_| assert!(!breaker.report(100, bad)));
-            assert_eq!(breaker.admit(100), Ok(()));
-            assert!(breaker.report(100, bad));
+            (0..10 - share).for_each(|_| assert!(!breaker.report(100, FINE, None)));
+            (1..share).for_each(|_| assert!(!breaker.report(100, bad, None)));
+            assert_eq!(breaker.admit(100), Ok(Admission::Call));
+            assert!(breaker.report(100, bad, None));
             assert_eq!(breaker.admit(100), Err(5_000));
             assert_eq!(breaker.admit(5_099), Err(1));
         }
@@ -224,32 +242,49 @@ mod tests {
     #[test]
     fn calls_older_than_the_window_do_not_count() {
         let mut breaker = breaker();
-        (0..9).for_each(|_| _ = breaker.report(0, BROKEN));
-        assert!(!breaker.report(10_000, BROKEN));
+        (0..9).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        assert!(!breaker.report(10_000, BROKEN, None));
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
     fn a_breaker_closes_only_when_all_probes_succeed() {
         let mut breaker = breaker();
-        (0..10).for_each(|_| _ = breaker.report(0, BROKEN));
-        (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(())));
+        (0..10).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(Admission::Probe)));
         assert!(breaker.admit(5_000).is_err(), "a fourth probe was admitted");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        breaker.report(5_010, FINE);
-        assert!(breaker.report(5_010, BROKEN), "a failed probe did not open the breaker");
+        breaker.report(5_010, FINE, Some(1));
+        assert!(breaker.report(5_010, BROKEN, Some(2)), "a failed probe did not open the breaker");
         assert_eq!(breaker.admit(5_010), Err(5_000));
-        (0..3).for_each(|_| assert_eq!(breaker.admit(10_010), Ok(())));
-        (0..3).for_each(|_| _ = breaker.report(10_011, FINE));
+        (0..3).for_each(|_| assert_eq!(breaker.admit(10_010), Ok(Admission::Probe)));
+        (0..3).for_each(|probe| _ = breaker.report(10_011, FINE, Some(probe)));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn reports_of_other_calls_are_no_probes_and_a_probe_counts_once() {
+        let mut breaker = breaker();
+        (0..10).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        assert_eq!(breaker.admit(5_000), Ok(Admission::Probe));
+        // Calls that were admitted before the breaker opened, and end only now.
+        (0..9).for_each(|_| _ = breaker.report(5_001, FINE, None));
+        assert!(!breaker.report(5_001, BROKEN, None));
+        (0..9).for_each(|_| _ = breaker.report(5_001, FINE, Some(7)));
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        breaker.withdraw(Admission::Call);
+        assert_eq!([breaker.admit(5_002), breaker.admit(5_002)], [Ok(Admission::Probe); 2]);
+        assert!(breaker.admit(5_002).is_err(), "a call that was no probe gave one back");
+        (8..10).for_each(|probe| _ = breaker.report(5_003, FINE, Some(probe)));
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
     fn probes_that_are_never_reported_are_sent_again() {
         let mut breaker = breaker();
-        (0..10).for_each(|_| _ = breaker.report(0, BROKEN));
-        (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(())));
+        (0..10).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(Admission::Probe)));
         assert_eq!(breaker.admit(9_999), Err(1));
-        assert_eq!(breaker.admit(10_000), Ok(()));
+        assert_eq!(breaker.admit(10_000), Ok(Admission::Probe));
     }
 }

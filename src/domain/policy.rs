@@ -249,6 +249,8 @@ pub struct Policy {
     pub terms: NewPolicy,
     /// The algorithm in force. Its threshold may have moved between floor and ceiling.
     pub algorithm: Algorithm,
+    /// The threshold at which there was trouble last.
+    pub trouble_at: Option<i64>,
     pub created_by: String,
     pub updated_by: String,
     pub updated_at_ms: i64,
@@ -268,6 +270,12 @@ impl NewPolicy {
 }
 
 impl Policy {
+    /// The most permits that a call may ask for, when its threshold is as high as it can be.
+    pub fn most_permits(&self) -> i64 {
+        let highest = self.terms.range.and_then(|range| with_threshold(&self.algorithm, range.ceiling).ok());
+        highest.map_or(self.algorithm.max_permits(), |highest| highest.max_permits().max(self.algorithm.max_permits()))
+    }
+
     /// Whether the policy grants everything and counts nothing.
     pub fn is_unlimited(&self) -> bool {
         self.algorithm.is_unlimited()

@@ -89,6 +89,7 @@ mod tests {
             version: 1,
             terms,
             algorithm,
+            trouble_at: None,
             created_by: String::new(),
             updated_by: String::new(),
             updated_at_ms: 0,

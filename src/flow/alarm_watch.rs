@@ -1,15 +1,17 @@
 //! Raises alarms, and clears them. Any number of workers may check: an alarm is a row, and each kind and subject has at
 //! most one open row.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use strum::VariantArray;
 
 use super::FlowError;
 use super::policy_counts::recent;
-use crate::domain::alarm::{AlarmKind, Trouble, too_many_refused};
+use crate::domain::alarm::{AlarmKind, Refusals, Trouble, too_many_refused};
 use crate::domain::message::OutboxKind;
-use crate::gate::Gate;
 use crate::gate::policy_counts::PolicyCounts;
+use crate::gate::{Gate, GateError};
 use crate::ledger::Ledger;
 use crate::ledger::flow::alarms::AlarmChanges;
 
@@ -20,6 +22,10 @@ pub struct AlarmTerms {
     pub outbox_age_s: i64,
     /// The share of refused requests, in percent.
     pub refused_percent: u64,
+    /// The limiter's Redis is slow when even the fastest of a few calls takes so long.
+    pub slow_ping: Duration,
+    /// How long a trouble must not have been seen before its alarm is cleared.
+    pub clear_after_ms: i64,
 }
 
 /// Checks for everything that can be wrong.
@@ -33,6 +39,8 @@ pub struct AlarmWatch {
 impl AlarmWatch {
     /// How far back refusals count.
     const WINDOW_S: i64 = 60;
+    /// One slow call may be chance.
+    const PINGS: usize = 3;
 
     /// Checks once. Alarms about something that cannot be read now stay as they are.
     pub async fn check(&self) -> Result<(), FlowError> {
@@ -47,30 +55,53 @@ impl AlarmWatch {
         for (kind, troubles) in self.ledger.troubles(&backlog, self.terms.outbox_age_s).await? {
             self.update(kind, &troubles).await?;
         }
-        let down = self.gate.ping().await.err();
-        let down = down.map(|error| Trouble::new("redis", json!({ "error": error.to_string() })));
-        self.update(AlarmKind::LimiterDown, down.as_slice()).await?;
-        if down.is_none() {
-            self.update(AlarmKind::Refusals, &self.refusals().await?).await?;
-        }
-        Ok(())
-    }
-
-    async fn refusals(&self) -> Result<Vec<Trouble>, FlowError> {
-        let mut troubles = Vec::new();
-        for policy in self.ledger.policies(None).await? {
-            let PolicyCounts { granted, refused, .. } = recent(&self.gate, policy.id, Self::WINDOW_S).await?;
-            if too_many_refused(granted, refused, self.terms.refused_percent) {
-                let subject = format!("{} of {}", policy.terms.name, policy.home);
-                troubles.push(Trouble::new(&subject, json!({ "granted": granted, "refused": refused })));
+        match self.fastest_ping().await {
+            Ok(took) => {
+                self.update(AlarmKind::LimiterDown, &[]).await?;
+                let slow = (took >= self.terms.slow_ping)
+                    .then(|| Trouble::new("redis", json!({ "ping_ms": took.as_millis() as u64 })));
+                self.update(AlarmKind::LimiterSlow, slow.as_slice()).await?;
+                self.check_policies().await
+            }
+            Err(error) => {
+                let down = Trouble::new("redis", json!({ "error": error.to_string() }));
+                self.update(AlarmKind::LimiterDown, &[down]).await
             }
         }
-        Ok(troubles)
+    }
+
+    async fn fastest_ping(&self) -> Result<Duration, GateError> {
+        let mut fastest = Duration::MAX;
+        for _ in 0..Self::PINGS {
+            let began = Instant::now();
+            self.gate.ping().await?;
+            fastest = fastest.min(began.elapsed());
+        }
+        Ok(fastest)
+    }
+
+    async fn check_policies(&self) -> Result<(), FlowError> {
+        let (mut refusals, mut broken) = (Vec::new(), Vec::new());
+        for policy in self.ledger.policies(None).await? {
+            let counts = recent(&self.gate, policy.id, Self::WINDOW_S).await?;
+            let subject = format!("{} of {}", policy.terms.name, policy.home);
+            let PolicyCounts { granted, refused, .. } = counts;
+            if let Some(share) = too_many_refused(granted, refused, self.terms.refused_percent) {
+                let trouble = Trouble::new(&subject, json!({ "granted": granted, "refused": refused }));
+                refusals.push(Trouble { slight: share == Refusals::StillMany, ..trouble });
+            }
+            if counts.broken > 0 {
+                broken.push(Trouble::new(&subject, json!({ "requests": counts.broken })));
+            }
+        }
+        self.update(AlarmKind::Refusals, &refusals).await?;
+        self.update(AlarmKind::LimiterBroken, &broken).await
     }
 
     async fn update(&self, kind: AlarmKind, troubles: &[Trouble]) -> Result<(), FlowError> {
-        let AlarmChanges { raised, cleared } = self.ledger.update_alarms(kind, troubles).await?;
-        metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(troubles.len() as f64);
+        let AlarmChanges { raised, cleared, open } =
+            self.ledger.update_alarms(kind, troubles, self.terms.clear_after_ms).await?;
+        metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(open as f64);
         if raised > 0 {
             tracing::error!(kind = kind.as_str(), ?troubles, "alarm raised");
         }

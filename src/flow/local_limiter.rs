@@ -1,43 +1,93 @@
 //! Grants an instance's share of a limit from its own memory while the limiter's Redis cannot be asked.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::domain::limiter::{Algorithm, Parameters, State, Verdict};
+use crate::domain::limiter::{Algorithm, Parameters, Receipt, State, Verdict};
+use crate::gate::limiter::Take;
 
 /// The keys of one policy, limited by the pure models. The counts in Redis are not known here: in the first window after
 /// the change, callers may use up both limits.
 pub(super) struct LocalLimiter {
     began: Instant,
-    keys: Mutex<HashMap<Box<str>, State>>,
+    keys_max: usize,
+    keys: Mutex<Keys>,
+}
+
+#[derive(Default)]
+struct Keys {
+    by_name: HashMap<Box<str>, Key>,
+    /// Before this time, idle keys are not looked for again.
+    search_from_us: i64,
+}
+
+/// A key, and from when on its state says nothing more.
+#[derive(Default)]
+struct Key {
+    state: State,
+    idle_from_us: i64,
 }
 
 impl Default for LocalLimiter {
     fn default() -> Self {
-        Self { began: Instant::now(), keys: Mutex::default() }
+        Self { began: Instant::now(), keys_max: Self::KEYS_MAX, keys: Mutex::default() }
     }
 }
 
 impl LocalLimiter {
-    /// The most keys; when there are more, a new key is refused.
+    /// The most keys. When there are more, those that are idle are forgotten; while none is, a new key is refused.
     const KEYS_MAX: usize = 10_000;
+    /// The least time between two searches for idle keys, which look at all of them.
+    const SEARCH_EVERY: Duration = Duration::from_millis(100);
     /// When a refused caller may ask again, where no limiter says it.
     const RETRY_MS: i64 = 1_000;
 
     /// Takes permits from this instance's share; `share_of` returns its share of a number.
-    pub fn take(&self, whole: &Algorithm, key: &str, permits: u32, share_of: impl Fn(i64) -> i64) -> Verdict {
+    pub fn take(&self, take: &Take<'_>, key: &str, share_of: impl Fn(i64) -> i64) -> Verdict {
         let refused = Verdict { granted: false, remaining: 0, retry_after_ms: Self::RETRY_MS, ..Verdict::UNLIMITED };
-        let Some(share) = share(whole, share_of) else { return refused };
+        let Some(share) = share(take.algorithm, share_of) else { return refused };
+        let now_us = self.now_us();
         let mut keys = self.keys.lock();
-        if keys.len() >= Self::KEYS_MAX && !keys.contains_key(key) {
+        if !keys.by_name.contains_key(key) && !keys.make_room(self.keys_max, now_us) {
             return refused;
         }
-        let now_us = i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX);
-        let state = keys.entry(key.into()).or_default();
-        share.take(state, now_us, permits.into(), Uuid::new_v4()).unwrap_or(refused)
+        let key = keys.by_name.entry(key.into()).or_default();
+        let lease = take.lease.unwrap_or_else(Uuid::new_v4);
+        let verdict = share.take(&mut key.state, now_us, take.permits.into(), lease).unwrap_or(refused);
+        key.idle_from_us = now_us.saturating_add(verdict.reset_ms.saturating_mul(1000));
+        verdict
+    }
+
+    /// Gives permits back that were taken a moment ago.
+    pub fn give_back(&self, take: &Take<'_>, key: &str, receipt: Receipt, share_of: impl Fn(i64) -> i64) {
+        let (now_us, mut keys) = (self.now_us(), self.keys.lock());
+        if let Some((share, key)) = share(take.algorithm, share_of).zip(keys.by_name.get_mut(key)) {
+            let lease = take.lease.unwrap_or_default();
+            share.give_back(&mut key.state, now_us, take.permits.into(), receipt, lease);
+        }
+    }
+
+    /// Gives a lease back. Returns `false` when it was not granted here, or has been given back before.
+    pub fn release(&self, key: &str, lease: Uuid) -> bool {
+        self.keys.lock().by_name.get_mut(key).is_some_and(|key| key.state.release(lease))
+    }
+
+    fn now_us(&self) -> i64 {
+        i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX)
+    }
+}
+
+impl Keys {
+    /// Whether there is room for one more key.
+    fn make_room(&mut self, keys_max: usize, now_us: i64) -> bool {
+        if self.by_name.len() >= keys_max && now_us >= self.search_from_us {
+            self.by_name.retain(|_, key| key.idle_from_us > now_us);
+            self.search_from_us = now_us + LocalLimiter::SEARCH_EVERY.as_micros() as i64;
+        }
+        self.by_name.len() < keys_max
     }
 }
 
@@ -51,19 +101,66 @@ fn share(whole: &Algorithm, share_of: impl Fn(i64) -> i64) -> Option<Algorithm> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::limiter::AlgorithmKind;
+    use crate::domain::limiter::{AlgorithmKind, SlotKey};
+
+    fn window(limit: i64, window_ms: i64) -> Algorithm {
+        let terms = Parameters { limit: Some(limit), window_ms: Some(window_ms), ..Parameters::default() };
+        Algorithm::new(AlgorithmKind::FixedWindow, &terms).unwrap()
+    }
+
+    fn take(local: &LocalLimiter, algorithm: &Algorithm, key: &str, lease: Uuid) -> Verdict {
+        take_share(local, algorithm, key, lease, |whole| whole)
+    }
+
+    fn take_share(
+        local: &LocalLimiter,
+        algorithm: &Algorithm,
+        key: &str,
+        lease: Uuid,
+        share_of: impl Fn(i64) -> i64,
+    ) -> Verdict {
+        let slot = SlotKey::new("shop", "1", key, false).unwrap();
+        local.take(&Take { slot: &slot, algorithm, permits: 1, lease: Some(lease) }, key, share_of)
+    }
 
     #[test]
     fn the_shares_of_all_instances_are_the_limit() {
-        let window = Parameters { limit: Some(7), window_ms: Some(1000), ..Parameters::default() };
-        let whole = Algorithm::new(AlgorithmKind::FixedWindow, &window).unwrap();
         let granted = |rank: i64| {
-            let local = LocalLimiter { began: Instant::now(), ..LocalLimiter::default() };
+            let local = LocalLimiter::default();
             let share = |limit: i64| limit / 3 + i64::from(rank < limit % 3);
-            (0..10).filter(|_| local.take(&whole, "k", 1, share).granted).count()
+            (0..10).filter(|_| take_share(&local, &window(7, 60_000), "k", Uuid::nil(), share).granted).count()
         };
         assert_eq!([granted(0), granted(1), granted(2)], [3, 2, 2]);
-        let one = Algorithm::new(AlgorithmKind::FixedWindow, &Parameters { limit: Some(1), ..window }).unwrap();
-        assert!(!LocalLimiter::default().take(&one, "k", 1, |_| 0).granted, "a share of 0 grants nothing");
+        let none = take_share(&LocalLimiter::default(), &window(1, 60_000), "k", Uuid::nil(), |_| 0);
+        assert!(!none.granted, "a share of 0 grants nothing");
+    }
+
+    #[test]
+    fn idle_keys_make_room_and_others_do_not() {
+        let local = LocalLimiter { keys_max: 3, ..LocalLimiter::default() };
+        let (day, moment) = (window(1, 86_400_000), window(1, 100));
+        assert!(take(&local, &day, "a", Uuid::nil()).granted);
+        assert!(take(&local, &day, "b", Uuid::nil()).granted);
+        assert!(take(&local, &moment, "c", Uuid::nil()).granted);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !take(&local, &day, "d", Uuid::nil()).granted {
+            assert!(Instant::now() < deadline, "the idle key was not forgotten");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!take(&local, &day, "e", Uuid::nil()).granted, "no key is idle");
+        assert!(!take(&local, &day, "a", Uuid::nil()).granted, "its count was forgotten");
+    }
+
+    #[test]
+    fn a_lease_can_be_given_back_once() {
+        let terms = Parameters { limit: Some(1), lease_ms: Some(60_000), ..Parameters::default() };
+        let places = Algorithm::new(AlgorithmKind::Concurrency, &terms).unwrap();
+        let (local, lease) = (LocalLimiter::default(), Uuid::new_v4());
+        assert!(take(&local, &places, "k", lease).granted);
+        assert!(!take(&local, &places, "k", Uuid::new_v4()).granted);
+        assert!(!local.release("k", Uuid::new_v4()));
+        assert!(local.release("k", lease));
+        assert!(!local.release("k", lease));
+        assert!(take(&local, &places, "k", Uuid::new_v4()).granted);
     }
 }

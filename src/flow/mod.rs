@@ -2,6 +2,7 @@
 
 pub mod alarm_watch;
 pub mod alarm_webhook;
+mod limiter_health;
 mod local_limiter;
 pub mod order_webhooks;
 pub mod outflow_drain;
@@ -14,6 +15,7 @@ mod policy_request;
 mod policy_state;
 mod refusal_cache;
 pub mod threshold_controller;
+mod waiting_line;
 
 use crate::domain::ids::Invalid;
 use crate::domain::policy::WrongPolicy;

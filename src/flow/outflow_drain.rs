@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use crate::channel::deliver::{outcome_of, send_in_slot, write_outcome};
+use crate::channel::deliver::{if_away, outcome_of, send_in_slot, write_outcome};
 use crate::channel::{Channels, Charge};
 use crate::die_at;
 use crate::domain::outflow::{DeliveryOutcome, LATENESS, LEAD, PROMPT};
@@ -19,7 +19,7 @@ use crate::ledger::money::refunds::RefundItem;
 use crate::ledger::outbox::RetryTerms;
 use crate::ledger::outflow::slots::{Settled, Slot};
 use crate::ledger::{Ledger, LedgerError};
-use seckill_webhook::{HttpSender, SignedRequest};
+use seckill_webhook::{HttpAnswer, HttpSender, SendError, SignedRequest};
 
 /// Requests under way to one channel in one process; a receiver that hangs does not take up the whole process.
 const UNDER_WAY_MAX: usize = 64;
@@ -109,17 +109,23 @@ impl OutflowDrain {
                     let window = slot.earliest..=slot.latest;
                     let beside = self.leave_hole(&slot);
                     match send_in_slot(sender, ready, window, self.terms.request_timeout, beside).await {
-                        Some(answer) => outcome_of(&answer),
+                        Some(answer) => self.judge(&slot, &answer).await,
                         None => return self.forfeit(&slot).await,
                     }
                 }
-                Err(error) => outcome_of(&Err(error)),
+                Err(error) => self.judge(&slot, &Err(error)).await,
             },
             Err(error) => DeliveryOutcome::Refused(format!("not a refund: {error}")),
         };
         die_at!("outflow.sent");
         self.settle(&slot, &outcome).await;
         die_at!("outflow.settled");
+    }
+
+    async fn judge(&self, slot: &Slot, answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
+        let receiver = format!("outflow {}", slot.channel);
+        if_away(answer, async |why| self.ledger.in_time(self.ledger.receiver_is_away(&receiver, &why)).await).await;
+        outcome_of(answer)
     }
 
     /// The request for an item, and who sends it. A refund is written and signed by its payment channel; any other item is

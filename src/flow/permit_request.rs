@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::domain::breaker::{Admission, ProbeId};
 use crate::domain::ids::Invalid;
 use crate::domain::policy::Name;
 
@@ -38,22 +39,31 @@ impl PermitRequest {
     }
 }
 
-/// What a caller gives a grant back by: the id of the grant, and when it was granted.
+/// What a caller gives a grant back by: the id of the grant, when it was granted, and whether it is a breaker's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub id: Uuid,
     granted_ms: u64,
+    is_probe: bool,
 }
 
+/// The end of a lease that is a probe.
+const PROBE_MARK: &str = ".p";
+
 impl Lease {
-    pub(super) fn now() -> Self {
-        Self { id: Uuid::new_v4(), granted_ms: wall_ms() }
+    pub(super) fn now(admission: Admission) -> Self {
+        Self { id: Uuid::new_v4(), granted_ms: wall_ms(), is_probe: admission == Admission::Probe }
+    }
+
+    pub(super) fn probe(self) -> Option<ProbeId> {
+        self.is_probe.then_some(self.id.as_u128())
     }
 
     /// Parses the text that the caller was given.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let parts = text.split_once('.').and_then(|(id, at)| {
-            Some(Self { id: Uuid::try_parse(id).ok()?, granted_ms: u64::from_str_radix(at, 16).ok()? })
+            let (at, is_probe) = at.strip_suffix(PROBE_MARK).map_or((at, false), |at| (at, true));
+            Some(Self { id: Uuid::try_parse(id).ok()?, granted_ms: u64::from_str_radix(at, 16).ok()?, is_probe })
         });
         parts.ok_or(Invalid::new("lease", "unknown lease"))
     }
@@ -66,7 +76,7 @@ impl Lease {
 
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:x}", self.id, self.granted_ms)
+        write!(f, "{}.{:x}{}", self.id, self.granted_ms, if self.is_probe { PROBE_MARK } else { "" })
     }
 }
 

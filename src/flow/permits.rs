@@ -1,23 +1,22 @@
 //! Answers requests for permits: first from what the instance knows, then by one call to Redis, then as the policy says
 //! about the excess or about a Redis that does not answer.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
-use uuid::Uuid;
+use std::time::Instant;
 
 use super::FlowError;
+use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 use super::policy_cache::{Entry, PolicyCache};
 use super::policy_request::{PolicyRequest, slot};
-use crate::domain::breaker::{Breaker, BreakerTerms, CallOutcome};
+use super::waiting_line::{Waited, WaitingLine};
+use crate::domain::breaker::{Admission, CallOutcome};
 use crate::domain::ids::Invalid;
 use crate::domain::limiter::Verdict;
 use crate::domain::policy::{Excess, Name, WhenDown};
 use crate::gate::GateError;
-use crate::gate::limiter::{Limiter, Take, Turn, Waiter};
+use crate::gate::limiter::{Limiter, Take};
 
 /// Grants and refuses permits.
 pub struct Permits {
@@ -25,31 +24,16 @@ pub struct Permits {
     limiter: Limiter,
     /// The most waiters of one line.
     queue_max: u32,
-    /// Stops the calls to the limiter's Redis for a moment when it does not answer.
-    redis_breaker: Mutex<Breaker>,
-    began: Instant,
+    health: LimiterHealth,
 }
-
-/// After a few failures in a row, callers no longer wait for Redis; soon one caller tries it again.
-const REDIS_BREAKER: BreakerTerms = BreakerTerms {
-    error_percent: 50,
-    slow_percent: 100,
-    slow_ms: 3_600_000, // slow calls end by the time-out, and count as failed
-    min_calls: 5,
-    window_ms: 1_000,
-    open_ms: 500,
-    probes: 1,
-};
 
 /// The most policies of one call.
 const POLICIES_MAX: usize = 9;
 
 impl Permits {
     pub fn new(policies: Arc<PolicyCache>, limiter: Limiter, queue_max: u32) -> Self {
-        // Callers that come one after another, each waiting for the time-out, must count in one window.
-        let window_ms = REDIS_BREAKER.window_ms.max(10 * limiter.timeout_ms());
-        let redis_breaker = Mutex::new(Breaker::new(BreakerTerms { window_ms, ..REDIS_BREAKER }));
-        Self { policies, limiter, queue_max, redis_breaker, began: Instant::now() }
+        let health = LimiterHealth::new(limiter.timeout_ms());
+        Self { policies, limiter, queue_max, health }
     }
 
     pub fn policies(&self) -> &PolicyCache {
@@ -61,21 +45,27 @@ impl Permits {
     ///
     /// # Errors
     ///
-    /// Too many policies, more permits than a policy can ever grant, or a key that is too long.
+    /// Too many policies, a policy and key twice, more permits than a policy can ever grant, or a key that is too long.
     pub async fn acquire(&self, app: &Name, requests: &[PermitRequest]) -> Result<PermitAnswer, FlowError> {
         if requests.len() > POLICIES_MAX {
             return Err(Invalid::new("also", "must name at most 8 more policies").into());
         }
+        let mut known = HashSet::new();
+        if requests.len() > 1 && !requests.iter().all(|request| known.insert((&request.policy, &request.key))) {
+            return Err(Invalid::new("also", "must name each policy and key once").into());
+        }
         let configured =
             requests.iter().filter_map(|request| Some((self.policies.find(app, &request.policy)?, request)));
-        let requests: Vec<PolicyRequest<'_>> = configured
+        let mut requests: Vec<PolicyRequest<'_>> = configured
             .map(|(entry, request)| PolicyRequest::new(entry, &request.key, request.permits))
             .collect::<Result<_, _>>()?;
-        Ok(match &requests[..] {
-            [] => PermitAnswer::default(),
-            [request] => self.acquire_one(request).await,
-            several => self.acquire_several(several).await,
-        })
+        if requests.len() > 1 {
+            return Ok(self.acquire_several(&requests).await);
+        }
+        match requests.pop() {
+            Some(request) => self.acquire_one(app, request).await,
+            None => Ok(PermitAnswer::default()),
+        }
     }
 
     /// Gives a lease back, and records how the call ended that was made under it. Returns `false` when there was nothing
@@ -98,195 +88,214 @@ impl Permits {
             let took_ms = took_ms.unwrap_or_else(|| lease.age_ms());
             let outcome = CallOutcome { failed: failed.unwrap_or(false), took_ms };
             let target_ms = policy.terms.range.and_then(|range| range.target_ms);
-            if state.report(outcome, target_ms) {
+            if state.report(outcome, lease.probe(), target_ms) {
                 tracing::warn!(policy = %policy.terms.name, "breaker opened");
             }
         }
         if !policy.algorithm.kind().grants_leases() {
             return Ok(reported);
         }
-        let slot = slot(&policy, &request.key)?;
-        let released = self.record_health(self.limiter.release(&slot, &policy.algorithm, lease.id).await)?;
+        let released = if state.local_limiter.release(&request.key, lease.id) {
+            true
+        } else {
+            let slot = slot(&policy, &request.key)?;
+            self.health.watch(self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
+        };
         state.refusals.clear();
         Ok(released)
     }
 
-    /// Records in the breaker whether Redis answered.
-    fn record_health<T>(&self, reply: Result<T, GateError>) -> Result<T, GateError> {
-        let outcome = CallOutcome { failed: reply.is_err(), took_ms: 0 };
-        if self.redis_breaker.lock().report(self.now_ms(), outcome) {
-            tracing::warn!("the limiter's Redis does not answer: the policies' when_down applies");
-        }
-        reply
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn may_call_redis(&self) -> bool {
-        self.redis_breaker.lock().admit(self.now_ms()).is_ok()
-    }
-
-    async fn acquire_one(&self, request: &PolicyRequest<'_>) -> PermitAnswer {
-        let Entry { policy, state } = &request.entry;
-        if let Err(wait_ms) = state.admit() {
-            return request.refuse(Reason::Breaker, 0, wait_ms);
-        }
-        if policy.is_unlimited() {
-            return request.grant(None, request.lease());
-        }
-        let queues = matches!(policy.terms.excess, Excess::Queue { .. });
-        if !queues && let Some(left) = state.refusals.wait_of(request.key, request.permits) {
-            state.withdraw();
-            return request.refuse(Reason::Limit, 0, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1));
-        }
-        let lease = request.lease();
-        let decided = match policy.terms.excess {
-            Excess::Queue { patience } => self.wait_in_line(request, lease, patience).await,
-            Excess::Reject | Excess::Degrade { .. } | Excess::Shadow => {
-                self.call_redis(request, lease).await.map(|verdict| (verdict, Reason::Limit))
-            }
+    async fn acquire_one(&self, app: &Name, mut request: PolicyRequest<'_>) -> Result<PermitAnswer, FlowError> {
+        let began = Instant::now();
+        let admission = match request.entry.state.admit() {
+            Ok(admission) => admission,
+            Err(wait_ms) => return Ok(request.refuse(Reason::Breaker, 0, wait_ms)),
         };
-        let answer = match decided {
-            Ok((verdict, _)) if verdict.granted => request.grant(Some(&verdict), lease),
-            Ok((verdict, reason)) => {
-                // A lease can be given back at any moment, so that its refusal must not be remembered.
-                if !queues && !policy.algorithm.kind().grants_leases() {
-                    let wait = Duration::from_millis(verdict.retry_after_ms.unsigned_abs());
-                    state.refusals.remember(request.key, request.permits, wait);
-                }
-                request.refuse_by(&verdict, reason)
+        let answer = loop {
+            let lease = request.lease(admission);
+            let Entry { policy, .. } = &request.entry;
+            if policy.is_unlimited() {
+                break request.grant(None, lease);
             }
-            Err(_) => self.answer_when_down(request),
+            if let Some(refused) = request.refused_from_memory() {
+                break refused;
+            }
+            let decided = match policy.terms.excess {
+                Excess::Queue { .. } => {
+                    let Self { limiter, health, policies, .. } = self;
+                    let line = WaitingLine { limiter, health, policies, line_max: self.queue_max };
+                    line.wait(app, &request, lease, began).await
+                }
+                Excess::Reject | Excess::Degrade { .. } | Excess::Shadow => {
+                    self.call_redis(&request, lease).await.map(|verdict| Waited::Decided(verdict, Reason::Limit))
+                }
+            };
+            match decided {
+                Ok(Waited::Decided(verdict, _)) if verdict.granted => break request.grant(Some(&verdict), lease),
+                Ok(Waited::Decided(verdict, reason)) => {
+                    request.remember_refusal(&verdict);
+                    break request.refuse_by(&verdict, reason);
+                }
+                Ok(Waited::PolicyChanged(None)) => return Ok(PermitAnswer::default()),
+                Ok(Waited::PolicyChanged(Some(entry))) => request = request.under(entry)?,
+                Err(error) => break self.answer_when_down(&request, lease, &error),
+            }
         };
         if answer.code < 0 {
-            state.withdraw();
+            request.entry.state.withdraw(admission);
         }
-        answer
+        Ok(answer)
     }
 
     async fn call_redis(&self, request: &PolicyRequest<'_>, lease: Option<Lease>) -> Result<Verdict, GateError> {
-        if !self.may_call_redis() {
-            return Err(GateError::Unknown);
-        }
-        let reply = self.record_health(self.limiter.acquire(&[request.take(lease)]).await)?;
+        let reply = self.health.watch(self.limiter.acquire(&[request.take(lease)])).await?;
         reply.verdicts.into_iter().flatten().next().ok_or(GateError::Malformed("acquire"))
     }
 
-    /// Waits in line until the turn of the caller, or until its patience is over.
-    async fn wait_in_line(
-        &self,
-        request: &PolicyRequest<'_>,
-        lease: Option<Lease>,
-        patience: Duration,
-    ) -> Result<(Verdict, Reason), GateError> {
-        let began = Instant::now();
-        let id = Uuid::new_v4();
-        loop {
-            if !self.may_call_redis() {
-                return Err(GateError::Unknown);
-            }
-            let left = patience.saturating_sub(began.elapsed());
-            let waiter = Waiter { id, patience: left, line_max: self.queue_max };
-            let turn = self.record_health(self.limiter.wait_in_line(&request.take(lease), &waiter).await)?;
-            match turn {
-                Turn::LineFull(verdict) => return Ok((verdict, Reason::QueueFull)),
-                Turn::Granted(verdict) | Turn::TooLate(verdict) => {
-                    let waited_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    request.entry.state.counters.waited_ms.fetch_add(waited_ms, Ordering::Relaxed);
-                    return Ok((verdict, Reason::Limit));
-                }
-                Turn::Wait { ask_again, .. } => tokio::time::sleep(ask_again.min(left)).await,
-            }
-        }
-    }
-
     /// Asks several policies: all grant, or none. No caller waits in several lines at once, so that the excess of a
-    /// policy that queues is refused.
+    /// policy that queues is refused. Policies that are only tried out change nothing for the others.
     async fn acquire_several(&self, requests: &[PolicyRequest<'_>]) -> PermitAnswer {
-        for (index, request) in requests.iter().enumerate() {
-            if let Err(wait_ms) = request.entry.state.admit() {
-                requests[..index].iter().for_each(|earlier| earlier.entry.state.withdraw());
-                return request.refuse(Reason::Breaker, 0, wait_ms);
-            }
-        }
-        let lease = requests.iter().find_map(PolicyRequest::lease);
-        let (shadows, limits): (Vec<_>, Vec<_>) = requests
-            .iter()
-            .filter(|request| !request.entry.policy.is_unlimited())
-            .partition(|request| request.entry.policy.terms.excess == Excess::Shadow);
-        let takes: Vec<Take<'_>> = limits.iter().map(|request| request.take(lease)).collect();
-        let verdicts = if takes.is_empty() {
-            Ok(Vec::new())
-        } else if self.may_call_redis() {
-            self.record_health(self.limiter.acquire(&takes).await).map(|reply| reply.verdicts)
-        } else {
-            Err(GateError::Unknown)
+        let (shadows, deciding): (Vec<_>, Vec<_>) =
+            requests.iter().partition(|request| request.entry.policy.terms.excess == Excess::Shadow);
+        let mut admitted: Vec<(&PolicyRequest<'_>, Admission)> = Vec::with_capacity(deciding.len());
+        let withdraw = |admitted: &[(&PolicyRequest<'_>, Admission)]| {
+            admitted.iter().for_each(|(request, admission)| request.entry.state.withdraw(*admission));
         };
-        let answer = match verdicts {
-            Ok(verdicts) => {
-                let decided = limits.iter().zip(&verdicts);
-                let decided = || decided.clone().filter_map(|(request, verdict)| Some((*request, verdict.as_ref()?)));
-                match decided().find(|(_, verdict)| !verdict.granted) {
-                    Some((request, verdict)) => request.refuse_by(verdict, Reason::Limit),
-                    None => {
-                        limits.iter().for_each(|request| request.count_grant());
-                        // The answer shows the policy with the fewest permits left.
-                        let scarcest = decided().min_by_key(|(_, verdict)| verdict.remaining);
-                        let granted = scarcest.map(|(request, verdict)| request.granted(Some(verdict)));
-                        PermitAnswer { lease, ..granted.unwrap_or_else(|| requests[0].granted(None)) }
-                    }
+        for request in &deciding {
+            match request.entry.state.admit() {
+                Ok(admission) => admitted.push((request, admission)),
+                Err(wait_ms) => {
+                    withdraw(&admitted);
+                    return request.refuse(Reason::Breaker, 0, wait_ms);
                 }
             }
-            Err(_) => self.answer_several_when_down(&limits, lease),
+        }
+        let is_probe = admitted.iter().any(|(_, admission)| *admission == Admission::Probe);
+        let admission = if is_probe { Admission::Probe } else { Admission::Call };
+        let lease = requests.iter().find_map(|request| request.lease(admission));
+        let limits: Vec<_> = deciding.into_iter().filter(|request| !request.entry.policy.is_unlimited()).collect();
+        let answer = match limits.iter().find_map(|request| request.refused_for_now()) {
+            Some(refused) => refused,
+            None => self.take_all(&requests[0], &limits, lease).await,
         };
         if answer.code > 0 {
             self.count_shadows(&shadows).await;
         } else {
-            requests.iter().for_each(|request| request.entry.state.withdraw());
+            withdraw(&admitted);
         }
         answer
     }
 
+    /// Takes permits of all these policies or of none. `first` answers where none of them has a limit.
+    async fn take_all(
+        &self,
+        first: &PolicyRequest<'_>,
+        limits: &[&PolicyRequest<'_>],
+        lease: Option<Lease>,
+    ) -> PermitAnswer {
+        let takes: Vec<Take<'_>> = limits.iter().map(|request| request.take(lease)).collect();
+        let verdicts = if takes.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.health.watch(self.limiter.acquire(&takes)).await.map(|reply| reply.verdicts)
+        };
+        let verdicts = match verdicts {
+            Ok(verdicts) => verdicts,
+            Err(error) => return self.answer_several_when_down(limits, lease, &error),
+        };
+        let decided = limits.iter().zip(&verdicts);
+        let decided = || decided.clone().filter_map(|(request, verdict)| Some((*request, verdict.as_ref()?)));
+        if let Some((request, verdict)) = decided().find(|(_, verdict)| !verdict.granted) {
+            return request.refuse_by(verdict, Reason::Limit);
+        }
+        limits.iter().for_each(|request| request.count_grant());
+        // The answer shows the policy with the fewest permits left.
+        let scarcest = decided().min_by_key(|(_, verdict)| verdict.remaining);
+        let granted = scarcest.map(|(request, verdict)| request.granted(Some(verdict)));
+        PermitAnswer { lease, ..granted.unwrap_or_else(|| first.granted(None)) }
+    }
+
     /// Policies that are only tried out count the calls that the other policies granted.
     async fn count_shadows(&self, shadows: &[&PolicyRequest<'_>]) {
-        for request in shadows {
-            match self.call_redis(request, None).await {
+        for request in shadows.iter().filter(|request| !request.entry.policy.is_unlimited()) {
+            if request.refused_for_now().is_some() {
+                continue;
+            }
+            match self.call_redis(request, request.lease(Admission::Call)).await {
                 Ok(verdict) if !verdict.granted => request.count_refusal(),
-                Ok(_) | Err(_) => request.count_grant(),
-            }
-        }
-    }
-
-    fn answer_several_when_down(&self, requests: &[&PolicyRequest<'_>], lease: Option<Lease>) -> PermitAnswer {
-        let mut granted = PermitAnswer::default();
-        for request in requests {
-            granted = self.answer_when_down(request);
-            if granted.code < 0 {
-                return granted;
-            }
-        }
-        PermitAnswer { lease, ..granted }
-    }
-
-    /// The answer while the limiter's Redis cannot be asked.
-    fn answer_when_down(&self, request: &PolicyRequest<'_>) -> PermitAnswer {
-        let Entry { policy, state } = &request.entry;
-        state.counters.failed.fetch_add(1, Ordering::Relaxed);
-        let down = |answer: PermitAnswer| PermitAnswer { reason: Some(Reason::LimiterDown), ..answer };
-        match policy.terms.when_down {
-            WhenDown::Open => down(request.grant(None, request.lease())),
-            WhenDown::Closed => request.refuse(Reason::LimiterDown, 0, REDIS_BREAKER.open_ms),
-            WhenDown::Local => {
-                let share_of = |whole| self.policies.share_of(whole);
-                let verdict = state.local_limiter.take(&policy.algorithm, request.key, request.permits, share_of);
-                if verdict.granted {
-                    down(request.grant(Some(&verdict), request.lease()))
-                } else {
-                    request.refuse_by(&verdict, Reason::LimiterDown)
+                Ok(_) => request.count_grant(),
+                Err(error) => {
+                    request.count_failure(&error);
+                    request.count_grant();
                 }
             }
+        }
+    }
+
+    /// The answer of one policy while the limiter's Redis does not answer, or answers with an error.
+    fn answer_when_down(&self, request: &PolicyRequest<'_>, lease: Option<Lease>, error: &GateError) -> PermitAnswer {
+        match self.take_without_redis(request, lease, error) {
+            Ok(verdict) => {
+                let granted = request.grant(verdict.as_ref(), lease);
+                PermitAnswer { reason: Some(Reason::LimiterDown), ..granted }
+            }
+            Err(refused) => *refused,
+        }
+    }
+
+    /// The same for several policies: all grant, or none.
+    fn answer_several_when_down(
+        &self,
+        requests: &[&PolicyRequest<'_>],
+        lease: Option<Lease>,
+        error: &GateError,
+    ) -> PermitAnswer {
+        let mut taken = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.take_without_redis(request, lease, error) {
+                Ok(verdict) => taken.push((request, verdict)),
+                Err(refused) => {
+                    for (request, verdict) in taken {
+                        self.give_back_locally(request, lease, verdict);
+                    }
+                    return *refused;
+                }
+            }
+        }
+        requests.iter().for_each(|request| request.count_grant());
+        let scarcest = taken.iter().min_by_key(|(_, verdict)| verdict.map_or(i64::MAX, |verdict| verdict.remaining));
+        let granted = scarcest.map(|(request, verdict)| request.granted(verdict.as_ref())).unwrap_or_default();
+        PermitAnswer { lease, reason: Some(Reason::LimiterDown), ..granted }
+    }
+
+    /// Takes permits as the policy says for this case: without a count, from this instance's share, or not at all.
+    fn take_without_redis(
+        &self,
+        request: &PolicyRequest<'_>,
+        lease: Option<Lease>,
+        error: &GateError,
+    ) -> Result<Option<Verdict>, Box<PermitAnswer>> {
+        let Entry { policy, state } = &request.entry;
+        request.count_failure(error);
+        match policy.terms.when_down {
+            WhenDown::Open => Ok(None),
+            WhenDown::Closed => Err(Box::new(request.refuse(Reason::LimiterDown, 0, LimiterHealth::RETRY_MS))),
+            WhenDown::Local => {
+                let share_of = |whole| self.policies.share_of(whole);
+                let verdict = state.local_limiter.take(&request.take(lease), request.key, share_of);
+                if verdict.granted {
+                    Ok(Some(verdict))
+                } else {
+                    Err(Box::new(request.refuse_by(&verdict, Reason::LimiterDown)))
+                }
+            }
+        }
+    }
+
+    fn give_back_locally(&self, request: &PolicyRequest<'_>, lease: Option<Lease>, verdict: Option<Verdict>) {
+        if let Some(verdict) = verdict {
+            let share_of = |whole| self.policies.share_of(whole);
+            request.entry.state.local_limiter.give_back(&request.take(lease), request.key, verdict.receipt, share_of);
         }
     }
 }

@@ -1,12 +1,15 @@
 //! A request for permits together with the policy that it is for, and the answers that the policy gives.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::permit_request::{Lease, PermitAnswer, Quota, Reason};
 use super::policy_cache::Entry;
+use crate::domain::breaker::Admission;
 use crate::domain::ids::Invalid;
 use crate::domain::limiter::{ParameterSet, Parameters, SlotKey, Verdict};
 use crate::domain::policy::{Excess, Policy};
+use crate::gate::GateError;
 use crate::gate::limiter::Take;
 
 /// One request, its policy, and the slot that its permits are counted in.
@@ -15,18 +18,33 @@ pub(super) struct PolicyRequest<'a> {
     pub key: &'a str,
     pub slot: SlotKey,
     pub permits: u32,
+    /// More permits than the policy's threshold allows at present, which moves.
+    above_threshold: bool,
 }
+
+/// When a caller may ask again whose permits are above the present threshold. It moves once in some seconds.
+const THRESHOLD_RETRY_MS: u64 = 1_000;
 
 impl<'a> PolicyRequest<'a> {
     /// # Errors
     ///
     /// More permits than the policy can ever grant, or a key that is too long.
     pub fn new(entry: Entry, key: &'a str, permits: i64) -> Result<Self, Invalid> {
-        let granted_at_most = entry.policy.algorithm.max_permits();
-        let permits = u32::try_from(permits).ok().filter(|_| permits <= granted_at_most);
+        let above_threshold = permits > entry.policy.algorithm.max_permits();
+        let permits = u32::try_from(permits).ok().filter(|_| permits <= entry.policy.most_permits());
         let permits = permits.ok_or(Invalid::new("permits", "must be at most the policy's limit or capacity"))?;
         let slot = slot(&entry.policy, key)?;
-        Ok(Self { entry, key, slot, permits })
+        Ok(Self { entry, key, slot, permits, above_threshold })
+    }
+
+    /// The same request under another policy, or another version of it.
+    pub fn under(self, entry: Entry) -> Result<Self, Invalid> {
+        Self::new(entry, self.key, self.permits.into())
+    }
+
+    /// The policy's number and version.
+    pub fn version(&self) -> (i64, i64) {
+        (self.entry.policy.id, self.entry.policy.version)
     }
 
     pub fn take(&self, lease: Option<Lease>) -> Take<'_> {
@@ -35,10 +53,37 @@ impl<'a> PolicyRequest<'a> {
     }
 
     /// A new lease, where the caller has permits to give back or a call to report.
-    pub fn lease(&self) -> Option<Lease> {
+    pub fn lease(&self, admission: Admission) -> Option<Lease> {
         let terms = &self.entry.policy.terms;
         let returns = terms.algorithm.kind().grants_leases();
-        (returns || terms.breaker.is_some() || terms.range.is_some()).then(Lease::now)
+        (returns || terms.breaker.is_some() || terms.range.is_some()).then(|| Lease::now(admission))
+    }
+
+    /// Refuses without a call to Redis where the answer is known.
+    pub fn refused_from_memory(&self) -> Option<PermitAnswer> {
+        if let Some(refused) = self.refused_for_now() {
+            return Some(refused);
+        }
+        let left = self.entry.state.refusals.wait_of(self.key, self.permits).filter(|_| self.remembers_refusals())?;
+        Some(self.refuse(Reason::Limit, 0, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)))
+    }
+
+    /// Refuses more permits than the present threshold allows: it may rise again.
+    pub fn refused_for_now(&self) -> Option<PermitAnswer> {
+        self.above_threshold.then(|| self.refuse(Reason::Limit, 0, THRESHOLD_RETRY_MS))
+    }
+
+    pub fn remember_refusal(&self, verdict: &Verdict) {
+        if self.remembers_refusals() {
+            let wait = Duration::from_millis(verdict.retry_after_ms.unsigned_abs());
+            self.entry.state.refusals.remember(self.key, self.permits, wait);
+        }
+    }
+
+    /// A lease can be given back at any moment, so that its refusal must not be remembered.
+    fn remembers_refusals(&self) -> bool {
+        let Policy { terms, algorithm, .. } = &*self.entry.policy;
+        !matches!(terms.excess, Excess::Queue { .. }) && !algorithm.kind().grants_leases()
     }
 
     pub fn count_grant(&self) {
@@ -47,6 +92,16 @@ impl<'a> PolicyRequest<'a> {
 
     pub fn count_refusal(&self) {
         self.entry.state.counters.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that Redis did not count.
+    pub fn count_failure(&self, error: &GateError) {
+        let counters = &self.entry.state.counters;
+        counters.failed.fetch_add(1, Ordering::Relaxed);
+        if !error.is_outage() {
+            counters.broken.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(policy = %self.entry.policy.terms.name, %error, "a limiter's script has failed");
+        }
     }
 
     /// Counts a grant, and answers with it.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::local_limiter::LocalLimiter;
 use super::refusal_cache::RefusalCache;
-use crate::domain::breaker::{Breaker, CallOutcome};
+use crate::domain::breaker::{Admission, Breaker, CallOutcome, ProbeId};
 use crate::domain::policy::Policy;
 use crate::gate::policy_counts::PolicyCounts;
 
@@ -19,6 +19,7 @@ pub(super) struct PolicyCounters {
     pub refused: AtomicU64,
     pub waited_ms: AtomicU64,
     pub failed: AtomicU64,
+    pub broken: AtomicU64,
     reports: AtomicU64,
     errors: AtomicU64,
     slow: AtomicU64,
@@ -33,6 +34,7 @@ impl PolicyCounters {
             refused: take(&self.refused),
             waited_ms: take(&self.waited_ms),
             failed: take(&self.failed),
+            broken: take(&self.broken),
             reports: take(&self.reports),
             errors: take(&self.errors),
             slow: take(&self.slow),
@@ -41,12 +43,13 @@ impl PolicyCounters {
 
     /// Adds counts that could not be written.
     pub fn put_back(&self, counts: &PolicyCounts) {
-        let PolicyCounts { granted, refused, waited_ms, failed, reports, errors, slow } = *counts;
+        let PolicyCounts { granted, refused, waited_ms, failed, broken, reports, errors, slow } = *counts;
         for (counter, count) in [
             (&self.granted, granted),
             (&self.refused, refused),
             (&self.waited_ms, waited_ms),
             (&self.failed, failed),
+            (&self.broken, broken),
             (&self.reports, reports),
             (&self.errors, errors),
             (&self.slow, slow),
@@ -96,23 +99,23 @@ impl PolicyState {
     }
 
     /// Asks the policy's breaker to admit a call. The error is after how many milliseconds to ask again.
-    pub fn admit(&self) -> Result<(), u64> {
-        self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.lock().admit(self.now_ms()))
+    pub fn admit(&self) -> Result<Admission, u64> {
+        self.breaker.as_ref().map_or(Ok(Admission::Call), |breaker| breaker.lock().admit(self.now_ms()))
     }
 
     /// Takes back an admission: the call was not made.
-    pub fn withdraw(&self) {
+    pub fn withdraw(&self, admission: Admission) {
         if let Some(breaker) = &self.breaker {
-            breaker.lock().withdraw();
+            breaker.lock().withdraw(admission);
         }
     }
 
-    /// Records how a call ended. Returns whether the breaker opened because of this call.
-    pub fn report(&self, outcome: CallOutcome, target_ms: Option<i64>) -> bool {
+    /// Records how a call ended, and which probe it was. Returns whether the breaker opened because of this call.
+    pub fn report(&self, outcome: CallOutcome, probe: Option<ProbeId>, target_ms: Option<i64>) -> bool {
         let slow = target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
         self.counters.reports.fetch_add(1, Ordering::Relaxed);
         self.counters.errors.fetch_add(u64::from(outcome.failed), Ordering::Relaxed);
         self.counters.slow.fetch_add(u64::from(slow), Ordering::Relaxed);
-        self.breaker.as_ref().is_some_and(|breaker| breaker.lock().report(self.now_ms(), outcome))
+        self.breaker.as_ref().is_some_and(|breaker| breaker.lock().report(self.now_ms(), outcome, probe))
     }
 }

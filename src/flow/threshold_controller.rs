@@ -1,8 +1,6 @@
 //! Moves the thresholds of policies that have a range. Each move is a conditional update and an entry in the audit log;
 //! any number of workers may check, and one of them moves the threshold.
 
-use std::collections::HashMap;
-
 use serde_json::json;
 
 use super::FlowError;
@@ -22,40 +20,36 @@ pub struct ThresholdController {
     gate: Gate,
     /// How far back load is read, and the least time between two moves.
     interval_s: i64,
-    /// By policy: the threshold at which there was trouble last.
-    trouble_at: HashMap<i64, i64>,
 }
 
 impl ThresholdController {
     pub fn new(ledger: Ledger, gate: Gate, interval_s: i64) -> Self {
-        Self { ledger, gate, interval_s, trouble_at: HashMap::new() }
+        Self { ledger, gate, interval_s }
     }
 
     /// Checks all policies once.
-    pub async fn check(&mut self) -> Result<(), FlowError> {
+    pub async fn check(&self) -> Result<(), FlowError> {
         for policy in self.ledger.policies(None).await? {
             self.move_threshold(&policy).await?;
         }
         Ok(())
     }
 
-    async fn move_threshold(&mut self, policy: &Policy) -> Result<(), FlowError> {
+    async fn move_threshold(&self, policy: &Policy) -> Result<(), FlowError> {
         let Some((range, threshold)) = policy.terms.range.zip(threshold(&policy.algorithm)) else { return Ok(()) };
         let counts = recent(&self.gate, policy.id, self.interval_s).await?;
         let PolicyCounts { granted, refused, reports, errors, slow, .. } = counts;
         let seen = LoadSeen { granted, refused, reports, errors, slow };
-        let trouble_at = self.trouble_at.get(&policy.id).copied();
-        let next = ThresholdState { threshold, floor: range.floor, ceiling: range.ceiling, trouble_at }.next(&seen);
+        let next =
+            ThresholdState { threshold, floor: range.floor, ceiling: range.ceiling, trouble_at: policy.trouble_at }
+                .next(&seen);
         metrics::gauge!("seckill_policy_threshold", "policy" => policy.terms.name.to_string()).set(threshold as f64);
         if next == threshold {
             return Ok(());
         }
         let details = json!({ "from": threshold, "to": next, "seen": seen });
-        if self.ledger.move_threshold(policy, next, self.interval_s * 1000, ACTOR, details).await? {
+        if self.ledger.move_threshold(policy, threshold, next, self.interval_s * 1000, ACTOR, details).await? {
             tracing::info!(policy = %policy.terms.name, from = threshold, to = next, "threshold moved");
-            if next < threshold {
-                self.trouble_at.insert(policy.id, threshold);
-            }
         }
         Ok(())
     }

@@ -83,9 +83,9 @@ impl Keys {
         self.slot(slot, kind.as_str())
     }
 
-    /// The line of waiters at a limiter, and the hash with the state of each waiter.
-    pub fn line(&self, slot: &SlotKey) -> [String; 2] {
-        ["line", "waiters"].map(|name| self.slot(slot, name))
+    /// The line of waiters at a limiter, the permits of each, and when each has asked last.
+    pub fn line(&self, slot: &SlotKey) -> [String; 3] {
+        ["places", "place-permits", "place-asked"].map(|name| self.slot(slot, name))
     }
 
     fn slot(&self, slot: &SlotKey, name: &str) -> String {
@@ -130,6 +130,9 @@ mod tests {
             keys.limiter(&slot("u1", true), AlgorithmKind::TokenBucket),
             "sk:{flow:shop:pay:u1}:pay:token-bucket:u1"
         );
-        assert_eq!(keys.line(&slot("", false)), ["sk:{flow:shop}:pay:line:", "sk:{flow:shop}:pay:waiters:"]);
+        assert_eq!(
+            keys.line(&slot("", false)),
+            ["sk:{flow:shop}:pay:places:", "sk:{flow:shop}:pay:place-permits:", "sk:{flow:shop}:pay:place-asked:"]
+        );
     }
 }

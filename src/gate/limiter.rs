@@ -19,8 +19,8 @@ use crate::config;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
 
-/// The most waiters of one key. Each call reads the whole line.
-pub const LINE_MAX: u32 = 1000;
+/// The most waiters of one key.
+pub const LINE_MAX: u32 = 100_000;
 
 /// A request for permits of one limiter.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,7 @@ pub struct AcquireReply {
 pub struct Waiter {
     /// The same in all calls of one wait.
     pub id: Uuid,
-    /// How long the caller will still wait.
+    /// How long the caller will still wait: shorter with each call.
     pub patience: Duration,
     /// The most waiters in the line, up to `LINE_MAX`.
     pub line_max: u32,

@@ -60,6 +60,15 @@ pub enum GateError {
 }
 
 impl GateError {
+    /// Whether the server could not be reached, or did not answer in time.
+    pub fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Unreachable(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::AuthenticationFailed),
+            Self::Unknown | Self::Overloaded => true,
+            Self::NotServing | Self::Evicts(_) | Self::Malformed(_) | Self::InvalidRequest => false,
+        }
+    }
+
     /// Whether the server could not be reached or cannot work, so that any other request would have failed too.
     pub fn is_outage(&self) -> bool {
         use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
@@ -70,6 +79,7 @@ impl GateError {
                 ErrorKind::Extension => {
                     matches!(error.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOREPLICAS"))
                 }
+                ErrorKind::UnexpectedReturnType => false,
                 _ => true,
             },
             Self::Unknown | Self::Overloaded => true,

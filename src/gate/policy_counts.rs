@@ -19,6 +19,8 @@ pub struct PolicyCounts {
     pub waited_ms: u64,
     /// Requests that Redis did not answer.
     pub failed: u64,
+    /// Requests for which a script failed in Redis.
+    pub broken: u64,
     /// Calls whose end callers reported.
     pub reports: u64,
     /// Reported calls that failed.
@@ -29,9 +31,18 @@ pub struct PolicyCounts {
 
 impl PolicyCounts {
     /// Each count with its letter in the hash fields.
-    fn by_letter(&mut self) -> [(char, &mut u64); 7] {
-        let Self { granted, refused, waited_ms, failed, reports, errors, slow } = self;
-        [('g', granted), ('r', refused), ('w', waited_ms), ('f', failed), ('o', reports), ('e', errors), ('s', slow)]
+    fn by_letter(&mut self) -> [(char, &mut u64); 8] {
+        let Self { granted, refused, waited_ms, failed, broken, reports, errors, slow } = self;
+        [
+            ('g', granted),
+            ('r', refused),
+            ('w', waited_ms),
+            ('f', failed),
+            ('b', broken),
+            ('o', reports),
+            ('e', errors),
+            ('s', slow),
+        ]
     }
 }
 

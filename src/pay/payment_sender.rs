@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{PayError, PaymentService};
-use crate::channel::deliver::{UNREACHABLE_REST, outcome_of, send_in_slot};
+use crate::channel::deliver::{UNREACHABLE_REST, if_away, outcome_of, send_in_slot};
 use crate::channel::{Channel, Charge};
 use crate::die_at;
-use crate::domain::breaker::{Breaker, BreakerState, BreakerTerms, CallOutcome};
+use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome, ProbeId};
 use crate::domain::message::PaymentRequestedV1;
 use crate::domain::outflow::{DeliveryOutcome, PROMPT};
 use crate::domain::payment::{About, PaymentId};
@@ -91,8 +91,8 @@ impl PaymentSender {
             if self.stop.is_cancelled() || Instant::now() > deadline {
                 return Ok(ledger.postpone_payments(&left, SEND_AGAIN_AFTER).await?);
             }
-            let most = match self.admitted() {
-                Ok(most) => most,
+            let (admission, most) = match self.admitted() {
+                Ok(admitted) => admitted,
                 Err(wait) => {
                     self.rest(wait).await;
                     continue;
@@ -102,7 +102,7 @@ impl PaymentSender {
             let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
             let claimed = ledger.claim_payments(&channel.name, &left, most, ask_after).await;
             if !matches!(claimed, Ok(Claimed::Due { .. })) {
-                self.breaker.lock().withdraw();
+                self.breaker.lock().withdraw(admission);
             }
             match claimed? {
                 Claimed::Nothing => return Ok(()),
@@ -117,7 +117,7 @@ impl PaymentSender {
                         let Ok(permit) = Arc::clone(&self.under_way).acquire_owned().await else { return Ok(()) };
                         let sender = self.clone();
                         self.tasks.spawn(async move {
-                            sender.deliver(&payment, now_s).await;
+                            sender.deliver(&payment, now_s, admission).await;
                             drop(permit);
                         });
                     }
@@ -131,15 +131,15 @@ impl PaymentSender {
         self.stop.run_until_cancelled(sleep(wait.min(Duration::from_secs(1)))).await;
     }
 
-    /// How many payments may be claimed at once. A channel that keeps failing is left alone, and then tried with one payment.
-    fn admitted(&self) -> Result<u32, Duration> {
-        let mut breaker = self.breaker.lock();
-        let admitted = breaker.admit(self.now_ms());
-        let most = if breaker.state() == BreakerState::Closed { u32::MAX } else { 1 };
-        admitted.map(|()| most).map_err(|wait_ms| Duration::from_millis(wait_ms.max(50)))
+    /// Whether payments may be claimed, and how many at once. A channel that keeps failing is left alone, and then tried with
+    /// one payment at a time.
+    fn admitted(&self) -> Result<(Admission, u32), Duration> {
+        let admission = self.breaker.lock().admit(self.now_ms());
+        let admission = admission.map_err(|wait_ms| Duration::from_millis(wait_ms.max(50)))?;
+        Ok((admission, if admission == Admission::Probe { 1 } else { u32::MAX }))
     }
 
-    async fn deliver(&self, payment: &DuePayment, now_s: i64) {
+    async fn deliver(&self, payment: &DuePayment, now_s: i64, admission: Admission) {
         let (channel, ledger) = (&self.channel, &self.payment_service.ledger);
         let about = About::Payment { key: payment.id, order: payment.order };
         let charge = Charge { about, amount_cents: payment.amount_cents, currency: &payment.currency };
@@ -154,6 +154,7 @@ impl PaymentSender {
                 };
                 let sent = send_in_slot(channel.sender(), ready, slot, channel.patience, beside).await;
                 let Some(answer) = sent else {
+                    self.breaker.lock().withdraw(admission);
                     count("forfeited");
                     let taken_back = ledger.take_back(payment.id, payment.claim, SendState::Nothing, AGAIN);
                     return self.write(payment, taken_back).await;
@@ -162,7 +163,8 @@ impl PaymentSender {
             }
             Err(error) => Err(error),
         };
-        self.report_to_breaker(&answer, payment.earliest);
+        let probe = (admission == Admission::Probe).then_some(payment.id.0.as_u128());
+        self.report_to_breaker(&answer, payment.earliest, probe);
         self.settle_payment(payment, &answer).await;
         die_at!("pay.settled");
     }
@@ -183,6 +185,8 @@ impl PaymentSender {
         let (id, claim) = (payment.id, payment.claim);
         let take_back = |after| ledger.take_back(id, claim, SendState::Nothing, after);
         let status = answer.as_ref().ok().map(|answer| answer.status);
+        let receiver = format!("payments {channel}");
+        if_away(answer, async |why| ledger.in_time(ledger.receiver_is_away(&receiver, &why)).await).await;
         match (outcome_of(answer), status) {
             (DeliveryOutcome::Done, Some(202)) => {
                 count("taken");
@@ -220,10 +224,10 @@ impl PaymentSender {
         }
     }
 
-    fn report_to_breaker(&self, answer: &Result<HttpAnswer, SendError>, since: Instant) {
+    fn report_to_breaker(&self, answer: &Result<HttpAnswer, SendError>, since: Instant, probe: Option<ProbeId>) {
         let failed = answer.as_ref().map_or(true, |answer| answer.status >= 500);
         let took_ms = since.elapsed().as_millis() as u64;
-        if self.breaker.lock().report(self.now_ms(), CallOutcome { failed, took_ms }) {
+        if self.breaker.lock().report(self.now_ms(), CallOutcome { failed, took_ms }, probe) {
             tracing::warn!(channel = self.channel.name, "payment channel fails or is too slow; its payments wait");
         }
     }

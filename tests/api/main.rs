@@ -9,6 +9,7 @@ mod admin_api;
 mod api_document;
 mod auditor_findings;
 mod broken_network;
+mod callers_apart;
 mod configuration;
 mod crowds;
 mod expiry_and_retries;

@@ -55,7 +55,7 @@ async fn app(system: &System, named: &str) -> String {
 }
 
 pub struct Caller {
-    token: String,
+    pub token: String,
     pub at: SocketAddr,
     http: reqwest::Client,
 }

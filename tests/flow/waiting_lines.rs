@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
-use seckill::gate::limiter::{Turn, Waiter};
+use seckill::gate::limiter::{LINE_MAX, Turn, Waiter};
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, DAWN, bucket, leases, slot, take, window};
@@ -118,6 +118,7 @@ async fn the_wait_is_bounded_and_a_place_can_be_given_up() {
     assert_eq!(ask_again, Duration::from_millis(300), "later than its patience");
     let behind = waiter();
     assert_eq!(place(line.ask(100_000, &behind).await), 2);
+    let hurried = Waiter { patience: Duration::ZERO, ..hurried };
     assert!(matches!(line.ask(300_000, &hurried).await, Turn::TooLate(_)));
     assert_eq!(place(line.ask(300_000, &behind).await), 1);
     let at_once = Waiter { patience: Duration::ZERO, ..waiter() };
@@ -128,6 +129,45 @@ async fn the_wait_is_bounded_and_a_place_can_be_given_up() {
     assert!(line.bench.limiter.leave_line(&line.slot, behind.id).await.unwrap());
     assert!(!line.bench.limiter.leave_line(&line.slot, behind.id).await.unwrap());
     assert_eq!(place(line.ask(300_000, &last).await), 1);
+    line.bench.clear().await;
+}
+
+/// Permits that waiters in the middle asked for do not hold back those behind them once the ones before have gone.
+#[tokio::test]
+async fn waiters_who_leave_from_the_middle_are_skipped() {
+    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 10, 1000)).await.used_up().await;
+    let [a, b, c, d] = std::array::from_fn(|_| waiter());
+    for (expected, waiter) in [(1, &a), (2, &b), (3, &c), (4, &d)] {
+        assert_eq!(place(line.ask(0, waiter).await), expected);
+    }
+    for gone in [&b, &c] {
+        assert!(line.bench.limiter.leave_line(&line.slot, gone.id).await.unwrap());
+    }
+    let token = SECOND / 10;
+    assert_eq!(place(line.ask(token, &d).await), 2);
+    assert_eq!(place(line.ask(token, &a).await), 0);
+    assert_eq!(place(line.ask(token, &d).await), 1);
+    assert_eq!(place(line.ask(2 * token, &d).await), 0);
+    line.bench.clear().await;
+}
+
+/// A call does not read the line: one that did would fail with so many, because Lua's stack is that small.
+#[tokio::test]
+async fn a_line_may_be_long() {
+    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 1, 1000)).await.used_up().await;
+    let long = |_| Waiter { line_max: LINE_MAX, ..waiter() };
+    let waiters: Vec<Waiter> = (0..10_000).map(long).collect();
+    for (ahead, waiter) in waiters.iter().enumerate() {
+        assert_eq!(place(line.ask(0, waiter).await), i64::try_from(ahead).unwrap() + 1);
+    }
+    assert_eq!(place(line.ask(SECOND - 1, &waiters[9_999]).await), 10_000);
+    assert_eq!(place(line.ask(SECOND - 1, &waiters[0]).await), 1);
+    // All others have been silent for a second: a few are removed with each call, until none is left.
+    for _ in 0..100 {
+        line.ask(SECOND, &waiters[9_999]).await;
+    }
+    assert_eq!(place(line.ask(SECOND, &waiters[9_999]).await), 2);
+    assert_eq!(place(line.ask(SECOND, &waiters[0]).await), 0);
     line.bench.clear().await;
 }
 

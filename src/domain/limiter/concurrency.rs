@@ -53,7 +53,10 @@ impl Concurrency {
 }
 
 impl Leases {
-    pub(super) fn release(&mut self, id: Uuid) {
+    /// Returns `false` when there is no lease of this id.
+    pub(super) fn release(&mut self, id: Uuid) -> bool {
+        let before = self.held.len();
         self.held.retain(|lease| lease.id != id);
+        self.held.len() < before
     }
 }

@@ -249,7 +249,7 @@ impl Algorithm {
             (Self::SlidingCounter(_), State::SlidingCounter(state)) => state.give_back(permits, receipt),
             (Self::TokenBucket(of), State::TokenBucket(state)) => of.give_back(state, now_us, permits, receipt),
             (Self::LeakyBucket(of), State::LeakyBucket(state)) => of.give_back(state, now_us, permits, receipt),
-            (Self::Concurrency(_), State::Concurrency(state)) => state.release(lease),
+            (Self::Concurrency(_), State::Concurrency(state)) => drop(state.release(lease)),
             // Another algorithm's state, or none, has nothing of this grant.
             (
                 Self::FixedWindow(_)
@@ -277,6 +277,21 @@ pub enum State {
     TokenBucket(Option<Tokens>),
     LeakyBucket(Water),
     Concurrency(Leases),
+}
+
+impl State {
+    /// Gives a lease back. Returns `false` when there is none of this id.
+    pub fn release(&mut self, lease: Uuid) -> bool {
+        match self {
+            Self::Concurrency(leases) => leases.release(lease),
+            Self::Untouched
+            | Self::FixedWindow(_)
+            | Self::SlidingLog(_)
+            | Self::SlidingCounter(_)
+            | Self::TokenBucket(_)
+            | Self::LeakyBucket(_) => false,
+        }
+    }
 }
 
 /// Converts microseconds to milliseconds, rounded up, so that a caller who comes back then does not come too early.

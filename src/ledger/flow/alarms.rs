@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use crate::domain::alarm::{AlarmKind, Trouble};
 use crate::ledger::{Ledger, LedgerError};
 
+/// A receiver that is away for no longer raises no alarm: it may be starting anew.
+const RECEIVER_AWAY_S: i64 = 10;
+
 /// A stored alarm.
 #[derive(Debug, Clone)]
 pub struct Alarm {
@@ -30,11 +33,12 @@ pub struct UnsentAlarm {
     pub raised: bool,
 }
 
-/// How many alarms one update raised and cleared.
+/// How many alarms one update raised and cleared, and how many are open now.
 #[derive(Debug, Clone, Copy)]
 pub struct AlarmChanges {
     pub raised: u64,
     pub cleared: u64,
+    pub open: i64,
 }
 
 /// The outbox rows of one kind that are still to be done.
@@ -48,32 +52,56 @@ pub struct Backlog {
 }
 
 impl Ledger {
-    /// Updates the alarms of one kind to these troubles: a new trouble raises an alarm, and an alarm without its trouble is
-    /// cleared. Several workers may do so at once.
-    pub async fn update_alarms(&self, kind: AlarmKind, troubles: &[Trouble]) -> Result<AlarmChanges, LedgerError> {
+    /// Updates the alarms of one kind to these troubles: a new trouble raises an alarm, unless it is slight, and an alarm
+    /// whose trouble has not been seen for `clear_after_ms` is cleared. Several workers may do so at once.
+    pub async fn update_alarms(
+        &self,
+        kind: AlarmKind,
+        troubles: &[Trouble],
+        clear_after_ms: i64,
+    ) -> Result<AlarmChanges, LedgerError> {
+        let kind = kind.as_str();
         let subjects: Vec<String> = troubles.iter().map(|trouble| trouble.subject.clone()).collect();
         let details: Vec<Value> = troubles.iter().map(|trouble| trouble.details.clone()).collect();
+        let slight: Vec<bool> = troubles.iter().map(|trouble| trouble.slight).collect();
         let mut tx = self.pool.begin().await?;
+        sqlx::query!(
+            "UPDATE alarms SET seen_at = now() WHERE kind = $1 AND cleared_at IS NULL AND subject = ANY($2)",
+            kind,
+            &subjects
+        )
+        .execute(&mut *tx)
+        .await?;
         let raised = sqlx::query!(
             "INSERT INTO alarms (kind, subject, details)
-             SELECT $1, subject, details FROM unnest($2::text[], $3::jsonb[]) AS wrong (subject, details)
+             SELECT $1, subject, details
+             FROM unnest($2::text[], $3::jsonb[], $4::boolean[]) AS wrong (subject, details, slight) WHERE NOT slight
              ON CONFLICT (kind, subject) WHERE cleared_at IS NULL DO NOTHING",
-            kind.as_str(),
+            kind,
             &subjects,
-            &details
+            &details,
+            &slight
         )
         .execute(&mut *tx)
         .await?;
         let cleared = sqlx::query!(
             "UPDATE alarms SET cleared_at = now(), attempts = 0, next_at = now()
-             WHERE kind = $1 AND cleared_at IS NULL AND subject <> ALL($2)",
-            kind.as_str(),
-            &subjects
+             WHERE kind = $1 AND cleared_at IS NULL AND subject <> ALL($2)
+               AND seen_at <= now() - $3::bigint * interval '1 ms'",
+            kind,
+            &subjects,
+            clear_after_ms
         )
         .execute(&mut *tx)
         .await?;
+        let open = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "open!" FROM alarms WHERE kind = $1 AND cleared_at IS NULL"#,
+            kind
+        )
+        .fetch_one(&mut *tx)
+        .await?;
         tx.commit().await?;
-        Ok(AlarmChanges { raised: raised.rows_affected(), cleared: cleared.rows_affected() })
+        Ok(AlarmChanges { raised: raised.rows_affected(), cleared: cleared.rows_affected(), open })
     }
 
     /// Claims alarms that are still to be sent to the webhook. A worker that claims one has half a minute to send it;
@@ -192,6 +220,9 @@ impl Ledger {
             .map(|row| Trouble::new(&row.channel, json!({ "messages": row.messages, "problem": row.problem })));
         let refused = refused.iter().map(|row| Trouble::new(&row.channel, json!({ "refunds": row.refunds })));
         let drift = drift.iter().map(|sale| Trouble::new(sale, json!({})));
+        let away = self.receivers_away(RECEIVER_AWAY_S).await?;
+        let away =
+            away.iter().map(|row| Trouble::new(&row.receiver, json!({ "away_s": row.away_s, "error": row.error })));
         Ok(vec![
             (AlarmKind::Parked, parked.collect()),
             (AlarmKind::OutboxOld, old.collect()),
@@ -200,6 +231,7 @@ impl Ledger {
             (AlarmKind::SetAside, aside.collect()),
             (AlarmKind::RefundFailed, refused.collect()),
             (AlarmKind::MoneyStuck, stuck.collect()),
+            (AlarmKind::ReceiverAway, away.collect()),
         ])
     }
 }

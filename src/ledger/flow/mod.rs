@@ -1,7 +1,8 @@
-//! Flow control: applications, their policies, counts of requests by the minute, and alarms.
+//! Flow control: applications, their policies, counts of requests by the minute, alarms, and receivers that are away.
 
 pub mod alarms;
 pub mod apps;
 pub mod policies;
 pub mod policy_minutes;
 mod policy_rows;
+pub mod receivers;

@@ -113,6 +113,7 @@ impl Ledger {
     pub async fn move_threshold(
         &self,
         policy: &Policy,
+        present: i64,
         threshold: i64,
         apart_ms: i64,
         actor: &str,
@@ -120,13 +121,15 @@ impl Ledger {
     ) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let moved = sqlx::query!(
-            "UPDATE policies SET adapted = $3, adapted_at = now(), version = version + 1
+            "UPDATE policies SET adapted = $3, adapted_at = now(), version = version + 1,
+                    trouble_at = CASE WHEN $3 < $5::bigint THEN $5 ELSE trouble_at END
              WHERE id = $1 AND version = $2
                AND (adapted_at IS NULL OR adapted_at < now() - $4::bigint * interval '1 ms')",
             policy.id,
             policy.version,
             threshold,
-            apart_ms
+            apart_ms,
+            present
         )
         .execute(&mut *tx)
         .await?;

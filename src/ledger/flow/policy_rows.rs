@@ -27,6 +27,7 @@ struct Row {
     ceiling: Option<i64>,
     target_ms: Option<i64>,
     adapted: Option<i64>,
+    trouble_at: Option<i64>,
     excess: String,
     queue_ms: Option<i64>,
     answer: Option<Value>,
@@ -81,6 +82,7 @@ impl Row {
             version: self.version,
             terms,
             algorithm: in_force,
+            trouble_at: self.trouble_at,
             created_by: self.created_by,
             updated_by: self.updated_by,
             updated_at_ms: self.updated_at.timestamp_millis(),
@@ -93,8 +95,8 @@ pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) ->
     let rows = sqlx::query_as!(
         Row,
         r#"SELECT p.id, p.name, home, array_agg(a.app ORDER BY a.app) AS "apps!", spread, key, algorithm, max_permits,
-                  rate, window_ms, lease_ms, floor, ceiling, target_ms, adapted, excess, queue_ms, answer, when_down,
-                  breaker, version, created_by, updated_by, updated_at
+                  rate, window_ms, lease_ms, floor, ceiling, target_ms, adapted, trouble_at, excess, queue_ms,
+                  answer, when_down, breaker, version, created_by, updated_by, updated_at
            FROM policies p JOIN policy_apps a ON a.policy_id = p.id
            GROUP BY p.id HAVING $1::text IS NULL OR $1 = ANY(array_agg(a.app)) ORDER BY p.name, p.id"#,
         app
@@ -189,7 +191,8 @@ pub(in crate::ledger) async fn update(
     sqlx::query!(
         "UPDATE policies SET spread = $2, key = $3, algorithm = $4, max_permits = $5, rate = $6, window_ms = $7,
                 lease_ms = $8, floor = $9, ceiling = $10, target_ms = $11, adapted = $12, excess = $13, queue_ms = $14,
-                answer = $15, when_down = $16, breaker = $17, updated_by = $18, updated_at = now(), version = version + 1
+                answer = $15, when_down = $16, breaker = $17, updated_by = $18, updated_at = now(), version = version + 1,
+                trouble_at = NULL
          WHERE id = $1",
         id,
         new.spread,

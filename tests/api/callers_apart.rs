@@ -1,0 +1,456 @@
+//! A19: what one caller of flow control does wrong is not taken for trouble of the limiter, and concerns nobody else.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use seckill::domain::breaker::BreakerTerms;
+use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
+use seckill::flow::policy_changes;
+use seckill::flow::threshold_controller::ThresholdController;
+use seckill::gate::policy_counts::PolicyCounts;
+use serde_json::{Value, json};
+
+use crate::broken_network::wired;
+use crate::permits_and_policies::{Caller, a_day, policy, set};
+use seckill_harness::{System, eventually};
+
+/// Asks the server itself.
+async fn redis<T: redis::FromRedisValue>(system: &System, words: &[&str]) -> T {
+    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
+}
+
+/// The keys of this test with this text in them.
+async fn keys(system: &System, text: &str) -> Vec<String> {
+    redis(system, &["KEYS", &format!("{}*{text}*", system.config.redis.prefix)]).await
+}
+
+/// Waits until so many callers wait in line.
+async fn in_line(system: &System, callers: i64) {
+    eventually(|| async {
+        let mut waiting = 0;
+        for line in keys(system, ":places:").await {
+            waiting += redis::<i64>(system, &["ZCARD", &line]).await;
+        }
+        (waiting == callers).then_some(()).ok_or(format!("{waiting} wait in line"))
+    })
+    .await;
+}
+
+async fn open_alarms(system: &System) -> Vec<String> {
+    let alarms = system.stores.ledger.alarms(100).await.unwrap().into_iter();
+    alarms.filter(|alarm| alarm.cleared_at.is_none()).map(|alarm| format!("{} {}", alarm.kind, alarm.subject)).collect()
+}
+
+async fn alarm(system: &System, named: &str) {
+    eventually(|| async {
+        let open = open_alarms(system).await;
+        open.iter().any(|alarm| alarm == named).then_some(()).ok_or(format!("{open:?}"))
+    })
+    .await;
+}
+
+fn queued(patience_ms: u32, algorithm: Algorithm) -> NewPolicy {
+    let excess = Excess::parse(&format!("queue:{patience_ms}")).unwrap();
+    NewPolicy { excess, ..policy("shop", "slow", algorithm) }
+}
+
+fn places(limit: i64) -> Algorithm {
+    let terms = Parameters { limit: Some(limit), lease_ms: Some(600_000), ..Parameters::default() };
+    Algorithm::new(AlgorithmKind::Concurrency, &terms).unwrap()
+}
+
+/// What each of the well-behaved processes asks for, and what they get together.
+const ASKED: i64 = 40;
+const PERMITS: i64 = 150;
+const PROCESSES: usize = 5;
+/// Calls of one process that a busy machine may leave unanswered.
+const UNANSWERED_MAX: i64 = 20;
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "one of the ten processes, started by the test below"]
+async fn one_caller() {
+    let of = |name: &str| std::env::var(name).expect("the test below sets it");
+    let at: SocketAddr = of("CALLER_AT").parse().unwrap();
+    let caller = Caller::of(of("CALLER_TOKEN"), at);
+    match of("CALLER_IS").as_str() {
+        "well" => ask_well(&caller).await,
+        _ => misbehave(&caller).await,
+    }
+}
+
+/// Asks for permits and for places. Prints how many permits were granted, and how many calls Redis did not answer in time, as
+/// it may on a busy machine: each of them may have cost a permit.
+async fn ask_well(caller: &Caller) {
+    let (mut granted, mut unanswered) = (0, 0);
+    for _ in 0..ASKED {
+        for policy in ["pay", "places"] {
+            let answer = loop {
+                let answer = caller.ask(json!({ "app": "bank", "policy": policy })).await;
+                if answer["reason"] != "limiter-down" {
+                    break answer;
+                }
+                unanswered += 1;
+                assert!(unanswered < UNANSWERED_MAX, "{answer}");
+                tokio::time::sleep(Duration::from_millis(answer["retry_after_ms"].as_u64().unwrap())).await;
+            };
+            if policy == "pay" {
+                granted += i64::from(answer["code"] == 1);
+            } else {
+                assert!(answer["code"] == 1 || unanswered > 0, "{answer}");
+                let give = json!({ "app": "bank", "policy": policy, "lease": answer["lease"] });
+                let (status, released, _) = caller.post("release", &give).await;
+                assert!(released["released"] == true || unanswered > 0, "{status} {released}");
+            }
+        }
+    }
+    println!("granted {granted} {unanswered}");
+}
+
+/// Asks for nonsense, waits in line and hangs up, and takes probes without reporting them, until the process is ended.
+async fn misbehave(caller: &Caller) {
+    let mut pace = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        pace.tick().await;
+        let waiting: Vec<_> = (0..40)
+            .map(|_| {
+                let caller = Caller::of(caller.token.clone(), caller.at);
+                tokio::spawn(async move { caller.ask(json!({ "app": "shop", "policy": "slow" })).await })
+            })
+            .collect();
+        let twice = json!({ "app": "shop", "policy": "login", "also": [{ "policy": "login" }] });
+        let wrong = json!({ "app": "shop", "policy": "login", "permits": "many", "key": 7 });
+        let huge = json!({ "app": "shop", "policy": "login", "permits": i64::MAX });
+        for _ in 0..5 {
+            for body in [&twice, &wrong, &huge] {
+                assert_eq!(caller.post("acquire", body).await.0, 400);
+            }
+            caller.ask(json!({ "app": "shop", "policy": "probed" })).await;
+        }
+        pace.tick().await;
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+/// Five processes of an application that harms, and five of one that does not: these get exactly what they get alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_application_takes_nothing_from_another() {
+    let mut system = System::start().await;
+    system.serve(false).await;
+    let hostile = Caller::new(&system, "shop").await;
+    let well = Caller::new(&system, "bank").await;
+    set(&system, policy("bank", "pay", a_day(PERMITS))).await;
+    set(&system, policy("bank", "places", places(i64::try_from(PROCESSES).unwrap()))).await;
+    set(&system, policy("shop", "login", a_day(1000))).await;
+    set(&system, queued(60_000, places(1))).await;
+    let breaker = BreakerTerms { min_calls: 2, open_ms: 100, probes: 1, ..BreakerTerms::default() };
+    set(&system, NewPolicy { breaker: Some(breaker), ..policy("shop", "probed", a_day(1_000_000)) }).await;
+    let start = |n: usize, is: &str, token: &str| {
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        process.args(["callers_apart::one_caller", "--exact", "--ignored", "--nocapture"]);
+        process.env("CALLER_AT", system.instances[n % 2].address.to_string());
+        process.env("CALLER_IS", is).env("CALLER_TOKEN", token);
+        Ended(Some(process.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()))
+    };
+    let harming: Vec<Ended> = (0..PROCESSES).map(|n| start(n, "hostile", &hostile.token)).collect();
+    eventually(|| async {
+        let lines = keys(&system, ":places:").await;
+        (!lines.is_empty()).then_some(()).ok_or("nobody waits in line".to_owned())
+    })
+    .await;
+    let well = (0..PROCESSES).map(|n| start(n, "well", &well.token).output());
+    let (mut granted, mut unanswered) = (0, 0);
+    for output in futures_util::future::join_all(well).await {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find_map(|line| line.split_once("granted ")).unwrap_or_else(|| panic!("{text}"));
+        let figures: Vec<i64> = line.1.split(' ').map(|figure| figure.parse().unwrap()).collect();
+        (granted, unanswered) = (granted + figures[0], unanswered + figures[1]);
+    }
+    assert!((PERMITS - unanswered..=PERMITS).contains(&granted), "{granted} granted, {unanswered} calls unanswered");
+    drop(harming);
+    system.finish().await;
+}
+
+/// A process that is ended when this is dropped.
+struct Ended(Option<Child>);
+
+impl Ended {
+    async fn output(mut self) -> std::process::Output {
+        let child = self.0.take().unwrap();
+        tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap()
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_and_key_twice_is_refused_and_nobody_else_notices() {
+    let system = System::start().await;
+    let (careless, well) = (Caller::new(&system, "shop").await, Caller::new(&system, "bank").await);
+    set(&system, policy("shop", "login", a_day(1000))).await;
+    set(&system, policy("bank", "pay", a_day(20))).await;
+    let twice = json!({ "app": "shop", "policy": "login", "key": "k", "also": [{ "policy": "login", "key": "k" }] });
+    let mut granted = 0;
+    for _ in 0..40 {
+        let (status, answer, _) = careless.post("acquire", &twice).await;
+        assert_eq!((status, &answer["code"]), (400, &json!("invalid-request")), "{answer}");
+        let answer = well.ask(json!({ "app": "bank", "policy": "pay" })).await;
+        assert_ne!(answer["reason"], "limiter-down", "{answer}");
+        granted += i64::from(answer["code"] == 1);
+    }
+    assert_eq!(granted, 20);
+    let other_key =
+        json!({ "app": "shop", "policy": "login", "key": "k", "also": [{ "policy": "login", "key": "l" }] });
+    assert_eq!(careless.ask(other_key).await["remaining"], 999, "refused requests use up nothing");
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_a_script_is_an_alarm_and_concerns_one_policy() {
+    let system = System::start().await;
+    let (broken, well) = (Caller::new(&system, "shop").await, Caller::new(&system, "bank").await);
+    set(&system, policy("shop", "login", a_day(1000))).await;
+    set(&system, policy("bank", "pay", a_day(1000))).await;
+    let ask = json!({ "app": "shop", "policy": "login" });
+    assert_eq!(broken.code(ask.clone()).await, 1);
+    let key = keys(&system, "{flow:shop}").await.remove(0);
+    redis::<i64>(&system, &["DEL", &key]).await;
+    redis::<i64>(&system, &["RPUSH", &key, "not a count"]).await;
+    for _ in 0..40 {
+        let answer = broken.ask(ask.clone()).await;
+        assert_eq!((&answer["code"], &answer["reason"]), (&json!(-1), &json!("limiter-down")));
+        assert_eq!(well.code(json!({ "app": "bank", "policy": "pay" })).await, 1);
+    }
+    alarm(&system, "limiter-broken login of shop").await;
+    redis::<i64>(&system, &["DEL", &key]).await;
+    assert_eq!(broken.code(ask).await, 1);
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_breaker_of_a_policy_on_trial_changes_nothing_for_others() {
+    let system = System::start().await;
+    let shop = Caller::new(&system, "shop").await;
+    let breaker = BreakerTerms { min_calls: 2, open_ms: 3_600_000, ..BreakerTerms::default() };
+    let trial = NewPolicy { excess: Excess::Shadow, breaker: Some(breaker), ..policy("shop", "trial", a_day(1000)) };
+    set(&system, trial).await;
+    set(&system, policy("shop", "login", a_day(1))).await;
+    for _ in 0..2 {
+        let lease = shop.ask(json!({ "app": "shop", "policy": "trial" })).await["lease"].clone();
+        let failed = json!({ "app": "shop", "policy": "trial", "lease": lease, "outcome": "error" });
+        assert_eq!(shop.post("release", &failed).await.0, 200);
+    }
+    let open = shop.ask(json!({ "app": "shop", "policy": "trial" })).await;
+    assert_eq!((&open["code"], &open["reason"]), (&json!(1), &json!("shadow")));
+    let both = json!({ "app": "shop", "policy": "login", "also": [{ "policy": "trial" }] });
+    assert_eq!([shop.code(both.clone()).await, shop.code(both).await], [1, -1]);
+    system.finish().await;
+}
+
+/// Each instance's share is taken whole or not at all, and its leases can be given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_policies_and_leases_hold_without_redis() {
+    let (system, wire) = wired("REDIS_URL").await;
+    let shop = Caller::new(&system, "shop").await;
+    let local = |named, algorithm| NewPolicy { when_down: WhenDown::Local, ..policy("shop", named, algorithm) };
+    for (named, algorithm) in [("user", a_day(10)), ("address", a_day(2)), ("places", places(1))] {
+        set(&system, local(named, algorithm)).await;
+    }
+    wire.cut();
+    let both = json!({ "app": "shop", "policy": "user", "also": [{ "policy": "address" }] });
+    let mut codes = Vec::new();
+    for _ in 0..10 {
+        codes.push(shop.code(both.clone()).await);
+    }
+    assert_eq!(codes, [1, 1, -1, -1, -1, -1, -1, -1, -1, -1]);
+    let left = shop.ask(json!({ "app": "shop", "policy": "user" })).await;
+    assert_eq!(
+        (&left["remaining"], &left["reason"]),
+        (&json!(7), &json!("limiter-down")),
+        "refused requests use up nothing"
+    );
+    let place = json!({ "app": "shop", "policy": "places" });
+    let lease = shop.ask(place.clone()).await["lease"].clone();
+    assert_eq!(shop.code(place.clone()).await, -1);
+    let give = json!({ "app": "shop", "policy": "places", "lease": lease });
+    assert_eq!(shop.post("release", &give).await.1, json!({ "released": true }));
+    assert_eq!(shop.code(place).await, 1);
+    wire.mend();
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_policy_reaches_those_who_wait() {
+    let system = System::start().await;
+    let shop = Caller::new(&system, "shop").await;
+    let ask = json!({ "app": "shop", "policy": "slow" });
+    set(&system, queued(60_000, a_day(1))).await;
+    assert_eq!(shop.code(ask.clone()).await, 1);
+    let change = async |to: Option<NewPolicy>| {
+        set(&system, queued(60_000, a_day(1))).await;
+        let changing = async {
+            in_line(&system, 1).await;
+            match to {
+                Some(policy) => set(&system, policy).await,
+                None => {
+                    let (name, app) = (Name::parse("slow", "name").unwrap(), Name::parse("shop", "app").unwrap());
+                    policy_changes::delete(&system.stores.ledger, &name, &[app], "test").await.unwrap();
+                }
+            }
+        };
+        let (answer, ()) = tokio::join!(shop.ask(ask.clone()), changing);
+        in_line(&system, 0).await;
+        answer
+    };
+    let more = change(Some(queued(60_000, a_day(2)))).await;
+    assert_eq!((&more["code"], &more["remaining"]), (&json!(1), &json!(0)), "a higher limit");
+    let refused = change(Some(policy("shop", "slow", a_day(1)))).await;
+    assert_eq!((&refused["code"], &refused["reason"]), (&json!(-1), &json!("limit")), "no line any more");
+    let impatient = change(Some(queued(1, a_day(1)))).await;
+    assert_eq!(impatient["code"], -1, "a shorter wait");
+    let leases = change(Some(queued(60_000, places(1)))).await;
+    assert_eq!((&leases["code"], leases["lease"].is_string()), (&json!(1), true), "another algorithm");
+    assert_eq!(change(None).await["code"], 0, "no policy");
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hangs_up_leaves_the_line() {
+    let system = System::start().await;
+    let shop = Caller::new(&system, "shop").await;
+    set(&system, queued(60_000, places(1))).await;
+    let ask = json!({ "app": "shop", "policy": "slow" });
+    let lease = shop.ask(ask.clone()).await["lease"].clone();
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let caller = Caller::of(shop.token.clone(), shop.at);
+            let ask = ask.clone();
+            tokio::spawn(async move { caller.code(ask).await })
+        })
+        .collect();
+    in_line(&system, 20).await;
+    for caller in waiting {
+        caller.abort();
+    }
+    // The place goes to the one who is still there.
+    let give = async {
+        in_line(&system, 1).await;
+        let lease = json!({ "app": "shop", "policy": "slow", "lease": lease });
+        assert_eq!(shop.post("release", &lease).await.1, json!({ "released": true }));
+    };
+    let (code, ()) = tokio::join!(shop.code(ask), give);
+    assert_eq!(code, 1);
+    system.finish().await;
+}
+
+/// A threshold that has just sunk is no mistake of the caller's.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
+    let system = System::start_with(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "3600000")]).await;
+    let shop = Caller::new(&system, "shop").await;
+    let range = Some(Range { floor: 20, ceiling: 100, target_ms: None });
+    set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(60)) }).await;
+    let ask = |permits: i64| json!({ "app": "shop", "policy": "bank", "permits": permits });
+    assert_eq!(shop.code(ask(50)).await, 1);
+    sqlx::query("UPDATE policies SET adapted = 30, version = version + 1").execute(&system.sql).await.unwrap();
+    eventually(|| async {
+        let (status, answer, _) = shop.post("acquire", &ask(50)).await;
+        assert_eq!((status, &answer["code"]), (200, &json!(-1)), "{answer}");
+        (answer["retry_after_ms"] == 1000).then_some(()).ok_or(answer.to_string())
+    })
+    .await;
+    let both = json!({ "app": "shop", "policy": "other", "also": [{ "policy": "bank", "permits": 50 }] });
+    set(&system, policy("shop", "other", a_day(5))).await;
+    assert_eq!(shop.code(both).await, -1);
+    assert_eq!(shop.ask(json!({ "app": "shop", "policy": "other" })).await["remaining"], 4);
+    assert_eq!(shop.post("acquire", &ask(101)).await.0, 400, "above the ceiling");
+    system.finish().await;
+}
+
+/// Two workers move a threshold by turns: where there was trouble, the second knows too.
+#[tokio::test(flavor = "multi_thread")]
+async fn thresholds_have_one_state_for_all_workers() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let range = Some(Range { floor: 20, ceiling: 220, target_ms: None });
+    set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(100)) }).await;
+    let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
+    let id: i64 = sqlx::query_scalar("SELECT id FROM policies").fetch_one(&system.sql).await.unwrap();
+    let [first, second] = [0; 2].map(|_| ThresholdController::new(ledger.clone(), gate.clone(), 3600));
+    let seen = async |errors: u64| {
+        for key in keys(&system, "").await {
+            redis::<i64>(&system, &["DEL", &key]).await;
+        }
+        let counts = PolicyCounts { granted: 100, refused: 50, reports: 100, errors, ..PolicyCounts::default() };
+        gate.add_policy_counts(gate.now_s().await.unwrap() - 2, &[(id, counts)]).await.unwrap();
+        sqlx::query("UPDATE policies SET adapted_at = NULL").execute(&system.sql).await.unwrap();
+    };
+    let threshold =
+        async || sqlx::query_scalar::<_, i64>("SELECT adapted FROM policies").fetch_one(&system.sql).await.unwrap();
+    seen(90).await;
+    first.check().await.unwrap();
+    assert_eq!(threshold().await, 70);
+    sqlx::query("UPDATE policies SET adapted = 95").execute(&system.sql).await.unwrap();
+    seen(0).await;
+    second.check().await.unwrap();
+    assert_eq!(threshold().await, 97, "a small step: there was trouble at 100");
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alarm_is_cleared_only_after_a_quiet_time() {
+    let settings = [("SECKILL_ALARMS__CLEAR_AFTER_MS", "3600000")];
+    let (system, wire) = crate::broken_network::wired_with("REDIS_URL", &settings).await;
+    wire.cut();
+    alarm(&system, "limiter-down redis").await;
+    wire.mend();
+    // A receiver that nobody reaches raises one, too; when it is there, another check has run since.
+    system.stores.ledger.receiver_is_away("shop", "connection refused").await.unwrap();
+    let longer = "UPDATE receivers_away SET since = now() - interval '1 minute', tried_at = now() + interval '1 hour'";
+    sqlx::query(longer).execute(&system.sql).await.unwrap();
+    for _ in 0..2 {
+        sqlx::query("DELETE FROM alarms WHERE kind = 'receiver-away'").execute(&system.sql).await.unwrap();
+        alarm(&system, "receiver-away shop").await;
+    }
+    assert!(open_alarms(&system).await.contains(&"limiter-down redis".to_owned()));
+    let earlier = "UPDATE alarms SET seen_at = seen_at - interval '2 hours' WHERE kind = 'limiter-down'";
+    sqlx::query(earlier).execute(&system.sql).await.unwrap();
+    eventually(|| async {
+        let open = open_alarms(&system).await;
+        (open == ["receiver-away shop"]).then_some(()).ok_or(format!("{open:?}"))
+    })
+    .await;
+    system.finish().await;
+}
+
+/// Order events that find no receiver, and payments that find no channel, are recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_cannot_be_reached_raises_an_alarm() {
+    let settings = [
+        ("SECKILL_SHOP__WEBHOOK_URL", "http://127.0.0.1:1/"),
+        ("SECKILL_SHOP__WEBHOOK_SECRETS", crate::order_webhooks::KEYS),
+    ];
+    let system = System::start_with(&settings).await;
+    let sale = system.create_sale(seckill_harness::terms(1)).await;
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    eventually(|| async {
+        let sql = "UPDATE receivers_away SET since = now() - interval '1 minute' WHERE receiver = 'shop'";
+        let found = sqlx::query(sql).execute(&system.sql).await.unwrap().rows_affected();
+        (found == 1).then_some(()).ok_or("the receiver is not known to be away".to_owned())
+    })
+    .await;
+    alarm(&system, "receiver-away shop").await;
+    let details: Value = system.stores.ledger.alarms(1).await.unwrap().remove(0).details;
+    assert!(details["away_s"].as_i64().unwrap() >= 60, "{details}");
+    system.finish().await;
+}
