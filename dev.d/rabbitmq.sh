@@ -16,7 +16,7 @@ mqctl() ( # ARGS: rabbitmqctl for the set's broker
 )
 mq_start() (
   mq_home
-  printf '%s\n' 'loopback_users.guest = true' 'vm_memory_high_watermark.absolute = 1GB' \
+  printf '%s\n' "default_user = $AMQP_USER" "default_pass = $AMQP_PASSWORD" 'vm_memory_high_watermark.absolute = 1GB' \
     'disk_free_limit.absolute = 200MB' 'log.file.level = warning' >rabbitmq.conf
   echo '[].' | tee enabled_plugins >advanced.config
   : >rabbitmq-env.conf

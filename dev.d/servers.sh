@@ -62,9 +62,10 @@ status() { # fails unless every private server of the set is running
   return $code
 }
 
-wipe() { # deletes the set's data. The ports stay, because `./dev env` has given them to other shells
-  find "$DIR" -mindepth 1 ! -name ports -delete
+wipe() { # deletes the set's data. What `./dev env` has given to other shells stays
+  find "$DIR" -mindepth 1 ! -name ports ! -name mq-password -delete
   case $POSTGRES_DIR in /var/tmp/*) rm -rf "$POSTGRES_DIR" ;; esac
+  use "$(basename "$DIR")"                       # again: a broker without data has another password
 }
 destroy() {
   local set

@@ -11,6 +11,7 @@ block_free() { # BASE
     if busy "$port" || busy $((port + 10000)); then return 1; fi
   done
 }
+new_secret() { (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$1"); }   # FILE
 use() { # SET: defines the folder, ports and addresses of the set
   DIR=$TOP/.dev/$1
   [ ! -e .dev ] || [ -O .dev ] || die ".dev belongs to another user. Continue as that user, who can also run ./dev destroy and rm -r .dev"
@@ -26,7 +27,14 @@ use() { # SET: defines the folder, ports and addresses of the set
   REDIS_PORT=$BASE POSTGRES_PORT=$((BASE + 1)) AMQP_PORT=$((BASE + 2)) DIST_PORT=$((BASE + 3)) EPMD_PORT=$((BASE + 4)) SANDBOX_PORT=$((BASE + 5))
   PRIVATE_REDIS=redis://$HOST:$REDIS_PORT/
   PRIVATE_POSTGRES=postgres://seckill@$HOST:$POSTGRES_PORT/seckill
-  PRIVATE_AMQP=amqp://guest:guest@$HOST:$AMQP_PORT/%2f
+  # The broker's password is the set's own: outside development mode the service refuses the one that every new broker has. A
+  # broker with data from before there were such passwords keeps it.
+  AMQP_USER=seckill
+  if [ ! -s "$DIR/mq-password" ]; then
+    if [ -d "$DIR/mq/mnesia" ]; then AMQP_USER=guest; else new_secret "$DIR/mq-password"; fi
+  fi
+  if [ $AMQP_USER = guest ]; then AMQP_PASSWORD=guest; else AMQP_PASSWORD=$(<"$DIR/mq-password"); fi
+  PRIVATE_AMQP=amqp://$AMQP_USER:$AMQP_PASSWORD@$HOST:$AMQP_PORT/%2f
   # PostgreSQL refuses to run as root. The user that it runs as instead cannot enter a folder of mode 700.
   POSTGRES_DIR=$DIR/pg AS_POSTGRES=()
   if [ "$(id -u)" = 0 ] && id postgres &>/dev/null; then
@@ -56,7 +64,7 @@ urls() {
 }
 environment() { # what `./dev env` prints
   local secret=$DIR/secret
-  [ -s "$secret" ] || (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$secret")
+  [ -s "$secret" ] || new_secret "$secret"
   urls
   printf 'export %s=%q\n' SECKILL_DEV 1 SECKILL_AUTH__JWT_SECRET "${SECKILL_AUTH__JWT_SECRET:-$(<"$secret")}" \
     SECKILL_HTTP__TRUSTED_PROXIES "${SECKILL_HTTP__TRUSTED_PROXIES:-$HOST}"
