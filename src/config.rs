@@ -1,6 +1,8 @@
 //! The configuration: config.default.toml, overridden by environment variables, checked before anything starts.
 
 mod check;
+mod production;
+pub mod tls;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -10,6 +12,8 @@ use std::str::FromStr;
 use config::{Config as Source, Environment, File, FileFormat, ValueKind};
 use serde::{Deserialize, Deserializer};
 
+use tls::CaFile;
+
 /// The default of every setting, with its documentation.
 pub const DEFAULTS: &str = include_str!("../config.default.toml");
 
@@ -17,6 +21,7 @@ pub const DEFAULTS: &str = include_str!("../config.default.toml");
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub dev: bool,
+    pub allow: Allow,
     pub http: Http,
     pub auth: Auth,
     pub database: Database,
@@ -37,6 +42,14 @@ pub struct Config {
     pub channels: BTreeMap<String, Channel>,
     pub sandbox: seckill_sandbox::Settings,
     pub shop: Shop,
+}
+
+/// What a service may have outside development mode although it is unsafe.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allow {
+    pub http_receivers: bool,
+    pub sandbox_channel: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -67,6 +80,8 @@ pub struct Auth {
 #[serde(deny_unknown_fields)]
 pub struct Database {
     pub url: String,
+    #[serde(deserialize_with = "tls::ca_file")]
+    pub ca_file: Option<CaFile>,
     pub max_connections: u32,
     pub acquire_timeout_ms: u64,
     pub statement_timeout_ms: u64,
@@ -78,6 +93,8 @@ pub struct Redis {
     pub url: String,
     #[serde(deserialize_with = "comma_separated")]
     pub lock_urls: Vec<String>,
+    #[serde(deserialize_with = "tls::ca_file")]
+    pub ca_file: Option<CaFile>,
     pub prefix: String,
     pub connect_timeout_ms: u64,
     pub response_timeout_ms: u64,
@@ -87,6 +104,8 @@ pub struct Redis {
 #[serde(deny_unknown_fields)]
 pub struct Amqp {
     pub url: String,
+    #[serde(deserialize_with = "tls::ca_file")]
+    pub ca_file: Option<CaFile>,
     pub prefix: String,
     pub connect_timeout_ms: u64,
     pub confirm_timeout_ms: u64,
@@ -297,6 +316,7 @@ pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill
     }
     let Alone { dev, sandbox } = layers(environment)?.try_deserialize()?;
     let sandbox = check::sandbox(sandbox, dev)?;
+    production::check_sandbox(&sandbox, dev)?;
     if sandbox.secret.is_empty() {
         let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
         return Err(ConfigError::Wrong { setting, problem: "is missing", variable });

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::domain::pressure::Pressure;
 use crate::gate::GateError;
 use crate::ledger::notices::{Listener, Notifier, Topic};
+use crate::queue::Broker;
 use crate::sale::{Step, Stores};
 use crate::worker;
 
@@ -53,7 +54,11 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Starts sending and receiving notices.
+    ///
+    /// # Errors
+    /// The settings are only for development mode, or name no server.
     pub fn assemble(config: Config) -> anyhow::Result<Self> {
+        config.check_for_service()?;
         let pressure = Arc::new(Pressure::new(Instant::now()));
         let parts = Self {
             stores: super::stores(&config)?,
@@ -71,8 +76,14 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Refuses to start on a Redis server that would lose memory. One that cannot be reached now is looked at when it can be.
-    pub async fn check_servers(&self) -> anyhow::Result<()> {
+    /// Refuses to start on a Redis server that would lose memory, and where a server that is used refuses TLS. A server that
+    /// cannot be reached now is looked at when it can be.
+    pub async fn check_servers(&self, with_broker: bool) -> anyhow::Result<()> {
+        self.stores.gate.check_tls().await?;
+        self.stores.ledger.check_tls().await?;
+        if with_broker {
+            Broker::new(&self.config).check_tls().await?;
+        }
         match self.stores.gate.connect_to_run().await {
             Err(error @ GateError::Evicts(_)) => Err(error.into()),
             _ => Ok(()),

@@ -73,13 +73,14 @@ impl Service {
     /// # Errors
     /// If a setting is not valid, the address is taken, or PostgreSQL does not answer.
     pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
+        config.check_for_service()?;
         let metrics = telemetry::metrics();
         let tokens = Tokens::new(&config.auth.jwt_secret, &config.auth.jwt_public_key, config.dev)?;
         let listener = TcpListener::bind(config.http.bind)
             .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
         let address = listener.local_addr()?;
         let parts = Parts::assemble(config)?;
-        parts.check_servers().await?;
+        parts.check_servers(with_workers).await?;
         let (config, ledger) = (&parts.config, &parts.stores.ledger);
         let catalog = Catalog::load(&parts.stores, config.reconcile.retire_after_ms)
             .await

@@ -272,6 +272,7 @@ impl<'a> WorkerWiring<'a> {
         let settings = &self.parts.config.outflow;
         let terms = OutflowTerms {
             request_timeout: Duration::from_millis(settings.request_timeout_ms),
+            allows_http: self.parts.config.allows_http(),
             retry: RetryTerms {
                 max_attempts: settings.max_attempts,
                 backoff_base_ms: settings.backoff_base_ms,

@@ -17,7 +17,7 @@ use crate::telemetry;
 pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = telemetry::metrics();
     let parts = Parts::assemble(config)?;
-    parts.check_servers().await?;
+    parts.check_servers(true).await?;
     let payment_service =
         notifying_payment_service(&parts.config, parts.stores.ledger.clone(), parts.notifier.clone())?;
     if let Some(bind) = parts.config.work.metrics_bind {

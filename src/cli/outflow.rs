@@ -93,6 +93,12 @@ impl OutflowCommand {
         match self {
             Self::Create { name, rate, target, jitter_ms, capacity } => {
                 let pace = Pace::parse(rate, jitter_ms)?;
+                if !config.allows_target(&target) {
+                    bail!(
+                        "the target must be an https:// address outside development mode, unless \
+                         SECKILL_ALLOW__HTTP_RECEIVERS=1 allows receivers without TLS"
+                    );
+                }
                 match ledger.create_outflow(&name, pace, &target, capacity, ACTOR).await {
                     Ok(true) => {}
                     Ok(false) => bail!("outflow {name} already exists"),

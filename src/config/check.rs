@@ -21,6 +21,7 @@ impl Config {
         if self.amqp.url.is_empty() {
             return wrong("amqp.url", "is missing", "AMQP_URL");
         }
+        self.check_tls()?;
         if self.dev && self.auth.jwt_secret.is_empty() && self.auth.jwt_public_key.is_empty() {
             DEV_SECRET.clone_into(&mut self.auth.jwt_secret);
         }
@@ -155,6 +156,32 @@ impl Config {
         }
         self.sandbox = sandbox(self.sandbox, self.dev)?;
         Ok(self)
+    }
+
+    /// Refuses a file of authorities that would not be used.
+    fn check_tls(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        let over_tls = |url: &String| ["rediss://", "valkeys://"].iter().any(|scheme| url.starts_with(scheme));
+        let redis = &self.redis;
+        if redis.ca_file.is_some() && !(over_tls(&redis.url) && redis.lock_urls.iter().all(over_tls)) {
+            let problem = "needs rediss:// in redis.url and redis.lock_urls: other connections have no TLS";
+            return wrong("redis.ca_file", problem, "SECKILL_REDIS__CA_FILE");
+        }
+        if self.amqp.ca_file.is_some() && !self.amqp.url.starts_with("amqps://") {
+            let problem = "needs amqps:// in amqp.url: other connections have no TLS";
+            return wrong("amqp.ca_file", problem, "SECKILL_AMQP__CA_FILE");
+        }
+        // Every other sslmode believes any certificate.
+        let checked = ["mode=verify-full", "mode=verify-ca"].iter().any(|mode| self.database.url.contains(mode));
+        let problem = "needs sslmode=verify-full in database.url: other modes check no certificate";
+        if !checked && self.database.ca_file.is_some() {
+            return wrong("database.ca_file", problem, "SECKILL_DATABASE__CA_FILE");
+        }
+        if !checked && ["sslrootcert=", "ssl-root-cert=", "ssl-ca="].iter().any(|name| self.database.url.contains(name))
+        {
+            return wrong("database.url: sslrootcert", problem, "DATABASE_URL");
+        }
+        Ok(())
     }
 
     fn check_payments(&mut self) -> Result<(), ConfigError> {

@@ -19,7 +19,7 @@ use crate::ledger::money::refunds::RefundItem;
 use crate::ledger::outbox::RetryTerms;
 use crate::ledger::outflow::slots::{Settled, Slot};
 use crate::ledger::{Ledger, LedgerError};
-use seckill_webhook::{HttpAnswer, HttpSender, SendError, SignedRequest};
+use seckill_webhook::{HttpAnswer, HttpSender, SendError, SignedRequest, is_http};
 
 /// Requests under way to one channel in one process; a receiver that hangs does not take up the whole process.
 const UNDER_WAY_MAX: usize = 64;
@@ -32,10 +32,15 @@ const HOLE_MAX: Duration = Duration::from_secs(1);
 /// What a lease has beyond the longest request: time to connect, to wait for the slot, and to write the outcome.
 const LEASE_SPARE: Duration = Duration::from_secs(5);
 
+/// How long an outflow rests whose target has no TLS, where that is not allowed.
+const HTTP_REST: Duration = Duration::from_secs(60);
+
 /// How requests are made.
 #[derive(Debug, Clone, Copy)]
 pub struct OutflowTerms {
     pub request_timeout: Duration,
+    /// Whether a target may be without TLS.
+    pub allows_http: bool,
     pub retry: RetryTerms,
 }
 
@@ -102,6 +107,14 @@ impl OutflowDrain {
     }
 
     async fn deliver(&self, slot: Slot) {
+        if is_http(&slot.target) && !self.terms.allows_http {
+            tracing::warn!(
+                channel = slot.channel,
+                target = slot.target,
+                "nothing is sent without TLS outside development mode: set SECKILL_ALLOW__HTTP_RECEIVERS=1, or another target"
+            );
+            return self.settle(&slot, &DeliveryOutcome::NotNow(HTTP_REST)).await;
+        }
         let outcome = match self.request(&slot) {
             Ok((sender, request)) => match sender.prepare(request).await {
                 Ok(ready) => {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::keys::Keys;
 use super::reply_codes::{AcquireCode, WaitCode};
 use super::scripts::LimiterScripts;
-use super::{GateError, Timeouts, client, reconnecting, timed};
+use super::{GateError, Timeouts, client, is_tls, reconnecting, timed};
 use crate::config;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
@@ -113,8 +113,10 @@ impl Limiter {
     /// The address of the server cannot be parsed.
     pub fn new(redis: &config::Redis, flow: &config::Flow) -> Result<Self, GateError> {
         let timeout = Duration::from_millis(flow.timeout_ms);
-        let timeouts = Timeouts { connect: timeout, response: timeout };
-        let connection = reconnecting(&client(&redis.url, timeout)?, timeouts)?;
+        let client = client(redis, &redis.url, timeout)?;
+        // A handshake takes longer than a call may. A call that finds no connection gives up in its own time.
+        let connect = if is_tls(&client) { Duration::from_millis(redis.connect_timeout_ms) } else { timeout };
+        let connection = reconnecting(&client, Timeouts { connect, response: timeout })?;
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(LimiterScripts::new()));
         Ok(Self { connection, keys, scripts, timeout, time: LimiterTime::Server })
     }

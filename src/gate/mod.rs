@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{ErrorKind, IntoConnectionInfo, ServerErrorKind};
+use redis::{ConnectionAddr, ErrorKind, IntoConnectionInfo, ServerErrorKind, TlsCertificates};
 
-use crate::config;
+use crate::config::{self, tls};
 use crate::domain::admission::{Limits, Window};
 use crate::domain::ids::SaleId;
 use keys::Keys;
@@ -88,6 +88,13 @@ impl GateError {
     }
 }
 
+/// Why there is no TLS connection to a server that answers.
+fn refused_tls(error: &redis::RedisError) -> Option<tls::TlsRefused> {
+    let problem = tls::handshake_problem_below(error)?;
+    let (setting, variable) = ("redis.ca_file", "SECKILL_REDIS__CA_FILE");
+    Some(tls::TlsRefused { server: "Redis", problem, address: "redis.url", setting, variable })
+}
+
 /// Whether the script is missing from the server's cache.
 fn is_no_script(error: &redis::RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
@@ -97,6 +104,7 @@ fn is_no_script(error: &redis::RedisError) -> bool {
 #[derive(Clone)]
 pub struct Gate {
     client: redis::Client,
+    lock_clients: Arc<[redis::Client]>,
     connection: ConnectionManager,
     timeouts: Timeouts,
     keys: Keys,
@@ -128,14 +136,14 @@ impl Gate {
     ///
     /// An address of a server cannot be parsed.
     pub fn new(redis: &config::Redis, purchase: &config::Purchase) -> Result<Self, GateError> {
-        let client = |url: &str| client(url, Duration::from_millis(redis.response_timeout_ms));
+        let client = |url: &str| client(redis, url, Duration::from_millis(redis.response_timeout_ms));
         let timeouts = Timeouts {
             connect: Duration::from_millis(redis.connect_timeout_ms),
             response: Duration::from_millis(redis.response_timeout_ms),
         };
-        let lock_servers: Result<Vec<_>, GateError> =
-            redis.lock_urls.iter().map(|url| reconnecting(&client(url)?, timeouts)).collect();
-        let (lock_servers, client) = (lock_servers?, client(&redis.url)?);
+        let lock_clients = redis.lock_urls.iter().map(|url| client(url)).collect::<Result<Arc<[_]>, _>>()?;
+        let lock_servers = lock_clients.iter().map(|client| reconnecting(client, timeouts));
+        let (lock_servers, client) = (lock_servers.collect::<Result<Vec<_>, _>>()?, client(&redis.url)?);
         let connection = reconnecting(&client, timeouts)?;
         let window = |max: i64, window_ms: u64| Window { max, window_ms: window_ms.cast_signed() };
         let limits = Limits {
@@ -152,7 +160,8 @@ impl Gate {
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(Scripts::new()));
         let lock_servers = if lock_servers.is_empty() { vec![connection.clone()] } else { lock_servers };
         let locks = Quorum::new(lock_servers, Arc::clone(&scripts), timeouts.response);
-        Ok(Self { client, connection, timeouts, keys, scripts, limits, locks, terms, refill_wanted: Arc::default() })
+        let refill_wanted = Arc::default();
+        Ok(Self { client, lock_clients, connection, timeouts, keys, scripts, limits, locks, terms, refill_wanted })
     }
 
     /// The present limits of purchases.
@@ -181,6 +190,23 @@ impl Gate {
         Ok(redis::cmd("PING").query_async::<()>(&mut self.connection.clone()).await?)
     }
 
+    /// Checks that no server refuses TLS. A server that cannot be reached now is not checked.
+    ///
+    /// # Errors
+    /// The certificate of a server is not trusted, or the server does not speak TLS.
+    pub async fn check_tls(&self) -> Result<(), tls::TlsRefused> {
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeouts.connect * 10))
+            .set_response_timeout(Some(self.timeouts.response * 10));
+        for client in std::iter::once(&self.client).chain(self.lock_clients.iter()).filter(|client| is_tls(client)) {
+            let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+            if let Some(refused) = connected.err().as_ref().and_then(refused_tls) {
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
     /// Makes another connection, which reconnects by itself.
     fn own_connection(&self) -> Result<ConnectionManager, GateError> {
         reconnecting(&self.client, self.timeouts)
@@ -195,10 +221,21 @@ async fn timed<T>(script: &'static str, call: impl Future<Output = T>) -> T {
     reply
 }
 
-fn client(url: &str, response_timeout: Duration) -> Result<redis::Client, GateError> {
+fn client(redis: &config::Redis, url: &str, response_timeout: Duration) -> Result<redis::Client, GateError> {
     // A server can vanish without closing the connection. Unacknowledged packets end the connection.
     let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_user_timeout(response_timeout * 4);
-    Ok(redis::Client::open(url.into_connection_info()?.set_tcp_settings(tcp))?)
+    let address = url.into_connection_info()?.set_tcp_settings(tcp);
+    Ok(match &redis.ca_file {
+        Some(file) => {
+            let authorities = TlsCertificates { client_tls: None, root_cert: Some(file.pem()) };
+            redis::Client::build_with_tls(address, authorities)?
+        }
+        None => redis::Client::open(address)?,
+    })
+}
+
+fn is_tls(client: &redis::Client) -> bool {
+    matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
 }
 
 fn reconnecting(client: &redis::Client, timeouts: Timeouts) -> Result<ConnectionManager, GateError> {

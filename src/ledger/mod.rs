@@ -13,12 +13,12 @@ pub mod sales;
 
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgPool};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config;
+use crate::config::{self, tls};
 use crate::domain::ids::FenceToken;
 
 /// Why the ledger has refused or failed.
@@ -86,6 +86,8 @@ pub struct Ledger {
     /// Connections that no read can take: for the commits of purchases, the heartbeat, the ping, notices, and the listener.
     reserved: PgPool,
     timeout: Duration,
+    /// Whether there is no connection without TLS.
+    encrypted: bool,
     /// Changes when the server has not answered for seconds.
     outages: watch::Sender<()>,
 }
@@ -94,7 +96,12 @@ impl Ledger {
     /// Prepares the pools. Connections are opened when they are needed. `committers` is how many commits of purchases may be
     /// in progress at the same time.
     pub fn new(config: &config::Database, committers: usize) -> Result<Self, LedgerError> {
-        let options: PgConnectOptions = config.url.parse().map_err(LedgerError::Failed)?;
+        let mut options: PgConnectOptions = config.url.parse().map_err(LedgerError::Failed)?;
+        if let Some(file) = &config.ca_file {
+            options = options.ssl_root_cert_from_pem(file.pem());
+        }
+        let encrypted =
+            matches!(options.get_ssl_mode(), PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull);
         let statement_timeout = config.statement_timeout_ms.to_string();
         let options = options
             .application_name("seckill")
@@ -128,12 +135,32 @@ impl Ledger {
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
         let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
         let (pool, reserved) = (pool(config.max_connections), pool(reserved));
-        Ok(Self { pool, reserved, timeout, outages: watch::Sender::new(()) })
+        Ok(Self { pool, reserved, timeout, encrypted, outages: watch::Sender::new(()) })
     }
 
     /// Brings the schema up to date. May run at any time, and in several processes at once.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
         Ok(sqlx::migrate!("./migrations").run(&self.pool).await?)
+    }
+
+    /// Checks that the server does not refuse TLS, where the address asks for it. A server that cannot be reached now is not
+    /// checked.
+    ///
+    /// # Errors
+    /// The server's certificate is not trusted, or the server does not speak TLS.
+    pub async fn check_tls(&self) -> Result<(), tls::TlsRefused> {
+        let refused = match self.encrypted.then_some(self.reserved.acquire()) {
+            None => return Ok(()),
+            Some(connecting) => match connecting.await {
+                Err(sqlx::Error::Io(error)) => tls::handshake_problem(&error),
+                Err(sqlx::Error::Tls(error)) => Some(error.to_string()),
+                Ok(_) | Err(_) => None,
+            },
+        };
+        let (address, setting, variable) = ("database.url", "database.ca_file", "SECKILL_DATABASE__CA_FILE");
+        refused.map_or(Ok(()), |problem| {
+            Err(tls::TlsRefused { server: "PostgreSQL", problem, address, setting, variable })
+        })
     }
 
     /// Waits for a step no longer than a living server can take. Without this, a connection to a server that has vanished

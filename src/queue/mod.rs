@@ -2,15 +2,16 @@
 
 mod consumer;
 mod publisher;
+mod tls_connection;
 mod topology;
 
 use std::time::Duration;
 
 use lapin::types::LongString;
-use lapin::uri::AMQPUri;
-use lapin::{Connection, ConnectionProperties};
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{Connection, ConnectionProperties, ErrorKind};
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, tls};
 
 pub use consumer::{Consumer, Received};
 pub use publisher::{Outgoing, Publisher, Receipt};
@@ -59,17 +60,49 @@ impl Broker {
     /// pauses and opens another.
     async fn link(&self, name: &'static str) -> Result<Link, QueueError> {
         let connect = async {
-            let name =
-                ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
-            let mut uri: AMQPUri = self.config.url.parse().map_err(QueueError::Address)?;
-            uri.query.heartbeat = uri.query.heartbeat.or(Some(self.config.heartbeat_s));
-            let connection = Connection::connect_uri(uri, name).await?;
+            let connection = self.connect(name).await?;
             self.topology.declare(&connection).await?;
             let channel = connection.create_channel().await?;
             Ok(Link { channel, connection })
         };
         let timeout = Duration::from_millis(self.config.connect_timeout_ms);
         tokio::time::timeout(timeout, connect).await.map_err(|_| QueueError::TimedOut)?
+    }
+
+    async fn connect(&self, name: &'static str) -> Result<Connection, QueueError> {
+        let name = ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
+        let mut uri = self.uri()?;
+        uri.query.heartbeat = uri.query.heartbeat.or(Some(self.config.heartbeat_s));
+        Ok(match uri.scheme {
+            AMQPScheme::AMQP => Connection::connect_uri(uri, name).await?,
+            AMQPScheme::AMQPS => tls_connection::connect(uri, name, self.config.ca_file.as_ref()).await?,
+        })
+    }
+
+    fn uri(&self) -> Result<AMQPUri, QueueError> {
+        self.config.url.parse().map_err(QueueError::Address)
+    }
+
+    /// Checks that the broker does not refuse TLS, where the address asks for it. A broker that cannot be reached now is not
+    /// checked.
+    ///
+    /// # Errors
+    /// The broker's certificate is not trusted, or the broker does not speak TLS.
+    pub async fn check_tls(&self) -> Result<(), tls::TlsRefused> {
+        if self.uri().is_ok_and(|uri| uri.scheme == AMQPScheme::AMQP) {
+            return Ok(());
+        }
+        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
+        let problem = match tokio::time::timeout(timeout, self.connect("check")).await {
+            Ok(Err(QueueError::Broker(error))) => match error.kind() {
+                ErrorKind::IOError(error) => tls::handshake_problem(error),
+                _ => None,
+            },
+            _ => None,
+        };
+        let (address, setting, variable) = ("amqp.url", "amqp.ca_file", "SECKILL_AMQP__CA_FILE");
+        problem
+            .map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "RabbitMQ", problem, address, setting, variable }))
     }
 
     /// Deletes every queue under this prefix: for tests, each of which has a prefix of its own.

@@ -53,6 +53,8 @@ impl Catalog {
         };
         catalog.load_all().await?;
         while catalog.load_changes().await? == Step::More {}
+        // An instance that is ready is in the list, so that a new sale waits for it.
+        catalog.ledger.send_heartbeat(catalog.instance, catalog.version.load(Ordering::Relaxed)).await?;
         Ok(catalog)
     }
 

@@ -456,12 +456,15 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outside_development_the_cookie_needs_tls() {
-    let system = System::start_with(&[("SECKILL_DEV", "false")]).await;
+    // Outside development mode the password of a new broker is refused, and nothing here needs a broker.
+    let nowhere = format!("amqp://seckill:{}@127.0.0.1:1/%2f", seckill_harness::secret());
+    let mut system = System::prepare(&[("SECKILL_DEV", "false"), ("AMQP_URL", &nowhere)]).await;
+    system.serve(false).await;
     account(&system, "root", AccountRole::Admin).await;
     let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
     let answer = Person::signed_out(&system).call("POST", "session", credentials).await;
     assert_eq!(cookie_attributes(&answer), ["HttpOnly", "Path=/", "SameSite=Strict", "Secure"]);
-    system.finish().await;
+    system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

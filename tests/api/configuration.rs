@@ -51,6 +51,9 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_AUTH__JWT_SECRET", "short", "auth.jwt_secret"),
         ("SECKILL_DEV", "0", "auth.jwt_secret"),
         ("REDIS_URL", "", "redis.url"),
+        ("SECKILL_REDIS__CA_FILE", "/nowhere/ca.pem", "redis.ca_file"),
+        ("SECKILL_AMQP__CA_FILE", "/dev/null", "amqp.ca_file"),
+        ("DATABASE_URL", "postgres://x@127.0.0.1:1/x?sslmode=require&sslrootcert=/ca.pem", "sslmode=verify-full"),
     ] {
         let error = read(&[(name, value)]).expect_err(name);
         assert!(error.contains(named), "{name}={value}: {error}");
@@ -91,8 +94,7 @@ fn the_sandbox_channel_needs_none_of_the_servers() {
     let error = config::sandbox_settings(&HashMap::new()).unwrap_err().to_string();
     assert!(error.contains("sandbox.secret"), "{error}");
     // The service does not need the bank's secret.
-    let secret = "a secret that is long enough, for a test";
-    let served = read(&[("SECKILL_DEV", "0"), ("SECKILL_AUTH__JWT_SECRET", secret)]).unwrap();
+    let served = read(&[("SECKILL_DEV", "0"), ("SECKILL_AUTH__JWT_SECRET", &seckill_harness::secret())]).unwrap();
     assert!(served.sandbox.secret.is_empty());
 }
 

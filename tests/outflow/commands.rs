@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::worker_processes::Works;
+use crate::worker_processes::{Worker, Works};
 use seckill_harness::eventually;
 use seckill_harness::receiver::{Receiver, Reply};
 
@@ -60,4 +60,43 @@ async fn a_channel_is_created_filled_paused_and_retried_by_commands() {
         (is == [("done".to_owned(), 1)]).then_some(()).ok_or_else(|| format!("{is:?}"))
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outside_development_mode_nothing_is_sent_without_tls_unless_allowed() {
+    let nowhere = format!("amqp://seckill:{}@127.0.0.1:1/%2f", seckill_harness::secret());
+    let mut works = Works::prepare(&[("SECKILL_DEV", "0"), ("AMQP_URL", &nowhere)]).await;
+    let receiver = Receiver::start();
+    let create = |works: &Works, name: &str, target: &str| {
+        seckill(works, &["create", name, "--rate", "50", "--jitter-ms", "20", "--target", target])
+    };
+    let error = create(&works, "plain", &receiver.url()).unwrap_err();
+    assert!(error.contains("SECKILL_ALLOW__HTTP_RECEIVERS=1") && error.lines().count() == 1, "{error}");
+    create(&works, "encrypted", "https://127.0.0.1:9/take").unwrap();
+
+    // One from the time of development.
+    works.channel("c", 50, &receiver).await;
+    works.put("c", "k", 0..3).await;
+    let worker = Worker::start(&works.environment, None);
+    eventually(|| async {
+        let rests = "SELECT next_at > now() + interval '20 seconds' FROM outflow_channels WHERE name = 'c'";
+        let rests: bool = sqlx::query_scalar(rests).fetch_one(&works.sql).await.map_err(|e| e.to_string())?;
+        rests.then_some(()).ok_or_else(|| "the outflow does not rest".to_owned())
+    })
+    .await;
+    drop(worker);
+    assert_eq!((receiver.connections(), works.statuses("c").await), (0, vec![("pending".to_owned(), 3)]));
+    let attempts: i64 =
+        sqlx::query_scalar("SELECT sum(attempts)::bigint FROM outflow_items").fetch_one(&works.sql).await.unwrap();
+    assert_eq!(attempts, 0);
+
+    works.environment.insert("SECKILL_ALLOW__HTTP_RECEIVERS".to_owned(), "1".to_owned());
+    sqlx::query("UPDATE outflow_channels SET next_at = now()").execute(&works.sql).await.unwrap();
+    let _worker = Worker::start(&works.environment, None);
+    eventually(|| async {
+        let is = works.statuses("c").await;
+        (is == [("done".to_owned(), 3)]).then_some(()).ok_or_else(|| format!("{is:?}"))
+    })
+    .await;
+    create(&works, "plain", &receiver.url()).unwrap();
 }

@@ -78,7 +78,7 @@ impl Receiver {
 async fn receive(request: HttpRequest, body: Bytes, state: Data<ReceiverState>) -> HttpResponse {
     let at = Instant::now();
     let header = |name: &str| request.headers().get(name).unwrap().to_str().unwrap();
-    let (id, secret) = (header("webhook-id"), Secret::parse(SECRET).unwrap());
+    let (id, secret) = (header("webhook-id"), Secret::parse(&SECRET).unwrap());
     let now_s = chrono::Utc::now().timestamp();
     let verified = verify(&[secret], id, header("webhook-timestamp"), header("webhook-signature"), &body, now_s);
     let body = serde_json::from_slice(&body).unwrap();

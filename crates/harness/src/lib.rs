@@ -39,6 +39,16 @@ pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition:
     }
 }
 
+/// A secret that nobody else has.
+pub fn secret() -> String {
+    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+}
+
+/// A secret of webhooks and payment channels that nobody else has; hexadecimal digits are also digits of base64.
+pub fn webhook_secret() -> String {
+    format!("whsec_{}", secret())
+}
+
 /// An environment with a new, migrated database, and prefixes of its own.
 pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     let name = format!("t{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
@@ -53,7 +63,7 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     let own = [
         ("DATABASE_URL", format!("{server}/{name}")),
         ("SECKILL_DEV", "1".into()),
-        ("SECKILL_AUTH__JWT_SECRET", "a secret that only the tests use here".into()),
+        ("SECKILL_AUTH__JWT_SECRET", secret()),
         ("SECKILL_HTTP__BIND", "127.0.0.1:0".into()),
         ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1".into()),
         ("SECKILL_REDIS__PREFIX", format!("{name}:")),

@@ -32,6 +32,11 @@ const SHOWN_CHARS: usize = 200;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// Whether requests to an address are sent without TLS.
+pub fn is_http(target: &str) -> bool {
+    target.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {

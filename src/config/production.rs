@@ -1,0 +1,120 @@
+//! What only development mode may have: secrets that this repository publishes, the play bank, and receivers without TLS. A
+//! service checks this before it starts; single commands do not.
+
+use percent_encoding::percent_decode_str;
+use seckill_webhook::is_http;
+use url::Url;
+
+use super::{Channel, Config, ConfigError};
+
+/// One a line; lines with # are comments.
+const PUBLISHED: &str = include_str!("published.txt");
+/// The channel of config.default.toml: the play bank, which approves every payment.
+const PLAY_BANK: &str = "sandbox";
+/// What RabbitMQ's client sends where the address names no password.
+const AMQP_PASSWORD: &str = "guest";
+
+const IS_PUBLISHED: &str = "is published with the source code, so that anybody knows it: choose another, or use development mode (SECKILL_DEV=1)";
+const HAS_PUBLISHED: &str = "has a password that is published with the source code, so that anybody knows it: choose another, \
+                             or use development mode (SECKILL_DEV=1)";
+const NOT_HTTPS: &str =
+    "must be https:// outside development mode, unless SECKILL_ALLOW__HTTP_RECEIVERS=1 allows receivers without TLS";
+const IS_PLAY_BANK: &str = "offer the play bank, which approves every payment: remove them, or set \
+                            SECKILL_ALLOW__SANDBOX_CHANNEL=1 if this is what you want";
+
+impl Config {
+    /// Whether payment channels and receivers of webhooks and outflows may have an `http://` address.
+    pub fn allows_http(&self) -> bool {
+        self.dev || self.allow.http_receivers
+    }
+
+    /// Whether an outflow may send to this address.
+    pub fn allows_target(&self, target: &str) -> bool {
+        self.allows_http() || !is_http(target)
+    }
+
+    /// Checks that a service has nothing that only development mode may have.
+    ///
+    /// # Errors
+    /// A published secret or password, the play bank, or a receiver without TLS, by the setting that names it.
+    pub fn check_for_service(&self) -> Result<(), ConfigError> {
+        if self.dev {
+            return Ok(());
+        }
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        let amqp_password = password_in(&self.amqp.url).unwrap_or_else(|| AMQP_PASSWORD.to_owned());
+        let database_password = password_in(&self.database.url).or_else(|| std::env::var("PGPASSWORD").ok());
+        for (password, setting, variable) in [
+            (database_password, "database.url", "DATABASE_URL"),
+            (password_in(&self.redis.url), "redis.url", "REDIS_URL"),
+            (Some(amqp_password), "amqp.url", "AMQP_URL"),
+        ] {
+            if password.is_some_and(|password| is_published(&password)) {
+                return wrong(setting, HAS_PUBLISHED, variable);
+            }
+        }
+        if self.redis.lock_urls.iter().filter_map(|url| password_in(url)).any(|password| is_published(&password)) {
+            return wrong("redis.lock_urls", HAS_PUBLISHED, "SECKILL_REDIS__LOCK_URLS");
+        }
+        let one = std::slice::from_ref;
+        for (secrets, setting, variable) in [
+            (one(&self.auth.jwt_secret), "auth.jwt_secret", "SECKILL_AUTH__JWT_SECRET"),
+            (&self.shop.webhook_secrets[..], "shop.webhook_secrets", "SECKILL_SHOP__WEBHOOK_SECRETS"),
+            (one(&self.alarms.webhook_secret), "alarms.webhook_secret", "SECKILL_ALARMS__WEBHOOK_SECRET"),
+        ] {
+            if secrets.iter().any(|secret| is_published(secret)) {
+                return wrong(setting, IS_PUBLISHED, variable);
+            }
+        }
+        check_sandbox(&self.sandbox, self.dev)?;
+        for (url, setting, variable) in [
+            (&self.shop.webhook_url, "shop.webhook_url", "SECKILL_SHOP__WEBHOOK_URL"),
+            (&self.alarms.webhook_url, "alarms.webhook_url", "SECKILL_ALARMS__WEBHOOK_URL"),
+        ] {
+            if is_http(url) && !self.allow.http_receivers {
+                return wrong(setting, NOT_HTTPS, variable);
+            }
+        }
+        self.channels.iter().try_for_each(|(name, channel)| self.check_channel_for_service(name, channel))
+    }
+
+    fn check_channel_for_service(&self, name: &str, channel: &Channel) -> Result<(), ConfigError> {
+        let wrong = |setting, problem| Err(ConfigError::WrongChannel { channel: name.to_owned(), setting, problem });
+        if channel.secrets.iter().any(|secret| is_published(secret)) {
+            return wrong("secrets", IS_PUBLISHED);
+        }
+        // The defaults name the play bank's address. Without secrets it is not offered.
+        if !channel.is_offered() {
+            return Ok(());
+        }
+        if name == PLAY_BANK && !self.allow.sandbox_channel {
+            return wrong("secrets", IS_PLAY_BANK);
+        }
+        if is_http(&channel.url) && !self.allow.http_receivers {
+            return wrong("url", NOT_HTTPS);
+        }
+        Ok(())
+    }
+}
+
+/// Checks the secret of the play bank, which starts without the settings of a service.
+pub(super) fn check_sandbox(settings: &seckill_sandbox::Settings, dev: bool) -> Result<(), ConfigError> {
+    let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
+    if !dev && is_published(&settings.secret) {
+        return Err(ConfigError::Wrong { setting, problem: IS_PUBLISHED, variable });
+    }
+    Ok(())
+}
+
+fn is_published(secret: &str) -> bool {
+    let secret = secret.trim();
+    !secret.is_empty() && PUBLISHED.lines().filter(|line| !line.starts_with('#')).any(|line| line == secret)
+}
+
+/// The password in an address: `scheme://user:password@host`, or behind a question mark.
+fn password_in(address: &str) -> Option<String> {
+    let url = Url::parse(address).ok()?;
+    let before_host = url.password().map(|password| percent_decode_str(password).decode_utf8_lossy().into_owned());
+    let named = |name: &str| matches!(name, "password" | "pass");
+    before_host.or_else(|| url.query_pairs().find(|(name, _)| named(name)).map(|(_, value)| value.into_owned()))
+}

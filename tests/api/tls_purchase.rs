@@ -1,0 +1,131 @@
+//! A whole system over TLS: each server's certificate is signed by an authority of one's own, and each server asks for a password.
+
+use std::process::Command;
+use std::time::Duration;
+
+use seckill_harness::{System, eventually, terms};
+use serde_json::{Value, json};
+
+use crate::tls_servers::TlsServers;
+
+/// Settings of a service outside development mode that reaches the servers.
+fn settings(servers: &TlsServers) -> Vec<(&'static str, String)> {
+    vec![
+        ("SECKILL_DEV", "0".to_owned()),
+        ("REDIS_URL", servers.redis_url()),
+        ("SECKILL_REDIS__LOCK_URLS", servers.redis_url()),
+        ("SECKILL_REDIS__CA_FILE", servers.file("ca.pem")),
+        ("DATABASE_URL", format!("{}&sslrootcert={}", servers.postgres_url(), servers.file("ca.pem"))),
+        ("AMQP_URL", servers.amqp_url()),
+        ("SECKILL_AMQP__CA_FILE", servers.file("ca.pem")),
+        // Each connection reads the machine's authorities, which takes its time in a program that is not optimized.
+        ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000".to_owned()),
+        ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "20000".to_owned()),
+        ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "20000".to_owned()),
+        ("SECKILL_AMQP__CONNECT_TIMEOUT_MS", "20000".to_owned()),
+        ("SECKILL_PURCHASE__BUYER_LIMIT", "-1".to_owned()),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_start() {
+    let servers = TlsServers::start().await;
+    let settings = settings(&servers);
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut system = System::prepare(&settings).await;
+    system.serve(true).await;
+
+    let sale = system.create_sale(terms(2)).await;
+    let bought = async |key: &str, code: &str| {
+        eventually(|| async {
+            let answer = system.buy(&sale, "alice").idempotent(key).send().await;
+            (answer.code() == code).then(|| answer.clone()).ok_or_else(|| answer.code())
+        })
+        .await
+    };
+    let order = bought("one", "202").await;
+    bought("another", "409 already-purchased").await;
+    let path = format!("/api/v1/orders/{}", order.order_id());
+    let becomes = async |status: &str| {
+        eventually(|| async {
+            let (_, order) = system.get(&path, Some("alice")).await;
+            (order["status"] == status).then_some(()).ok_or_else(|| order.to_string())
+        })
+        .await;
+    };
+    // The message of the purchase has gone through the broker.
+    becomes("pending_payment").await;
+    assert_eq!(system.post(&format!("{path}/cancel"), "alice").await.0, 200);
+    becomes("cancelled").await;
+    system.settled(&sale).await;
+    assert_eq!(system.stock(&sale).await, 2);
+    let plain: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE client_addr IS NOT NULL AND NOT ssl",
+    )
+    .fetch_one(&system.sql)
+    .await
+    .unwrap();
+    assert_eq!(plain, 0);
+
+    let run = |command: &[&str], more: &[(&str, &str)]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        program.args(command).env_clear().envs(&system.environment).envs(more.iter().copied()).env("RUST_LOG", "error");
+        let ended = program.output().unwrap();
+        (ended.status.success(), String::from_utf8(ended.stdout).unwrap(), String::from_utf8(ended.stderr).unwrap())
+    };
+    // Commands connect likewise. The file of the authority has a setting of its own, too.
+    let (ca, without_ca) = (servers.file("ca.pem"), servers.postgres_url());
+    let own_setting = [("DATABASE_URL", without_ca.as_str()), ("SECKILL_DATABASE__CA_FILE", ca.as_str())];
+    let (done, verdict, error) = run(&["audit", "--json"], &own_setting);
+    assert!(done, "{error}");
+    assert_eq!(serde_json::from_str::<Value>(&verdict).unwrap()["held"], true);
+
+    // The limiter and the servers of locks have connections of their own.
+    let (done, app, error) = run(&["app", "create", "shop"], &[]);
+    assert!(done, "{error}");
+    let app: Value = serde_json::from_str(&app).unwrap();
+    let policy = ["policy", "set", "--app", "shop", "--name", "p", "--algorithm", "fixed-window", "--limit", "10"];
+    let (done, _, error) = run(&[&policy[..], &["--window-ms", "60000", "--when-down", "closed"]].concat(), &[]);
+    assert!(done, "{error}");
+    eventually(|| async {
+        let acquire = reqwest::Client::new().post(system.url("/api/v1/flow/acquire"));
+        let acquire = acquire.bearer_auth(app["token"].as_str().unwrap());
+        let answer = acquire.json(&json!({ "app": "shop", "policy": "p" })).send().await.unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        (answer["code"] == 1).then_some(()).ok_or_else(|| answer.to_string())
+    })
+    .await;
+    assert!(system.stores.gate.lock("l", Duration::from_secs(30)).await.unwrap().is_some());
+
+    let other = servers.file("other-ca.pem");
+    let wrong_redis = [("SECKILL_REDIS__CA_FILE", other.as_str())];
+    let wrong_amqp = [("SECKILL_AMQP__CA_FILE", other.as_str())];
+    let wrong_database = [("DATABASE_URL", without_ca.as_str()), ("SECKILL_DATABASE__CA_FILE", other.as_str())];
+    // Only the authorities of this machine are asked.
+    let no_redis = [("SECKILL_REDIS__CA_FILE", "")];
+    let no_amqp = [("SECKILL_AMQP__CA_FILE", "")];
+    let no_database = [("DATABASE_URL", without_ca.as_str())];
+    for (wrong, setting) in [
+        (&wrong_redis[..], "redis.ca_file"),
+        (&wrong_amqp, "amqp.ca_file"),
+        (&wrong_database, "database.ca_file"),
+        (&no_redis, "redis.ca_file"),
+        (&no_amqp, "amqp.ca_file"),
+        (&no_database, "database.ca_file"),
+    ] {
+        for command in [&["serve", "--with-workers"][..], &["work"]] {
+            let (done, _, error) = run(command, wrong);
+            assert!(!done && error.contains(setting) && error.contains("certificate"), "{command:?}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+    // The authority is right, and the name is another.
+    let renamed = servers.redis_url().replace("127.0.0.1", "localhost");
+    let (done, _, error) = run(&["work"], &[("REDIS_URL", renamed.as_str())]);
+    assert!(!done && error.contains("redis.url"), "{error}");
+    // An address without TLS would not use the file.
+    let plain = servers.redis_url().replace("rediss://", "redis://");
+    let (done, _, error) = run(&["work"], &[("REDIS_URL", plain.as_str())]);
+    assert!(!done && error.contains("redis.ca_file") && error.contains("rediss://"), "{error}");
+    system.finish().await;
+}
