@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::channel::Channels;
 use crate::config::Config;
 use crate::gate::Gate;
+use crate::http::Tokens;
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::pay::{PayTerms, PaymentService};
@@ -26,6 +27,13 @@ pub fn stores(config: &Config) -> anyhow::Result<Stores> {
         ledger: Ledger::new(&config.database, config.purchase.committers)?,
         gate: Gate::new(&config.redis, &config.purchase)?,
     })
+}
+
+/// Verifies buyers' tokens as the settings say.
+pub fn tokens(config: &Config) -> anyhow::Result<Tokens> {
+    let auth = &config.auth;
+    let tokens = Tokens::new(&auth.jwt_secret, &auth.jwt_public_key, config.dev)?;
+    Ok(tokens.requiring(&auth.jwt_audience, &auth.jwt_issuer))
 }
 
 /// Payments and refunds, for commands. Nothing is notified: workers find what there is to do by polling.

@@ -74,6 +74,8 @@ pub struct Http {
 pub struct Auth {
     pub jwt_secret: String,
     pub jwt_public_key: String,
+    pub jwt_audience: String,
+    pub jwt_issuer: String,
 }
 
 #[derive(Clone, Deserialize)]
@@ -193,6 +195,8 @@ pub struct Admin {
     pub idle_ms: u64,
     pub login_limit: i64,
     pub login_window_ms: u64,
+    pub hash_threads: usize,
+    pub hash_line_max: usize,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -1,18 +1,26 @@
 //! The use cases of the admin API: signing in, and seeing and changing flow control. `domain::account` decides what an
 //! account may do; the audit log has every change and every refused attempt.
 
+mod attempts;
+mod device;
 pub mod password;
 pub mod policies;
 pub mod session;
 
-use crate::domain::account::Denied;
+use std::sync::Arc;
+
+use attempts::AttemptLimits;
+use device::DeviceTokens;
+use password::{Hasher, HashingError, HashingTerms};
+
+use crate::domain::account::{Account, Denied};
 use crate::domain::ids::Invalid;
-use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters, WrongParameter};
+use crate::domain::limiter::WrongParameter;
+use crate::domain::pressure::Pressure;
 use crate::flow::FlowError;
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::ledger::{Ledger, LedgerError};
-use password::{Hasher, HashingError};
 
 /// Why a request of the admin API fails.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +76,9 @@ impl AdminError {
 /// Signs accounts in, and acts for them.
 pub struct Console {
     ledger: Ledger,
-    limiter: Limiter,
     hasher: Hasher,
-    /// Limits attempts to sign in, for each account and from each address.
-    attempts: Algorithm,
+    attempts: AttemptLimits,
+    devices: DeviceTokens,
     terms: SessionTerms,
 }
 
@@ -83,6 +90,7 @@ pub struct SessionTerms {
     pub idle_ms: i64,
     pub login_limit: i64,
     pub login_window_ms: i64,
+    pub hashing: HashingTerms,
 }
 
 /// The configuration does not allow signing in.
@@ -95,12 +103,21 @@ pub enum WrongTerms {
 }
 
 impl Console {
-    /// Takes as long as one sign-in, because it computes the hash that unknown names are compared with.
-    pub fn new(ledger: Ledger, limiter: Limiter, terms: SessionTerms) -> Result<Self, WrongTerms> {
-        let (limit, window_ms) = (Some(terms.login_limit), Some(terms.login_window_ms));
-        let parameters = Parameters { limit, window_ms, ..Parameters::default() };
-        // A sliding log is exact; a fixed window would allow twice the attempts at its edge.
-        let attempts = Algorithm::new(AlgorithmKind::SlidingLog, &parameters)?;
-        Ok(Self { ledger, limiter, hasher: Hasher::new()?, attempts, terms })
+    /// Takes as long as one sign-in, because it computes the hash that unknown names are compared with. `secret` is the same
+    /// at all instances.
+    pub fn new(
+        ledger: Ledger,
+        limiter: Limiter,
+        secret: &[u8; 32],
+        pressure: &Arc<Pressure>,
+        terms: SessionTerms,
+    ) -> Result<Self, WrongTerms> {
+        let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms)?;
+        let hasher = Hasher::start(terms.hashing, pressure)?;
+        Ok(Self { ledger, hasher, attempts, devices: DeviceTokens::new(secret), terms })
     }
+}
+
+fn admins_only(account: &Account) -> Result<(), AdminError> {
+    if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }

@@ -1,26 +1,32 @@
-//! Passwords, hashed by Argon2id. Hashing is slow and uses much memory on purpose, so it runs outside the threads that
-//! answer requests, and only a few hashes run at once.
+//! Passwords, hashed by Argon2id. Hashing is slow and uses much memory on purpose, so it has threads of its own: few, with a
+//! line of bounded length before them, and behind all other threads where processors are short.
 
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use argon2::password_hash::{self, PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::domain::account::NewPassword;
+use crate::domain::pressure::Pressure;
 
 /// OWASP's recommendation: 19 MiB, two passes, one lane.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-/// Each hash takes a core for about 20 ms, and 19 MiB; sales must go on meanwhile.
-const CONCURRENT_MAX: usize = 2;
-/// A caller that waits longer for its turn is told to retry.
-const TURN_TIMEOUT: Duration = Duration::from_secs(3);
+/// The least that a thread can ask of the scheduler: it gets a processor when no other thread wants it, and a small share
+/// (about a seventieth of an ordinary thread's) when one does.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 19;
+
+/// A caller that waits longer is told to retry, and its password is not checked.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A password could not be hashed or verified.
 #[derive(Debug, thiserror::Error)]
@@ -29,39 +35,83 @@ pub enum HashingError {
     Hash(#[from] password_hash::Error),
     #[error("password hashing: {0}")]
     Parameters(#[from] argon2::Error),
+    #[error("password hashing: cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
     #[error("too many passwords are being checked at once")]
     Busy,
 }
 
-/// Verifies passwords, a few at once.
+/// How many passwords are checked at once, and how many more may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct HashingTerms {
+    pub threads: usize,
+    pub line_max: usize,
+}
+
+/// A password to check.
+struct Job {
+    password: String,
+    hash: String,
+    reply: oneshot::Sender<bool>,
+}
+
+/// Verifies passwords, a few at once. Its threads end when it is dropped.
 pub(super) struct Hasher {
-    turns: Arc<Semaphore>,
+    line: SyncSender<Job>,
     /// The hash of a random password. An unknown account is compared with it, so that the answer takes as long.
     unknown_account: String,
 }
 
 impl Hasher {
-    pub(super) fn new() -> Result<Self, HashingError> {
+    /// Starts the threads. After each hash a thread rests while purchases wait, as reads do.
+    pub(super) fn start(terms: HashingTerms, pressure: &Arc<Pressure>) -> Result<Self, HashingError> {
         let unknown_account = hash(&rand::random::<[u8; 32]>())?;
-        Ok(Self { turns: Arc::new(Semaphore::new(CONCURRENT_MAX)), unknown_account })
+        let (line, jobs) = sync_channel(terms.line_max);
+        let jobs = Arc::new(Mutex::new(jobs));
+        for n in 0..terms.threads {
+            let (jobs, pressure) = (Arc::clone(&jobs), Arc::clone(pressure));
+            let thread = std::thread::Builder::new().name(format!("passwords-{n}"));
+            thread.spawn(move || work(&jobs, &pressure))?;
+        }
+        Ok(Self { line, unknown_account })
     }
 
     /// Whether the password matches the hash. Without a hash it does not, and the answer takes as long.
     ///
     /// # Errors
-    /// `Busy` if no turn came within 3 s.
+    /// `Busy` if the line is full, or no answer came within 10 s.
     pub(super) async fn verify(&self, password: String, hash: Option<String>) -> Result<bool, HashingError> {
-        let turn = timeout(TURN_TIMEOUT, Arc::clone(&self.turns).acquire_owned()).await;
-        let Ok(Ok(turn)) = turn else { return Err(HashingError::Busy) };
         let is_known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.unknown_account.clone());
-        let verified = spawn_blocking(move || {
-            // The turn ends with the work, not when the caller disconnects.
-            let _turn = turn;
-            // The hash itself says with which parameters to verify.
-            Argon2::default().verify_password(password.as_bytes(), hash.as_str()).is_ok()
-        });
-        Ok(verified.await.map_err(|_| HashingError::Busy)? && is_known)
+        let (reply, answer) = oneshot::channel();
+        match self.line.try_send(Job { password, hash, reply }) {
+            Ok(()) => match timeout(ANSWER_MAX, answer).await {
+                Ok(Ok(matches)) => Ok(matches && is_known),
+                Ok(Err(_)) | Err(_) => Err(HashingError::Busy),
+            },
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(HashingError::Busy),
+        }
+    }
+}
+
+/// What each thread does until the line ends.
+fn work(jobs: &Mutex<Receiver<Job>>, pressure: &Pressure) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::warn!(%error, "password checks do not give way to purchases");
+    }
+    loop {
+        let job = jobs.lock().recv();
+        let Ok(Job { password, hash, reply }) = job else { return };
+        // A caller that has gone needs no answer.
+        if reply.is_closed() {
+            continue;
+        }
+        let began = Instant::now();
+        // The hash itself says with which parameters to verify.
+        let matches = Argon2::default().verify_password(password.as_bytes(), hash.as_str()).is_ok();
+        _ = reply.send(matches);
+        std::thread::sleep(pressure.read_rest(began.elapsed(), Instant::now()));
     }
 }
 
@@ -74,4 +124,30 @@ fn hash(password: &[u8]) -> Result<String, HashingError> {
     let parameters = Params::new(MEMORY_KIB, PASSES, LANES, None)?;
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, parameters);
     Ok(argon2.hash_password_with_salt(password, &rand::random::<[u8; 16]>())?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thread itself cannot be stopped, so that the line has none here.
+    #[tokio::test]
+    async fn a_full_line_refuses_at_once_and_callers_that_have_gone_cost_nothing() {
+        let pressure = Arc::new(Pressure::new(Instant::now()));
+        let (line, jobs) = sync_channel(2);
+        let hasher = Hasher { line, unknown_account: hash(b"nobody").unwrap() };
+        let known = hash(b"a good password").unwrap();
+        let right = hasher.verify("a good password".into(), Some(known.clone()));
+        let unknown = hasher.verify("nobody".into(), None);
+        let crowd = async {
+            for _ in 0..100 {
+                assert!(matches!(hasher.verify("guess".into(), None).await, Err(HashingError::Busy)));
+            }
+            std::thread::spawn(move || work(&Mutex::new(jobs), &pressure));
+        };
+        let (right, unknown, ()) = tokio::join!(right, unknown, crowd);
+        assert!(right.unwrap(), "a password that is right");
+        assert!(!unknown.unwrap(), "an account that does not exist");
+        assert!(!hasher.verify("another password".into(), Some(known)).await.unwrap());
+    }
 }

@@ -1,11 +1,12 @@
 //! Seeing and changing policies, applications, grants, the audit log and alarms, as far as the account may.
 
-use super::{AdminError, Console};
+use super::{AdminError, Console, admins_only};
 use crate::domain::account::{Account, AccountName, Denied};
 use crate::domain::policy::{Name, NewPolicy, Policy, Role};
 use crate::domain::warning::warnings;
-use crate::flow::{FlowError, policy_changes};
-use crate::ledger::accounts::LogLine;
+use crate::flow::FlowError;
+use crate::flow::policy_changes::{self, NewToken};
+use crate::ledger::audit_log::LogLine;
 use crate::ledger::flow::alarms::Alarm;
 use crate::ledger::flow::apps::App;
 
@@ -72,6 +73,12 @@ impl Console {
         Ok(policy_changes::create_app(&self.ledger, app, account.name.as_str()).await?)
     }
 
+    /// Replaces an application's token. The old one is valid for `overlap_ms` more.
+    pub async fn rotate_token(&self, account: &Account, app: &Name, overlap_ms: i64) -> Result<NewToken, AdminError> {
+        admins_only(account)?;
+        Ok(policy_changes::rotate_token(&self.ledger, app, overlap_ms, account.name.as_str()).await?)
+    }
+
     /// Lets another account see or change an application's policies; `None` revokes the grant.
     pub async fn grant(
         &self,
@@ -81,7 +88,7 @@ impl Console {
         role: Option<Role>,
     ) -> Result<(), AdminError> {
         admins_only(account)?;
-        if self.ledger.password_hash(to).await?.is_none() {
+        if !self.ledger.has_account(to).await? {
             return Err(AdminError::Unknown("account"));
         }
         Ok(policy_changes::grant(&self.ledger, app, to, role, account.name.as_str()).await?)
@@ -106,8 +113,4 @@ impl Console {
         }
         if self.ledger.has_app(app).await? { Ok(()) } else { Err(AdminError::Unknown("application")) }
     }
-}
-
-fn admins_only(account: &Account) -> Result<(), AdminError> {
-    if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }

@@ -2,12 +2,14 @@
 
 use serde_json::json;
 
-use super::{AdminError, Console};
+use super::device::Device;
+use super::{AdminError, Console, admins_only};
 use crate::domain::account::{Account, AccountName, AccountRole, NewPassword};
 use crate::domain::ids::Invalid;
-use crate::domain::limiter::SlotKey;
-use crate::gate::GateError;
-use crate::gate::limiter::Take;
+use crate::ledger::audit_log::NewLine;
+use crate::ledger::sessions::NewSession;
+
+pub use super::device::KNOWN_DAYS;
 
 /// The secret that a browser's cookie holds: 32 random bytes in hex. The database keeps only a hash.
 pub struct SessionToken(String);
@@ -18,8 +20,8 @@ impl SessionToken {
     }
 
     /// The token that a cookie carried.
-    pub fn received(text: &str) -> Self {
-        Self(text.to_owned())
+    pub fn received(text: String) -> Self {
+        Self(text)
     }
 
     pub fn as_str(&self) -> &str {
@@ -49,18 +51,40 @@ fn hex(bytes: &[u8; 32]) -> String {
 /// A session that has just begun.
 pub struct SignedIn {
     pub token: SessionToken,
+    /// By which the browser is known again. It gives no right.
+    pub device_token: String,
     pub role: AccountRole,
     pub expires_at_ms: i64,
 }
 
-/// The application of these counters. No real one has this name, because names begin with a letter or a digit.
-const SLOTS: &str = "-admin";
+/// Where an attempt to sign in comes from.
+pub struct Source {
+    pub address: String,
+    /// The token of the browser, as its cookie carried it.
+    pub device_token: Option<String>,
+    pub now_ms: i64,
+}
 
-/// An attempt to sign in that has been counted.
+/// An attempt to sign in that has been counted for its browser or its address.
 pub struct Attempt {
     name: AccountName,
     password: String,
-    address: String,
+    source: Source,
+    device: Option<Device>,
+}
+
+/// An attempt whose password may be checked: it has been counted under all limits.
+pub struct Candidate {
+    attempt: Attempt,
+    password_hash: Option<String>,
+}
+
+/// An attempt whose password has been checked.
+pub struct Checked {
+    attempt: Attempt,
+    /// The hash that the password was checked against, if it was right.
+    password_hash: Option<String>,
+    account_exists: bool,
 }
 
 impl Console {
@@ -68,52 +92,76 @@ impl Console {
     ///
     /// # Errors
     /// The name or password cannot be one, `TooMany` attempts, and `Gate` if the limiter does not answer.
-    pub async fn attempt(&self, name: &str, password: String, address: String) -> Result<Attempt, AdminError> {
+    pub async fn attempt(&self, name: &str, password: String, source: Source) -> Result<Attempt, AdminError> {
         let name = AccountName::parse(name, "name")?;
         if password.len() > NewPassword::MAX_BYTES {
             return Err(Invalid::new("password", "must be at most 1024 bytes").into());
         }
-        self.count_attempt(&name, &address).await?;
-        Ok(Attempt { name, password, address })
+        let token = source.device_token.as_deref();
+        let device = token.and_then(|token| self.devices.verify(token, &name, source.now_ms));
+        match &device {
+            Some(device) => self.attempts.count_at_device(&name, &device.id).await?,
+            None => self.attempts.count_at_address(&name, &source.address).await?,
+        }
+        Ok(Attempt { name, password, source, device })
     }
 
-    /// Opens a session for a name and its password. An unknown name takes as long, and gets the same answer, as a wrong
-    /// password.
+    /// Looks up the account, and counts the attempt for the account if it is a stranger's.
+    ///
+    /// # Errors
+    /// `TooMany` attempts by strangers, and `Gate` if the limiter does not answer.
+    pub async fn look_up(&self, attempt: Attempt) -> Result<Candidate, AdminError> {
+        let found = self.ledger.sign_in_terms(&attempt.name, &attempt.source.address, KNOWN_DAYS).await?;
+        let is_known = attempt.device.is_some() || found.as_ref().is_some_and(|found| found.address_is_known);
+        if !is_known {
+            self.attempts.count_stranger(&attempt.name).await?;
+        }
+        Ok(Candidate { attempt, password_hash: found.map(|found| found.password_hash) })
+    }
+
+    /// Checks the password. For an unknown name that takes as long.
+    ///
+    /// # Errors
+    /// `Hashing` if too many passwords wait to be checked.
+    pub async fn check_password(&self, candidate: Candidate) -> Result<Checked, AdminError> {
+        let Candidate { mut attempt, password_hash } = candidate;
+        let password = std::mem::take(&mut attempt.password);
+        let account_exists = password_hash.is_some();
+        let is_right = self.hasher.verify(password, password_hash.clone()).await?;
+        Ok(Checked { attempt, password_hash: password_hash.filter(|_| is_right), account_exists })
+    }
+
+    /// Opens a session if the password was right. An unknown name gets the same answer as a wrong password.
     ///
     /// # Errors
     /// `WrongCredentials`.
-    pub async fn sign_in(&self, attempt: Attempt) -> Result<SignedIn, AdminError> {
-        let Attempt { name, password, address } = attempt;
-        let hash = self.ledger.password_hash(&name).await?;
-        if !self.hasher.verify(password, hash).await? {
-            let details = json!({ "address": address });
-            self.ledger.record("anonymous", "sign-in refused", &format!("account {name}"), details).await?;
-            return Err(AdminError::WrongCredentials);
-        }
+    pub async fn sign_in(&self, checked: Checked) -> Result<SignedIn, AdminError> {
+        let Checked { attempt: Attempt { name, source, device, .. }, password_hash, account_exists } = checked;
         let token = SessionToken::new();
-        let hash = token.hash();
-        let opened = self.ledger.open_session(hash.as_bytes(), &name, self.terms.session_ms, &address);
-        let (role, expires_at_ms) = opened.await?;
-        Ok(SignedIn { token, role, expires_at_ms })
-    }
-
-    /// Counts the attempt under both limits, or under neither. Without the limiter there is no sign-in: attempts that are
-    /// not counted would be free.
-    async fn count_attempt(&self, name: &AccountName, address: &str) -> Result<(), AdminError> {
-        let slot = |policy, key| SlotKey::new(SLOTS, policy, key, false).map_err(|_| GateError::InvalidRequest);
-        let slots = [slot("login-account", name.as_str())?, slot("login-address", address)?];
-        let take = |slot| Take { slot, algorithm: &self.attempts, permits: 1, lease: None };
-        let answer = self.limiter.acquire(&slots.each_ref().map(take)).await?;
-        let refused = ["account", "address"].into_iter().zip(answer.verdicts.into_iter().flatten());
-        match refused.filter(|(_, verdict)| !verdict.granted).max_by_key(|(_, verdict)| verdict.retry_after_ms) {
-            None => Ok(()),
-            Some((limit, verdict)) => Err(AdminError::TooMany {
-                limit,
-                max: self.terms.login_limit,
-                window_ms: self.terms.login_window_ms.unsigned_abs(),
-                retry_ms: verdict.retry_after_ms.unsigned_abs(),
-            }),
+        let token_hash = token.hash();
+        if let Some(password_hash) = &password_hash {
+            let new = NewSession {
+                token_hash: token_hash.as_bytes(),
+                account: &name,
+                password_hash,
+                session_ms: self.terms.session_ms,
+                address: &source.address,
+            };
+            if let Some((role, expires_at_ms)) = self.ledger.open_session(&new).await? {
+                let device_token = self.devices.issue(&name, device.as_ref(), source.now_ms);
+                return Ok(SignedIn { token, device_token, role, expires_at_ms });
+            }
         }
+        // Guesses at names that no account has are counted together, so that they bury no guess at an account.
+        let counted = if account_exists { format!("guesses at {name}") } else { "guesses".to_owned() };
+        let line = NewLine {
+            actor: "anonymous",
+            action: "sign-in refused",
+            subject: &format!("account {name}"),
+            details: json!({ "address": source.address }),
+        };
+        self.ledger.record_bounded(&counted, line).await?;
+        Err(AdminError::WrongCredentials)
     }
 
     /// The account whose session this is, and when the session ends, in ms since the epoch.
@@ -127,8 +175,24 @@ impl Console {
         Ok(self.ledger.close_session(token.hash().as_bytes()).await?)
     }
 
-    /// Records in the audit log what an account attempted and was refused.
+    /// Ends all sessions of the account or, for an admin, of another one. Returns how many there were.
+    ///
+    /// # Errors
+    /// `Denied` if only an admin may do that, `Unknown` if there is no such account.
+    pub async fn sign_out_everywhere(&self, account: &Account, of: Option<&AccountName>) -> Result<u64, AdminError> {
+        let of = of.unwrap_or(&account.name);
+        if *of != account.name {
+            admins_only(account)?;
+        }
+        let ended = self.ledger.close_sessions(of, account.name.as_str()).await?;
+        ended.ok_or(AdminError::Unknown("account"))
+    }
+
+    /// Records in the audit log what an account attempted and was refused. Nobody fills the log so: a minute has room for
+    /// some refusals of each account.
     pub async fn record_refusal(&self, account: &Account, attempt: &str, why: &str) -> Result<(), AdminError> {
-        Ok(self.ledger.record(account.name.as_str(), "refused", attempt, json!({ "why": why })).await?)
+        let actor = account.name.as_str();
+        let line = NewLine { actor, action: "refused", subject: attempt, details: json!({ "why": why }) };
+        Ok(self.ledger.record_bounded(&format!("refusals of {actor}"), line).await?)
     }
 }

@@ -12,6 +12,7 @@ use anyhow::Context;
 use super::notifying_payment_service;
 use super::parts::Parts;
 use super::workers::spawn_workers;
+use crate::admin::password::HashingTerms;
 use crate::admin::{Console, SessionTerms};
 use crate::config::{self, Config};
 use crate::domain::pressure::Pressure;
@@ -20,7 +21,7 @@ use crate::flow::policy_cache::PolicyCache;
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::gate::reserve_batcher::ReserveBatcher;
-use crate::http::{self, ApiDocument, AppState, Bulkheads, Health, ReadTerms, Tokens};
+use crate::http::{self, ApiDocument, AppState, Bulkheads, CookieNames, Health, ReadTerms};
 use crate::ledger::orders::commit::Committer;
 use crate::pages;
 use crate::pay::payment_batcher::PaymentBatcher;
@@ -75,7 +76,7 @@ impl Service {
     pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let metrics = telemetry::metrics();
-        let tokens = Tokens::new(&config.auth.jwt_secret, &config.auth.jwt_public_key, config.dev)?;
+        let tokens = super::tokens(&config)?;
         let listener = TcpListener::bind(config.http.bind)
             .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
         let address = listener.local_addr()?;
@@ -91,7 +92,9 @@ impl Service {
 
         let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance()).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
-        let console = Console::new(ledger.clone(), limiter.clone(), session_terms(&config.admin))?;
+        let secret = ledger.order_id_secret().await?;
+        let terms = session_terms(&config.admin);
+        let console = Console::new(ledger.clone(), limiter.clone(), &secret, &parts.pressure, terms)?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
         let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);
         let thread_parts = ThreadParts::start(&parts, &catalog).await?;
@@ -123,6 +126,7 @@ impl Service {
             payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),
             payment_service,
             order_streams: order_streams.clone(),
+            cookies: CookieNames::new(config.dev),
             dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
@@ -191,6 +195,7 @@ fn session_terms(admin: &config::Admin) -> SessionTerms {
         idle_ms: admin.idle_ms.cast_signed(),
         login_limit: admin.login_limit,
         login_window_ms: admin.login_window_ms.cast_signed(),
+        hashing: HashingTerms { threads: admin.hash_threads, line_max: admin.hash_line_max },
     }
 }
 

@@ -4,13 +4,15 @@ use std::io::{BufRead, IsTerminal, Read, stdin};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use serde::Serialize;
 
-use super::ACTOR;
-use super::arguments::account;
+use super::arguments::{Format, account};
+use super::{ACTOR, print};
 use crate::admin::password::hash_new;
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::account::{AccountName, AccountRole, NewPassword};
+use crate::ledger::accounts::ListedAccount;
 
 #[derive(Subcommand)]
 pub(super) enum AdminCommand {
@@ -23,17 +25,92 @@ pub(super) enum AdminCommand {
         #[arg(long, value_parser = AccountRole::parse)]
         role: AccountRole,
     },
+    /// Show accounts
+    List {
+        /// Output format
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Change an account's password, which ends its sessions; the password is read as by `create`
+    Password(AccountArg),
+    /// Disable an account: it cannot sign in, and its sessions end at once
+    Disable(AccountArg),
+    /// Enable a disabled account again
+    Enable(AccountArg),
+    /// Sign an account out everywhere: all its sessions end at once
+    SignOut(AccountArg),
+}
+
+/// The account that a command is about.
+#[derive(clap::Args)]
+pub(super) struct AccountArg {
+    /// Name of the account
+    #[arg(long, value_parser = account)]
+    name: AccountName,
 }
 
 impl AdminCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let Self::Create { name, role } = self;
-        let hash = hash_new(NewPassword::parse(read_password()?)?)?;
-        if !stores(config)?.ledger.create_account(&name, role, &hash, ACTOR).await? {
-            bail!("account {name} already exists");
+        let ledger = stores(config)?.ledger;
+        match self {
+            Self::Create { name, role } => {
+                let hash = hash_new(NewPassword::parse(read_password()?)?)?;
+                if !ledger.create_account(&name, role, &hash, ACTOR).await? {
+                    bail!("account {name} already exists");
+                }
+                tracing::info!(%name, role = role.into_str(), "account created");
+            }
+            Self::List { format } => {
+                let accounts = ledger.accounts().await?;
+                return print::rows(accounts.iter().map(AccountLine::from), format);
+            }
+            Self::Password(AccountArg { name }) => {
+                let hash = hash_new(NewPassword::parse(read_password()?)?)?;
+                check_found(&name, ledger.set_password(&name, &hash, ACTOR).await?)?;
+                tracing::info!(%name, "password changed, and all sessions ended");
+            }
+            Self::Disable(AccountArg { name }) => {
+                check_found(&name, ledger.set_disabled(&name, true, ACTOR).await?)?;
+                tracing::info!(%name, "account disabled, and all sessions ended");
+            }
+            Self::Enable(AccountArg { name }) => {
+                check_found(&name, ledger.set_disabled(&name, false, ACTOR).await?)?;
+                tracing::info!(%name, "account enabled");
+            }
+            Self::SignOut(AccountArg { name }) => {
+                let ended = ledger.close_sessions(&name, ACTOR).await?;
+                check_found(&name, ended.is_some())?;
+                tracing::info!(%name, sessions = ended, "signed out everywhere");
+            }
         }
-        tracing::info!(%name, role = role.into_str(), "account created");
         Ok(())
+    }
+}
+
+fn check_found(name: &AccountName, found: bool) -> anyhow::Result<()> {
+    if found { Ok(()) } else { bail!("there is no account {name}") }
+}
+
+#[derive(Serialize)]
+struct AccountLine<'a> {
+    name: &'a str,
+    role: &'a str,
+    status: &'static str,
+    sessions: i64,
+    created_by: &'a str,
+    created_at: String,
+}
+
+impl<'a> From<&'a ListedAccount> for AccountLine<'a> {
+    fn from(account: &'a ListedAccount) -> Self {
+        Self {
+            name: &account.name,
+            role: &account.role,
+            status: if account.disabled_at.is_some() { "disabled" } else { "enabled" },
+            sessions: account.sessions,
+            created_by: &account.created_by,
+            created_at: print::time(account.created_at.timestamp_millis()),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod admin;
 mod alarms;
+mod apps;
 mod arguments;
 mod audit;
 mod database;
@@ -75,15 +76,15 @@ enum Command {
     /// Show and retry parked messages
     #[command(subcommand)]
     Outbox(outbox::OutboxCommand),
-    /// Create applications, which may ask for permits
+    /// Create and show applications, which may ask for permits, and replace their tokens
     #[command(subcommand)]
-    App(policies::AppCommand),
+    App(apps::AppCommand),
     /// Show alarms, newest first, raised and cleared
     Alarms(arguments::ListArgs),
     /// Show and change policies, which limit how often an application may do something
     #[command(subcommand)]
     Policy(policies::PolicyCommand),
-    /// Create accounts of the admin console
+    /// Create, show and disable accounts of the admin console, and end their sessions
     #[command(subcommand)]
     Admin(admin::AdminCommand),
     /// Show payments, and callbacks that conflict with our data

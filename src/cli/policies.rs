@@ -1,9 +1,8 @@
-//! `app` and `policy`: applications, and the policies that limit them.
+//! `policy`: the policies that limit applications.
 
 use anyhow::bail;
 use clap::Subcommand;
 use serde::Serialize;
-use serde_json::json;
 
 use super::arguments::{Format, account, app};
 use super::{ACTOR, print};
@@ -16,16 +15,6 @@ use crate::domain::policy::{Name, Policy, Role, WhenDown};
 use crate::domain::policy_form::{PolicyForm, names};
 use crate::flow::policy_changes;
 use crate::ledger::Ledger;
-
-#[derive(Subcommand)]
-pub(super) enum AppCommand {
-    /// Create an application and print its token, which is shown only once
-    Create {
-        /// Name of the application
-        #[arg(value_parser = app)]
-        name: Name,
-    },
-}
 
 #[derive(Subcommand)]
 pub(super) enum PolicyCommand {
@@ -117,14 +106,6 @@ pub(super) struct SetArgs {
 
 fn policy(text: &str) -> Result<Name, Invalid> {
     Name::parse(text, "policy")
-}
-
-impl AppCommand {
-    pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let Self::Create { name } = self;
-        let token = policy_changes::create_app(&stores(config)?.ledger, &name, ACTOR).await?;
-        print::json(&json!({ "token": token }))
-    }
 }
 
 impl PolicyCommand {

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use super::arguments::user;
 use super::print;
-use crate::app::stores;
+use crate::app::{self, stores};
 use crate::config::Config;
 use crate::domain::ids::UserId;
 use crate::http::Tokens;
@@ -66,10 +66,7 @@ impl TokenIssuer {
         if !config.dev {
             bail!("tokens are issued in development mode only (SECKILL_DEV=1)");
         }
-        Ok(Self {
-            tokens: Tokens::new(&config.auth.jwt_secret, &config.auth.jwt_public_key, config.dev)?,
-            now_s: stores.ledger.now_ms().await? / 1000,
-        })
+        Ok(Self { tokens: app::tokens(config)?, now_s: stores.ledger.now_ms().await? / 1000 })
     }
 
     pub(super) fn issue(&self, user: &UserId, level: i64, ttl_s: i64) -> anyhow::Result<String> {

@@ -129,6 +129,12 @@ impl Config {
         if !(1..=10_000).contains(&self.admin.login_limit) {
             return wrong("admin.login_limit", "must be 1 to 10000", "SECKILL_ADMIN__LOGIN_LIMIT");
         }
+        if !(1..=64).contains(&self.admin.hash_threads) {
+            return wrong("admin.hash_threads", "must be 1 to 64", "SECKILL_ADMIN__HASH_THREADS");
+        }
+        if !(1..=10_000).contains(&self.admin.hash_line_max) {
+            return wrong("admin.hash_line_max", "must be 1 to 10000", "SECKILL_ADMIN__HASH_LINE_MAX");
+        }
         // reserve.lua takes a batch as the arguments of one call, and Lua's stack holds about 8000 values.
         if !(1..=1000).contains(&self.purchase.batch_max) {
             return wrong("purchase.batch_max", "must be 1 to 1000", "SECKILL_PURCHASE__BATCH_MAX");

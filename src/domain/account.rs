@@ -91,6 +91,16 @@ pub struct Granted {
     pub role: Role,
 }
 
+/// A valid token of an application, as it is shown: without what is secret.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AppToken {
+    /// The first digits of the token's hash, to tell tokens apart.
+    pub id: String,
+    pub created_at_ms: i64,
+    /// When the token ends; null if it has not been replaced.
+    pub ends_at_ms: Option<i64>,
+}
+
 /// Why an account is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {

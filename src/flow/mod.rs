@@ -44,4 +44,7 @@ pub enum FlowError {
     NotOwned,
     #[error("application {0} exists already")]
     Exists(String),
+    /// Another new token would end the old one before its time.
+    #[error("application {app} has an old token that is valid until {until}: wait, or rotate without an overlap")]
+    TwoTokens { app: String, until: String },
 }

@@ -21,11 +21,18 @@ pub(super) struct Entry {
     pub state: Arc<PolicyState>,
 }
 
+/// An application's token.
+struct Token {
+    app: Name,
+    /// When it ends, if it has been replaced.
+    ends_at_ms: Option<i64>,
+}
+
 #[derive(Default)]
 struct Snapshot {
     by_app: HashMap<Name, HashMap<Name, Entry>>,
-    /// Hash of a token to its application.
-    tokens: HashMap<[u8; 32], Name>,
+    /// Hash of a token to the token's application.
+    tokens: HashMap<[u8; 32], Token>,
 }
 
 /// The cache of policies. It is replaced as a whole, so that a request sees either the old policies or the new ones.
@@ -80,7 +87,9 @@ impl PolicyCache {
         let before = self.snapshot.load();
         let before: HashMap<i64, &Entry> =
             before.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry)).collect();
-        let mut snapshot = Snapshot { tokens: loaded.apps.into_iter().collect(), ..Snapshot::default() };
+        let tokens = loaded.tokens.into_iter();
+        let tokens = tokens.map(|token| (token.hash, Token { app: token.app, ends_at_ms: token.ends_at_ms }));
+        let mut snapshot = Snapshot { tokens: tokens.collect(), ..Snapshot::default() };
         for policy in loaded.policies {
             let state = match before.get(&policy.id) {
                 Some(entry) => entry.state.carried_over(&entry.policy, &policy),
@@ -99,9 +108,11 @@ impl PolicyCache {
         self.snapshot.load().by_app.get(app)?.get(policy).cloned()
     }
 
-    /// The application that a token belongs to.
-    pub fn app_of(&self, token: &str) -> Option<Name> {
-        self.snapshot.load().tokens.get(blake3::hash(token.as_bytes()).as_bytes()).cloned()
+    /// The application that a token belongs to, if the token is valid at this moment.
+    pub fn app_of(&self, token: &str, now_ms: i64) -> Option<Name> {
+        let snapshot = self.snapshot.load();
+        let token = snapshot.tokens.get(blake3::hash(token.as_bytes()).as_bytes())?;
+        token.ends_at_ms.is_none_or(|ends_at_ms| now_ms < ends_at_ms).then(|| token.app.clone())
     }
 
     /// The limits of purchases: the policies `purchase-buyer`, `purchase-address` and `purchase-sale` of this service's own

@@ -3,14 +3,29 @@
 
 use std::time::Duration;
 
+use chrono::SecondsFormat;
+
 use super::FlowError;
 use crate::domain::account::{AccountName, Actor};
+use crate::domain::ids::Invalid;
 use crate::domain::policy::{Name, NewPolicy, Role};
 use crate::ledger::Ledger;
+use crate::ledger::flow::apps::Rotation;
 use crate::ledger::flow::policies::PolicyChange;
 
 /// How long a change waits for the instances. A notice takes milliseconds; the poll, should a notice be lost, a second.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The longest time for which an application may have two tokens: 30 days.
+const OVERLAP_MAX_MS: i64 = 2_592_000_000;
+
+/// An application's new token, and the end of its old one.
+pub struct NewToken {
+    pub token: String,
+    pub old_ends_at_ms: i64,
+    /// Whether every instance already knows.
+    pub everywhere: bool,
+}
 
 /// Makes an application, and returns its token. The token cannot be read again: only its hash is stored.
 ///
@@ -18,15 +33,45 @@ const FOLLOW_TIMEOUT: Duration = Duration::from_secs(3);
 ///
 /// `Exists`: there is an application of this name.
 pub async fn create_app(ledger: &Ledger, app: &Name, actor: &str) -> Result<String, FlowError> {
-    // 32 random bytes cannot be guessed, so that a plain hash is as safe as a slow one.
-    let secret: [u8; 32] = rand::random();
-    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let created = ledger.create_app(app, blake3::hash(token.as_bytes()).as_bytes(), actor).await?;
+    let (token, hash) = new_token();
+    let created = ledger.create_app(app, hash.as_bytes(), actor).await?;
     if !created {
         return Err(FlowError::Exists(app.to_string()));
     }
     wait_for_instances(ledger, ledger.policy_version().await?).await?;
     Ok(token)
+}
+
+/// Gives an application a new token. The old one is valid for `overlap_ms` more, and ends by itself.
+///
+/// # Errors
+///
+/// `Unknown`: there is no such application, or it has no token. `TwoTokens`: the token before is still valid, and would end
+/// early. Without an overlap there is no such error: all earlier tokens end at once.
+pub async fn rotate_token(ledger: &Ledger, app: &Name, overlap_ms: i64, actor: &str) -> Result<NewToken, FlowError> {
+    if !(0..=OVERLAP_MAX_MS).contains(&overlap_ms) {
+        return Err(Invalid::new("overlap_ms", "must be 0 to 2592000000 (30 days)").into());
+    }
+    let (token, hash) = new_token();
+    match ledger.rotate_token(app, hash.as_bytes(), overlap_ms, actor).await? {
+        Rotation::Done { version, old_ends_at } => {
+            let everywhere = wait_for_instances(ledger, version).await?;
+            Ok(NewToken { token, old_ends_at_ms: old_ends_at.timestamp_millis(), everywhere })
+        }
+        Rotation::NotThere => Err(FlowError::Unknown(format!("application {app}"))),
+        Rotation::TwoTokens { until } => {
+            let until = until.to_rfc3339_opts(SecondsFormat::Secs, true);
+            Err(FlowError::TwoTokens { app: app.to_string(), until })
+        }
+    }
+}
+
+/// A token, and its hash. 32 random bytes cannot be guessed, so that a plain hash is as safe as a slow one.
+fn new_token() -> (String, blake3::Hash) {
+    let secret: [u8; 32] = rand::random();
+    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = blake3::hash(token.as_bytes());
+    (token, hash)
 }
 
 /// Makes or changes a policy. Returns whether every instance follows it already.

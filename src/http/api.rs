@@ -9,6 +9,7 @@ use utoipa::openapi::path::PathItem;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi, openapi};
 
+use super::admin::CookieNames;
 use super::problem;
 use super::{AppState, admin, events, flow, orders, payments, purchases, sales, state, system};
 
@@ -40,11 +41,13 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
         admin::session::create,
         admin::session::show,
         admin::session::delete,
+        admin::session::delete_all,
         admin::policies::list,
         admin::policies::set,
         admin::policies::delete,
         admin::apps::list,
         admin::apps::create,
+        admin::apps::rotate_token,
         admin::apps::grant,
         admin::log::audit,
         admin::log::alarms,
@@ -63,7 +66,6 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
         (name = "admin", description = "Policies, and who may change them; requires a session"),
         (name = "service", description = "Health and metrics"),
     ),
-    modifiers(&SecuritySchemes),
 )]
 struct Addresses;
 
@@ -73,20 +75,24 @@ struct Addresses;
 struct DevAddresses;
 
 /// How callers authenticate.
-struct SecuritySchemes;
+struct SecuritySchemes {
+    cookies: CookieNames,
+}
 
 impl Modify for SecuritySchemes {
     fn modify(&self, api: &mut openapi::OpenApi) {
         let bearer = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .bearer_format("JWT")
-            .description(Some("A buyer's token: claims `sub`, `level` (0 by default), `exp`"))
+            .description(Some(
+                "A buyer's token: claims `sub`, `level` (0 by default), `exp`; `aud` and `iss` where the service requires them",
+            ))
             .build();
         let app = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("An application's token, from `seckill app create`"))
+            .description(Some("An application's token, from `seckill app create` or `seckill app rotate`"))
             .build();
-        let cookie = ApiKeyValue::with_description(admin::COOKIE_NAME, "Set by signing in");
+        let cookie = ApiKeyValue::with_description(self.cookies.session, "Set by signing in");
         let csrf = ApiKeyValue::with_description("X-CSRF-Token", "The session's `csrf_token`");
         let components = api.components.get_or_insert_default();
         components.add_security_scheme("buyer", SecurityScheme::Http(bearer));
@@ -106,6 +112,7 @@ impl ApiDocument {
     /// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
     pub fn new(dev: bool, pages: openapi::OpenApi) -> Result<Self, serde_json::Error> {
         let mut api = Addresses::openapi();
+        SecuritySchemes { cookies: CookieNames::new(dev) }.modify(&mut api);
         api.merge(pages);
         if dev {
             api.merge(DevAddresses::openapi());
@@ -157,5 +164,7 @@ mod tests {
         assert_eq!(dev.methods("/api/v1/dev/token"), Some("POST"));
         assert_eq!(production.methods("/api/v1/dev/token"), None);
         assert_eq!(production.methods("/api/v1/time"), Some("GET"));
+        let has = |document: &ApiDocument, text: &str| String::from_utf8_lossy(&document.json).contains(text);
+        assert!(has(&production, "__Host-seckill_session") && !has(&dev, "__Host-"));
     }
 }

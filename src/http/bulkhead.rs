@@ -25,7 +25,7 @@ pub struct Bulkheads {
     /// Lists of orders, and streams that begin.
     pub orders: Bulkhead,
     pub cancellations: Bulkhead,
-    /// People who sign in: checking a password takes a core for long.
+    /// People who sign in. Their passwords are checked elsewhere, in a line of their own.
     pub sign_ins: Bulkhead,
     /// What people do who are signed in.
     pub admin: Bulkhead,

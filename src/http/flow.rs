@@ -13,6 +13,7 @@ use super::extract::{Body, bearer_token};
 use super::problem::Problem;
 use crate::domain::policy::Name;
 use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
+use crate::sale::thread_state::ThreadState;
 
 /// A policy, and the key that it counts.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -141,10 +142,11 @@ problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyToo
 )]
 pub async fn acquire(
     request: HttpRequest,
+    thread: Data<ThreadState>,
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let caller = caller(&request, &app_state)?;
+    let caller = caller(&request, &thread, &app_state)?;
     let asked: Acquire = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &asked.app)?;
     let first = Dimension { policy: asked.policy, key: asked.key, permits: asked.permits };
@@ -168,10 +170,11 @@ pub async fn acquire(
 )]
 pub async fn release(
     request: HttpRequest,
+    thread: Data<ThreadState>,
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let caller = caller(&request, &app_state)?;
+    let caller = caller(&request, &thread, &app_state)?;
     let given: Release = serde_json::from_slice(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &given.app)?;
     let request = PermitRequest::new(&given.policy, given.key, None)?;
@@ -182,8 +185,8 @@ pub async fn release(
 }
 
 /// The application whose token the request carries.
-fn caller(request: &HttpRequest, app_state: &AppState) -> Result<Name, Problem> {
-    let app = app_state.permits.policies().app_of(bearer_token(request)?);
+fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &AppState) -> Result<Name, Problem> {
+    let app = app_state.permits.policies().app_of(bearer_token(request)?, thread.catalog.clock.now_ms());
     app.ok_or_else(|| Problem::unauthenticated("not an application's token"))
 }
 

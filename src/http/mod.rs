@@ -15,6 +15,7 @@ mod sales;
 mod state;
 mod system;
 
+pub use admin::CookieNames;
 pub use api::ApiDocument;
 pub use bulkhead::{Bulkheads, ReadTerms};
 pub use extract::Tokens;
@@ -47,7 +48,8 @@ pub struct AppState {
     pub payment_service: PaymentService,
     pub payment_batcher: PaymentBatcher,
     pub order_streams: OrderStreams,
-    /// Development mode: cookies are sent without TLS too.
+    pub cookies: CookieNames,
+    /// Development mode.
     pub dev: bool,
     pub body_max_bytes: usize,
     /// The time within which a body must arrive.
@@ -92,11 +94,13 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
         at("/api/v1/admin/session", post().to(admin::session::create));
         at("/api/v1/admin/session", get().to(admin::session::show));
         at("/api/v1/admin/session", delete().to(admin::session::delete));
+        at("/api/v1/admin/sessions", delete().to(admin::session::delete_all));
         at("/api/v1/admin/policies", get().to(admin::policies::list));
         at("/api/v1/admin/policies/{name}", put().to(admin::policies::set));
         at("/api/v1/admin/policies/{name}", delete().to(admin::policies::delete));
         at("/api/v1/admin/apps", get().to(admin::apps::list));
         at("/api/v1/admin/apps", post().to(admin::apps::create));
+        at("/api/v1/admin/apps/{name}/tokens", post().to(admin::apps::rotate_token));
         at("/api/v1/admin/grants", put().to(admin::apps::grant));
         at("/api/v1/admin/audit-log", get().to(admin::log::audit));
         at("/api/v1/admin/alarms", get().to(admin::log::alarms));

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::AppState;
 use super::codes::Code;
 use crate::admin::AdminError;
+use crate::admin::password::HashingError;
 use crate::domain::account::Denied;
 use crate::domain::ids::{Invalid, OrderId};
 use crate::flow::FlowError;
@@ -242,6 +243,7 @@ impl From<AdminError> for Problem {
             AdminError::Denied(Denied::Forbidden) => Self::new(Code::Forbidden),
             // The answer does not say which of the two it is.
             AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::not_found(),
+            AdminError::Hashing(HashingError::Busy) => Self::shed("sign-ins"),
             AdminError::Gate(_) | AdminError::Ledger(_) | AdminError::Hashing(_) => {
                 tracing::warn!(%error, "request failed");
                 Self::unavailable()
@@ -256,7 +258,9 @@ impl From<FlowError> for Problem {
             FlowError::Invalid(invalid) => Self::invalid(invalid),
             FlowError::Policy(wrong) => Self::invalid(wrong),
             FlowError::Unknown(_) => Self::not_found(),
-            FlowError::Ambiguous | FlowError::Exists(_) => Self::new(Code::Conflict).detail(error),
+            FlowError::Ambiguous | FlowError::Exists(_) | FlowError::TwoTokens { .. } => {
+                Self::new(Code::Conflict).detail(error)
+            }
             FlowError::NotOwned => Self::new(Code::Forbidden).detail(error),
             FlowError::Gate(_) | FlowError::Ledger(_) => {
                 tracing::warn!(%error, "request failed");

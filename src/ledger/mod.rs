@@ -1,7 +1,7 @@
 //! PostgreSQL: what is committed here is true. The only room that names sqlx.
 
 pub mod accounts;
-mod audit_log;
+pub mod audit_log;
 pub mod fences;
 pub mod flow;
 pub mod money;
@@ -10,6 +10,7 @@ pub mod orders;
 pub mod outbox;
 pub mod outflow;
 pub mod sales;
+pub mod sessions;
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ use seckill::flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, terms};
 
 /// Every address of the service, written down once more: an address that changes by accident fails a test.
-const ADDRESSES: [&str; 36] = [
+const ADDRESSES: [&str; 38] = [
     "GET /",
     "GET /sales/{id}",
     "GET /sales/{id}/state.js",
@@ -27,11 +27,13 @@ const ADDRESSES: [&str; 36] = [
     "POST /api/v1/admin/session",
     "GET /api/v1/admin/session",
     "DELETE /api/v1/admin/session",
+    "DELETE /api/v1/admin/sessions",
     "GET /api/v1/admin/policies",
     "PUT /api/v1/admin/policies/{name}",
     "DELETE /api/v1/admin/policies/{name}",
     "GET /api/v1/admin/apps",
     "POST /api/v1/admin/apps",
+    "POST /api/v1/admin/apps/{name}/tokens",
     "PUT /api/v1/admin/grants",
     "GET /api/v1/admin/audit-log",
     "GET /api/v1/admin/alarms",
@@ -186,6 +188,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             _ if path.ends_with("/refunds") => (to_refund[0].to_string(), UNKNOWN_ORDER),
             _ if path.starts_with("/api/v1/orders") => (order.clone(), UNKNOWN_ORDER),
             CALLBACKS => ("sandbox".into(), "elsewhere"),
+            _ if path.ends_with("/tokens") => ("bob".into(), "elsewhere"),
             _ => (sale.id.to_string(), "999999"),
         };
         let for_apps = path.starts_with("/api/v1/flow/");
@@ -196,6 +199,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             _ if path.ends_with("/policies/{name}") => {
                 json!({ "apps": ["ann"], "algorithm": "fixed-window", "limit": 5, "window_ms": 1000 })
             }
+            _ if path.ends_with("/tokens") => json!({ "overlap_ms": 1000 }),
             _ if path.ends_with("/admin/apps") => json!({ "name": "new" }),
             _ if path.ends_with("/admin/grants") => json!({ "app": "ann", "account": "bob", "role": "viewer" }),
             CALLBACKS => serde_json::from_str(&callback.body()).unwrap(),

@@ -39,6 +39,8 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_PURCHASE__BUYER_LIMIT", "many", "purchase.buyer_limit"),
         ("SECKILL_ADMIN__IDLE_MS", "0", "admin.idle_ms"),
         ("SECKILL_ADMIN__LOGIN_LIMIT", "-1", "admin.login_limit"),
+        ("SECKILL_ADMIN__HASH_THREADS", "0", "admin.hash_threads"),
+        ("SECKILL_ADMIN__HASH_LINE_MAX", "0", "admin.hash_line_max"),
         ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "501", "purchase.sold_out_memory_ms"),
         ("SECKILL_PURCHASE__BATCH_MAX", "5000", "purchase.batch_max"),
         ("SECKILL_FLOW__TIMEOUT_MS", "0", "flow.timeout_ms"),

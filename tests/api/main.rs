@@ -6,11 +6,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod admin_api;
+mod admin_sessions;
 mod api_document;
 mod auditor_findings;
 mod broken_network;
 mod callers_apart;
 mod configuration;
+mod credentials;
 mod crowds;
 mod expiry_and_retries;
 mod locks_and_fences;
@@ -30,6 +32,7 @@ mod relay_resends;
 mod sale_reads;
 mod sales_apart;
 mod service_killed;
+mod sign_in_limits;
 mod stock_waves;
 mod thresholds_and_alarms;
 mod tls_purchase;

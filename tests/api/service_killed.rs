@@ -62,6 +62,10 @@ impl Process {
         self
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it in good order.
     pub fn end(mut self) {
         let pid = self.child.id().to_string();

@@ -134,10 +134,11 @@ impl System {
     pub async fn prepare(settings: &[(&str, &str)]) -> Self {
         let environment = environment(settings).await;
         let config = Config::read(&environment).unwrap();
+        let tokens = Tokens::new(&config.auth.jwt_secret, "", true).unwrap();
         Self {
             stores: stores(&config).unwrap(),
             sql: PgPool::connect(&config.database.url).await.unwrap(),
-            tokens: Tokens::new(&config.auth.jwt_secret, "", true).unwrap(),
+            tokens: tokens.requiring(&config.auth.jwt_audience, &config.auth.jwt_issuer),
             http: reqwest::Client::new(),
             instances: Vec::new(),
             environment,

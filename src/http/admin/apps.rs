@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{app, as_caller};
-use crate::domain::account::{AccountName, Granted};
+use crate::domain::account::{AccountName, AppToken, Granted};
 use crate::domain::policy::{Name, Role};
 use crate::http::AppState;
 use crate::http::codes::problems;
@@ -22,6 +22,8 @@ struct App {
     created_at_ms: i64,
     /// All grants for an admin; for others only their own.
     grants: Vec<Granted>,
+    /// The valid tokens, the newest first, without what is secret. There are two while a token is replaced.
+    tokens: Vec<AppToken>,
 }
 
 /// The applications that the account sees.
@@ -44,6 +46,26 @@ struct Created {
     name: Name,
     /// The token that the application asks for permits with. It is shown only here.
     token: String,
+}
+
+/// How the tokens overlap.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewToken {
+    /// How long the old token is valid besides the new one. With 0, all earlier tokens end at once.
+    #[schema(minimum = 0, maximum = 2_592_000_000_i64)]
+    overlap_ms: i64,
+}
+
+/// The application's new token, and the end of its old one.
+#[derive(Serialize, ToSchema)]
+struct Rotated {
+    name: Name,
+    /// The new token. It is shown only here.
+    token: String,
+    old_token_ends_at_ms: i64,
+    /// Whether every instance already knows the new token.
+    everywhere: bool,
 }
 
 /// What an account is allowed to do with an application's policies.
@@ -74,6 +96,10 @@ problems! {
     TemporarilyUnavailable
 }
 problems! {
+    NotRotated: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
+    TemporarilyUnavailable
+}
+problems! {
     NotGranted: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
     TemporarilyUnavailable
 }
@@ -94,6 +120,7 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
         created_by: app.created_by,
         created_at_ms: app.created_at.timestamp_millis(),
         grants: app.grants,
+        tokens: app.tokens,
     });
     Ok(HttpResponse::Ok().json(Apps { apps: apps.collect() }))
 }
@@ -128,6 +155,40 @@ pub async fn create(
         Ok(Created { name, token })
     });
     Ok(HttpResponse::Created().insert_header((CACHE_CONTROL, "no-store")).json(created.await?))
+}
+
+/// Replace an application's token
+///
+/// For admins. For a time both tokens are valid; then the old one ends by itself.
+#[utoipa::path(
+    post,
+    path = "/api/v1/admin/apps/{name}/tokens",
+    operation_id = "rotate_app_token",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(("name" = Name, Path, description = "The application")),
+    request_body = NewToken,
+    responses(
+        (
+            status = 201, description = "Replaced", body = Rotated,
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NotRotated,
+    ),
+)]
+pub async fn rotate_token(
+    request: HttpRequest,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let rotated = as_caller(&request, &app_state, async |caller| {
+        let name = app(request.match_info().query("name"))?;
+        let NewToken { overlap_ms } = serde_json::from_slice(&body)?;
+        let new = app_state.console.rotate_token(&caller.account, &name, overlap_ms).await?;
+        let (token, everywhere) = (new.token, new.everywhere);
+        Ok(Rotated { name, token, old_token_ends_at_ms: new.old_ends_at_ms, everywhere })
+    });
+    Ok(HttpResponse::Created().insert_header((CACHE_CONTROL, "no-store")).json(rotated.await?))
 }
 
 /// Let an account see an application's policies, or change them

@@ -2,14 +2,16 @@
 //! carries a token against forgery (CSRF).
 
 pub mod apps;
+mod cookies;
 pub mod log;
 pub mod policies;
 pub mod session;
 
+pub use cookies::CookieNames;
+
 use actix_web::HttpRequest;
-use actix_web::cookie::Cookie;
 use actix_web::http::Method;
-use actix_web::http::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN};
+use actix_web::http::header::{CONTENT_TYPE, HOST, ORIGIN};
 
 use super::AppState;
 use super::problem::Problem;
@@ -18,8 +20,6 @@ use crate::admin::session::SessionToken;
 use crate::domain::account::Account;
 use crate::domain::policy::Name;
 
-/// The session's cookie.
-pub const COOKIE_NAME: &str = "seckill_session";
 const CSRF_HEADER: &str = "x-csrf-token";
 /// The audit log holds this much of a path.
 const PATH_MAX_CHARS: usize = 200;
@@ -37,7 +37,8 @@ async fn as_caller<T>(
     app_state: &AppState,
     act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
 ) -> Result<T, Problem> {
-    let token = session_token(request).ok_or(AdminError::SignedOut)?;
+    let token = cookies::cookie(request, app_state.cookies.session).ok_or(AdminError::SignedOut)?;
+    let token = SessionToken::received(token);
     app_state.bulkheads.admin.run(act_with_token(request, token, app_state, act)).await
 }
 
@@ -61,14 +62,6 @@ async fn act_with_token<T>(
         app_state.console.record_refusal(&caller.account, &attempt, why).await?;
     }
     outcome
-}
-
-/// The session cookie. Each cookie is parsed by itself: `HttpRequest::cookie` finds none if one of another application on
-/// this host is malformed.
-fn session_token(request: &HttpRequest) -> Option<SessionToken> {
-    let headers = request.headers().get_all(COOKIE).filter_map(|value| value.to_str().ok());
-    let mut cookies = headers.flat_map(|value| value.split(';')).filter_map(|pair| Cookie::parse(pair).ok());
-    cookies.find(|cookie| cookie.name() == COOKIE_NAME).map(|cookie| SessionToken::received(cookie.value()))
 }
 
 /// Refuses a request that changes something unless a page of ours sent it.

@@ -1,19 +1,21 @@
 //! Signing in and out.
 
-use actix_web::cookie::time::Duration;
-use actix_web::cookie::{Cookie, SameSite};
 use actix_web::http::header::CACHE_CONTROL;
-use actix_web::web::Data;
+use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use super::{COOKIE_NAME, as_caller, check_same_site};
+use super::cookies::cookie;
+use super::{as_caller, check_same_site};
+use crate::admin::session::Source;
 use crate::domain::account::{AccountName, AccountRole};
+use crate::domain::ids::Invalid;
 use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, client_address};
 use crate::http::problem::Problem;
+use crate::sale::thread_state::ThreadState;
 
 /// A name and a password.
 #[derive(Deserialize, ToSchema)]
@@ -42,16 +44,36 @@ struct SignedOut {
     signed_out: bool,
 }
 
+/// All sessions of the account are closed.
+#[derive(Serialize, ToSchema)]
+struct SignedOutEverywhere {
+    /// How many there were.
+    ended: u64,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct AccountQuery {
+    /// The account; for admins. Without it, the caller's own.
+    #[param(pattern = "^[A-Za-z0-9_.@-]{1,64}$", nullable = false)]
+    account: Option<String>,
+}
+
 problems! {
     NotSignedIn: InvalidRequest, WrongCredentials, ForgedRequest, TooSlow, BodyTooLarge, QuotaExceeded,
     TemporarilyUnavailable
 }
 problems!(NoSession: SignedOut, TemporarilyUnavailable);
 problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable);
+problems! {
+    NotSignedOutEverywhere: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
+    TemporarilyUnavailable
+}
 
 /// Sign in
 ///
-/// Attempts are limited by account and by address.
+/// Attempts are limited: those at one account from one address, those from one address, and those of strangers at one account.
+/// A browser that has signed in to the account before has a limit of its own.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/session",
@@ -61,30 +83,46 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
     responses(
         (
             status = 200, description = "Signed in", body = Session,
-            headers(("Set-Cookie" = String, description = "The session"), ("Cache-Control" = String, description = "`no-store`")),
+            headers(
+                ("Set-Cookie" = String, description = "The session, and in a second one the browser"),
+                ("Cache-Control" = String, description = "`no-store`"),
+            ),
         ),
         NotSignedIn,
     ),
 )]
 pub async fn create(
     request: HttpRequest,
+    thread: Data<ThreadState>,
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     // There is no session yet to misuse, but another site must not sign its visitors in to an account of its own.
     check_same_site(&request)?;
     let Credentials { name, password } = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    let address = client_address(&request, &app_state.trusted_proxies);
-    let attempt = app_state.console.attempt(&name, password, address).await?;
-    let signed_in = app_state.bulkheads.sign_ins.run(app_state.console.sign_in(attempt)).await?;
-    let cookie = session_cookie(&app_state, signed_in.token.as_str());
+    let source = Source {
+        address: client_address(&request, &app_state.trusted_proxies),
+        device_token: cookie(&request, app_state.cookies.device),
+        now_ms: thread.catalog.clock.now_ms(),
+    };
+    let (console, line) = (&app_state.console, &app_state.bulkheads.sign_ins);
+    let attempt = console.attempt(&name, password, source).await?;
+    // The line is for PostgreSQL. Passwords are checked outside, where they have a line of their own.
+    let candidate = line.run(console.look_up(attempt)).await?;
+    let checked = console.check_password(candidate).await?;
+    let signed_in = line.run(console.sign_in(checked)).await?;
     let session = Session {
         name: AccountName::parse(&name, "name")?,
         role: signed_in.role,
         csrf_token: signed_in.token.csrf(),
         expires_at_ms: signed_in.expires_at_ms,
     };
-    Ok(HttpResponse::Ok().cookie(cookie).insert_header((CACHE_CONTROL, "no-store")).json(session))
+    let cookies = &app_state.cookies;
+    Ok(HttpResponse::Ok()
+        .cookie(cookies.session(signed_in.token.as_str()))
+        .cookie(cookies.device(&signed_in.device_token))
+        .insert_header((CACHE_CONTROL, "no-store"))
+        .json(session))
 }
 
 /// Show the session
@@ -131,14 +169,30 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
 )]
 pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
     as_caller(&request, &app_state, async |caller| app_state.console.sign_out(&caller.token).await).await?;
-    let mut cookie = session_cookie(&app_state, "");
-    cookie.set_max_age(Duration::ZERO);
-    Ok(HttpResponse::Ok().cookie(cookie).json(SignedOut { signed_out: true }))
+    Ok(HttpResponse::Ok().cookie(app_state.cookies.no_session()).json(SignedOut { signed_out: true }))
 }
 
-/// The cookie goes to this host only, is hidden from scripts, is not sent with requests from other sites, and needs TLS
-/// outside development mode.
-fn session_cookie<'a>(app_state: &AppState, token: &'a str) -> Cookie<'a> {
-    let cookie = Cookie::build(COOKIE_NAME, token).path("/").http_only(true).same_site(SameSite::Strict);
-    cookie.secure(!app_state.dev).finish()
+/// Sign out everywhere
+///
+/// Ends all sessions of the account, this one too. For admins also those of another account.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/admin/sessions",
+    operation_id = "sign_out_everywhere",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(AccountQuery),
+    responses(
+        (status = 200, description = "Their next requests are answered `signed-out`", body = SignedOutEverywhere),
+        NotSignedOutEverywhere,
+    ),
+)]
+pub async fn delete_all(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
+    let ended = as_caller(&request, &app_state, async |caller| {
+        let query = Query::<AccountQuery>::from_query(request.query_string());
+        let account = query.map_err(|_| Invalid::new("account", "must be given once"))?.into_inner().account;
+        let account = account.map(|name| AccountName::parse(&name, "account")).transpose()?;
+        app_state.console.sign_out_everywhere(&caller.account, account.as_ref()).await
+    });
+    Ok(HttpResponse::Ok().json(SignedOutEverywhere { ended: ended.await? }))
 }

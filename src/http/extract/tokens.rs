@@ -16,7 +16,8 @@ pub struct Buyer {
     pub level: i64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+/// What is read of a token. Its audience and issuer are checked before.
+#[derive(Debug, Deserialize)]
 struct Claims {
     sub: String,
     #[serde(default)]
@@ -25,11 +26,25 @@ struct Claims {
     exp: i64,
 }
 
+/// What is written into a token of development mode.
+#[derive(Debug, Serialize)]
+struct IssuedClaims<'a> {
+    sub: &'a str,
+    level: i64,
+    exp: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aud: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iss: Option<&'a str>,
+}
+
 /// Verifies buyers' tokens, and issues them in development mode.
 pub struct Tokens {
     key: DecodingKey,
     validation: Validation,
     signing: Option<EncodingKey>,
+    audience: Option<String>,
+    issuer: Option<String>,
 }
 
 /// The configured key cannot verify tokens.
@@ -55,12 +70,33 @@ impl Tokens {
         validation.validate_exp = false;
         validation.validate_aud = false;
         let signing = (dev && public_key.is_empty()).then(|| EncodingKey::from_secret(secret.as_bytes()));
-        Ok(Self { key, validation, signing })
+        Ok(Self { key, validation, signing, audience: None, issuer: None })
+    }
+
+    /// Takes only tokens that are meant for this audience, and come from this issuer; an empty text requires nothing.
+    pub fn requiring(mut self, audience: &str, issuer: &str) -> Self {
+        let required = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        (self.audience, self.issuer) = (required(audience), required(issuer));
+        let mut claims = vec!["exp"];
+        if let Some(audience) = &self.audience {
+            self.validation.validate_aud = true;
+            self.validation.set_audience(&[audience]);
+            claims.push("aud");
+        }
+        if let Some(issuer) = &self.issuer {
+            self.validation.set_issuer(&[issuer]);
+            claims.push("iss");
+        }
+        // Without this, a token that does not name its audience or issuer would pass.
+        self.validation.set_required_spec_claims(&claims);
+        self
     }
 
     /// A buyer's token that is valid until `expires_at_s`; `None` outside development mode.
     pub fn issue(&self, user: &UserId, level: i64, expires_at_s: i64) -> Option<String> {
-        let claims = Claims { sub: user.to_string(), level, exp: expires_at_s };
+        let (audience, issuer) = (self.audience.as_deref(), self.issuer.as_deref());
+        let user = user.to_string();
+        let claims = IssuedClaims { sub: &user, level, exp: expires_at_s, aud: audience, iss: issuer };
         encode(&Header::new(Algorithm::HS256), &claims, self.signing.as_ref()?).ok()
     }
 

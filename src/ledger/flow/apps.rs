@@ -2,9 +2,10 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use crate::domain::account::{AccountName, Granted};
+use crate::domain::account::{AccountName, AppToken, Granted};
 use crate::domain::policy::{Name, Role};
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
@@ -15,6 +16,25 @@ pub struct App {
     pub created_by: String,
     pub created_at: DateTime<Utc>,
     pub grants: Vec<Granted>,
+    /// The newest first; none of an application that needs no token.
+    pub tokens: Vec<AppToken>,
+}
+
+/// A valid token, as instances know it.
+pub struct TokenHash {
+    pub hash: [u8; 32],
+    pub app: Name,
+    pub ends_at_ms: Option<i64>,
+}
+
+/// The result of replacing an application's token.
+pub enum Rotation {
+    /// An instance that has loaded this version knows the new token.
+    Done { version: i64, old_ends_at: DateTime<Utc> },
+    /// There is no such application, or it has no token.
+    NotThere,
+    /// The application has an old token that is valid until then.
+    TwoTokens { until: DateTime<Utc> },
 }
 
 impl Ledger {
@@ -42,7 +62,15 @@ impl Ledger {
         let rows = sqlx::query!(
             r#"SELECT name, created_by, created_at,
                       coalesce((SELECT jsonb_agg(jsonb_build_object('account', account, 'role', role) ORDER BY account)
-                                FROM policy_grants WHERE app = name), '[]') AS "grants!: Json<Vec<Granted>>"
+                                FROM policy_grants WHERE app = name), '[]') AS "grants!: Json<Vec<Granted>>",
+                      coalesce((SELECT jsonb_agg(jsonb_build_object(
+                                  'id', left(encode(hash, 'hex'), 8),
+                                  'created_at_ms', floor(extract(epoch FROM made) * 1000)::bigint,
+                                  'ends_at_ms', floor(extract(epoch FROM ends) * 1000)::bigint) ORDER BY made DESC)
+                                FROM (VALUES (token_hash, token_created_at, NULL),
+                                             (old_token_hash, old_token_created_at, old_token_ends_at)) AS t (hash, made, ends)
+                                WHERE hash IS NOT NULL AND (ends IS NULL OR ends > now())), '[]')
+                        AS "tokens!: Json<Vec<AppToken>>"
                FROM apps ORDER BY name"#
         )
         .fetch_all(&self.pool)
@@ -50,9 +78,62 @@ impl Ledger {
         rows.into_iter()
             .map(|row| {
                 let name = Name::parse(&row.name, "app").map_err(|_| LedgerError::Unreadable("apps.name"))?;
-                Ok(App { name, created_by: row.created_by, created_at: row.created_at, grants: row.grants.0 })
+                let (grants, tokens) = (row.grants.0, row.tokens.0);
+                Ok(App { name, created_by: row.created_by, created_at: row.created_at, grants, tokens })
             })
             .collect()
+    }
+
+    /// Gives an application a new token. The old one is valid for `overlap_ms` more; without that, all others end now.
+    pub async fn rotate_token(
+        &self,
+        app: &Name,
+        token_hash: &[u8; 32],
+        overlap_ms: i64,
+        actor: &str,
+    ) -> Result<Rotation, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let before = sqlx::query!(
+            r#"SELECT old_token_ends_at AS "until", coalesce(old_token_ends_at > now(), false) AS "overlaps!"
+               FROM apps WHERE name = $1 AND token_hash IS NOT NULL FOR UPDATE"#,
+            app.as_str()
+        );
+        let Some(before) = before.fetch_optional(&mut *tx).await? else { return Ok(Rotation::NotThere) };
+        if let Some(until) = before.until.filter(|_| before.overlaps && overlap_ms > 0) {
+            return Ok(Rotation::TwoTokens { until });
+        }
+        let old_ends_at = sqlx::query_scalar!(
+            r#"UPDATE apps SET old_token_hash = token_hash, old_token_created_at = token_created_at,
+                      old_token_ends_at = now() + $3::bigint * interval '1 ms', token_hash = $2, token_created_at = now()
+               WHERE name = $1 RETURNING old_token_ends_at AS "ends!""#,
+            app.as_str(),
+            token_hash.as_slice(),
+            overlap_ms
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        let details = json!({ "old_token_ends_at_ms": old_ends_at.timestamp_millis() });
+        audit_log::append(&mut tx, actor, "app token rotated", &format!("app {app}"), details).await?;
+        let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(Rotation::Done { version, old_ends_at })
+    }
+
+    /// The valid tokens of all applications.
+    pub(super) async fn app_tokens(&self, tx: &mut PgConnection) -> Result<Vec<TokenHash>, LedgerError> {
+        let rows = sqlx::query!(
+            r#"SELECT name AS "name!", token_hash AS "hash!", NULL::timestamptz AS ends_at FROM apps WHERE token_hash IS NOT NULL
+               UNION ALL
+               SELECT name, old_token_hash, old_token_ends_at FROM apps WHERE old_token_ends_at > now()"#
+        );
+        let tokens = rows.fetch_all(tx).await?.into_iter().map(|row| {
+            Ok(TokenHash {
+                hash: row.hash.try_into().map_err(|_| LedgerError::Unreadable("apps.token_hash"))?,
+                app: Name::parse(&row.name, "app").map_err(|_| LedgerError::Unreadable("apps.name"))?,
+                ends_at_ms: row.ends_at.map(|at| at.timestamp_millis()),
+            })
+        });
+        tokens.collect()
     }
 
     /// Whether the application exists.

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::domain::account::Actor;
 use crate::domain::policy::{Name, NewPolicy, Policy};
 use crate::ledger::audit_log;
+use crate::ledger::flow::apps::TokenHash;
 use crate::ledger::flow::policy_rows::{insert, load, update};
 use crate::ledger::sales::catalog::ALIVE_FOR;
 use crate::ledger::{Ledger, LedgerError};
@@ -35,8 +36,7 @@ pub struct InstanceRank {
 pub struct Policies {
     pub version: i64,
     pub policies: Vec<Policy>,
-    /// The hash of each token, and its application.
-    pub apps: Vec<([u8; 32], Name)>,
+    pub tokens: Vec<TokenHash>,
 }
 
 impl Ledger {
@@ -50,14 +50,8 @@ impl Ledger {
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
         let policies = load(&mut tx, None).await?;
-        let apps = sqlx::query!(r#"SELECT name, token_hash AS "hash!" FROM apps WHERE token_hash IS NOT NULL"#)
-            .fetch_all(&mut *tx)
-            .await?;
-        let apps = apps.into_iter().map(|row| {
-            let hash = row.hash.try_into().map_err(|_| LedgerError::Unreadable("apps.token_hash"))?;
-            Ok((hash, Name::parse(&row.name, "app").map_err(|_| LedgerError::Unreadable("apps.name"))?))
-        });
-        Ok(Some(Policies { version, policies, apps: apps.collect::<Result<_, LedgerError>>()? }))
+        let tokens = self.app_tokens(&mut tx).await?;
+        Ok(Some(Policies { version, policies, tokens }))
     }
 
     /// Makes a policy, or changes the one that these applications have under this name. Its counts are kept.

@@ -1,0 +1,198 @@
+//! What ends the sessions of an account, at every instance, and what one account can write into the audit log.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use seckill::admin::password::hash_new;
+use seckill::domain::account::{AccountRole, NewPassword};
+use serde_json::{Value, json};
+
+use crate::admin_api::{PASSWORD, Person, account, send};
+use seckill_harness::{System, eventually};
+
+const OTHER_PASSWORD: &str = "another password of the tests";
+
+/// Runs a command of the program, with this on its standard input. Returns what it printed, or its error.
+pub fn seckill(system: &System, arguments: &[&str], typed: &str) -> Result<String, String> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_seckill"))
+        .args(arguments)
+        .envs(&system.environment)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that reads nothing may have ended already.
+    _ = child.stdin.take().unwrap().write_all(typed.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+/// Two sessions of an account, one used at each instance.
+async fn two_sessions(system: &System, name: &str) -> [Person; 2] {
+    let mut people = Vec::new();
+    for instance in &system.instances {
+        people.push(Person::sign_in(system, name).await.at(instance.address));
+    }
+    let people: [Person; 2] = people.try_into().ok().unwrap();
+    assert_eq!(sessions(system, &people).await, ["200"; 4]);
+    people
+}
+
+/// What each session is answered at each instance.
+async fn sessions(system: &System, people: &[Person; 2]) -> Vec<String> {
+    let mut answers = Vec::new();
+    for person in people {
+        for instance in &system.instances {
+            answers.push(person.at(instance.address).call("GET", "session", None).await.code());
+        }
+    }
+    answers
+}
+
+async fn sign_in(system: &System, name: &str, password: &str) -> String {
+    let credentials = json!({ "name": name, "password": password });
+    Person::signed_out(system).call("POST", "session", Some(credentials)).await.code()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
+    const ENDED: [&str; 4] = ["401 signed-out"; 4];
+    let mut system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
+    system.serve(false).await;
+    account(&system, "vic", AccountRole::Viewer).await;
+    account(&system, "root", AccountRole::Admin).await;
+
+    let people = two_sessions(&system, "vic").await;
+    seckill(&system, &["admin", "password", "--name", "vic"], &format!("{OTHER_PASSWORD}\n")).unwrap();
+    assert_eq!(sessions(&system, &people).await, ENDED, "a changed password");
+    assert_eq!(sign_in(&system, "vic", PASSWORD).await, "401 wrong-credentials");
+    assert_eq!(sign_in(&system, "vic", OTHER_PASSWORD).await, "200");
+    seckill(&system, &["admin", "password", "--name", "vic"], &format!("{PASSWORD}\n")).unwrap();
+
+    let people = two_sessions(&system, "vic").await;
+    seckill(&system, &["admin", "disable", "--name", "vic"], "").unwrap();
+    assert_eq!(sessions(&system, &people).await, ENDED, "a disabled account");
+    assert_eq!(sign_in(&system, "vic", PASSWORD).await, "401 wrong-credentials");
+    seckill(&system, &["admin", "enable", "--name", "vic"], "").unwrap();
+    assert_eq!(sessions(&system, &people).await, ENDED, "sessions do not come back");
+
+    let people = two_sessions(&system, "vic").await;
+    seckill(&system, &["admin", "sign-out", "--name", "vic"], "").unwrap();
+    assert_eq!(sessions(&system, &people).await, ENDED, "signed out on the command line");
+
+    let people = two_sessions(&system, "vic").await;
+    assert_eq!(people[1].call("DELETE", "sessions", None).await.body, json!({ "ended": 2 }));
+    assert_eq!(sessions(&system, &people).await, ENDED, "signed out by the account itself");
+
+    // An admin ends the sessions of others, and nobody else does.
+    let (people, roots) = (two_sessions(&system, "vic").await, two_sessions(&system, "root").await);
+    for named in ["root", "nobody"] {
+        let refused = people[0].call("DELETE", &format!("sessions?account={named}"), None).await;
+        assert_eq!(refused.code(), "403 forbidden");
+    }
+    assert_eq!(roots[0].call("DELETE", "sessions?account=nobody", None).await.code(), "404 not-found");
+    assert_eq!(roots[0].call("DELETE", "sessions?account=vic", None).await.body, json!({ "ended": 2 }));
+    assert_eq!(sessions(&system, &people).await, ENDED, "signed out by an admin");
+    assert_eq!(sessions(&system, &roots).await, ["200"; 4]);
+
+    // psql is an interface, too.
+    let hash = hash_new(NewPassword::parse(PASSWORD.into()).unwrap()).unwrap();
+    for change in [
+        format!("UPDATE accounts SET password_hash = '{hash}' WHERE name = 'vic'"),
+        "UPDATE accounts SET disabled_at = now() WHERE name = 'vic'".to_owned(),
+    ] {
+        let people = two_sessions(&system, "vic").await;
+        sqlx::query(sqlx::AssertSqlSafe(change.clone())).execute(&system.sql).await.unwrap();
+        assert_eq!(sessions(&system, &people).await, ENDED, "{change}");
+    }
+
+    let listed = seckill(&system, &["admin", "list", "--format", "json"], "").unwrap();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let seen = |n: usize| [&listed[n]["name"], &listed[n]["role"], &listed[n]["status"], &listed[n]["sessions"]];
+    assert_eq!(seen(0), [&json!("root"), &json!("admin"), &json!("enabled"), &json!(2)]);
+    assert_eq!(seen(1), [&json!("vic"), &json!("viewer"), &json!("disabled"), &json!(0)]);
+    for command in ["password", "disable", "enable", "sign-out"] {
+        let error = seckill(&system, &["admin", command, "--name", "nobody"], &format!("{PASSWORD}\n")).unwrap_err();
+        assert!(error.contains("there is no account nobody"), "{command}: {error}");
+    }
+    system.finish().await;
+}
+
+/// The password is right when it is checked, and is changed before the session opens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
+    let system = System::start().await;
+    account(&system, "root", AccountRole::Admin).await;
+    let hash = hash_new(NewPassword::parse(OTHER_PASSWORD.into()).unwrap()).unwrap();
+    let mut change = system.sql.begin().await.unwrap();
+    sqlx::query("UPDATE accounts SET password_hash = $1").bind(hash).execute(&mut *change).await.unwrap();
+    let committed = async {
+        // The session waits for the account's row.
+        eventually(|| async {
+            let waiting = "SELECT count(*) FROM pg_stat_activity
+                           WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
+            (waiting > 0).then_some(()).ok_or("nothing waits".to_owned())
+        })
+        .await;
+        change.commit().await.unwrap();
+    };
+    let (code, ()) = tokio::join!(sign_in(&system, "root", PASSWORD), committed);
+    assert_eq!(code, "401 wrong-credentials");
+    let open: i64 = sqlx::query_scalar("SELECT count(*) FROM sessions").fetch_one(&system.sql).await.unwrap();
+    assert_eq!(open, 0);
+    system.finish().await;
+}
+
+/// The most lines of one actor in one minute.
+async fn busiest_minute(system: &System, actor: &str) -> i64 {
+    let lines = "SELECT max(lines) FROM (
+                   SELECT count(*) AS lines FROM audit_log WHERE actor = $1 GROUP BY date_trunc('minute', at)) AS minutes";
+    sqlx::query_scalar::<_, Option<i64>>(lines).bind(actor).fetch_one(&system.sql).await.unwrap().unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_fills_the_audit_log_by_being_refused() {
+    let system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
+    account(&system, "vic", AccountRole::Viewer).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let (vic, root) = (Person::sign_in(&system, "vic").await, Person::sign_in(&system, "root").await);
+    for n in 0..100 {
+        let answer = match n % 4 {
+            0 => vic.call("GET", "audit-log", None).await,
+            1 => vic.call("POST", "apps", Some(json!({ "name": "mine" }))).await,
+            2 => vic.call("GET", &format!("policies?app=app{n}"), None).await,
+            _ => vic.forged().call("DELETE", "session", None).await,
+        };
+        assert!([403, 404].contains(&answer.status), "{}", answer.code());
+    }
+    // The first of them are written, and one account's refusals hide no other's.
+    let busiest = busiest_minute(&system, "vic").await;
+    assert!((10..=31).contains(&busiest), "{busiest} lines in a minute, one of them of the sign-in");
+    let unwritten = "SELECT count(*) FROM audit_log WHERE actor = 'root' AND action = 'refused'";
+    assert_eq!(send(root.forged().request("DELETE", "session", None)).await.status, 403);
+    assert_eq!(sqlx::query_scalar::<_, i64>(unwritten).fetch_one(&system.sql).await.unwrap(), 1);
+
+    // The next line that is written says how many were not.
+    let written = "SELECT count(*) FROM audit_log WHERE actor = 'vic' AND action = 'refused'";
+    let written: i64 = sqlx::query_scalar(written).fetch_one(&system.sql).await.unwrap();
+    sqlx::query("UPDATE audit_counts SET minute = minute - interval '1 minute'").execute(&system.sql).await.unwrap();
+    assert_eq!(vic.call("GET", "audit-log", None).await.status, 403);
+    let log = root.call("GET", "audit-log", None).await.body;
+    let sum: i64 =
+        log["lines"].as_array().unwrap().iter().filter_map(|line| line["details"]["unwritten"].as_i64()).sum();
+    assert_eq!(sum, 100 - written);
+
+    // Strangers who guess at names that no account has share one allowance, so that they hide no guess at an account.
+    for n in 0..60 {
+        assert_eq!(sign_in(&system, &format!("nobody{n}"), PASSWORD).await, "401 wrong-credentials");
+    }
+    assert_eq!(sign_in(&system, "root", OTHER_PASSWORD).await, "401 wrong-credentials");
+    let busiest = busiest_minute(&system, "anonymous").await;
+    assert!((10..=31).contains(&busiest), "{busiest} lines in a minute");
+    let guessed = "SELECT count(*) FROM audit_log WHERE action = 'sign-in refused' AND subject = 'account root'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(guessed).fetch_one(&system.sql).await.unwrap(), 1);
+    system.finish().await;
+}

@@ -1,0 +1,137 @@
+//! Tokens of applications and of buyers: how they are replaced, and for whom they are meant.
+
+use jsonwebtoken::{EncodingKey, Header, encode};
+use seckill::domain::account::AccountRole;
+use serde_json::{Value, json};
+
+use crate::admin_api::{Person, account};
+use crate::admin_sessions::seckill;
+use seckill_harness::{System, eventually};
+
+/// What a token is answered at each instance.
+async fn asked(system: &System, token: &str) -> Vec<u16> {
+    let mut answers = Vec::new();
+    for instance in &system.instances {
+        let request = reqwest::Client::new().post(format!("http://{}/api/v1/flow/acquire", instance.address));
+        let request = request.bearer_auth(token).json(&json!({ "app": "shop", "policy": "p" }));
+        answers.push(request.send().await.unwrap().status().as_u16());
+    }
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_applications_token_is_replaced_without_a_gap() {
+    let mut system = System::start().await;
+    system.serve(false).await;
+    account(&system, "root", AccountRole::Admin).await;
+    account(&system, "max", AccountRole::Manager).await;
+    let (root, max) = (Person::sign_in(&system, "root").await, Person::sign_in(&system, "max").await);
+    let made = root.call("POST", "apps", Some(json!({ "name": "shop" }))).await;
+    let first = made.body["token"].as_str().unwrap().to_owned();
+
+    let hour = || Some(json!({ "overlap_ms": 3_600_000 }));
+    let rotated = root.call("POST", "apps/shop/tokens", hour()).await;
+    assert_eq!(rotated.status, 201, "{}", rotated.body);
+    let second = rotated.body["token"].as_str().unwrap().to_owned();
+    let left_ms = rotated.body["old_token_ends_at_ms"].as_i64().unwrap() - chrono::Utc::now().timestamp_millis();
+    assert!((3_500_000..=3_600_000).contains(&left_ms), "{left_ms}");
+    for token in [&first, &second] {
+        assert_eq!(asked(&system, token).await, [200, 200]);
+    }
+    // Another new token would end the first one early, at callers that still use it.
+    assert_eq!(root.call("POST", "apps/shop/tokens", hour()).await.code(), "409 conflict");
+    // What is listed tells the tokens apart, and is no token.
+    let listed = root.call("GET", "apps", None).await.body;
+    let tokens = |listed: &Value| {
+        let apps = listed["apps"].as_array().unwrap().iter();
+        apps.filter(|app| app["name"] == "shop").flat_map(|app| app["tokens"].as_array().unwrap().clone()).collect()
+    };
+    let shown: Vec<Value> = tokens(&listed);
+    let ends = [&shown[0]["ends_at_ms"], &shown[1]["ends_at_ms"]];
+    assert_eq!(ends, [&Value::Null, &rotated.body["old_token_ends_at_ms"]], "{listed}");
+    assert_ne!(shown[0]["id"], shown[1]["id"]);
+    for secret in [&first, &second] {
+        assert!(!listed.to_string().contains(&secret[..8]), "{listed}");
+    }
+
+    // The old token ends by itself: no change is made at that moment.
+    let sooner = "UPDATE apps SET old_token_ends_at = now() + interval '1 second' WHERE name = 'shop'";
+    sqlx::query(sooner).execute(&system.sql).await.unwrap();
+    eventually(|| async {
+        let answers = asked(&system, &first).await;
+        (answers == [401, 401]).then_some(()).ok_or(format!("{answers:?}"))
+    })
+    .await;
+    assert_eq!(asked(&system, &second).await, [200, 200]);
+    let shown: Vec<Value> = tokens(&root.call("GET", "apps", None).await.body);
+    assert_eq!(shown.len(), 1, "{shown:?}");
+
+    // A leaked token is replaced without an overlap, whatever was valid.
+    let third = seckill(&system, &["app", "rotate", "shop", "--overlap", "600"], "").unwrap();
+    let third: Value = serde_json::from_str(&third).unwrap();
+    let fourth = seckill(&system, &["app", "rotate", "shop", "--overlap", "0"], "").unwrap();
+    let fourth: Value = serde_json::from_str(&fourth).unwrap();
+    for (token, answer) in [(&second, 401), (&third["token"].as_str().unwrap().to_owned(), 401)] {
+        assert_eq!(asked(&system, token).await, [answer, answer]);
+    }
+    assert_eq!(asked(&system, fourth["token"].as_str().unwrap()).await, [200, 200]);
+    let listed = seckill(&system, &["app", "list", "--format", "json"], "").unwrap();
+    assert!(listed.contains("\"shop\"") && !listed.contains(fourth["token"].as_str().unwrap()), "{listed}");
+
+    // For admins; not for what does not exist, nor for the service itself, which needs no token.
+    assert_eq!(max.call("POST", "apps/shop/tokens", hour()).await.code(), "403 forbidden");
+    for app in ["nowhere", "seckill"] {
+        assert_eq!(root.call("POST", &format!("apps/{app}/tokens"), hour()).await.code(), "404 not-found");
+    }
+    for overlap in [-1_i64, 2_592_000_001] {
+        let wrong = root.call("POST", "apps/shop/tokens", Some(json!({ "overlap_ms": overlap }))).await;
+        assert_eq!(wrong.code(), "400 invalid-request");
+    }
+    let actions = "SELECT count(*) FROM audit_log WHERE action = 'app token rotated' AND subject = 'app shop'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(actions).fetch_one(&system.sql).await.unwrap(), 3);
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_tokens_are_for_this_shop_when_it_says_so() {
+    let (shop, issuer) = ("shop.example", "https://id.example");
+    let settings = [("SECKILL_AUTH__JWT_AUDIENCE", shop), ("SECKILL_AUTH__JWT_ISSUER", issuer)];
+    let system = System::start_with(&settings).await;
+    let read = async |system: &System, more: Value| {
+        let mut claims = json!({ "sub": "ann", "exp": chrono::Utc::now().timestamp() + 3600 });
+        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let key = EncodingKey::from_secret(system.config.auth.jwt_secret.as_bytes());
+        let token = encode(&Header::default(), &claims, &key).unwrap();
+        let request = reqwest::Client::new().get(system.url("/api/v1/orders")).bearer_auth(token);
+        request.send().await.unwrap().status().as_u16()
+    };
+    for (claims, status) in [
+        (json!({ "aud": shop, "iss": issuer }), 200),
+        (json!({ "aud": ["other.example", shop], "iss": issuer }), 200),
+        (json!({}), 401),
+        (json!({ "aud": shop }), 401),
+        (json!({ "iss": issuer }), 401),
+        (json!({ "aud": "other.example", "iss": issuer }), 401),
+        (json!({ "aud": ["other.example"], "iss": issuer }), 401),
+        (json!({ "aud": shop, "iss": "https://other.example" }), 401),
+        (json!({ "aud": 7, "iss": issuer }), 401),
+    ] {
+        assert_eq!(read(&system, claims.clone()).await, status, "{claims}");
+    }
+    // The tokens of development mode are for this shop.
+    let issued = reqwest::Client::new().post(system.url("/api/v1/dev/token")).json(&json!({ "user": "ann" }));
+    let issued: Value = issued.send().await.unwrap().json().await.unwrap();
+    let on_the_command_line = seckill(&system, &["token", "--user", "ann"], "").unwrap();
+    for token in [issued["token"].as_str().unwrap(), on_the_command_line.trim()] {
+        let request = reqwest::Client::new().get(system.url("/api/v1/orders")).bearer_auth(token);
+        assert_eq!(request.send().await.unwrap().status(), 200);
+    }
+    system.finish().await;
+
+    // Without the settings, tokens for anybody are taken, as before.
+    let system = System::start().await;
+    for claims in [json!({}), json!({ "aud": "other.example", "iss": "https://other.example" })] {
+        assert_eq!(read(&system, claims.clone()).await, 200, "{claims}");
+    }
+    system.finish().await;
+}
