@@ -2,15 +2,25 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use hmac::digest::CtOutput;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// How far a message's time may be from now, in both directions.
 pub const TOLERANCE_S: i64 = 300;
+/// So many signatures of a message are looked at, the first ones. A sender signs with one secret, or with two while they are
+/// changed; the others leave room for signatures of other versions.
+pub const SIGNATURES_MAX: usize = 4;
+/// The longest header `webhook-signature`, and the longest id of a message.
+const HEADER_MAX_BYTES: usize = 4096;
+const ID_MAX_BYTES: usize = 256;
 
-/// A secret that both ends share: `whsec_` and base64 of 24 to 64 bytes.
+type HmacSha256 = Hmac<Sha256>;
+
+/// A secret that both ends share: `whsec_` and base64 of 24 to 64 bytes. It is kept as the state of an HMAC that has read the
+/// key, which each message continues from.
 #[derive(Clone)]
-pub struct Secret(Vec<u8>);
+pub struct Secret(HmacSha256);
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,21 +47,25 @@ pub enum SignatureError {
 impl Secret {
     pub fn parse(text: &str) -> Result<Self, InvalidSecret> {
         let bytes = text.strip_prefix("whsec_").and_then(|key| STANDARD.decode(key).ok()).ok_or(InvalidSecret)?;
-        if (24..=64).contains(&bytes.len()) { Ok(Self(bytes)) } else { Err(InvalidSecret) }
+        if !(24..=64).contains(&bytes.len()) {
+            return Err(InvalidSecret);
+        }
+        HmacSha256::new_from_slice(&bytes).map(Self).map_err(|_| InvalidSecret)
     }
 
-    fn mac(&self, id: &str, timestamp_s: i64, body: &[u8]) -> Option<Hmac<Sha256>> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        mac.update(format!("{id}.{timestamp_s}.").as_bytes());
-        mac.update(body);
-        Some(mac)
+    fn mac(&self, id: &str, timestamp: &str, body: &[u8]) -> CtOutput<HmacSha256> {
+        #[cfg(test)]
+        tests::COMPUTED.with(|computed| computed.set(computed.get() + 1));
+        let mut mac = self.0.clone();
+        for part in [id.as_bytes(), b".", timestamp.as_bytes(), b".", body] {
+            mac.update(part);
+        }
+        mac.finalize()
     }
 
     /// The value of `webhook-signature`.
     pub fn sign(&self, id: &str, timestamp_s: i64, body: &[u8]) -> String {
-        // HMAC accepts a key of any length, so that there is always a signature.
-        let mac = self.mac(id, timestamp_s, body).map(|mac| STANDARD.encode(mac.finalize().into_bytes()));
-        format!("v1,{}", mac.unwrap_or_default())
+        format!("v1,{}", STANDARD.encode(self.mac(id, &timestamp_s.to_string(), body).into_bytes()))
     }
 }
 
@@ -68,7 +82,9 @@ pub fn signed_headers(secrets: &[Secret], id: &str, now_s: i64, body: &[u8]) -> 
     ]
 }
 
-/// Checks that one of a message's signatures is by one of `keys`: the current one, or during a change the former one.
+/// Checks that one of a message's first four signatures is by one of `keys`: the current one, or during a change the former
+/// one. The body is read once for each key, however many signatures there are, and not at all without a signature that could
+/// be right.
 ///
 /// # Errors
 /// Headers that are missing or malformed, a time more than 300 s from `now_s`, or no signature by a known key.
@@ -80,28 +96,50 @@ pub fn verify(
     body: &[u8],
     now_s: i64,
 ) -> Result<(), SignatureError> {
-    if id.is_empty() || id.len() > 256 || signatures.len() > 4096 {
+    if !(1..=ID_MAX_BYTES).contains(&id.len()) || signatures.len() > HEADER_MAX_BYTES {
         return Err(SignatureError::Malformed);
     }
     let timestamp_s: i64 = timestamp.parse().map_err(|_| SignatureError::Malformed)?;
+    let given: Vec<_> = signatures.split(' ').take(SIGNATURES_MAX).filter_map(parse_signature).collect();
+    if given.is_empty() {
+        return Err(SignatureError::Malformed);
+    }
     if now_s.abs_diff(timestamp_s) > TOLERANCE_S.unsigned_abs() {
         return Err(SignatureError::NotNow);
     }
-    let given = signatures.split(' ').filter_map(|text| STANDARD.decode(text.strip_prefix("v1,")?).ok());
-    for signature in given {
-        for key in keys {
-            // Compared in constant time.
-            if key.mac(id, timestamp_s, body).is_some_and(|mac| mac.verify_slice(&signature).is_ok()) {
-                return Ok(());
-            }
-        }
-    }
-    Err(SignatureError::NotOurs)
+    let is_ours = keys.iter().any(|key| {
+        let expected = key.mac(id, timestamp, body);
+        // Compared in constant time.
+        given.iter().any(|signature| *signature == expected)
+    });
+    if is_ours { Ok(()) } else { Err(SignatureError::NotOurs) }
+}
+
+/// A signature of version 1: `v1,` and the base64 of 32 bytes. `None` for what is none, and for other versions.
+fn parse_signature(text: &str) -> Option<CtOutput<HmacSha256>> {
+    // No longer text is decoded.
+    let base64 = text.strip_prefix("v1,").filter(|base64| base64.len() == 44)?;
+    let bytes: [u8; 32] = STANDARD.decode(base64).ok()?.try_into().ok()?;
+    Some(CtOutput::new(bytes.into()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// How many HMACs this thread has computed.
+        pub(super) static COMPUTED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// What the work returns, and how many HMACs it has computed.
+    fn counted<T>(work: impl FnOnce() -> T) -> (T, usize) {
+        let before = COMPUTED.get();
+        let result = work();
+        (result, COMPUTED.get() - before)
+    }
 
     const ID: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
     const AT: i64 = 1_614_265_330;
@@ -143,10 +181,42 @@ mod tests {
         assert_eq!(check(SIGNATURE, BODY, AT - 301), Err(SignatureError::NotNow));
         assert_eq!(check(SIGNATURE, BODY, AT + 300), Ok(()));
         for signatures in ["", "v1,", "v1,AAAA", "v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "g0hM"] {
-            assert_eq!(check(signatures, BODY, AT), Err(SignatureError::NotOurs), "{signatures}");
+            assert_eq!(check(signatures, BODY, AT), Err(SignatureError::Malformed), "{signatures}");
         }
         assert_eq!(verify(&[key()], ID, "now", SIGNATURE, BODY, AT), Err(SignatureError::Malformed));
         assert_eq!(verify(&[key()], "", "1614265330", SIGNATURE, BODY, AT), Err(SignatureError::Malformed));
+    }
+
+    /// Whoever sends an unsigned message has it refused at once, however large it is.
+    #[test]
+    fn without_a_signature_that_could_be_right_no_hmac_is_computed() {
+        let short = format!("v1,{}", STANDARD.encode([7; 31]));
+        let others = "v1a,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= ".repeat(4);
+        for signatures in ["", "v1,", &"v1, ".repeat(500), &" ".repeat(4096), &"v1,AAAA ".repeat(4), &short, &others] {
+            let refused = counted(|| check(signatures, BODY, AT));
+            assert_eq!(refused, (Err(SignatureError::Malformed), 0), "{signatures}");
+        }
+        // Four empty ones hide what comes after them.
+        assert_eq!(counted(|| check(&format!("v1, v1, v1, v1, {SIGNATURE}"), BODY, AT)).1, 0);
+        let old = counted(|| check(SIGNATURE, BODY, AT + 301));
+        assert_eq!(old, (Err(SignatureError::NotNow), 0));
+    }
+
+    #[test]
+    fn the_body_is_read_once_for_each_key_however_many_signatures_there_are() {
+        let other = Secret::parse("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD").unwrap();
+        let wrong = |n: u8| format!("v1,{}", STANDARD.encode([n; 32]));
+        let four = [wrong(1), wrong(2), wrong(3), wrong(4)].join(" ");
+        let many = (0..80).map(wrong).collect::<Vec<_>>().join(" ");
+        let keys = [key(), other];
+        for signatures in [&wrong(1), &four, &many] {
+            let refused = counted(|| verify(&keys, ID, &AT.to_string(), signatures, BODY, AT));
+            assert_eq!(refused, (Err(SignatureError::NotOurs), 2), "{signatures}");
+        }
+        // The fourth is looked at, and the fifth is not.
+        let three = [wrong(1), wrong(2), wrong(3)].join(" ");
+        assert_eq!(check(&format!("{three} {SIGNATURE}"), BODY, AT), Ok(()));
+        assert_eq!(check(&format!("{four} {SIGNATURE}"), BODY, AT), Err(SignatureError::NotOurs));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use actix_web::dev::Payload;
-use actix_web::web::{Bytes, Data};
+use actix_web::error::PayloadError;
+use actix_web::http::header::CONTENT_LENGTH;
+use actix_web::web::{Bytes, BytesMut, Data};
 use actix_web::{FromRequest, HttpRequest};
-use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
+use futures_util::{Stream, StreamExt};
 
 use crate::http::AppState;
 use crate::http::problem::Problem;
@@ -22,9 +24,10 @@ impl FromRequest for Body {
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let limits = request.app_data::<Data<AppState>>().map(|app| (app.body_max_bytes, app.client_timeout));
         let (max_bytes, timeout) = limits.unwrap_or((0, Duration::ZERO));
+        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let payload = payload.take();
         Box::pin(async move {
-            match tokio::time::timeout(timeout, read(payload, max_bytes)).await {
+            match tokio::time::timeout(timeout, read(payload, length, max_bytes)).await {
                 Ok(body) => body.map(Self),
                 Err(_) => Err(Problem::too_slow()),
             }
@@ -32,20 +35,59 @@ impl FromRequest for Body {
     }
 }
 
-async fn read(mut payload: Payload, max_bytes: usize) -> Result<Bytes, Problem> {
-    // Nearly every body is one chunk, which is passed on without a copy.
-    let mut body = match payload.next().await {
-        None => return Ok(Bytes::new()),
-        Some(chunk) => chunk.map_err(|_| Problem::invalid("the body could not be read"))?,
-    };
-    while body.len() <= max_bytes {
-        match payload.next().await {
-            None => return Ok(body),
-            Some(chunk) => {
-                let chunk = chunk.map_err(|_| Problem::invalid("the body could not be read"))?;
-                body = [body, chunk].concat().into();
+/// `length` is what the head says, if it says anything: no more room than `max_bytes` is made for it.
+async fn read(
+    mut payload: impl Stream<Item = Result<Bytes, PayloadError>> + Unpin,
+    length: Option<usize>,
+    max_bytes: usize,
+) -> Result<Bytes, Problem> {
+    let mut next =
+        async || payload.next().await.transpose().map_err(|_| Problem::invalid("the body could not be read"));
+    let Some(first) = next().await? else { return Ok(Bytes::new()) };
+    if first.len() > max_bytes {
+        return Err(Problem::too_large(max_bytes));
+    }
+    // Nearly every body is one chunk, which is passed on without a copy. The chunks of others are gathered in one place.
+    let Some(second) = next().await? else { return Ok(first) };
+    let mut body = BytesMut::with_capacity(length.unwrap_or(max_bytes).min(max_bytes));
+    let mut chunk = Some(second);
+    body.extend_from_slice(&first);
+    while let Some(more) = chunk {
+        if body.len() + more.len() > max_bytes {
+            return Err(Problem::too_large(max_bytes));
+        }
+        body.extend_from_slice(&more);
+        chunk = next().await?;
+    }
+    Ok(body.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    /// What a body that arrives in pieces of this length comes to; at most 1000 bytes are allowed.
+    async fn gathered(bytes: usize, piece: usize, length: Option<usize>) -> Result<Bytes, String> {
+        let body: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
+        let pieces: Vec<_> = body.chunks(piece).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+        read(stream::iter(pieces), length, 1000).await.map_err(|problem| problem.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_body_is_whole_however_it_is_cut_and_whatever_length_was_announced() {
+        for bytes in [0, 1, 2, 999, 1000] {
+            for piece in [1, 7, 500, 1000] {
+                for length in [None, Some(0), Some(bytes), Some(usize::MAX)] {
+                    let body = gathered(bytes, piece, length).await.unwrap();
+                    assert!(body.iter().enumerate().all(|(n, byte)| *byte == n as u8), "{bytes} by {piece}");
+                    assert_eq!(body.len(), bytes);
+                }
             }
         }
+        for piece in [1, 1000, 1001, 5000] {
+            assert_eq!(gathered(5000, piece, None).await, Err("body-too-large".into()));
+        }
     }
-    Err(Problem::too_large(max_bytes))
 }
