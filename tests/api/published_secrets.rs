@@ -160,7 +160,9 @@ fn no_service_takes_a_published_secret_for_any_setting() {
 #[test]
 fn the_program_does_not_start_with_a_published_secret() {
     let refused = |command: &str, environment: &HashMap<String, String>, named: &str| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        // A service that starts after all would not end.
+        let mut program = Command::new("timeout");
+        program.arg("120").arg(env!("CARGO_BIN_EXE_seckill"));
         let ended = program.arg(command).env_clear().envs(environment).env("RUST_LOG", "error").output().unwrap();
         let error = String::from_utf8(ended.stderr).unwrap();
         assert!(

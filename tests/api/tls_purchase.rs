@@ -68,8 +68,16 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
     assert_eq!(plain, 0);
 
     let run = |command: &[&str], more: &[(&str, &str)]| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_seckill"));
-        program.args(command).env_clear().envs(&system.environment).envs(more.iter().copied()).env("RUST_LOG", "error");
+        // A service that starts after all would not end.
+        let mut program = Command::new("timeout");
+        program
+            .arg("120")
+            .arg(env!("CARGO_BIN_EXE_seckill"))
+            .args(command)
+            .env_clear()
+            .envs(&system.environment)
+            .envs(more.iter().copied())
+            .env("RUST_LOG", "error");
         let ended = program.output().unwrap();
         (ended.status.success(), String::from_utf8(ended.stdout).unwrap(), String::from_utf8(ended.stderr).unwrap())
     };
