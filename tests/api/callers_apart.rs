@@ -117,7 +117,7 @@ async fn misbehave(caller: &Caller) {
         pace.tick().await;
         let waiting: Vec<_> = (0..40)
             .map(|_| {
-                let caller = Caller::of(caller.token.clone(), caller.at);
+                let caller = caller.clone();
                 tokio::spawn(async move { caller.ask(json!({ "app": "shop", "policy": "slow" })).await })
             })
             .collect();
@@ -333,8 +333,7 @@ async fn who_hangs_up_leaves_the_line() {
     let lease = shop.ask(ask.clone()).await["lease"].clone();
     let waiting: Vec<_> = (0..20)
         .map(|_| {
-            let caller = Caller::of(shop.token.clone(), shop.at);
-            let ask = ask.clone();
+            let (caller, ask) = (shop.clone(), ask.clone());
             tokio::spawn(async move { caller.code(ask).await })
         })
         .collect();

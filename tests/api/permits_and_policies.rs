@@ -54,6 +54,7 @@ async fn app(system: &System, named: &str) -> String {
     policy_changes::create_app(&system.stores.ledger, &name(named), "test").await.unwrap()
 }
 
+#[derive(Clone)]
 pub struct Caller {
     pub token: String,
     pub at: SocketAddr,
