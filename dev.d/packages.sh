@@ -9,6 +9,7 @@ missing() { # THING…: prints the packages that provide the missing ones
       pg) [ -n "$(pg_bin initdb)" ] || echo postgresql ;;
       mq) [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || echo rabbitmq-server ;;
       curl | wrk | shellcheck) command -v "$thing" >/dev/null || echo "$thing" ;;
+      nginx) [ -x /usr/sbin/nginx ] || echo nginx ;;
       protoc) command -v protoc >/dev/null || echo protobuf-compiler ;;
       faketime) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || echo libfaketime ;;
       cc) command -v cc >/dev/null || echo build-essential pkg-config ;;
@@ -50,7 +51,7 @@ install_packages() { # PACKAGE…, as root: installs them and changes nothing el
   apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$@" </dev/null
   # The new servers shall not start with the machine either.
   for unit in "$@"; do
-    case $unit in redis-server | rabbitmq-server) update-rc.d "$unit" disable ;; esac
+    case $unit in redis-server | rabbitmq-server | nginx) update-rc.d "$unit" disable ;; esac
     if [ "$unit" = rabbitmq-server ] && [ -d /run/systemd/system ]; then systemctl disable epmd.socket epmd.service; fi
   done
 }

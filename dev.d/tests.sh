@@ -66,7 +66,7 @@ run_tests() {
   trap "finish_tests \$? $(now)" EXIT
   trap 'exit 130' INT TERM
   mapfile -t servers < <(private_servers)
-  ensure curl cc faketime shellcheck "${servers[@]}"
+  ensure curl cc faketime nginx shellcheck "${servers[@]}"
   export CARGO_INCREMENTAL=0                     # saves gigabytes of disk, and a first build is no slower
 
   check "formatting" "cargo fmt corrects it; $components" cargo fmt --all --check

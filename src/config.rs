@@ -60,6 +60,7 @@ pub struct Http {
     #[serde(deserialize_with = "comma_separated")]
     pub trusted_proxies: Vec<IpAddr>,
     pub client_timeout_ms: u64,
+    pub send_timeout_ms: u64,
     pub keep_alive_ms: u64,
     pub max_connections: usize,
     pub streams_max: usize,

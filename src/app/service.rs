@@ -1,17 +1,17 @@
 //! The HTTP service: its shared state, the state of its worker threads, and its server.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
-use actix_web::{App, HttpServer, web};
+use actix_web::{App, web};
 use anyhow::Context;
 
-use super::notifying_payment_service;
 use super::parts::Parts;
 use super::workers::spawn_workers;
+use super::{http_server, notifying_payment_service};
 use crate::admin::password::HashingTerms;
 use crate::admin::{Console, SessionTerms};
 use crate::config::{self, Config};
@@ -35,9 +35,6 @@ use crate::sale::refusal_cache::RefusalCache;
 use crate::sale::sold_out_view::SoldOutView;
 use crate::sale::thread_state::ThreadState;
 use crate::telemetry;
-
-/// Connections that wait to be accepted: a sale opens for everyone at once.
-const BACKLOG: u32 = 4096;
 
 /// The HTTP service, bound and ready to run.
 pub struct Service {
@@ -77,7 +74,7 @@ impl Service {
         config.check_for_service()?;
         let metrics = telemetry::metrics();
         let tokens = super::tokens(&config)?;
-        let listener = TcpListener::bind(config.http.bind)
+        let listener = http_server::listen(config.http.bind)
             .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
         let address = listener.local_addr()?;
         let parts = Parts::assemble(config)?;
@@ -131,7 +128,15 @@ impl Service {
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         };
-        let server = start_server(&config.http, listener, app_state, thread_parts)?;
+        let app_state = web::Data::new(app_state);
+        let server = http_server::start(&config.http, listener, move || {
+            let thread_parts = thread_parts.clone();
+            App::new()
+                .app_data(app_state.clone())
+                .data_factory(move || std::future::ready(thread_parts.clone().thread_state()))
+                .configure(http::routes(app_state.dev))
+                .configure(pages::routes(http::unsupported_methods))
+        })?;
         Ok(Self { parts, server, address, catalog, health, order_streams })
     }
 
@@ -155,38 +160,6 @@ impl Service {
         tracing::info!("stopped");
         Ok(())
     }
-}
-
-fn start_server(
-    config: &config::Http,
-    listener: TcpListener,
-    app_state: AppState,
-    thread_parts: ThreadParts,
-) -> std::io::Result<Server> {
-    let dev = app_state.dev;
-    let app_state = web::Data::new(app_state);
-    let server = HttpServer::new(move || {
-        let thread_parts = thread_parts.clone();
-        App::new()
-            .app_data(app_state.clone())
-            .data_factory(move || std::future::ready(thread_parts.clone().thread_state()))
-            .configure(http::routes(dev))
-            .configure(pages::routes(http::unsupported_methods))
-    });
-    let server = match config.workers {
-        0 => server,
-        workers => server.workers(workers),
-    };
-    let server = server
-        .disable_signals()
-        .backlog(BACKLOG)
-        // Who hangs up does not wait in any line any more.
-        .h1_allow_half_closed(false)
-        .max_connections(config.max_connections)
-        .client_request_timeout(Duration::from_millis(config.client_timeout_ms))
-        .keep_alive(Duration::from_millis(config.keep_alive_ms))
-        .shutdown_timeout(config.shutdown_timeout_ms.div_ceil(1000));
-    Ok(server.listen(listener)?.run())
 }
 
 fn session_terms(admin: &config::Admin) -> SessionTerms {

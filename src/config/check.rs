@@ -70,6 +70,19 @@ impl Config {
         if !(5..=10_000).contains(&self.purchase.wait_target_ms) {
             return wrong("purchase.wait_target_ms", "must be 5 to 10000", "SECKILL_PURCHASE__WAIT_TARGET_MS");
         }
+        // None of them can be turned off: each bounds how long a client can hold a connection.
+        for (time, setting, variable) in [
+            (self.http.client_timeout_ms, "http.client_timeout_ms", "SECKILL_HTTP__CLIENT_TIMEOUT_MS"),
+            (self.http.send_timeout_ms, "http.send_timeout_ms", "SECKILL_HTTP__SEND_TIMEOUT_MS"),
+            (self.http.keep_alive_ms, "http.keep_alive_ms", "SECKILL_HTTP__KEEP_ALIVE_MS"),
+        ] {
+            if !(100..=3_600_000).contains(&time) {
+                return wrong(setting, "must be 100 to 3600000", variable);
+            }
+        }
+        if !(1..=1_000_000).contains(&self.http.max_connections) {
+            return wrong("http.max_connections", "must be 1 to 1000000", "SECKILL_HTTP__MAX_CONNECTIONS");
+        }
         if !(1..=100_000).contains(&self.http.line_max) {
             return wrong("http.line_max", "must be 1 to 100000", "SECKILL_HTTP__LINE_MAX");
         }

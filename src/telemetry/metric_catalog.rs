@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 49] = [
+pub const METRICS: [Metric; 50] = [
     metric(
         "seckill_answers_total",
         Counter,
@@ -40,6 +40,12 @@ pub const METRICS: [Metric; 49] = [
         Counter,
         "what",
         "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `sign-ins`, `admin`",
+    ),
+    metric(
+        "seckill_slow_clients_total",
+        Counter,
+        "what",
+        "Clients that were disconnected because they took too long: to send a `head` on a kept-alive connection, to read an `answer`, to say anything (`idle`)",
     ),
     metric(
         "seckill_purchase_wait_seconds",

@@ -1,0 +1,117 @@
+//! The HTTP server: its socket, its threads, and the bounds of its connections.
+
+use std::future::ready;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::time::Duration;
+
+use actix_http::{HttpService, Request};
+use actix_server::ServerBuilder;
+use actix_service::{
+    IntoServiceFactory, Service, ServiceFactory, ServiceFactoryExt, apply_fn_factory, fn_service, map_config,
+};
+use actix_web::body::MessageBody;
+use actix_web::dev::{AppConfig, Server, ServiceRequest, ServiceResponse};
+use actix_web::{App, Error};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::connection::{Deadlines, TimedStream, head_is_complete};
+use crate::config;
+
+/// Connections that wait to be accepted: a sale opens for everyone at once.
+const BACKLOG: u32 = 4096;
+/// Files and sockets that are kept for everything but clients: connections to the servers behind, and logs.
+const FILES_KEPT: u64 = 256;
+/// Two heartbeats of a stream of events (`http::events`): a silent stream is not idle.
+const HEARTBEATS: Duration = Duration::from_secs(30);
+/// How much later than actix-web an idle connection is closed, if actix-web has not closed it.
+const IDLE_GRACE: Duration = Duration::from_secs(5);
+/// How long a client may take to close a connection whose body was not read.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Opens the socket. Connections wait in its line until the server runs.
+pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?.into_std()
+}
+
+/// Starts a server of the application that `app` makes for each thread. actix-web's own server cannot be given another stream
+/// than a bare socket; this one does what that one does, with streams that have deadlines.
+pub fn start<A, T, B>(config: &config::Http, listener: TcpListener, app: A) -> std::io::Result<Server>
+where
+    A: Fn() -> App<T> + Send + Clone + 'static,
+    T: ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse<B>, Error = Error, InitError = ()>
+        + 'static,
+    T::Future: 'static,
+    B: MessageBody + 'static,
+{
+    let workers = match config.workers {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        workers => workers,
+    };
+    let client_timeout = Duration::from_millis(config.client_timeout_ms);
+    let keep_alive = Duration::from_millis(config.keep_alive_ms);
+    let deadlines = Deadlines {
+        head: client_timeout,
+        answer: Duration::from_millis(config.send_timeout_ms),
+        idle: keep_alive.max(HEARTBEATS) + IDLE_GRACE,
+    };
+    let builder = ServerBuilder::new()
+        .workers(workers)
+        .disable_signals()
+        .max_concurrent_connections(connections(config.max_connections, workers))
+        .shutdown_timeout(config.shutdown_timeout_ms.div_ceil(1000));
+    let stopping = builder.graceful_shutdown_signal();
+    let builder = builder.listen("http", listener, move || {
+        let stopping = stopping.clone();
+        let app = map_config(app().into_factory(), |()| AppConfig::default());
+        let app = app.map_err(|error: Error| error.error_response());
+        let app = apply_fn_factory(app, |request: Request, app| {
+            head_is_complete(&request);
+            Service::call(app, request)
+        });
+        let http = HttpService::build()
+            // Idle connections are closed at once when the server stops.
+            .graceful_shutdown_signal(move || {
+                let stopping = stopping.clone();
+                async move { stopping.notified().await }
+            })
+            .client_request_timeout(client_timeout)
+            .client_disconnect_timeout(DISCONNECT_TIMEOUT)
+            .keep_alive(keep_alive)
+            // Who hangs up does not wait in any line any more.
+            .h1_allow_half_closed(false)
+            .on_connect_ext(|stream: &TimedStream, extensions| {
+                extensions.insert(stream.phase());
+            })
+            .h1(app);
+        fn_service(move |stream: TcpStream| {
+            let client = stream.peer_addr().ok();
+            ready(Ok((TimedStream::new(stream, deadlines), client)))
+        })
+        .and_then(http)
+    })?;
+    Ok(builder.run())
+}
+
+/// The connections of each thread: as many as configured, but no more than the process may open files. Otherwise a crowd of
+/// clients would take the last one, and the servers behind could not be reached.
+fn connections(configured: usize, workers: usize) -> usize {
+    // Many systems start processes with 1024 files and let them have more.
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+    // None: without a limit.
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = usize::try_from(files.saturating_sub(FILES_KEPT)).unwrap_or(usize::MAX);
+    let most = (files / workers).max(1);
+    if most < configured {
+        tracing::warn!(most, "the limit of open files allows fewer connections than http.max_connections");
+    }
+    most.min(configured)
+}

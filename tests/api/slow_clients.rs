@@ -1,0 +1,254 @@
+//! Clients that take their time, or all of the service's: each is disconnected after a while, and buyers do not notice.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
+
+/// Short deadlines, and yet long enough for a buyer on a busy machine, who sends all at once.
+const IMPATIENT: [(&str, &str); 3] = [
+    ("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "3000"),
+    ("SECKILL_HTTP__SEND_TIMEOUT_MS", "1000"),
+    ("SECKILL_HTTP__KEEP_ALIVE_MS", "4000"),
+];
+const PING: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// A connection to a service.
+struct Wire(TcpStream);
+
+impl Wire {
+    async fn to(address: SocketAddr) -> Self {
+        Self(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// A connection that was closed meanwhile is noticed when it is read.
+    async fn send(&mut self, text: &str) {
+        let _ = self.0.write_all(text.as_bytes()).await;
+    }
+
+    /// Sends a whole request, and reads its answer.
+    async fn ask(&mut self, request: &str) -> String {
+        self.ask_for(1, request).await
+    }
+
+    /// Sends requests, and reads so many answers, each of which has a body in one pair of braces; fewer if the service closes the
+    /// connection.
+    async fn ask_for(&mut self, n: usize, requests: &str) -> String {
+        self.send(requests).await;
+        let mut answers = Vec::new();
+        while answers.iter().filter(|byte| **byte == b'}').count() < n {
+            if !self.0.read_buf(&mut answers).await.is_ok_and(|bytes| bytes > 0) {
+                break;
+            }
+        }
+        String::from_utf8(answers).unwrap()
+    }
+
+    /// Sends one piece again and again, slowly, until the service closes the connection. Returns what it said before.
+    async fn trickle(mut self, piece: &str) -> String {
+        let (mut reader, mut writer) = self.0.split();
+        let mut answer = Vec::new();
+        let send = async {
+            while writer.write_all(piece.as_bytes()).await.is_ok() {
+                sleep(Duration::from_millis(100)).await;
+            }
+            // The reader hears of it too.
+            std::future::pending::<()>().await;
+        };
+        let closed = async {
+            // A connection that is reset is closed as well.
+            while reader.read_buf(&mut answer).await.is_ok_and(|bytes| bytes > 0) {}
+        };
+        tokio::select! {
+            () = send => {}
+            closed = timeout(PATIENCE, closed) => closed.expect("the service closes the connection"),
+        }
+        String::from_utf8(answer).unwrap()
+    }
+
+    /// Says nothing until the service closes the connection.
+    async fn wait(self) -> String {
+        self.trickle("").await
+    }
+}
+
+/// A head that never ends.
+///
+/// This and the others tell whether the service answered as it does while the machine has time: where it has none, it takes
+/// everybody for slow.
+async fn slow_head(address: SocketAddr) -> bool {
+    let mut wire = Wire::to(address).await;
+    wire.send("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ").await;
+    let answer = wire.trickle("a").await;
+    // The answer is lost where the service is sent more behind its back.
+    answer.is_empty() || answer.starts_with("HTTP/1.1 408")
+}
+
+/// A second head that never ends, on a connection whose first request was quick.
+async fn slow_second_head(address: SocketAddr) -> bool {
+    let mut wire = Wire::to(address).await;
+    let answered = wire.ask(PING).await.starts_with("HTTP/1.1 200");
+    wire.send("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ").await;
+    wire.trickle("a").await.is_empty() && answered
+}
+
+/// A body that never ends, in chunks, for an address that reads none: it is answered, and then the rest is still coming.
+async fn slow_unread_body(address: SocketAddr) -> bool {
+    let mut wire = Wire::to(address).await;
+    let head = "POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
+    let answered = wire.ask(head).await.starts_with("HTTP/1.1 404");
+    wire.trickle("1\r\na\r\n").await.is_empty() && answered
+}
+
+/// A body that stops.
+async fn stopped_body(address: SocketAddr, path: &str) -> bool {
+    let mut wire = Wire::to(address).await;
+    wire.send(&format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{")).await;
+    wire.wait().await.starts_with("HTTP/1.1 4")
+}
+
+/// A connection that is kept alive and says nothing more.
+async fn silent(address: SocketAddr) -> bool {
+    let mut wire = Wire::to(address).await;
+    let answered = wire.ask(PING).await.starts_with("HTTP/1.1 200");
+    wire.wait().await.is_empty() && answered
+}
+
+/// A connection that says nothing at all.
+async fn mute(address: SocketAddr) -> bool {
+    Wire::to(address).await.wait().await.starts_with("HTTP/1.1 408")
+}
+
+/// Asks for more and more, and reads none of it.
+async fn deaf(address: SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut wire = socket.connect(address).await.unwrap();
+    let request = "GET /api/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(10);
+    let ask = async { while wire.write_all(request.as_bytes()).await.is_ok() {} };
+    timeout(PATIENCE, ask).await.expect("the service closes the connection");
+}
+
+/// Five buyers buy all there is. A buyer whose connection is closed, because the machine is busy, repeats the request.
+async fn five_buy(system: &System, sale: &Sale) {
+    for user in ["ann", "ben", "eve", "joe", "kim"] {
+        let buy = || async {
+            let answer = system.buy(sale, user).idempotent(user).try_send().await.map_err(|error| error.to_string())?;
+            if answer.status == 408 { Err(answer.code()) } else { Ok(answer.code()) }
+        };
+        assert_eq!(eventually(buy).await, "202", "{user}");
+    }
+}
+
+/// Each of them alone, so that a failure names the kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_slow_client_is_disconnected() {
+    let system = System::start_with(&IMPATIENT).await;
+    let address = system.instances[0].address;
+    // Purchases read their body before anything else, cancellations read none.
+    let (read, unread) = ("/api/v1/sales/1/purchases", "/api/v1/orders/00000000-0000-0000-0000-000000000000/cancel");
+    let quick = tokio::join!(
+        slow_head(address),
+        slow_second_head(address),
+        slow_unread_body(address),
+        stopped_body(address, read),
+        stopped_body(address, unread),
+        silent(address),
+        mute(address),
+        deaf(address),
+    );
+    assert_eq!(quick, (true, true, true, true, true, true, true, ()));
+    let metrics = reqwest::get(system.url("/metrics")).await.unwrap().text().await.unwrap();
+    for what in ["head", "answer"] {
+        assert!(metrics.contains(&format!("seckill_slow_clients_total{{what=\"{what}\"}}")), "{what}");
+    }
+    system.finish().await;
+}
+
+/// actix-http leaves a connection open for ever whose deadline has passed when it is set: with a short one that is every other
+/// connection, with a long one it takes a busy machine. They are closed half a minute later.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_is_closed_even_where_its_deadline_was_missed() {
+    let system = System::start_with(&[("SECKILL_HTTP__KEEP_ALIVE_MS", "100")]).await;
+    let address = system.instances[0].address;
+    join_all((0..20).map(|_| silent(address))).await;
+    system.finish().await;
+}
+
+/// A client that is quick is not taken for a slow one: a connection is used again and again, with pauses and pipelines.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quick_client_keeps_its_connection() {
+    let settings = [("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "3000"), ("SECKILL_HTTP__SEND_TIMEOUT_MS", "1000")];
+    let system = System::start_with(&settings).await;
+    let mut wire = Wire::to(system.instances[0].address).await;
+    let waits = "POST /api/v1/dev/token HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n";
+    for _ in 0..3 {
+        assert!(wire.ask(PING).await.starts_with("HTTP/1.1 200"));
+        // Longer than all deadlines but that of idle connections.
+        sleep(Duration::from_millis(3500)).await;
+        wire.send(waits).await;
+        let mut go_on = [0; 25];
+        wire.0.read_exact(&mut go_on).await.unwrap();
+        assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+        assert!(wire.ask(r#"{"user":"ann"}"#).await.starts_with("HTTP/1.1 200"));
+        // Two in one packet, and half a third one.
+        let (half, rest) = PING.split_at(20);
+        wire.ask_for(2, &[PING, PING, half].concat()).await;
+        sleep(Duration::from_millis(300)).await;
+        assert!(wire.ask(rest).await.contains("HTTP/1.1 200"));
+    }
+    system.finish().await;
+}
+
+/// A hundred of each kind at once, and twenty deaf ones: five buyers buy meanwhile, and all the connections end.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_slow_clients_disturb_no_buyer() {
+    const EACH: usize = 100;
+    let system = System::start_with(&IMPATIENT).await;
+    let sale = system.create_sale(terms(5)).await;
+    let address = system.instances[0].address;
+    let path = format!("/api/v1/sales/{}/purchases", sale.id);
+    let crowd: Vec<_> = (0..EACH)
+        .map(|n| {
+            let path = path.clone();
+            tokio::spawn(async move {
+                if n % 5 == 0 {
+                    deaf(address).await;
+                }
+                tokio::join!(
+                    slow_head(address),
+                    slow_second_head(address),
+                    slow_unread_body(address),
+                    stopped_body(address, &path),
+                    silent(address),
+                    mute(address),
+                );
+            })
+        })
+        .collect();
+    five_buy(&system, &sale).await;
+    for member in join_all(crowd).await {
+        member.unwrap();
+    }
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// More connections than a thread may have: the others wait, and are served when the silent ones have been closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_do_not_take_all_places_for_long() {
+    let bounded = [("SECKILL_HTTP__WORKERS", "1"), ("SECKILL_HTTP__MAX_CONNECTIONS", "8")];
+    let system = System::start_with(&[&IMPATIENT[..], &bounded].concat()).await;
+    let sale = system.create_sale(terms(5)).await;
+    let address = system.instances[0].address;
+    let crowd: Vec<_> = (0..16).map(|_| tokio::spawn(mute(address))).collect();
+    five_buy(&system, &sale).await;
+    for member in join_all(crowd).await {
+        member.unwrap();
+    }
+    system.finish().await;
+}
