@@ -65,6 +65,9 @@ pub struct Source {
     pub now_ms: i64,
 }
 
+/// The longest password that is compared, in characters. No account has one of more bytes (`NewPassword`).
+const PASSWORD_MAX: usize = NewPassword::MAX_BYTES;
+
 /// An attempt to sign in that has been counted for its browser or its address.
 pub struct Attempt {
     name: AccountName,
@@ -94,8 +97,8 @@ impl Console {
     /// The name or password cannot be one, `TooMany` attempts, and `Gate` if the limiter does not answer.
     pub async fn attempt(&self, name: &str, password: String, source: Source) -> Result<Attempt, AdminError> {
         let name = AccountName::parse(name, "name")?;
-        if password.len() > NewPassword::MAX_BYTES {
-            return Err(Invalid::new("password", "must be at most 1024 bytes").into());
+        if password.chars().count() > PASSWORD_MAX {
+            return Err(Invalid::new("password", "must be at most 1024 characters").into());
         }
         let token = source.device_token.as_deref();
         let device = token.and_then(|token| self.devices.verify(token, &name, source.now_ms));

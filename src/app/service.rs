@@ -117,7 +117,7 @@ impl Service {
             trusted_proxies: config.http.trusted_proxies.clone(),
             health: Arc::clone(&health),
             metrics,
-            api: ApiDocument::new(config.dev, pages::document())?,
+            api: ApiDocument::new(config.dev, pages::document(), &payment_service.channels.names())?,
             permits: Permits::new(policies, limiter, config.flow.queue_max),
             console,
             payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),

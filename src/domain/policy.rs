@@ -57,7 +57,7 @@ pub enum Excess {
 impl Excess {
     /// The longest that a request may wait in a queue, and the longest prepared answer.
     const PATIENCE_MAX_MS: u64 = 60_000;
-    const ANSWER_MAX_BYTES: usize = 4096;
+    const ANSWER_MAX_CHARS: usize = 4096;
 
     /// Parses `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
@@ -66,14 +66,18 @@ impl Excess {
             None if text == "reject" => Ok(Self::Reject),
             None if text == "shadow" => Ok(Self::Shadow),
             Some(("queue", ms)) => match ms.parse() {
-                Ok(ms @ 1..=Self::PATIENCE_MAX_MS) => Ok(Self::Queue { patience: Duration::from_millis(ms) }),
+                Ok(ms @ 1..=Self::PATIENCE_MAX_MS) if text == format!("queue:{ms}") => {
+                    Ok(Self::Queue { patience: Duration::from_millis(ms) })
+                }
                 _ => wrong("queue:MS takes 1 to 60000 milliseconds"),
             },
-            Some(("degrade", json)) if json.len() <= Self::ANSWER_MAX_BYTES => match serde_json::from_str(json) {
-                Ok(answer) => Ok(Self::Degrade { answer }),
-                Err(_) => wrong("degrade:JSON takes one JSON value"),
-            },
-            Some(("degrade", _)) => wrong("degrade:JSON may have 4096 bytes"),
+            Some(("degrade", json)) if json.chars().count() <= Self::ANSWER_MAX_CHARS => {
+                match serde_json::from_str(json) {
+                    Ok(answer) => Ok(Self::Degrade { answer }),
+                    Err(_) => wrong("degrade:JSON takes one JSON value"),
+                }
+            }
+            Some(("degrade", _)) => wrong("degrade:JSON may have 4096 characters"),
             _ => wrong("must be reject, queue:MS, degrade:JSON or shadow"),
         }
     }
@@ -151,6 +155,8 @@ pub struct NewPolicy {
 
 impl NewPolicy {
     pub const APPS_MAX: usize = 100;
+    /// A day, like the longest lease.
+    const TARGET_MAX_MS: i64 = 86_400_000;
 
     /// Checks the terms against each other.
     ///
@@ -161,26 +167,26 @@ impl NewPolicy {
         if self.apps.is_empty() || self.apps.len() > Self::APPS_MAX {
             return Err(Invalid::new("app", "must be given once to a hundred times").into());
         }
-        if self.key.len() > 64 || self.key.chars().any(char::is_control) {
+        if self.key.chars().count() > 64 || self.key.chars().any(char::is_control) {
             return Err(Invalid::new("key", "must be at most 64 characters").into());
         }
         if let Some(range) = self.range {
-            if range.floor < 1 || range.ceiling < range.floor {
-                return Err(Invalid::new("floor", "must be at least 1, and at most the ceiling").into());
+            if range.floor < 1 {
+                return Err(Invalid::new("floor", "must be at least 1").into());
             }
-            let Some(threshold) = threshold(&self.algorithm) else {
-                return Err(Invalid::new("floor", "needs a limit to move").into());
-            };
-            if !(range.floor..=range.ceiling).contains(&threshold) {
-                return Err(Invalid::new(
-                    "floor",
-                    "and the ceiling must have the limit, or a bucket's rate, between them",
-                )
-                .into());
+            if range.target_ms.is_some_and(|ms| !(1..=Self::TARGET_MAX_MS).contains(&ms)) {
+                return Err(Invalid::new("target_ms", "must be 1 to 86400000").into());
             }
             // Both ends must be legal limits too, so that no later move of the threshold can fail.
             with_threshold(&self.algorithm, range.floor)?;
             with_threshold(&self.algorithm, range.ceiling)?;
+            let Some(threshold) = threshold(&self.algorithm) else {
+                return Err(Invalid::new("floor", "needs a limit to move").into());
+            };
+            if !(range.floor..=range.ceiling).contains(&threshold) {
+                let problem = "and the ceiling must have the limit, or a bucket's rate, between them";
+                return Err(WrongPolicy::Unworkable(Invalid::new("floor", problem)));
+            }
         }
         if let Some(breaker) = self.breaker {
             breaker.check()?;
@@ -188,14 +194,11 @@ impl NewPolicy {
         // The script that sells limits purchases itself, and has fixed windows only.
         let limits_purchases = self.apps.iter().any(|app| app.as_str() == HOUSE_APP);
         if limits_purchases && (self.apps.len() > 1 || self.algorithm.kind() != AlgorithmKind::FixedWindow) {
-            return Err(Invalid::new(
-                "algorithm",
-                "must be fixed-window for the app seckill, which shares its policies with no other",
-            )
-            .into());
+            let problem = "must be fixed-window for the app seckill, which shares its policies with no other";
+            return Err(WrongPolicy::Unworkable(Invalid::new("algorithm", problem)));
         }
         if limits_purchases && !matches!(self.excess, Excess::Reject) {
-            return Err(Invalid::new("excess", "must be reject for the app seckill").into());
+            return Err(WrongPolicy::Unworkable(Invalid::new("excess", "must be reject for the app seckill")));
         }
         Ok(self)
     }
@@ -233,6 +236,9 @@ pub enum WrongPolicy {
     Invalid(#[from] Invalid),
     #[error(transparent)]
     Parameter(#[from] WrongParameter),
+    /// Each term is one that may be given, but they make no policy together.
+    #[error(transparent)]
+    Unworkable(Invalid),
 }
 
 /// The application that stands for this service itself. Its policies limit purchases.

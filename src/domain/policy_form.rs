@@ -7,6 +7,7 @@ use super::breaker::BreakerTerms;
 use super::ids::Invalid;
 use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use super::policy::{Excess, Name, NewPolicy, Range, WhenDown, WrongPolicy};
+use super::{json_object, whole_number};
 
 /// The terms of a policy. docs/limits.md says which parameters each algorithm takes.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -14,44 +15,47 @@ use super::policy::{Excess, Name, NewPolicy, Range, WhenDown, WrongPolicy};
 #[schema(as = PolicyTerms)]
 pub struct PolicyForm {
     /// The applications that may use the policy. The first one given when the policy is made is its home.
-    #[schema(min_items = 1, max_items = 100)]
+    #[schema(value_type = Vec<Name>, min_items = 1, max_items = 100)]
     pub apps: Vec<String>,
     pub algorithm: AlgorithmKind,
     /// Permits in a window, or permits in flight (concurrency); -1 means no limit.
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub limit: Option<i64>,
     /// The window in milliseconds; for a bucket, the period of its rate (default 1000).
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub window_ms: Option<i64>,
     /// Permits that a bucket regains, or drains, in one window.
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub rate: Option<i64>,
     /// Permits that a bucket holds (default: its rate).
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub capacity: Option<i64>,
     /// After how many milliseconds the permits of a caller that does not give them back are free again (default 30000).
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub lease_ms: Option<i64>,
     /// With `ceiling`: the range in which the limit, or the rate of a bucket, moves by itself.
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub floor: Option<i64>,
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub ceiling: Option<i64>,
     /// Calls reported as slower than this many milliseconds lower the limit.
-    #[schema(nullable = false)]
+    #[schema(minimum = 1, maximum = 86_400_000)]
+    #[serde(default, deserialize_with = "whole_number::optional")]
     pub target_ms: Option<i64>,
     /// `reject` (default), `queue:MS`, `degrade:JSON` or `shadow`.
-    #[schema(nullable = false)]
+    #[schema(
+        max_length = 4104,
+        pattern = "^(reject|shadow|queue:([1-9][0-9]{0,3}|[1-5][0-9]{4}|60000)|degrade:[\\s\\S]*)$"
+    )]
     pub excess: Option<String>,
     /// What to answer while the limiter's Redis cannot be asked (default `closed`).
-    #[schema(nullable = false)]
     pub when_down: Option<WhenDown>,
     /// A circuit breaker; `{}` takes the defaults.
-    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "json_object::optional")]
     pub breaker: Option<BreakerTerms>,
     /// What the caller's key stands for: user, address, interface, channel… For readers and for warnings.
     #[serde(default)]
-    #[schema(max_length = 64)]
+    #[schema(max_length = 64, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]
     pub key: String,
     /// Distribute the keys over the nodes of a cluster. Gives more throughput, but a call over several policies then
     /// asks them one after another.
@@ -88,11 +92,17 @@ impl PolicyForm {
             spread: self.spread,
             algorithm: Algorithm::new(self.algorithm, &parameters)?,
             range,
-            excess: self.excess.as_deref().map_or(Ok(Excess::Reject), Excess::parse)?,
+            excess: self.excess.as_deref().map_or(Ok(Excess::Reject), excess)?,
             when_down: self.when_down.unwrap_or(WhenDown::Closed),
             breaker: self.breaker,
         })
     }
+}
+
+/// Whether a text is JSON cannot be said by a schema, so it counts as one of the things that are checked after the schema.
+fn excess(text: &str) -> Result<Excess, WrongPolicy> {
+    let unworkable = text.starts_with("degrade:");
+    Excess::parse(text).map_err(|wrong| if unworkable { WrongPolicy::Unworkable(wrong) } else { wrong.into() })
 }
 
 /// Parses the names of applications, and drops repeated ones. The first one is the home of the policy.

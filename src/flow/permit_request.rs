@@ -20,7 +20,10 @@ pub struct PermitRequest {
 }
 
 impl PermitRequest {
-    const KEY_MAX_BYTES: usize = 128;
+    /// Characters.
+    const KEY_MAX: usize = 128;
+    /// No policy grants more at a time.
+    const PERMITS_MAX: i64 = 1_000_000_000;
 
     /// `permits` is 1 where it is missing.
     ///
@@ -28,12 +31,12 @@ impl PermitRequest {
     ///
     /// The field that is wrong.
     pub fn new(policy: &str, key: String, permits: Option<i64>) -> Result<Self, Invalid> {
-        if key.len() > Self::KEY_MAX_BYTES {
-            return Err(Invalid::new("key", "must be at most 128 bytes"));
+        if key.chars().count() > Self::KEY_MAX {
+            return Err(Invalid::new("key", "must be at most 128 characters"));
         }
         let permits = permits.unwrap_or(1);
-        if permits < 1 {
-            return Err(Invalid::new("permits", "must be at least 1"));
+        if !(1..=Self::PERMITS_MAX).contains(&permits) {
+            return Err(Invalid::new("permits", "must be 1 to 1000000000"));
         }
         Ok(Self { policy: Name::parse(policy, "policy")?, key, permits })
     }
@@ -61,8 +64,13 @@ impl Lease {
 
     /// Parses the text that the caller was given.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let hex = |text: &str| (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
         let parts = text.split_once('.').and_then(|(id, at)| {
             let (at, is_probe) = at.strip_suffix(PROBE_MARK).map_or((at, false), |at| (at, true));
+            // A UUID has other forms too; 36 bytes are the one with hyphens alone.
+            if id.len() != 36 || !hex(at) {
+                return None;
+            }
             Some(Self { id: Uuid::try_parse(id).ok()?, granted_ms: u64::from_str_radix(at, 16).ok()?, is_probe })
         });
         parts.ok_or(Invalid::new("lease", "unknown lease"))

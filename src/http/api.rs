@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi, openapi};
 
 use super::admin::CookieNames;
 use super::problem;
-use super::{AppState, admin, events, flow, orders, payments, purchases, sales, state, system};
+use super::{AppState, admin, events, flow, orders, payments, purchases, sales, schema, state, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -110,7 +110,8 @@ pub struct ApiDocument {
 
 impl ApiDocument {
     /// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
-    pub fn new(dev: bool, pages: openapi::OpenApi) -> Result<Self, serde_json::Error> {
+    /// `channels` are the payment channels that are offered.
+    pub fn new(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> Result<Self, serde_json::Error> {
         let mut api = Addresses::openapi();
         SecuritySchemes { cookies: CookieNames::new(dev) }.modify(&mut api);
         api.merge(pages);
@@ -118,7 +119,9 @@ impl ApiDocument {
             api.merge(DevAddresses::openapi());
         }
         let methods = api.paths.paths.iter().map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();
-        Ok(Self { json: serde_json::to_vec(&api)?.into(), methods })
+        let mut document = serde_json::to_value(&api)?;
+        schema::complete(&mut document, channels);
+        Ok(Self { json: document.to_string().into(), methods })
     }
 
     /// The methods of an address, as the header Allow lists them.
@@ -160,7 +163,7 @@ mod tests {
     #[test]
     fn development_tokens_are_documented_in_development_mode_only() {
         let pages = || openapi::OpenApi::default();
-        let [dev, production] = [true, false].map(|dev| ApiDocument::new(dev, pages()).unwrap());
+        let [dev, production] = [true, false].map(|dev| ApiDocument::new(dev, pages(), &[]).unwrap());
         assert_eq!(dev.methods("/api/v1/dev/token"), Some("POST"));
         assert_eq!(production.methods("/api/v1/dev/token"), None);
         assert_eq!(production.methods("/api/v1/time"), Some("GET"));

@@ -42,6 +42,7 @@ pub enum Code {
     BodyTooLarge,
     IdempotencyMismatch,
     Misfit,
+    UnworkableTerms,
     QuotaExceeded,
     TemporarilyUnavailable,
 }
@@ -92,6 +93,7 @@ impl Code {
                 (StatusCode::UNPROCESSABLE_ENTITY, "This Idempotency-Key was used for another request")
             }
             Self::Misfit => (StatusCode::UNPROCESSABLE_ENTITY, "The callback contradicts what is known"),
+            Self::UnworkableTerms => (StatusCode::UNPROCESSABLE_ENTITY, "These terms do not go together"),
             Self::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
             Self::TemporarilyUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Please try again shortly"),
         }

@@ -11,9 +11,14 @@ use super::AppState;
 use super::codes::problems;
 use super::extract::{Body, bearer_token};
 use super::problem::Problem;
+use crate::domain::json_object;
 use crate::domain::policy::Name;
+use crate::domain::whole_number;
 use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 use crate::sale::thread_state::ThreadState;
+
+/// The greatest whole number that every program can count to.
+const TOOK_MAX_MS: u64 = (1 << 53) - 1;
 
 /// A policy, and the key that it counts.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -25,8 +30,9 @@ struct Dimension {
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,
-    /// 1 by default; at most the policy's limit or capacity.
-    #[schema(minimum = 1)]
+    /// 1 by default. More than the policy's limit or capacity is answered 400.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
     permits: Option<i64>,
 }
 
@@ -42,11 +48,13 @@ struct Acquire {
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,
-    /// 1 by default; at most the policy's limit or capacity.
-    #[schema(minimum = 1)]
+    /// 1 by default. More than the policy's limit or capacity is answered 400.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
     permits: Option<i64>,
-    /// More policies that must grant as well: either all of them grant, or no permit is used.
-    #[serde(default)]
+    /// More policies that must grant as well: either all of them grant, or no permit is used. None with a key that it has here
+    /// already.
+    #[serde(default, deserialize_with = "json_object::list")]
     #[schema(max_items = 8)]
     also: Vec<Dimension>,
 }
@@ -104,11 +112,13 @@ struct Release {
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,
-    #[schema(max_length = 64)]
+    #[schema(pattern = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}[.][0-9A-Fa-f]{1,16}([.]p)?$")]
     lease: String,
     /// For the policy's breaker.
     outcome: Option<Ended>,
     /// How long the call took; the time since the grant by default.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     took_ms: Option<u64>,
 }
 
@@ -119,7 +129,8 @@ struct Released {
     released: bool,
 }
 
-problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge);
+problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge, UnworkableTerms);
+problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge, TemporarilyUnavailable);
 
 /// Ask for permits
 ///
@@ -147,7 +158,7 @@ pub async fn acquire(
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     let caller = caller(&request, &thread, &app_state)?;
-    let asked: Acquire = serde_json::from_slice(&body).map_err(Problem::invalid)?;
+    let asked: Acquire = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &asked.app)?;
     let first = Dimension { policy: asked.policy, key: asked.key, permits: asked.permits };
     let requests = std::iter::once(first).chain(asked.also);
@@ -166,7 +177,7 @@ pub async fn acquire(
     tag = "flow control",
     security(("app" = [])),
     request_body = Release,
-    responses((status = 200, description = "Returned, or gone before", body = Released), NoPermit),
+    responses((status = 200, description = "Returned, or gone before", body = Released), NotReleased),
 )]
 pub async fn release(
     request: HttpRequest,
@@ -175,10 +186,13 @@ pub async fn release(
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     let caller = caller(&request, &thread, &app_state)?;
-    let given: Release = serde_json::from_slice(&body).map_err(Problem::invalid)?;
+    let given: Release = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &given.app)?;
     let request = PermitRequest::new(&given.policy, given.key, None)?;
     let lease = Lease::parse(&given.lease)?;
+    if given.took_ms.is_some_and(|ms| ms > TOOK_MAX_MS) {
+        return Err(Problem::invalid("took_ms must be at most 9007199254740991"));
+    }
     let failed = given.outcome.map(|outcome| matches!(outcome, Ended::Error));
     let released = app_state.permits.release(&app, &request, lease, failed, given.took_ms).await?;
     Ok(HttpResponse::Ok().json(Released { released }))

@@ -11,6 +11,7 @@ use super::codes::problems;
 use super::extract::{Body, order_id};
 use super::problem::Problem;
 use crate::domain::ids::OrderId;
+use crate::domain::json_object;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
 use crate::pay::payment_batcher::PayOutcome;
@@ -22,7 +23,6 @@ use crate::sale::thread_state::ThreadState;
 #[serde(deny_unknown_fields)]
 struct Pay {
     /// A payment channel by its name, as `GET /api/v1/payments/channels` lists them.
-    #[schema(max_length = 64)]
     channel: String,
 }
 
@@ -37,8 +37,8 @@ struct PaymentBegun {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Refund {
-    /// One line.
-    #[schema(max_length = 500)]
+    /// One line: no control characters.
+    #[schema(max_length = 500, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]
     reason: String,
 }
 
@@ -98,7 +98,7 @@ pub async fn pay(
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
-    let Pay { channel } = serde_json::from_slice(&body?.0).map_err(Problem::invalid)?;
+    let Pay { channel } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
     match app_state.payment_batcher.pay(&buyer.user, order, &channel).await? {
         PayOutcome::NoSuchChannel => Err(Problem::invalid("there is no such payment channel")),
         PayOutcome::PaymentStart(PaymentStart::Payment(payment_id, status)) => {
@@ -132,7 +132,7 @@ pub async fn refund(
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
-    let Refund { reason } = serde_json::from_slice(&body?.0).map_err(Problem::invalid)?;
+    let Refund { reason } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
     let reason = RefundReason::parse(&reason)?;
     let by = format!("buyer {}", buyer.user);
     match app_state.payment_service.refund(Some(&buyer.user), &by, order, &reason).await? {
@@ -153,9 +153,12 @@ pub async fn refund(
     tag = "payment channels",
     params(
         ("channel" = String, Path, description = "The channel's name"),
-        ("webhook-id" = String, Header, description = "The message's id"),
+        ("webhook-id" = String, Header, min_length = 1, max_length = 256, description = "The message's id"),
         ("webhook-timestamp" = i64, Header, description = "When it was sent, in seconds since the epoch"),
-        ("webhook-signature" = String, Header, description = "`v1,` and the base64 of the HMAC; several by spaces"),
+        (
+            "webhook-signature" = String, Header, max_length = 4096,
+            description = "`v1,` and the base64 of the HMAC. Several are separated by spaces; four are looked at",
+        ),
     ),
     request_body(content = Object, description = "As the channel defines it; docs/channel.md has the sandbox's"),
     responses((status = 200, description = "The report is applied", body = Object), NotTaken),

@@ -17,6 +17,7 @@ use crate::admin::AdminError;
 use crate::admin::password::HashingError;
 use crate::domain::account::Denied;
 use crate::domain::ids::{Invalid, OrderId};
+use crate::domain::policy::WrongPolicy;
 use crate::flow::FlowError;
 use crate::pay::PayError;
 use crate::sale::SaleError;
@@ -256,6 +257,7 @@ impl From<FlowError> for Problem {
     fn from(error: FlowError) -> Self {
         match &error {
             FlowError::Invalid(invalid) => Self::invalid(invalid),
+            FlowError::Policy(wrong @ WrongPolicy::Unworkable(_)) => Self::new(Code::UnworkableTerms).detail(wrong),
             FlowError::Policy(wrong) => Self::invalid(wrong),
             FlowError::Unknown(_) => Self::not_found(),
             FlowError::Ambiguous | FlowError::Exists(_) | FlowError::TwoTokens { .. } => {

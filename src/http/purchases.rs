@@ -11,25 +11,29 @@ use super::codes::{self, problems};
 use super::extract::{Body, client_address, sale_id, unverified_user};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
+use crate::domain::json_object;
+use crate::domain::whole_number;
 use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
 
-/// A longer purchase key is refused unread.
-const KEY_MAX_BYTES: usize = 128;
+/// Longer texts are refused unread. Characters.
+const KEY_MAX: usize = 128;
+const PASS_MAX: usize = 1024;
 
 /// A request to buy.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct PurchaseRequest {
     /// The purchase key that the sale's state shows while the sale is open.
-    #[schema(pattern = "^[!-~]{1,128}$")]
+    #[schema(min_length = 1, max_length = 128)]
     key: String,
-    /// Units; 1 by default. At most what the sale allows one buyer.
-    #[schema(minimum = 1, maximum = 2147483647)]
+    /// Units; 1 by default. More than the sale allows one buyer (its `per_user`) is answered 400.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 10_000)]
     quantity: Option<u64>,
     /// Reserved for sales that require one; other sales ignore it.
-    #[serde(default, rename = "pass")]
-    _pass: Option<String>,
+    #[schema(max_length = 1024)]
+    pass: Option<String>,
 }
 
 problems! {
@@ -75,9 +79,12 @@ pub async fn create(
     }
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
-    let asked: PurchaseRequest = serde_json::from_slice(&body).map_err(Problem::invalid)?;
-    if asked.key.is_empty() || asked.key.len() > KEY_MAX_BYTES {
-        return Err(Problem::invalid("key must be 1 to 128 bytes"));
+    let asked: PurchaseRequest = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    if !(1..=KEY_MAX).contains(&asked.key.chars().count()) {
+        return Err(Problem::invalid("key must be 1 to 128 characters"));
+    }
+    if asked.pass.is_some_and(|pass| pass.chars().count() > PASS_MAX) {
+        return Err(Problem::invalid("pass must be at most 1024 characters"));
     }
     let units = asked.quantity.map_or(Ok(Units::ONE), Units::parse)?;
     let mut keys = request.headers().get_all("idempotency-key");

@@ -14,10 +14,14 @@ use super::codes::problems;
 use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::ids::UserId;
+use crate::domain::json_object;
+use crate::domain::whole_number;
 use crate::sale::thread_state::ThreadState;
 
 /// How long a development token is valid.
 const DEV_TOKEN_S: i64 = 86_400;
+/// The greatest whole number that every program can count to.
+const LEVEL_MAX: u64 = (1 << 53) - 1;
 
 /// What background checks have found out about this instance.
 #[derive(Default)]
@@ -135,7 +139,8 @@ pub async fn worker_metrics(metrics: Data<PrometheusHandle>) -> HttpResponse {
 struct TokenRequest {
     #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$", example = "alice")]
     user: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number::required")]
+    #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
     level: i64,
 }
 
@@ -163,8 +168,11 @@ pub async fn dev_token(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let asked: TokenRequest = serde_json::from_slice(&body).map_err(Problem::invalid)?;
+    let asked: TokenRequest = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let user = UserId::parse(&asked.user)?;
+    if asked.level.unsigned_abs() > LEVEL_MAX {
+        return Err(Problem::invalid("level must be -9007199254740991 to 9007199254740991"));
+    }
     let expires_at_s = thread.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;
     let token = app_state.tokens.issue(&user, asked.level, expires_at_s).ok_or(Problem::not_found())?;
     Ok(HttpResponse::Ok().json(Token { token, expires_at_ms: expires_at_s * 1000 }))

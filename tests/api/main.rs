@@ -32,6 +32,7 @@ mod relay_resends;
 mod reverse_proxy;
 mod sale_reads;
 mod sales_apart;
+mod schema_holds;
 mod service_killed;
 mod sign_in_limits;
 mod slow_clients;

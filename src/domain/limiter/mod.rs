@@ -24,7 +24,7 @@ use uuid::Uuid;
 use concurrency::{Concurrency, Leases};
 use fixed_window::{Counted, FixedWindow};
 use leaky_bucket::{LeakyBucket, Water};
-pub use parameters::{Parameters, WrongParameter};
+pub use parameters::{ParameterBounds, Parameters, WrongParameter};
 use sliding_counter::{SlidingCounter, SubWindows};
 use sliding_log::{Log, SlidingLog};
 pub use slot::{SlotKey, WrongSlot};

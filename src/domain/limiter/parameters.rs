@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 use strum::VariantNames;
 
-use super::AlgorithmKind;
+use super::{AlgorithmKind, ParameterSet};
 
 /// Permits in a window. A billion is as good as no limit, and Lua counts ten digits exactly.
 pub(super) const WINDOW_LIMIT: RangeInclusive<i64> = 1..=1_000_000_000;
@@ -31,6 +31,43 @@ pub struct Parameters {
     pub rate: Option<i64>,
     pub capacity: Option<i64>,
     pub lease_ms: Option<i64>,
+}
+
+/// What an algorithm takes as one of its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParameterBounds {
+    Unused,
+    /// The least and the greatest value; it has a default.
+    Optional(i64, i64),
+    Required(i64, i64),
+    /// 1 to this many permits, or -1 for no limit. Required.
+    Limit(i64),
+}
+
+impl AlgorithmKind {
+    /// Each parameter by its name, as the API takes it: `Algorithm::new` refuses everything else.
+    pub fn bounds(self) -> [(&'static str, ParameterBounds); 5] {
+        use ParameterBounds::{Limit, Optional, Required, Unused};
+        let ends = |bounds: RangeInclusive<i64>| bounds.into_inner();
+        let (optional, required) = (|(least, most)| Optional(least, most), |(least, most)| Required(least, most));
+        let [limit, window_ms, rate, capacity, lease_ms] = match self.parameter_set() {
+            ParameterSet::Window => [Limit(self.threshold_max()), required(ends(WINDOW_MS)), Unused, Unused, Unused],
+            ParameterSet::Bucket => {
+                [Unused, optional(ends(PERIOD_MS)), required(ends(BUCKET)), optional(ends(BUCKET)), Unused]
+            }
+            ParameterSet::Leases => [Limit(self.threshold_max()), Unused, Unused, Unused, optional(ends(LEASE_MS))],
+        };
+        [("limit", limit), ("window_ms", window_ms), ("rate", rate), ("capacity", capacity), ("lease_ms", lease_ms)]
+    }
+
+    /// The greatest limit, or rate of a bucket.
+    pub const fn threshold_max(self) -> i64 {
+        match self {
+            Self::FixedWindow | Self::SlidingCounter => *WINDOW_LIMIT.end(),
+            Self::SlidingLog | Self::Concurrency => *LISTED_LIMIT.end(),
+            Self::TokenBucket | Self::LeakyBucket => *BUCKET.end(),
+        }
+    }
 }
 
 /// Why there is no such algorithm. Names the parameter and its bounds.

@@ -16,7 +16,7 @@ pub struct SlotKey {
 /// Why a slot cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrongSlot {
-    #[error("key must be at most 128 bytes")]
+    #[error("key must be at most 128 characters")]
     KeyTooLong,
     #[error("names of apps and policies are 1 to 64 bytes")]
     WrongName,
@@ -26,7 +26,7 @@ impl SlotKey {
     /// `key` is the caller's (a user, an address…) and may be empty. Slots of one application can be checked in one
     /// script. Each slot of a policy that is `spread` has a hash tag of its own, so that a cluster can distribute them.
     pub fn new(app: &str, policy: &str, key: &str, spread: bool) -> Result<Self, WrongSlot> {
-        if key.len() > KEY_MAX {
+        if key.chars().count() > KEY_MAX {
             return Err(WrongSlot::KeyTooLong);
         }
         if [app, policy].into_iter().any(|name| name.is_empty() || name.len() > NAME_MAX) {

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::{app, as_caller};
 use crate::domain::account::{AccountName, AppToken, Granted};
+use crate::domain::json_object;
 use crate::domain::policy::{Name, Role};
 use crate::http::AppState;
 use crate::http::codes::problems;
@@ -149,7 +150,7 @@ pub async fn create(
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     let created = as_caller(&request, &app_state, async |caller| {
-        let new: NewApp = serde_json::from_slice(&body)?;
+        let new: NewApp = json_object::from_slice(&body)?;
         let name = app(&new.name)?;
         let token = app_state.console.create_app(&caller.account, &name).await?;
         Ok(Created { name, token })
@@ -205,7 +206,7 @@ pub async fn rotate_token(
 )]
 pub async fn grant(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
     let granted = as_caller(&request, &app_state, async |caller| {
-        let grant: Grant = serde_json::from_slice(&body)?;
+        let grant: Grant = json_object::from_slice(&body)?;
         let (app, role) = (app(&grant.app)?, grant.role);
         let account = AccountName::parse(&grant.account, "account")?;
         app_state.console.grant(&caller.account, &app, &account, role).await?;

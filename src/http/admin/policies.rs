@@ -9,6 +9,7 @@ use super::{app, as_caller};
 use crate::admin::policies::VisiblePolicy;
 use crate::domain::breaker::BreakerTerms;
 use crate::domain::ids::Invalid;
+use crate::domain::json_object;
 use crate::domain::limiter::{AlgorithmKind, Parameters};
 use crate::domain::policy::{Name, WhenDown, threshold};
 use crate::domain::policy_form::PolicyForm;
@@ -119,7 +120,11 @@ pub struct DeleteQuery {
 
 problems!(NotListed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
 problems! {
-    NotChanged: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
+    NotSet: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
+    UnworkableTerms, TemporarilyUnavailable
+}
+problems! {
+    NotDeleted: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
     TemporarilyUnavailable
 }
 
@@ -156,11 +161,11 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     security(("session" = [], "csrf" = [])),
     params(("name" = Name, Path, description = "The policy")),
     request_body = PolicyForm,
-    responses((status = 200, description = "Done", body = Changed), NotChanged),
+    responses((status = 200, description = "Done", body = Changed), NotSet),
 )]
 pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
     let everywhere = as_caller(&request, &app_state, async |caller| {
-        let form: PolicyForm = serde_json::from_slice(&body)?;
+        let form: PolicyForm = json_object::from_slice(&body)?;
         let policy = form.named(request.match_info().query("name")).map_err(FlowError::from)?;
         app_state.console.set_policy(&caller.account, policy).await
     });
@@ -177,7 +182,7 @@ pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Bo
     tag = "admin",
     security(("session" = [], "csrf" = [])),
     params(("name" = Name, Path, description = "The policy"), DeleteQuery),
-    responses((status = 200, description = "Done", body = Changed), NotChanged),
+    responses((status = 200, description = "Done", body = Changed), NotDeleted),
 )]
 pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
     let everywhere = as_caller(&request, &app_state, async |caller| {

@@ -11,6 +11,7 @@ use super::{as_caller, check_same_site};
 use crate::admin::session::Source;
 use crate::domain::account::{AccountName, AccountRole};
 use crate::domain::ids::Invalid;
+use crate::domain::json_object;
 use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, client_address};
@@ -99,7 +100,7 @@ pub async fn create(
 ) -> Result<HttpResponse, Problem> {
     // There is no session yet to misuse, but another site must not sign its visitors in to an account of its own.
     check_same_site(&request)?;
-    let Credentials { name, password } = serde_json::from_slice(&body).map_err(Problem::invalid)?;
+    let Credentials { name, password } = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let source = Source {
         address: client_address(&request, &app_state.trusted_proxies),
         device_token: cookie(&request, app_state.cookies.device),

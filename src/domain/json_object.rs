@@ -1,0 +1,91 @@
+//! JSON objects. serde also reads a struct from an array of its fields; the API's document says that it is an object, and nothing
+//! else is accepted.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// A struct that was read from an object.
+struct Object<T>(T);
+
+/// Reads a whole document.
+///
+/// # Errors
+/// It is no object, or has not the fields of `T`.
+pub fn from_slice<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(json).map(|Object(value)| value)
+}
+
+/// For `#[serde(deserialize_with)]`: an object, or null.
+pub fn optional<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    Option::<Object<T>>::deserialize(deserializer).map(|value| value.map(|Object(value)| value))
+}
+
+/// For `#[serde(deserialize_with)]`: a list of objects.
+pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Vec::<Object<T>>::deserialize(deserializer).map(|list| list.into_iter().map(|Object(value)| value).collect())
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Fields(PhantomData)).map(Self)
+    }
+}
+
+struct Fields<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Eq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        name: String,
+        #[serde(default, deserialize_with = "optional")]
+        one: Option<Inner>,
+        #[serde(default, deserialize_with = "list")]
+        many: Vec<Inner>,
+    }
+
+    #[derive(Debug, PartialEq, Eq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        #[serde(default)]
+        n: u8,
+    }
+
+    #[test]
+    fn an_array_is_no_object() {
+        let read = |json: &'static str| from_slice::<Outer>(json.as_bytes()).map_err(|error| error.to_string());
+        let whole = Outer { name: "a".into(), one: Some(Inner { n: 1 }), many: vec![Inner { n: 2 }] };
+        assert_eq!(read(r#"{"name": "a", "one": {"n": 1}, "many": [{"n": 2}]}"#), Ok(whole));
+        assert_eq!(read(r#"{"name": "a", "one": null}"#), Ok(Outer { name: "a".into(), one: None, many: Vec::new() }));
+        for wrong in [
+            r#"["a"]"#,
+            r#"["a", {"n": 1}, []]"#,
+            r#"{"name": "a", "one": []}"#,
+            r#"{"name": "a", "one": [1]}"#,
+            r#"{"name": "a", "many": [[2]]}"#,
+        ] {
+            assert!(read(wrong).unwrap_err().contains("expected an object"), "{wrong}");
+        }
+        assert!(read(r#"{"name": "a", "other": 1}"#).unwrap_err().starts_with("unknown field `other`"));
+        assert!(read(r#"{"name": "a"} {}"#).unwrap_err().starts_with("trailing characters"));
+    }
+}
