@@ -39,10 +39,10 @@ pub enum Code {
     OrderNotReady,
     IllegalState,
     Conflict,
+    UnworkableTerms,
     BodyTooLarge,
     IdempotencyMismatch,
     Misfit,
-    UnworkableTerms,
     QuotaExceeded,
     TemporarilyUnavailable,
 }
@@ -88,12 +88,12 @@ impl Code {
             Self::OrderNotReady => (StatusCode::CONFLICT, "The order is still being created; try again shortly"),
             Self::IllegalState => (StatusCode::CONFLICT, "The order's status does not allow this"),
             Self::Conflict => (StatusCode::CONFLICT, "Conflicts with the current state"),
+            Self::UnworkableTerms => (StatusCode::CONFLICT, "These terms do not go together"),
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"),
             Self::IdempotencyMismatch => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "This Idempotency-Key was used for another request")
             }
             Self::Misfit => (StatusCode::UNPROCESSABLE_ENTITY, "The callback contradicts what is known"),
-            Self::UnworkableTerms => (StatusCode::UNPROCESSABLE_ENTITY, "These terms do not go together"),
             Self::QuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
             Self::TemporarilyUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Please try again shortly"),
         }

@@ -129,7 +129,7 @@ struct Released {
     released: bool,
 }
 
-problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge, UnworkableTerms);
+problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge);
 problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge, TemporarilyUnavailable);
 
 /// Ask for permits

@@ -21,13 +21,13 @@ pub struct ListQuery {
     /// Only orders of this sale.
     #[param(value_type = Option<SaleId>, nullable = false)]
     sale_id: Option<String>,
-    /// The last order of the page before.
+    /// The last order of the page before: one of the buyer's own.
     #[param(value_type = Option<OrderId>, nullable = false)]
     after: Option<String>,
 }
 
 problems!(NotShown: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
-problems!(NotListed: InvalidRequest, Unauthenticated, QuotaExceeded, TemporarilyUnavailable);
+problems!(NotListed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
 problems! {
     NotCancelled: InvalidRequest, Unauthenticated, UnknownOrder, OrderNotReady, IllegalState, TemporarilyUnavailable
 }
@@ -79,7 +79,7 @@ pub async fn list(
     if let Some(after) = after
         && thread.order_of(&buyer.user, after).await?.is_none()
     {
-        return Err(Problem::invalid("after is not one of your orders"));
+        return Err(Problem::unknown_order());
     }
     let page = app_state.bulkheads.orders.run(thread.orders_of(&buyer.user, sale, after)).await?;
     let mut answer = HttpResponse::Ok();

@@ -225,8 +225,8 @@ async fn a_buyer_of_many_orders_sees_all_of_them_by_pages() {
     assert_eq!(sizes, [100, 100, 30]);
     assert_eq!(seen.iter().cloned().collect::<std::collections::BTreeSet<_>>(), bought);
     let bens: String = system.get("/api/v1/orders", Some("ben")).await.1[0]["order_id"].as_str().unwrap().into();
-    for wrong in ["x", "1", &uuid::Uuid::nil().to_string(), &bens] {
-        assert_eq!(system.get(&format!("/api/v1/orders?after={wrong}"), Some("ann")).await.0, 400);
+    for (after, status) in [("x", 400), ("1", 400), (&uuid::Uuid::nil().to_string(), 404), (&bens, 404)] {
+        assert_eq!(system.get(&format!("/api/v1/orders?after={after}"), Some("ann")).await.0, status, "{after}");
     }
     system.finish().await;
 }

@@ -109,7 +109,7 @@ pub fn verify(
     }
     let is_ours = keys.iter().any(|key| {
         let expected = key.mac(id, timestamp, body);
-        // `CtOutput` compares in constant time.
+        // Each is compared in constant time.
         given.contains(&expected)
     });
     if is_ours { Ok(()) } else { Err(SignatureError::NotOurs) }
