@@ -161,7 +161,8 @@ struct Callers<'a> {
 impl Callers<'_> {
     fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let filled = path.replace("/sales/{id}", &format!("/sales/{}", self.sale.id));
-        let filled = filled.replace("{id}", "00000000-0000-0000-0000-000000000000").replace("{name}", "p");
+        let filled = filled.replace("{id}", "00000000-0000-0000-0000-000000000000");
+        let filled = filled.replace("/apps/{name}", "/apps/till").replace("{name}", "p");
         let request = Client::new().request(method.parse().unwrap(), self.system.url(&filled));
         let request = request.header(CONTENT_TYPE, "application/json");
         match path {
@@ -196,8 +197,12 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     // More units than one buyer may have are a 400 that no schema can tell: this sale allows all of them.
     let any = NewSale { per_user: Units::parse(10_000).unwrap(), ..terms(0) };
     let sale = system.create_sale(NewSale { stock: Stock::parse(-1).unwrap(), ..any }).await;
-    let app =
-        policy_changes::create_app(&system.stores.ledger, &Name::parse("shop", "app").unwrap(), "test").await.unwrap();
+    let app = async |name| {
+        let name = Name::parse(name, "app").unwrap();
+        policy_changes::create_app(&system.stores.ledger, &name, "test").await.unwrap()
+    };
+    // Tokens of the second application are exchanged.
+    let (app, _) = (app("shop").await, app("till").await);
     admin_api::account(&system, "root", AccountRole::Admin).await;
     let person = Person::sign_in(&system, "root").await;
     let callers = Callers { system: &system, sale, app, person };

@@ -10,6 +10,7 @@ use super::{app, as_caller};
 use crate::domain::account::{AccountName, AppToken, Granted};
 use crate::domain::json_object;
 use crate::domain::policy::{Name, Role};
+use crate::domain::whole_number;
 use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::Body;
@@ -54,6 +55,7 @@ struct Created {
 #[serde(deny_unknown_fields)]
 struct NewToken {
     /// How long the old token is valid besides the new one. With 0, all earlier tokens end at once.
+    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 0, maximum = 2_592_000_000_i64)]
     overlap_ms: i64,
 }
@@ -184,7 +186,7 @@ pub async fn rotate_token(
 ) -> Result<HttpResponse, Problem> {
     let rotated = as_caller(&request, &app_state, async |caller| {
         let name = app(request.match_info().query("name"))?;
-        let NewToken { overlap_ms } = serde_json::from_slice(&body)?;
+        let NewToken { overlap_ms } = json_object::from_slice(&body)?;
         let new = app_state.console.rotate_token(&caller.account, &name, overlap_ms).await?;
         let (token, everywhere) = (new.token, new.everywhere);
         Ok(Rotated { name, token, old_token_ends_at_ms: new.old_ends_at_ms, everywhere })
