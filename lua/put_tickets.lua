@@ -1,7 +1,8 @@
 -- Purpose: second step of a refill: writes the tickets that PostgreSQL has, oldest first, in several calls.
 --
 -- KEYS: 1 sale   2 tickets   3 buyers   4 holders
--- ARGV: 1 epoch   2 n; then for each ticket: order id, user, units, kind ("h" live, "t" ended)
+-- ARGV: 1 epoch   2 n; then for each ticket: order id, user, units, kind ("h" live, "t" ended), when the
+--       hold lapsed (ms; 0: it did not)
 --
 -- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open
 
@@ -13,14 +14,14 @@ if not n or n < 1 or n > 500 then return redis.error_reply('put_tickets: 1 to 50
 ---------------------------------------------------------------- changes from here on
 
 for i = 0, n - 1 do
-  local id, user, units, kind = ARGV[3 + i * 4], ARGV[4 + i * 4], ARGV[5 + i * 4], ARGV[6 + i * 4]
+  local at = 3 + i * 5
+  local id, user, units, kind, lapsed_now = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
   -- A ticket that comes twice (a call was repeated after a time-out) counts once.
   if redis.call('HSETNX', KEYS[2], id, kind .. '|' .. units .. '|' .. user) == 1 then
-    local owned = 0
-    local buyer = redis.call('HGET', KEYS[3], user)
-    if buyer then owned = tonumber(string.match(buyer, '^(%d+)|')) end
+    local owned, _, lapses, lapsed_at = read_buyer(redis.call('HGET', KEYS[3], user))
     if kind == 'h' then owned = owned + units end
-    redis.call('HSET', KEYS[3], user, owned .. '|' .. id)
+    if lapsed_now > 0 then lapses, lapsed_at = lapses + 1, math.max(lapsed_at, lapsed_now) end
+    redis.call('HSET', KEYS[3], user, buyer_text(owned, id, lapses, lapsed_at))
     redis.call('RPUSH', KEYS[4], user)
   end
 end

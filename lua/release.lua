@@ -2,7 +2,8 @@
 --          return for sale where asked to. The script acts on live holds only, so that a second call does nothing.
 --
 -- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed
--- ARGV: 1 n; then for each order: order id, whether its units return (1|0)
+-- ARGV: 1 n; then for each order: order id, whether its units return (1|0), when nobody had paid for it in time (ms; 0: it
+--       ended otherwise)
 --
 -- Replies: {code}: ask again later (sale_begin has the codes)
 --          {epoch, number of holds that were live}
@@ -16,7 +17,7 @@ local n = tonumber(ARGV[1])
 
 local released, back = 0, 0
 for i = 0, n - 1 do
-  local id, returns = ARGV[2 + i * 2], ARGV[3 + i * 2]
+  local id, returns, lapsed_now = ARGV[2 + i * 3], ARGV[3 + i * 3], tonumber(ARGV[4 + i * 3])
   local ticket = redis.call('HGET', KEYS[2], id)
   if ticket then
     local kind, units, user = string.match(ticket, '^(%a)|(%d+)|(.*)$')
@@ -25,8 +26,9 @@ for i = 0, n - 1 do
       redis.call('ZREM', KEYS[4], id)
       local buyer = redis.call('HGET', KEYS[3], user)
       if buyer then
-        local owned, newest = string.match(buyer, '^(%d+)|(.*)$')
-        redis.call('HSET', KEYS[3], user, math.max(0, owned - units) .. '|' .. newest)
+        local owned, newest, lapses, lapsed_at = read_buyer(buyer)
+        if lapsed_now > 0 then lapses, lapsed_at = lapses + 1, math.max(lapsed_at, lapsed_now) end
+        redis.call('HSET', KEYS[3], user, buyer_text(math.max(0, owned - units), newest, lapses, lapsed_at))
       end
       released = released + 1
       if returns == '1' then back = back + tonumber(units) end

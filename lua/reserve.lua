@@ -2,7 +2,7 @@
 --          It is the only script that sells. A server that may have lost its memory does not (protocol, rule 10).
 --
 -- KEYS: 1 sale (hash)          2 tickets (hash: order id -> "h|units|user" live, "t|units|user" ended)
---       3 buyers (hash: user -> "units|newest order id")
+--       3 buyers (hash: user -> read_buyer of sale_begin)
 --       4 unconfirmed (zset: order id by time)   5 holders (list of users, append-only)
 --       6 limit of buyers   7 limit of addresses   8 limit of the sale
 --         (hashes of counts in the current window; '#' is "window|its width in ms")
@@ -12,7 +12,8 @@
 --       4 buyer limit  5 buyer window ms  6 address limit  7 address window ms  8 sale limit  9 sale window ms
 --         (-1 means no limit)
 --       10 the database's time in ms   11 whether the caller wants to know the holders although units are left (0|1)
---       12 n; then for each buyer: order id, user, address, units, purchase key, level
+--       12 lapses that a buyer may have (-1: any number)   13 how long one who has as many waits after the last, in ms
+--       14 n; then for each buyer: order id, user, address, units, purchase key, level
 --
 -- Replies: {code}: the server cannot sell the sale (sale_begin has the codes)
 --          {epoch, now_ms, memory, holders_known, {holders...}, code, detail, code, detail...}
@@ -31,10 +32,11 @@
 --   code 11  LIMITED        a limit refused; detail: "limit|retry_ms"
 --   code 12  PAUSED
 --   code 13  BAD_UNITS      units are not a positive whole number
+--   code 14  LAPSED         the buyer let holds lapse; detail: retry_ms
 
 local sale_key, tickets_key, buyers_key, unconfirmed_key, holders_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
-local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS = 7, 8, 9, 10, 11, 12, 13
+local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS, LAPSED = 7, 8, 9, 10, 11, 12, 13, 14
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
@@ -55,10 +57,11 @@ local unlimited = stock == -1
 local came_back = 0
 if returning > 0 and earliest >= returning_at then came_back = returning end
 
-local n = tonumber(ARGV[12])
+local lapses_max, lapse_wait = tonumber(ARGV[12]), tonumber(ARGV[13])
+local n = tonumber(ARGV[14])
 local ids, users, addresses = {}, {}, {}
 for i = 0, n - 1 do
-  local at = 13 + i * 6
+  local at = 15 + i * 6
   ids[i + 1], users[i + 1], addresses[i + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
 end
 local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
@@ -101,7 +104,7 @@ local tickets, buyers, taken = {}, {}, {}
 local replies = {}
 
 local function decide(i)
-  local at = 13 + (i - 1) * 6
+  local at = 15 + (i - 1) * 6
   local id, user, address = ids[i], users[i], addresses[i]
   local units = tonumber(ARGV[at + 3])
   if not units or units < 1 or units ~= math.floor(units) then return BAD_UNITS, '' end
@@ -119,12 +122,7 @@ local function decide(i)
     local confirmed = not tickets[id] and not redis.call('ZSCORE', unconfirmed_key, id)
     return REPEAT, (confirmed and 'c|' or 'u|') .. (now + pay_within)
   end
-  local owned, newest = 0, ''
-  local buyer = buyers[user] or buyers_now[i]
-  if buyer then
-    local o, id_of_newest = string.match(buyer, '^(%d+)|(.*)$')
-    owned, newest = tonumber(o), id_of_newest
-  end
+  local owned, newest, lapses, lapsed_at = read_buyer(buyers[user] or buyers_now[i])
   if owned >= per_user then return AT_LIMIT, newest end
 
   if now < starts then return NOT_STARTED, '' end
@@ -133,13 +131,16 @@ local function decide(i)
   if ARGV[at + 4] ~= key then return WRONG_KEY, '' end
   if tonumber(ARGV[at + 5]) < min_level then return LEVEL_TOO_LOW, '' end
   if owned + units > per_user then return AT_LIMIT, newest end
+  if lapses_max > 0 and lapses >= lapses_max and now < lapsed_at + lapse_wait then
+    return LAPSED, string.format('%.0f', lapsed_at + lapse_wait - now)
+  end
   if not unlimited then
     if available == 0 then return SOLD_OUT, '' end
     if available < units then return TOO_FEW_LEFT, '' end
     available = available - units
   end
   tickets[id] = 'h|' .. units .. '|' .. user
-  buyers[user] = (owned + units) .. '|' .. id
+  buyers[user] = buyer_text(owned + units, id, lapses, lapsed_at)
   taken[#taken + 1] = i
   return RESERVED, now + pay_within
 end

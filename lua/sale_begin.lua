@@ -1,6 +1,6 @@
 -- Purpose: the beginning of every script of an open sale: whether this server may serve the sale, and the sale's clock. It
---          is not a script by itself: src/gate/scripts.rs puts it in front of begin_refill, open_sale, reserve, release,
---          release_wave, read_unconfirmed and set_sale_state.
+--          is not a script by itself: src/gate/scripts.rs puts it in front of begin_refill, put_tickets, open_sale, reserve,
+--          release, release_wave, read_unconfirmed and set_sale_state.
 --
 -- Codes of their replies:
 --   code -1  UNKNOWN_SALE   this server does not know the sale; nothing was changed
@@ -46,6 +46,17 @@ local function sale_clock(last, database_now)
     earliest = math.min(now, database_now)
   end
   return math.max(now, tonumber(last or 0)), earliest
+end
+
+-- What the server keeps of a buyer: "units|newest order id", and of one who let holds lapse also "|how many|when the last did".
+local function read_buyer(text)
+  if not text then return 0, '', 0, 0 end
+  local units, newest, lapses, lapsed_at = string.match(text, '^(%d+)|([^|]*)|?(%d*)|?(%d*)$')
+  return tonumber(units), newest, tonumber(lapses) or 0, tonumber(lapsed_at) or 0
+end
+local function buyer_text(units, newest, lapses, lapsed_at)
+  if lapses == 0 then return units .. '|' .. newest end
+  return string.format('%d|%s|%d|%.0f', units, newest, lapses, lapsed_at)
 end
 
 -- Puts units aside that have come back, or are new. reserve puts them on sale, when no instance can remember "sold out" any more

@@ -126,6 +126,8 @@ pub struct Purchase {
     pub address_window_ms: u64,
     pub sale_limit: i64,
     pub sale_window_ms: u64,
+    pub lapses_max: i64,
+    pub lapse_wait_ms: u64,
     pub sold_out_memory_ms: u64,
     pub wait_target_ms: u64,
     pub batch_max: usize,

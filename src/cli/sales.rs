@@ -11,6 +11,7 @@ use crate::app::stores;
 use crate::config::Config;
 use crate::domain::ids::Units;
 use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
+use crate::ledger::sales::lapsed_holds::LapsedHolds;
 use crate::ledger::sales::terms::SaleFigures;
 use crate::sale::Stores;
 
@@ -36,6 +37,16 @@ pub(super) enum SaleCommand {
     Resume(SaleArg),
     /// Remove a sale that has no orders
     Remove(SaleArg),
+    /// Show who let holds of a sale lapse, most first
+    LapsedHolds {
+        #[command(flatten)]
+        sale: SaleArg,
+        /// One row for each
+        #[arg(long, value_enum, default_value_t)]
+        by: LapsedBy,
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Add units to a sale's stock
     AddStock {
         #[command(flatten)]
@@ -44,6 +55,16 @@ pub(super) enum SaleCommand {
         #[arg(value_parser = clap::value_parser!(i32).range(1..), allow_negative_numbers = true)]
         units: i32,
     },
+}
+
+/// By what lapsed holds are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum LapsedBy {
+    /// The buyer who took them
+    #[default]
+    Buyer,
+    /// The network address that they were taken from: an IPv4 address, or an IPv6 /64
+    Address,
 }
 
 #[derive(clap::Args)]
@@ -114,6 +135,16 @@ impl SaleCommand {
                 tracing::info!(sale = %id, "removed");
                 Ok(())
             }
+            Self::LapsedHolds { sale: SaleArg { id }, by, list: ListArgs { format, limit } } => match by {
+                LapsedBy::Buyer => {
+                    let found = stores.ledger.lapsed_by_buyer(id, limit).await?;
+                    print::rows(found.into_iter().map(LapsingBuyer::from), format)
+                }
+                LapsedBy::Address => {
+                    let found = stores.ledger.lapsed_by_address(id, limit).await?;
+                    print::rows(found.into_iter().map(LapsingAddress::from), format)
+                }
+            },
             Self::AddStock { sale: SaleArg { id }, units } => {
                 if !stores.add_stock(id, units, ACTOR).await? {
                     bail!("sale {id} does not exist, or its stock is unlimited");
@@ -191,5 +222,39 @@ impl SaleLine {
             ends_at: print::time(sale.ends_at_ms),
             pay_within_s: sale.pay_within_ms / 1000,
         }
+    }
+}
+
+#[derive(Serialize)]
+struct LapsingBuyer {
+    user_id: String,
+    holds: i64,
+    units: i64,
+    addresses: i64,
+    last_lapsed_at: String,
+}
+
+impl From<LapsedHolds> for LapsingBuyer {
+    fn from(lapsed: LapsedHolds) -> Self {
+        let LapsedHolds { of, holds, units, others, last_lapsed_at_ms } = lapsed;
+        let user_id = of.unwrap_or_default();
+        Self { user_id, holds, units, addresses: others, last_lapsed_at: print::time(last_lapsed_at_ms) }
+    }
+}
+
+#[derive(Serialize)]
+struct LapsingAddress {
+    address: String,
+    holds: i64,
+    units: i64,
+    buyers: i64,
+    last_lapsed_at: String,
+}
+
+impl From<LapsedHolds> for LapsingAddress {
+    fn from(lapsed: LapsedHolds) -> Self {
+        let LapsedHolds { of, holds, units, others, last_lapsed_at_ms } = lapsed;
+        let address = of.unwrap_or_else(|| "unknown".to_owned());
+        Self { address, holds, units, buyers: others, last_lapsed_at: print::time(last_lapsed_at_ms) }
     }
 }

@@ -47,6 +47,7 @@ impl Config {
             (self.purchase.buyer_limit, "purchase.buyer_limit", "SECKILL_PURCHASE__BUYER_LIMIT"),
             (self.purchase.address_limit, "purchase.address_limit", "SECKILL_PURCHASE__ADDRESS_LIMIT"),
             (self.purchase.sale_limit, "purchase.sale_limit", "SECKILL_PURCHASE__SALE_LIMIT"),
+            (self.purchase.lapses_max, "purchase.lapses_max", "SECKILL_PURCHASE__LAPSES_MAX"),
         ] {
             if limit < 1 && limit != -1 {
                 return wrong(setting, "must be at least 1, or -1 for no limit", variable);
@@ -56,6 +57,7 @@ impl Config {
             (self.purchase.buyer_window_ms, "purchase.buyer_window_ms", "SECKILL_PURCHASE__BUYER_WINDOW_MS"),
             (self.purchase.address_window_ms, "purchase.address_window_ms", "SECKILL_PURCHASE__ADDRESS_WINDOW_MS"),
             (self.purchase.sale_window_ms, "purchase.sale_window_ms", "SECKILL_PURCHASE__SALE_WINDOW_MS"),
+            (self.purchase.lapse_wait_ms, "purchase.lapse_wait_ms", "SECKILL_PURCHASE__LAPSE_WAIT_MS"),
         ] {
             if !(100..=86_400_000).contains(&window) {
                 return wrong(setting, "must be 100 to 86400000 ms", variable);

@@ -46,6 +46,10 @@ pub enum Admission {
         limit: Limit,
         retry_ms: u64,
     },
+    /// The buyer let holds lapse, and waits before the next (rule 17).
+    Lapsed {
+        retry_ms: u64,
+    },
     /// This Redis does not know the sale, or is being refilled; nothing was changed.
     NotServing,
 }

@@ -72,6 +72,8 @@ pub struct HoldRelease {
     pub order: OrderId,
     /// Whether its units are for sale again.
     pub returns_units: bool,
+    /// When nobody had paid for it in time; `None` when it ended otherwise.
+    pub lapsed_at_ms: Option<i64>,
 }
 
 /// An order as its buyer sees it.

@@ -73,7 +73,7 @@ impl Gate {
         let mut call = self.scripts.release.prepare_invoke();
         call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).arg(holds.len());
         for hold in holds {
-            call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units));
+            call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units)).arg(hold.lapsed_at_ms.unwrap_or(0));
         }
         self.epoch_of(sale, &timed("release", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
     }

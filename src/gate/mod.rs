@@ -125,6 +125,7 @@ struct Timeouts {
 #[derive(Clone, Copy)]
 struct Terms {
     sold_out_ms: u64,
+    lapses: Window,
     batch_max: usize,
     queue_max: usize,
 }
@@ -154,6 +155,7 @@ impl Gate {
         let limits = Arc::new(ArcSwap::from_pointee(limits));
         let terms = Terms {
             sold_out_ms: purchase.sold_out_memory_ms,
+            lapses: window(purchase.lapses_max, purchase.lapse_wait_ms),
             batch_max: purchase.batch_max,
             queue_max: purchase.queue_max,
         };
@@ -172,6 +174,11 @@ impl Gate {
     /// Sets the limits of purchases. The counts of the present windows are kept.
     pub fn set_limits(&self, limits: Limits) {
         self.limits.store(Arc::new(limits));
+    }
+
+    /// How many holds of a sale one buyer may let lapse, and how long one who has let as many lapse waits after the last.
+    pub fn lapses(&self) -> Window {
+        self.terms.lapses
     }
 
     /// How long an instance may remember that a sale is sold out.

@@ -25,6 +25,7 @@ pub struct TicketRow {
     pub user: String,
     pub units: i64,
     pub kind: TicketKind,
+    pub lapsed_at_ms: Option<i64>,
 }
 
 /// Tickets in one call of put_tickets.lua, which takes no more.
@@ -135,8 +136,8 @@ impl ServerRun {
             let mut call = self.gate.scripts.put_tickets.prepare_invoke();
             call.key(&keys.sale).key(&keys.tickets).key(&keys.buyers).key(&keys.holders);
             call.arg(epoch.0).arg(rows.len());
-            for TicketRow { order, user, units, kind } in rows {
-                call.arg(order.to_string()).arg(user).arg(*units).arg(kind.letter());
+            for TicketRow { order, user, units, kind, lapsed_at_ms } in rows {
+                call.arg(order.to_string()).arg(user).arg(*units).arg(kind.letter()).arg(lapsed_at_ms.unwrap_or(0));
             }
             if !is_done(&call.invoke_async::<Value>(&mut self.connection).await?) {
                 return Ok(false);

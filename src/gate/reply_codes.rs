@@ -31,6 +31,7 @@ pub(super) enum ReserveCode {
     Limited = 11,
     Paused = 12,
     BadUnits = 13,
+    Lapsed = 14,
 }
 
 /// What acquire_permits.lua decided.
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_no_code_is_none() {
-        assert_eq!(ReserveCode::from_repr(14), None);
+        assert_eq!(ReserveCode::from_repr(15), None);
         assert_eq!(WaitCode::from_repr(-3), Some(WaitCode::LineFull));
     }
 }

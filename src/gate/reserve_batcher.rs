@@ -192,7 +192,8 @@ impl Gate {
             let window = limits.of(*limit);
             call.arg(window.max).arg(window.window_ms);
         }
-        call.arg(now_ms).arg(u8::from(learn)).arg(requests.len());
+        let lapses = self.terms.lapses;
+        call.arg(now_ms).arg(u8::from(learn)).arg(lapses.max).arg(lapses.window_ms).arg(requests.len());
         let mut id = uuid::Uuid::encode_buffer();
         for request in requests {
             call.arg(&*request.order.0.hyphenated().encode_lower(&mut id));

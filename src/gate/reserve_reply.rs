@@ -80,6 +80,7 @@ fn admission(code: ReserveCode, detail: &str, epoch: Epoch) -> Option<Admission>
             Admission::Limited { limit: limit.parse().ok()?, retry_ms: retry_ms.parse().ok()? }
         }
         ReserveCode::Paused => Admission::Paused,
+        ReserveCode::Lapsed => Admission::Lapsed { retry_ms: detail.parse().ok()? },
         // `Units` is at least 1, so that the script never says this.
         ReserveCode::BadUnits => return None,
     })

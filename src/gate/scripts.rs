@@ -28,7 +28,7 @@ impl Scripts {
             confirm: Script::new(include_str!("../../lua/confirm.lua")),
             release: of_sale(include_str!("../../lua/release.lua")),
             begin_refill: of_sale(include_str!("../../lua/begin_refill.lua")),
-            put_tickets: Script::new(include_str!("../../lua/put_tickets.lua")),
+            put_tickets: of_sale(include_str!("../../lua/put_tickets.lua")),
             open_sale: of_sale(include_str!("../../lua/open_sale.lua")),
             set_sale_state: of_sale(include_str!("../../lua/set_sale_state.lua")),
             release_wave: of_sale(include_str!("../../lua/release_wave.lua")),

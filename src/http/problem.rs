@@ -295,6 +295,10 @@ impl From<Refusal> for Problem {
             Refusal::Limited { limit, window, retry_ms } => {
                 Self::limited(limit.as_str(), window.max, window.window_ms.unsigned_abs(), retry_ms)
             }
+            Refusal::Lapsed { allowed, retry_ms } => {
+                Self::limited("lapsed-holds", allowed.max, allowed.window_ms.unsigned_abs(), retry_ms)
+                    .detail("you reserved several times and did not pay in time; please wait before the next time")
+            }
             Refusal::Unavailable => Self::unavailable(),
         }
     }

@@ -69,7 +69,7 @@ impl Ledger {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query_as!(
             ClaimedRow,
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, NULL::bigint AS lapsed_at_ms,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
                       CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
                       END AS channel
@@ -93,7 +93,9 @@ impl Ledger {
         let rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
-                      0::bigint AS "remaining_ms!", NULL::text AS channel
+                      0::bigint AS "remaining_ms!", NULL::text AS channel,
+                      (SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l
+                       WHERE l.order_id = outbox.order_id) AS lapsed_at_ms
                FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
                  AND next_attempt_at <= now()
                ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,

@@ -3,7 +3,7 @@
 
 use super::thread_state::ThreadState;
 use crate::die_at;
-use crate::domain::admission::{Admission, Hold, Limit, ReserveRequest, Window};
+use crate::domain::admission::{Admission, Limit, ReserveRequest, Window};
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
@@ -55,6 +55,11 @@ pub enum Refusal {
         window: Window,
         retry_ms: u64,
     },
+    /// The buyer let holds lapse, and waits before the next (rule 17).
+    Lapsed {
+        allowed: Window,
+        retry_ms: u64,
+    },
     /// The stock was not touched, or a repeat with the same key will tell the outcome.
     Unavailable,
 }
@@ -101,15 +106,23 @@ impl ThreadState {
         };
         let admission =
             self.reserve_batcher.reserve(sale.id, reserve, now_ms).await.map_err(|_| Refusal::Unavailable)?;
+        let purchase = |hold| Purchase {
+            order,
+            sale: sale.id,
+            user: request.user.to_string(),
+            units: request.units.get().cast_signed(),
+            address: Some(request.address.clone()),
+            hold,
+        };
         match admission {
             Admission::Reserved { hold, expires_at_ms } => {
                 die_at!("purchase.reserved");
-                self.commit(sale.id, order, &request.user, request.units, hold).await?;
+                self.commit(purchase(hold)).await?;
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
             }
             Admission::Repeat { hold } => {
                 if let Some(hold) = hold {
-                    self.commit(sale.id, order, &request.user, request.units, hold).await?;
+                    self.commit(purchase(hold)).await?;
                 }
                 Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable)
             }
@@ -129,6 +142,7 @@ impl ThreadState {
                 }
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
             }
+            Admission::Lapsed { retry_ms } => Err(Refusal::Lapsed { allowed: self.gate.lapses(), retry_ms }),
             Admission::Paused | Admission::NotServing => Err(Refusal::Unavailable),
         }
     }
@@ -143,17 +157,10 @@ impl ThreadState {
 
     /// Commits the purchase row. When that fails the hold stays: a repeat with the same key, or the reconciler, finishes
     /// it (rule 4).
-    #[tracing::instrument(level = "debug", name = "purchase", skip_all, fields(%sale, %order))]
-    async fn commit(
-        &self,
-        sale: SaleId,
-        order: OrderId,
-        user: &UserId,
-        units: Units,
-        hold: Hold,
-    ) -> Result<(), Refusal> {
-        let (user, units) = (user.to_string(), units.get().cast_signed());
-        match self.committer.commit(Purchase { order, sale, user, units, hold }).await {
+    #[tracing::instrument(level = "debug", name = "purchase", skip_all, fields(sale = %purchase.sale, order = %purchase.order))]
+    async fn commit(&self, purchase: Purchase) -> Result<(), Refusal> {
+        let Purchase { order, sale, hold, .. } = purchase;
+        match self.committer.commit(purchase).await {
             Committed::Durable => {
                 die_at!("purchase.committed");
                 self.confirmer.confirm(sale, hold.shard, order);

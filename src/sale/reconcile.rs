@@ -99,6 +99,7 @@ impl Stores {
                 sale,
                 user: hold.user.clone(),
                 units: i32::try_from(hold.units).unwrap_or(i32::MAX),
+                address: None,
                 hold: Hold { epoch: hold.epoch, shard: Shard::HOME },
             })
             .collect();

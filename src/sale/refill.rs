@@ -132,7 +132,7 @@ impl Stores {
                 .into_iter()
                 .map(|t| {
                     let kind = if t.live { TicketKind::Live } else { TicketKind::Ended };
-                    TicketRow { order: t.order, user: t.user, units: t.units, kind }
+                    TicketRow { order: t.order, user: t.user, units: t.units, kind, lapsed_at_ms: t.lapsed_at_ms }
                 })
                 .collect();
             if !server.put_tickets(sale, epoch, &rows).await? {

@@ -30,7 +30,9 @@ impl Retention {
         let (outbox, rows) = ledger.clear_outbox(self.outbox).await?;
         let (steps, old_steps) = ledger.clear_steps(self.steps).await?;
         let messages = ledger.clear_processed_messages(terms.messages_days).await?;
-        for (what, cleared) in [("outbox", rows), ("steps", old_steps), ("messages", messages)] {
+        let lapsed_holds = ledger.clear_lapsed_holds().await?;
+        let cleared = [("outbox", rows), ("steps", old_steps), ("messages", messages), ("lapsed-holds", lapsed_holds)];
+        for (what, cleared) in cleared {
             metrics::counter!("seckill_cleared_total", "what" => what).increment(cleared);
         }
         (self.outbox, self.steps) = (outbox, steps);

@@ -113,7 +113,7 @@ pub const METRICS: [Metric; 50] = [
         "seckill_cleared_total",
         Counter,
         "what",
-        "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`",
+        "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`, `lapsed-holds`",
     ),
     metric("seckill_permits_total", Counter, "policy, answer", "Requests for permits: `granted`, `refused`"),
     metric("seckill_policy_threshold", Gauge, "policy", "Current threshold of a policy whose threshold adapts"),

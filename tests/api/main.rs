@@ -15,6 +15,7 @@ mod configuration;
 mod credentials;
 mod crowds;
 mod expiry_and_retries;
+mod lapsed_holds;
 mod locks_and_fences;
 mod metrics_and_logs;
 mod never_oversold;

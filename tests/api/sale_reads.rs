@@ -239,14 +239,17 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let retention = tokio::sync::Mutex::new(Retention::new(system.stores.clone(), days));
     let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1";
     let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
+    let lapsed = "SELECT count(*) FROM lapsed_holds WHERE sale_id = $1";
     let kept = (system.count(rows, &present).await, system.count(steps, &present).await);
     eventually(|| async {
         retention.lock().await.step().await.unwrap();
-        let left = (system.count(rows, &over).await, system.count(steps, &over).await);
-        (left == (0, 0)).then_some(()).ok_or(format!("{left:?}"))
+        let left =
+            (system.count(rows, &over).await, system.count(steps, &over).await, system.count(lapsed, &over).await);
+        (left == (0, 0, 0)).then_some(()).ok_or(format!("{left:?}"))
     })
     .await;
     assert_eq!((system.count(rows, &present).await, system.count(steps, &present).await), kept);
+    assert_eq!(system.count(lapsed, &present).await, 2);
     assert_eq!(system.orders(&over).await, 2);
     for sale in [&over, &present] {
         let verdict = system.audit(sale).await.unwrap().unwrap();

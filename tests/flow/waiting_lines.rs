@@ -154,7 +154,8 @@ async fn waiters_who_leave_from_the_middle_are_skipped() {
 /// A call does not read the line: one that did would fail with so many, because Lua's stack is that small.
 #[tokio::test]
 async fn a_line_may_be_long() {
-    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 1, 1000)).await.used_up().await;
+    // One token an hour: Redis keeps the bucket for longer than ten thousand calls take on any machine.
+    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 1, 3_600_000)).await.used_up().await;
     let long = |_| Waiter { line_max: LINE_MAX, ..waiter() };
     let waiters: Vec<Waiter> = (0..10_000).map(long).collect();
     for (ahead, waiter) in waiters.iter().enumerate() {
@@ -167,7 +168,7 @@ async fn a_line_may_be_long() {
         line.ask(SECOND, &waiters[9_999]).await;
     }
     assert_eq!(place(line.ask(SECOND, &waiters[9_999]).await), 2);
-    assert_eq!(place(line.ask(SECOND, &waiters[0]).await), 0);
+    assert_eq!(place(line.ask(SECOND, &waiters[0]).await), 1);
     line.bench.clear().await;
 }
 

@@ -20,10 +20,12 @@ enum Step {
     /// A batch: each buyer sees what those before him took.
     Reserve(Vec<Order>),
     Confirm(Order),
-    Release(Order, bool),
+    /// Whether its units return, and whether nobody had paid for it in time.
+    Release(Order, bool, bool),
     Close(Epoch),
     Begin(Epoch),
-    Put(Epoch, Snapshot),
+    /// And which of its ended orders lapsed.
+    Put(Epoch, Snapshot, [bool; ORDERS]),
     Open(Epoch, Snapshot),
     ReturnUnits,
     NewId,
@@ -41,10 +43,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => prop::collection::vec(order(), 1..4).prop_map(Step::Reserve),
         2 => order().prop_map(Step::Confirm),
-        4 => (order(), any::<bool>()).prop_map(|(order, returns)| Step::Release(order, returns)),
+        4 => (order(), any::<bool>(), any::<bool>()).prop_map(|(order, returns, lapses)| Step::Release(order, returns, lapses)),
         1 => epoch().prop_map(Step::Close),
         3 => epoch().prop_map(Step::Begin),
-        3 => (epoch(), snapshot.clone()).prop_map(|(epoch, from)| Step::Put(epoch, from)),
+        3 => (epoch(), snapshot.clone(), any::<[bool; ORDERS]>()).prop_map(|(epoch, from, lapsed)| Step::Put(epoch, from, lapsed)),
         5 => (epoch(), snapshot).prop_map(|(epoch, from)| Step::Open(epoch, from)),
         2 => Just(Step::ReturnUnits),
         1 => Just(Step::NewId),
@@ -147,18 +149,20 @@ impl Real {
             found.unconfirmed[order] = score.is_some();
             found.holders[order] = holders.contains(&user(world, order));
         }
-        self.check_buyers(world, &found);
         found
     }
 
-    /// The model reckons a buyer's units from the tickets, and the server keeps them.
-    fn check_buyers(&mut self, world: &World, found: &SaleKeys) {
+    /// The model reckons a buyer's units and lapses from the orders, and the server keeps them.
+    fn check_buyers(&mut self, world: &World, found: &SaleKeys, lapsed: &[bool; ORDERS]) {
         for order in (0..ORDERS).filter(|order| found.tickets[*order] != Ticket::None) {
-            let owned: String =
+            let kept: String =
                 redis::cmd("HGET").arg(self.key("buyers")).arg(user(world, order)).query(&mut self.redis).unwrap();
             let of_buyer = |other: Order| world.buyer(other) == world.buyer(order);
             let live = world.units_of(|other| of_buyer(other) && found.tickets[other] == Ticket::Held);
-            assert_eq!(owned.split('|').next(), Some(live.to_string().as_str()), "units of {}", user(world, order));
+            let lapses = (0..ORDERS).filter(|other| of_buyer(*other) && lapsed[*other]).count();
+            let kept: Vec<&str> = kept.split('|').collect();
+            let kept = (kept[0], kept.get(2).copied().unwrap_or("0"));
+            assert_eq!(kept, (&*live.to_string(), &*lapses.to_string()), "units and lapses of {}", user(world, order));
         }
     }
 
@@ -166,6 +170,7 @@ impl Real {
         let mut arguments: Vec<String> = ["0", "0"].map(str::to_owned).to_vec();
         arguments.push(if world.caches_sold_out { SOLD_OUT_MS } else { 0 }.to_string());
         arguments.extend(["-1", "1000", "-1", "1000", "-1", "1000", "0", "0"].map(str::to_owned));
+        arguments.extend([world.lapses_max.to_string(), "1000".to_owned()]);
         arguments.push(orders.len().to_string());
         for order in orders {
             let units = world.units(*order).to_string();
@@ -183,6 +188,7 @@ impl Real {
                 Value::Int(4) => Admission::AtLimit,
                 Value::Int(9) => Admission::SoldOutCache,
                 Value::Int(10) => Admission::TooFew,
+                Value::Int(14) => Admission::Lapsed,
                 ref other => panic!("reserve answered {other:?}"),
             }
         });
@@ -196,6 +202,11 @@ fn id(order: Order) -> String {
 
 fn user(world: &World, order: Order) -> String {
     format!("buyer-{}", world.buyer(order))
+}
+
+/// So late that its buyer waits to the end of the test.
+fn lapsed_at(lapsed: bool) -> String {
+    if lapsed { "9000000000000" } else { "0" }.to_owned()
 }
 
 /// Runs one step on both, and compares what they answer.
@@ -214,12 +225,13 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
             model.now.confirm(*order);
             real.call(&script!("confirm"), &["unconfirmed"], &[id(*order)]);
         }
-        Step::Release(order, returns) => {
+        Step::Release(order, returns, lapses) => {
             let expected = model.begin_script(world).then(|| {
                 let was_live = model.now.tickets[*order] == Ticket::Held;
+                model.now.lapsed[*order] |= was_live && *lapses;
                 (model.now.release(world, *order, *returns), was_live)
             });
-            let arguments = ["1".to_owned(), id(*order), u8::from(*returns).to_string()];
+            let arguments = ["1".to_owned(), id(*order), u8::from(*returns).to_string(), lapsed_at(*lapses)];
             let reply = real.call(&script!(sale "release"), &["sale", "tickets", "buyers", "unconfirmed"], &arguments);
             let reply: Vec<i64> = redis::FromRedisValue::from_redis_value(reply).unwrap();
             match expected {
@@ -236,17 +248,23 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
             let expected = model.now.begin(world, *epoch, stamp);
             assert_eq!(real.says_yes(&script!(sale "begin_refill"), &REFILL_KEYS, &[epoch.to_string()]), expected);
         }
-        Step::Put(epoch, from) => {
+        Step::Put(epoch, from, lapsed) => {
+            let before = model.now.tickets;
             let expected = model.now.put(*epoch, from);
+            let lapses = |order: Order| lapsed[order] && from.tickets[order] == Ticket::Ended;
+            for order in (0..ORDERS).filter(|order| before[*order] == Ticket::None && expected && lapses(*order)) {
+                model.now.lapsed[order] = true;
+            }
             let tickets: Vec<Order> = (0..ORDERS).filter(|order| from.tickets[*order] != Ticket::None).collect();
             if !tickets.is_empty() {
                 let mut arguments = vec![epoch.to_string(), tickets.len().to_string()];
                 for order in tickets {
                     let kind = if from.tickets[order] == Ticket::Held { "h" } else { "t" };
                     arguments.extend([id(order), user(world, order), world.units(order).to_string(), kind.into()]);
+                    arguments.push(lapsed_at(lapses(order)));
                 }
                 let keys = ["sale", "tickets", "buyers", "holders"];
-                assert_eq!(real.says_yes(&script!("put_tickets"), &keys, &arguments), expected);
+                assert_eq!(real.says_yes(&script!(sale "put_tickets"), &keys, &arguments), expected);
             }
         }
         Step::Open(epoch, from) => {
@@ -283,7 +301,12 @@ fn scripts_and_model_agree_on_random_histories() {
     let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
     let client = redis::Client::open(url).unwrap();
     // Two buyers, the first of whom has two orders; and whether "sold out" may be remembered.
-    let world = |caches_sold_out| World { orders: [(0, 1), (1, 2), (0, 1)], caches_sold_out, ..World::NO_FAULTS };
+    let world = |caches_sold_out| World {
+        orders: [(0, 1), (1, 2), (0, 1)],
+        lapses_max: 1,
+        caches_sold_out,
+        ..World::NO_FAULTS
+    };
     proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>())| {
         let world = world(caches);
         let redis = client.get_connection().unwrap();
@@ -291,12 +314,15 @@ fn scripts_and_model_agree_on_random_histories() {
         let mut model = Server { run: 1, replid: 1, ..Server::default() };
         for (at, step) in steps.iter().enumerate() {
             run(step, &world, &mut model, &mut real);
-            let mut expected = SaleKeys { stamp: Default::default(), ..model.now.clone() };
+            // The server keeps no lapses of orders, but of buyers.
+            let mut expected = SaleKeys { stamp: Default::default(), lapsed: Default::default(), ..model.now.clone() };
             // The list of holders names buyers, and the model's names orders.
             let holders = expected.holders;
             let named = |order: Order| (0..ORDERS).any(|other| holders[other] && world.buyer(other) == world.buyer(order));
             expected.holders = std::array::from_fn(named);
-            prop_assert_eq!(real.keys(&world), expected, "after step {}: {:?}", at, step);
+            let found = real.keys(&world);
+            real.check_buyers(&world, &found, &model.now.lapsed);
+            prop_assert_eq!(found, expected, "after step {}: {:?}", at, step);
         }
         real.flush();
     });

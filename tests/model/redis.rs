@@ -13,6 +13,7 @@ pub enum Admission {
     },
     RepeatEnded,
     AtLimit,
+    Lapsed,
     SoldOutCache,
     TooFew,
 }
@@ -30,6 +31,11 @@ impl SaleKeys {
             world.units_of(|other| self.tickets[other] == Ticket::Held && world.buyer(other) == world.buyer(order));
         if owned + units > world.per_user {
             return Admission::AtLimit;
+        }
+        let lapses =
+            (0..ORDERS).filter(|other| self.lapsed[*other] && world.buyer(*other) == world.buyer(order)).count();
+        if lapses >= world.lapses_max {
+            return Admission::Lapsed;
         }
         if self.stock == 0 {
             return Admission::SoldOutCache;

@@ -85,6 +85,8 @@ pub struct SaleKeys {
     pub unconfirmed: [bool; ORDERS],
     /// The list of holders, each named by an order of that buyer.
     pub holders: [bool; ORDERS],
+    /// Orders that nobody paid in time (rule 17). Only the histories of tests/model/lua_histories.rs have such orders.
+    pub lapsed: [bool; ORDERS],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

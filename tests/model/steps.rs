@@ -194,7 +194,7 @@ impl World {
             // The ledger has the status. If it had no row, the answer would be 503.
             Admission::Repeat { confirmed: true } => s.accepted[order] |= stands,
             Admission::SoldOutCache | Admission::TooFew => s.violations.sold_out_to_holder |= stands,
-            Admission::RepeatEnded | Admission::AtLimit => {}
+            Admission::RepeatEnded | Admission::AtLimit | Admission::Lapsed => {}
         }
     }
 

@@ -7,6 +7,8 @@ use super::state::{Budget, ORDERS};
 pub struct World {
     pub total: u8,
     pub per_user: u8,
+    /// A buyer with so many lapsed holds gets no other.
+    pub lapses_max: usize,
     /// Buyer and units of each order.
     pub orders: [(u8, u8); ORDERS],
     pub budget: Budget,
@@ -80,6 +82,7 @@ impl World {
     pub const NO_FAULTS: Self = Self {
         total: 2,
         per_user: 2,
+        lapses_max: usize::MAX,
         orders: [(0, 1), (1, 1), (2, 2)],
         budget: Budget {
             requests: [1, 1, 1],

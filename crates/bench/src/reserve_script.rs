@@ -112,8 +112,9 @@ impl ReserveScript {
         call.extend(keys.map(|key| format!("{TAG}{key}")));
         call.extend([term("epoch")?, "0".into(), "0".into()]);
         call.extend(LIMITS.map(str::to_owned));
-        // The database's time is not known, and the holders are not asked for.
-        call.extend(["0".to_owned(), "0".to_owned(), buyers.to_string()]);
+        // The database's time is not known, the holders are not asked for, and the default terms of lapsed holds.
+        call.extend(["0", "0", "2", "600000"].map(str::to_owned));
+        call.push(buyers.to_string());
         // Ids, users and addresses as long as real ones.
         let buyer = ["01890000-0000-7000-8000-__rand_int__", "b__rand_int__", "a__rand_int__", "1", &term("key")?, "0"];
         for _ in 0..buyers {

@@ -115,6 +115,17 @@ async fn cancel(
     .execute(&mut *tx)
     .await?;
 
+    if reason == CancelReason::Expired {
+        sqlx::query!(
+            "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
+             SELECT o.id, o.sale_id, o.user_id, p.address, o.quantity
+             FROM orders o LEFT JOIN outbox p ON p.kind = 'order_placed' AND p.order_id = o.id
+             WHERE o.id = ANY($1)",
+            &ids
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
     // Payments that were not sent end here. The others go on, and their money is refunded.
     abandon(tx, &ids).await?;
     let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();

@@ -24,6 +24,8 @@ pub struct Purchase {
     pub sale: SaleId,
     pub user: String,
     pub units: i32,
+    /// Where it came from, as the limits see it, if that is still known.
+    pub address: Option<String>,
     pub hold: Hold,
 }
 
@@ -82,6 +84,7 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
     let sales: Vec<i64> = purchases.iter().map(|p| p.sale.get()).collect();
     let users: Vec<String> = purchases.iter().map(|p| p.user.clone()).collect();
     let units: Vec<i32> = purchases.iter().map(|p| p.units).collect();
+    let addresses: Vec<Option<String>> = purchases.iter().map(|p| p.address.clone()).collect();
     let epochs: Vec<i64> = purchases.iter().map(|p| p.hold.epoch.0).collect();
     let shards: Vec<i16> = purchases.iter().map(|p| p.hold.shard.0).collect();
     // One statement: one round trip and one commit. FOR SHARE makes a refill wait for this insert, or this insert see
@@ -89,10 +92,10 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
     let inserted = sqlx::query!(
         "WITH current AS MATERIALIZED (
                SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR SHARE)
-             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard)
-             SELECT 'order_placed', p.order_id, p.sale_id, p.user_id, p.quantity, p.epoch, p.shard
-             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::bigint[], $6::smallint[])
-                    AS p (order_id, sale_id, user_id, quantity, epoch, shard)
+             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, address)
+             SELECT 'order_placed', p.order_id, p.sale_id, p.user_id, p.quantity, p.epoch, p.shard, p.address
+             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::bigint[], $6::smallint[], $7::text[])
+                    AS p (order_id, sale_id, user_id, quantity, epoch, shard, address)
              JOIN current USING (sale_id, epoch)
              ORDER BY p.order_id
              ON CONFLICT (kind, order_id) DO NOTHING",
@@ -101,7 +104,8 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
         &users,
         &units,
         &epochs,
-        &shards
+        &shards,
+        &addresses as &[Option<String>]
     )
     .execute(&mut *connection)
     .await?;

@@ -58,6 +58,7 @@ pub(super) struct ClaimedRow {
     pub(super) attempts: i32,
     pub(super) remaining_ms: i64,
     pub(super) channel: Option<String>,
+    pub(super) lapsed_at_ms: Option<i64>,
 }
 
 /// What a row asks for, by the worker that carries it out.
@@ -84,7 +85,7 @@ impl ClaimedRow {
             }
             OutboxKind::HoldRelease => {
                 let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
-                Task::Release(UnitRelease::Hold(HoldRelease { order, returns_units }))
+                Task::Release(UnitRelease::Hold(HoldRelease { order, returns_units, lapsed_at_ms: self.lapsed_at_ms }))
             }
             OutboxKind::WaveRelease => {
                 Task::Release(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() })
@@ -115,6 +116,7 @@ mod tests {
                 attempts: 0,
                 remaining_ms: 0,
                 channel: Some("a".to_owned()),
+                lapsed_at_ms: None,
             };
             let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
             let names: Vec<String> = kinds.map(|kind| format!("'{kind}'")).collect();

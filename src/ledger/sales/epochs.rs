@@ -54,6 +54,8 @@ pub struct LedgerTicket {
     pub user: String,
     pub units: i64,
     pub live: bool,
+    /// When the hold lapsed, if it did.
+    pub lapsed_at_ms: Option<i64>,
 }
 
 /// What a sale's Redis is refilled from, all of one snapshot. Its tickets are read page by page.
@@ -195,12 +197,13 @@ impl Ledger {
         // DECLARE; a sale's id is a number.
         let orders = format!(
             "DECLARE orders_tickets NO SCROLL CURSOR FOR
-             SELECT id, user_id, quantity::bigint, status NOT IN ('cancelled', 'rejected', 'refunded')
-             FROM orders WHERE sale_id = {sale} ORDER BY created_at"
+             SELECT o.id, o.user_id, o.quantity::bigint, o.status NOT IN ('cancelled', 'rejected', 'refunded'),
+                    (extract(epoch FROM l.lapsed_at) * 1000)::bigint
+             FROM orders o LEFT JOIN lapsed_holds l ON l.order_id = o.id WHERE o.sale_id = {sale} ORDER BY o.created_at"
         );
         let purchases = format!(
             "DECLARE purchase_tickets NO SCROLL CURSOR FOR
-             SELECT order_id, user_id, quantity::bigint, true
+             SELECT order_id, user_id, quantity::bigint, true, NULL::bigint
              FROM outbox WHERE kind = 'order_placed' AND sale_id = {sale} AND status <> 'processed'"
         );
         for declare in [orders, purchases] {
@@ -221,10 +224,16 @@ impl RefillSnapshot {
     /// when there are no more.
     pub async fn next_tickets(&mut self) -> Result<Vec<LedgerTicket>, LedgerError> {
         while let Some((page, later)) = self.unread.split_first() {
-            let rows: Vec<(Uuid, String, i64, bool)> =
+            let rows: Vec<(Uuid, String, i64, bool, Option<i64>)> =
                 sqlx::query_as(*page).persistent(false).fetch_all(&mut *self.tx).await?;
             if !rows.is_empty() {
-                let ticket = |(order, user, units, live)| LedgerTicket { order: OrderId(order), user, units, live };
+                let ticket = |(order, user, units, live, lapsed_at_ms)| LedgerTicket {
+                    order: OrderId(order),
+                    user,
+                    units,
+                    live,
+                    lapsed_at_ms,
+                };
                 return Ok(rows.into_iter().map(ticket).collect());
             }
             self.unread = later;

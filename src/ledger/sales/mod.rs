@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod catalog;
 pub mod epochs;
+pub mod lapsed_holds;
 pub mod retention;
 pub mod terms;
 pub mod waves;

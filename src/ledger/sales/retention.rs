@@ -68,6 +68,18 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
+    /// Clears what is known of lapsed holds of cleared sales, at most a page.
+    pub async fn clear_lapsed_holds(&self) -> Result<u64, LedgerError> {
+        let done = sqlx::query!(
+            "DELETE FROM lapsed_holds WHERE order_id IN (
+               SELECT l.order_id FROM lapsed_holds l JOIN sales s ON s.id = l.sale_id WHERE s.cleared_at IS NOT NULL LIMIT $1)",
+            PAGE
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
     /// Clears processed messages of this age, at most a page.
     pub async fn clear_processed_messages(&self, messages_days: i32) -> Result<u64, LedgerError> {
         let done = sqlx::query!(

@@ -1,0 +1,105 @@
+//! Holds that are taken and left to lapse (protocol, rule 17).
+
+use std::process::Command;
+
+use seckill::domain::sale::NewSale;
+use seckill_harness::{Answer, Sale, System, eventually, terms};
+use serde_json::{Value, json};
+
+use crate::own_redis::OwnRedis;
+
+/// A user takes one of the sale's three units, and does not pay in time.
+async fn let_one_lapse(system: &System, sale: &Sale, user: &str, from: &str) {
+    let answer = system.buy(sale, user).from(from).send().await;
+    assert_eq!(answer.code(), "202", "{user}");
+    system.settled(sale).await;
+    system.let_deadlines_pass(sale).await;
+    system.left(sale, 3).await;
+    system.settled(sale).await;
+}
+
+fn assert_waits(answer: &Answer) {
+    assert_eq!(answer.code(), "429 quota-exceeded");
+    assert_eq!(answer.headers["ratelimit-policy"], "\"lapsed-holds\";q=2;w=600");
+    let wait: u64 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=600).contains(&wait), "{wait}");
+}
+
+/// What `seckill sale lapsed-holds` shows, without the times.
+fn shown(system: &System, sale: &Sale, by: &str) -> Value {
+    let id = sale.id.to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
+        .args(["sale", "lapsed-holds", &id, "--by", by, "--format", "json"])
+        .envs(&system.environment)
+        .output()
+        .unwrap();
+    let mut rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for row in rows.as_array_mut().unwrap() {
+        assert!(row.as_object_mut().unwrap().remove("last_lapsed_at").unwrap().is_string());
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_lets_two_holds_lapse_waits_and_nobody_else() {
+    let system = System::start().await;
+    let (sale, other) = (system.create_sale(terms(3)).await, system.create_sale(terms(3)).await);
+    let first = system.buy(&sale, "hoarder").idempotent("first").from("10.3.0.1").send().await;
+    assert_eq!(first.code(), "202");
+    let_one_lapse(&system, &sale, "unlucky", "10.3.0.1").await;
+    let_one_lapse(&system, &sale, "hoarder", "10.3.0.2").await;
+
+    assert_waits(&system.buy(&sale, "hoarder").send().await);
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (3, Some(3)));
+    // The ticket of an order that has ended is still found, and the wait is for this sale alone.
+    let again = system.buy(&sale, "hoarder").idempotent("first").send().await;
+    assert_eq!((again.code().as_str(), &again.body["status"]), ("202", &json!("cancelled")));
+    assert_eq!(system.buy(&other, "hoarder").send().await.code(), "202");
+    // Once may be an accident, and a cancelled order is no lapse.
+    let answer = system.buy(&sale, "unlucky").send().await;
+    assert_eq!(answer.code(), "202");
+    system.settled(&sale).await;
+    assert_eq!(system.post(&format!("/api/v1/orders/{}/cancel", answer.order_id()), "unlucky").await.0, 200);
+    system.left(&sale, 3).await;
+    system.settled(&sale).await;
+    assert_eq!(system.buy(&sale, "unlucky").send().await.code(), "202");
+
+    let (hoarder, unlucky) = (("hoarder", 2, 2), ("unlucky", 1, 1));
+    let buyer = |(user, holds, addresses): (&str, i64, i64)| json!({ "user_id": user, "holds": holds, "units": holds, "addresses": addresses });
+    assert_eq!(shown(&system, &sale, "buyer"), json!([buyer(hoarder), buyer(unlucky)]));
+    let address =
+        |(address, holds): (&str, i64)| json!({ "address": address, "holds": holds, "units": holds, "buyers": holds });
+    assert_eq!(shown(&system, &sale, "address"), json!([address(("10.3.0.1", 2)), address(("10.3.0.2", 1))]));
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// The wait ends, each further lapse begins another, and both are known after Redis has forgotten everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wait_ends_by_itself_and_not_with_the_memory_of_redis() {
+    let redis = OwnRedis::start().await;
+    let limits = [("SECKILL_PURCHASE__LAPSE_WAIT_MS", "3600000"), ("SECKILL_PURCHASE__BUYER_LIMIT", "-1")];
+    let mut system = System::prepare(&[&limits[..], &[("REDIS_URL", &redis.url())]].concat()).await;
+    system.serve(true).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(3) }).await;
+    for _ in 0..2 {
+        let_one_lapse(&system, &sale, "hoarder", "10.3.0.1").await;
+    }
+    redis.ask(&["FLUSHALL"]).await.unwrap();
+    let served = || async {
+        let answer = system.buy(&sale, "hoarder").send().await;
+        (answer.status != 503).then_some(answer.clone()).ok_or(answer.code())
+    };
+    assert_eq!(eventually(served).await.code(), "429 quota-exceeded");
+    // Two hours later.
+    let later = "UPDATE lapsed_holds SET lapsed_at = lapsed_at - interval '2 hours' WHERE sale_id = $1";
+    sqlx::query(later).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    redis.ask(&["FLUSHALL"]).await.unwrap();
+    assert_eq!(eventually(served).await.code(), "202");
+    system.settled(&sale).await;
+    system.let_deadlines_pass(&sale).await;
+    system.left(&sale, 3).await;
+    system.settled(&sale).await;
+    assert_eq!(system.buy(&sale, "hoarder").send().await.code(), "429 quota-exceeded");
+    system.finish().await;
+}
