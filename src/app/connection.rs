@@ -1,6 +1,7 @@
 //! A client's connection with the deadlines that actix-web does not set: it times the first head of a connection, and the pause
 //! between two requests. Here are timed the heads that follow on a kept-alive connection, what is still sent after the answer, and
-//! how long the client takes to read an answer. Bodies are timed where they are read, in `http::extract`.
+//! how long the client takes to read an answer. Bodies are timed where they are read, in `http::extract`. And here is bounded how
+//! far a client may send ahead: actix-http (3.20) looks again and again, without a pause, at requests for which it has no room.
 //!
 //! Pauses are timed once more. actix-http (3.20) counts its deadlines from a clock that ticks twice a second, and later on a busy
 //! machine; a deadline that has passed when it is set is never noticed, and the connection would stay for ever.
@@ -13,23 +14,24 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use actix_http::Request;
+use actix_http::header::CONTENT_LENGTH;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// What actix-web sends to a client that asks before it sends its body. It answers nothing yet.
-const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-
-/// How long a client may take.
+/// How long a client may take, and how much it may send.
 #[derive(Debug, Clone, Copy)]
-pub struct Deadlines {
+pub struct Bounds {
     /// To send a head, from its first byte.
     pub head: Duration,
-    /// To read an answer, from the first byte that did not fit into the kernel's buffers. A longer answer is written in parts, and
-    /// each may take so long.
+    /// To read an answer, from the first byte that did not fit into the kernel's buffers.
     pub answer: Duration,
     /// To say anything, from the connection's beginning or from the last answer; longer than actix-web's own deadline.
     pub idle: Duration,
+    /// The longest body, in bytes.
+    pub body: usize,
+    /// What may follow the head of a request before the next is looked at, in bytes: its body, and requests sent ahead.
+    pub ahead: usize,
 }
 
 /// What a connection is used for.
@@ -43,54 +45,77 @@ enum Phase {
     Request,
 }
 
-/// The connection's phase, by which the server says when a head is complete.
-#[derive(Clone)]
-pub struct PhaseHandle(Rc<Cell<Phase>>);
+/// What the server tells the connection.
+pub struct ConnectionState {
+    phase: Cell<Phase>,
+    /// Requests that are being answered.
+    unanswered: Cell<usize>,
+    /// Bytes read since the head of the last request.
+    ahead: Cell<usize>,
+    /// The last request's body is too long to be read. The connection ends with its answer.
+    is_ending: Cell<bool>,
+    bounds: Bounds,
+}
 
-/// Marks the request's head as complete.
-pub fn head_is_complete(request: &Request) {
-    if let Some(PhaseHandle(phase)) = request.conn_data() {
-        phase.set(Phase::Request);
+/// A request that is being answered, until this is dropped.
+pub struct Unanswered(Rc<ConnectionState>);
+
+impl Unanswered {
+    /// `None` for a request that came by no connection of ours.
+    pub fn new(request: &Request) -> Option<Self> {
+        let state: &Rc<ConnectionState> = request.conn_data()?;
+        let length = request.head().headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        state.phase.set(Phase::Request);
+        state.unanswered.update(|requests| requests + 1);
+        state.ahead.set(0);
+        state.is_ending.set(length.is_some_and(|length: usize| length > state.bounds.body));
+        Some(Self(Rc::clone(state)))
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.unanswered.update(|requests| requests - 1);
     }
 }
 
 /// The connection.
 pub struct TimedStream {
     stream: TcpStream,
-    phase: Rc<Cell<Phase>>,
+    state: Rc<ConnectionState>,
     /// Since when a part of an answer has waited for the client.
     blocked_since: Option<Instant>,
-    deadlines: Deadlines,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl TimedStream {
-    pub fn new(stream: TcpStream, deadlines: Deadlines) -> Self {
-        Self {
-            stream,
-            phase: Rc::new(Cell::new(Phase::Idle(Instant::now()))),
-            blocked_since: None,
-            deadlines,
-            timer: None,
-        }
+    pub fn new(stream: TcpStream, bounds: Bounds) -> Self {
+        let state = ConnectionState {
+            phase: Cell::new(Phase::Idle(Instant::now())),
+            unanswered: Cell::new(0),
+            ahead: Cell::new(0),
+            is_ending: Cell::new(false),
+            bounds,
+        };
+        Self { stream, state: Rc::new(state), blocked_since: None, timer: None }
     }
 
-    pub fn phase(&self) -> PhaseHandle {
-        PhaseHandle(Rc::clone(&self.phase))
+    pub fn state(&self) -> Rc<ConnectionState> {
+        Rc::clone(&self.state)
     }
 
     /// Fails if a deadline has passed; otherwise the connection's task is woken at the deadline.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let (deadline, what) = match (self.blocked_since, self.phase.get()) {
+        let bounds = &self.state.bounds;
+        let (deadline, what) = match (self.blocked_since, self.state.phase.get()) {
             // The next head is not read on before this answer is written.
-            (Some(since), _) => (since + self.deadlines.answer, "answer"),
-            (None, Phase::Head(since)) => (since + self.deadlines.head, "head"),
-            (None, Phase::Idle(since)) => (since + self.deadlines.idle, "idle"),
+            (Some(since), _) => (since + bounds.answer, "answer"),
+            (None, Phase::Head(since)) => (since + bounds.head, "head"),
+            (None, Phase::Idle(since)) => (since + bounds.idle, "idle"),
             (None, Phase::Request) => return Ok(()),
         };
         if deadline <= Instant::now() {
-            metrics::counter!("seckill_slow_clients_total", "what" => what).increment(1);
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(cut(what, io::ErrorKind::TimedOut));
         }
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         // A timer that is due earlier is left alone: it wakes the task once for nothing, which costs less than to move it with
@@ -103,6 +128,22 @@ impl TimedStream {
         }
         Ok(())
     }
+
+    /// Counts what was read. Fails if it is too far ahead of what can be answered.
+    fn count(&self, bytes: usize) -> io::Result<()> {
+        let ahead = self.state.ahead.get() + bytes;
+        self.state.ahead.set(ahead);
+        if ahead > self.state.bounds.ahead && !self.state.is_ending.get() {
+            return Err(cut("ahead", io::ErrorKind::InvalidData));
+        }
+        Ok(())
+    }
+}
+
+/// The end of a connection for which its client is to blame.
+fn cut(what: &'static str, kind: io::ErrorKind) -> io::Error {
+    metrics::counter!("seckill_clients_cut_total", "what" => what).increment(1);
+    kind.into()
 }
 
 impl AsyncRead for TimedStream {
@@ -112,8 +153,11 @@ impl AsyncRead for TimedStream {
         let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
         if polled.is_pending() {
             this.check(cx)?;
-        } else if buf.filled().len() > before && matches!(this.phase.get(), Phase::Idle(_)) {
-            this.phase.set(Phase::Head(Instant::now()));
+        } else if buf.filled().len() > before {
+            if matches!(this.state.phase.get(), Phase::Idle(_)) {
+                this.state.phase.set(Phase::Head(Instant::now()));
+            }
+            this.count(buf.filled().len() - before)?;
         }
         polled
     }
@@ -126,8 +170,8 @@ impl AsyncWrite for TimedStream {
         if polled.is_pending() {
             this.blocked_since.get_or_insert_with(Instant::now);
             this.check(cx)?;
-        } else if buf != CONTINUE {
-            this.phase.set(Phase::Idle(Instant::now()));
+        } else if this.state.unanswered.get() == 0 {
+            this.state.phase.set(Phase::Idle(Instant::now()));
         }
         polled
     }
@@ -135,8 +179,8 @@ impl AsyncWrite for TimedStream {
     /// The server calls this when it has written all that there was.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.blocked_since.take().is_some() && matches!(this.phase.get(), Phase::Head(_)) {
-            this.phase.set(Phase::Head(Instant::now()));
+        if this.blocked_since.take().is_some() && matches!(this.state.phase.get(), Phase::Head(_)) {
+            this.state.phase.set(Phase::Head(Instant::now()));
         }
         Pin::new(&mut this.stream).poll_flush(cx)
     }

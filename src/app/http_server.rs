@@ -16,7 +16,7 @@ use actix_web::{App, Error};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::connection::{Deadlines, TimedStream, head_is_complete};
+use super::connection::{Bounds, TimedStream, Unanswered};
 use crate::config;
 
 /// Connections that wait to be accepted: a sale opens for everyone at once.
@@ -27,6 +27,9 @@ const FILES_KEPT: u64 = 256;
 const HEARTBEATS: Duration = Duration::from_secs(30);
 /// How much later than actix-web an idle connection is closed, if actix-web has not closed it.
 const IDLE_GRACE: Duration = Duration::from_secs(5);
+/// What may follow a request's body before that request is answered, in bytes: hundreds of requests. With the default bound of
+/// bodies it is less than what actix-http keeps (128 KiB).
+const SENT_AHEAD: usize = 64 * 1024;
 /// How long a client may take to close a connection whose body was not read.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -54,10 +57,13 @@ where
     };
     let client_timeout = Duration::from_millis(config.client_timeout_ms);
     let keep_alive = Duration::from_millis(config.keep_alive_ms);
-    let deadlines = Deadlines {
+    let bounds = Bounds {
         head: client_timeout,
         answer: Duration::from_millis(config.send_timeout_ms),
-        idle: keep_alive.max(HEARTBEATS) + IDLE_GRACE,
+        // actix-web counts from the end of the last head's deadline.
+        idle: keep_alive.max(HEARTBEATS) + client_timeout + IDLE_GRACE,
+        body: config.body_max_bytes,
+        ahead: config.body_max_bytes + SENT_AHEAD,
     };
     let builder = ServerBuilder::new()
         .workers(workers)
@@ -70,8 +76,13 @@ where
         let app = map_config(app().into_factory(), |()| AppConfig::default());
         let app = app.map_err(|error: Error| error.error_response());
         let app = apply_fn_factory(app, |request: Request, app| {
-            head_is_complete(&request);
-            Service::call(app, request)
+            let unanswered = Unanswered::new(&request);
+            let answer = Service::call(app, request);
+            async move {
+                let answer = answer.await;
+                drop(unanswered);
+                answer
+            }
         });
         let http = HttpService::build()
             // Idle connections are closed at once when the server stops.
@@ -85,12 +96,12 @@ where
             // Who hangs up does not wait in any line any more.
             .h1_allow_half_closed(false)
             .on_connect_ext(|stream: &TimedStream, extensions| {
-                extensions.insert(stream.phase());
+                extensions.insert(stream.state());
             })
             .h1(app);
         fn_service(move |stream: TcpStream| {
             let client = stream.peer_addr().ok();
-            ready(Ok((TimedStream::new(stream, deadlines), client)))
+            ready(Ok((TimedStream::new(stream, bounds), client)))
         })
         .and_then(http)
     })?;

@@ -73,6 +73,8 @@ impl Excess {
             },
             Some(("degrade", json)) if json.chars().count() <= Self::ANSWER_MAX_CHARS => {
                 match serde_json::from_str(json) {
+                    // PostgreSQL's JSON has no such character.
+                    Ok(_) if json.contains("\\u0000") => wrong("degrade:JSON may not have the character \\u0000"),
                     Ok(answer) => Ok(Self::Degrade { answer }),
                     Err(_) => wrong("degrade:JSON takes one JSON value"),
                 }
@@ -156,7 +158,7 @@ pub struct NewPolicy {
 impl NewPolicy {
     pub const APPS_MAX: usize = 100;
     /// A day, like the longest lease.
-    const TARGET_MAX_MS: i64 = 86_400_000;
+    const TARGET_MAX_MS: i64 = 3_600_000;
 
     /// Checks the terms against each other.
     ///
@@ -175,7 +177,7 @@ impl NewPolicy {
                 return Err(Invalid::new("floor", "must be at least 1").into());
             }
             if range.target_ms.is_some_and(|ms| !(1..=Self::TARGET_MAX_MS).contains(&ms)) {
-                return Err(Invalid::new("target_ms", "must be 1 to 86400000").into());
+                return Err(Invalid::new("target_ms", "must be 1 to 3600000").into());
             }
             // Both ends must be legal limits too, so that no later move of the threshold can fail.
             with_threshold(&self.algorithm, range.floor)?;

@@ -39,7 +39,7 @@ pub struct PolicyForm {
     #[serde(default, deserialize_with = "whole_number::optional")]
     pub ceiling: Option<i64>,
     /// Calls reported as slower than this many milliseconds lower the limit.
-    #[schema(minimum = 1, maximum = 86_400_000)]
+    #[schema(minimum = 1, maximum = 3_600_000)]
     #[serde(default, deserialize_with = "whole_number::optional")]
     pub target_ms: Option<i64>,
     /// `reject` (default), `queue:MS`, `degrade:JSON` or `shadow`.

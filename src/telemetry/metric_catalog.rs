@@ -42,10 +42,10 @@ pub const METRICS: [Metric; 50] = [
         "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `sign-ins`, `admin`",
     ),
     metric(
-        "seckill_slow_clients_total",
+        "seckill_clients_cut_total",
         Counter,
         "what",
-        "Clients that were disconnected because they took too long: to send a `head` on a kept-alive connection, to read an `answer`, to say anything (`idle`)",
+        "Connections that were cut: the client took too long to send a `head` on a kept-alive connection or to read an `answer`, sent too far `ahead` of the answers, or was `idle` and actix-web had not noticed",
     ),
     metric(
         "seckill_purchase_wait_seconds",

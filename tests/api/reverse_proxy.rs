@@ -141,7 +141,7 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
         (status == 200).then_some(()).ok_or(status.to_string())
     })
     .await;
-    let few = [("rate=150r/s;", "rate=1r/m;"), ("burst=3000 nodelay;", "burst=4 nodelay;")];
+    let few = [("rate=3000r/s;", "rate=1r/m;"), ("burst=20000 nodelay;", "burst=4 nodelay;")];
     let proxy = Proxy::start(&system, &few).await;
     let client = Client::new();
     let ask = || async { client.get(format!("http://{}/healthz", proxy.address)).send().await.unwrap() };
@@ -149,6 +149,18 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
         assert_eq!(ask().await.status(), 200);
     }
     assert_too_many(ask().await).await;
+    // What changes something has a limit of its own, and is counted under both.
+    let few = [("rate=150r/s;", "rate=1r/m;"), ("burst=3000 nodelay;", "burst=4 nodelay;")];
+    let proxy = Proxy::start(&system, &few).await;
+    let (read, change) = (
+        || client.get(format!("http://{}/healthz", proxy.address)),
+        || client.post(format!("http://{}/healthz", proxy.address)),
+    );
+    for _ in 0..5 {
+        assert_eq!(change().send().await.unwrap().status(), 405);
+    }
+    assert_too_many(change().send().await.unwrap()).await;
+    assert_eq!(read().send().await.unwrap().status(), 200);
     system.finish().await;
 }
 

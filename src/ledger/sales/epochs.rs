@@ -198,8 +198,10 @@ impl Ledger {
         let orders = format!(
             "DECLARE orders_tickets NO SCROLL CURSOR FOR
              SELECT o.id, o.user_id, o.quantity::bigint, o.status NOT IN ('cancelled', 'rejected', 'refunded'),
-                    (extract(epoch FROM l.lapsed_at) * 1000)::bigint
-             FROM orders o LEFT JOIN lapsed_holds l ON l.order_id = o.id WHERE o.sale_id = {sale} ORDER BY o.created_at"
+                    CASE WHEN o.reason = 'expired' THEN (
+                      SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l WHERE l.order_id = o.id)
+                    END
+             FROM orders o WHERE o.sale_id = {sale} ORDER BY o.created_at"
         );
         let purchases = format!(
             "DECLARE purchase_tickets NO SCROLL CURSOR FOR

@@ -68,11 +68,14 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears what is known of lapsed holds of cleared sales, at most a page.
+    /// Clears what is known of the lapsed holds of cleared sales, at most a page.
     pub async fn clear_lapsed_holds(&self) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "DELETE FROM lapsed_holds WHERE order_id IN (
-               SELECT l.order_id FROM lapsed_holds l JOIN sales s ON s.id = l.sale_id WHERE s.cleared_at IS NOT NULL LIMIT $1)",
+               SELECT order_id FROM lapsed_holds WHERE sale_id = (
+                 SELECT id FROM sales s WHERE cleared_at IS NOT NULL
+                   AND EXISTS (SELECT FROM lapsed_holds WHERE sale_id = s.id) LIMIT 1)
+               LIMIT $1)",
             PAGE
         )
         .execute(&self.pool)
