@@ -133,7 +133,7 @@ mod tests {
     /// The thread itself cannot be stopped, so that the line has none here.
     #[tokio::test]
     async fn a_full_line_refuses_at_once_and_callers_that_have_gone_cost_nothing() {
-        let pressure = Arc::new(Pressure::new(Instant::now()));
+        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
         let (line, jobs) = sync_channel(2);
         let hasher = Hasher { line, unknown_account: hash(b"nobody").unwrap() };
         let known = hash(b"a good password").unwrap();

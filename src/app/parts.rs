@@ -59,7 +59,7 @@ impl Parts {
     /// The settings are only for development mode, or name no server.
     pub fn assemble(config: Config) -> anyhow::Result<Self> {
         config.check_for_service()?;
-        let pressure = Arc::new(Pressure::new(Instant::now()));
+        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(config.purchase.wait_target_ms)));
         let parts = Self {
             stores: super::stores(&config)?,
             config,

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// From this wait on, other work gives way.
-const NOTICEABLE: Duration = Duration::from_millis(5);
+/// From this part of the wait at which purchases are shed, other work gives way.
+const NOTICEABLE_PART: u32 = 20;
 /// A wait that is not measured again counts half after this time.
 const HALF_LIFE: Duration = Duration::from_millis(50);
 /// How long a wait counts that another process has reported.
@@ -23,6 +23,8 @@ const LAG_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Pressure {
     started: Instant,
+    /// From this wait on, other work gives way.
+    noticeable: Duration,
     here: Reading,
     elsewhere: Reading,
 }
@@ -49,8 +51,14 @@ impl Reading {
 }
 
 impl Pressure {
-    pub fn new(started: Instant) -> Self {
-        Self { started, here: Reading::default(), elsewhere: Reading::default() }
+    /// `wait_target` is the wait at which purchases are shed.
+    pub fn new(started: Instant, wait_target: Duration) -> Self {
+        Self {
+            started,
+            noticeable: wait_target / NOTICEABLE_PART,
+            here: Reading::default(),
+            elsewhere: Reading::default(),
+        }
     }
 
     /// Records how long purchases wait on one thread of this process. The longest wait counts.
@@ -73,13 +81,13 @@ impl Pressure {
 
     /// Whether purchases of this process wait noticeably, which other processes are to know.
     pub fn is_noticeable_here(&self, now: Instant) -> bool {
-        self.here(now) >= NOTICEABLE
+        self.here(now) >= self.noticeable
     }
 
     /// Whether purchases wait noticeably, in this process or another one.
     pub fn is_noticeable(&self, now: Instant) -> bool {
         let (elsewhere, age) = self.elsewhere.get(self.micros_at(now));
-        self.is_noticeable_here(now) || age <= REPORT_VALID && elsewhere >= NOTICEABLE
+        self.is_noticeable_here(now) || age <= REPORT_VALID && elsewhere >= self.noticeable
     }
 
     /// How long a worker rests after a step that took so long, if it has had more to do for as long as `behind`.
@@ -116,7 +124,7 @@ mod tests {
     #[test]
     fn the_longest_wait_counts_and_is_forgotten() {
         let start = Instant::now();
-        let pressure = Pressure::new(start);
+        let pressure = Pressure::new(start, ms(100));
         assert!(!pressure.is_noticeable(start));
         pressure.record(ms(80), start);
         pressure.record(ms(1), start);
@@ -129,7 +137,7 @@ mod tests {
     #[test]
     fn a_report_of_another_process_counts_for_half_a_second() {
         let start = Instant::now();
-        let pressure = Pressure::new(start);
+        let pressure = Pressure::new(start, ms(100));
         pressure.record_elsewhere(ms(40), start);
         assert!(pressure.is_noticeable(start + ms(400)));
         assert!(!pressure.is_noticeable_here(start + ms(400)));
@@ -141,7 +149,7 @@ mod tests {
     #[test]
     fn workers_rest_by_what_they_took_and_never_for_long() {
         let start = Instant::now();
-        let pressure = Pressure::new(start);
+        let pressure = Pressure::new(start, ms(100));
         assert_eq!(pressure.worker_rest(ms(50), ms(0), start), ms(0), "nobody waits");
         pressure.record(ms(80), start);
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start), ms(100));
