@@ -41,13 +41,15 @@ limiters['concurrency'] = {
   end,
 
   give_back = function(key, _, _, lease_us, _, lease)
-    local from, removed = 1, 0
+    -- A lease has members from 1 on without a gap. Most have one.
+    local from, removed, chunk = 1, 0, 1
     repeat
       local members = {}
-      for i = from, from + CHUNK - 1 do members[#members + 1] = lease .. ':' .. i end
+      for i = from, from + chunk - 1 do members[#members + 1] = lease .. ':' .. i end
       local now_removed = redis.call('ZREM', key, unpack(members))
-      from, removed = from + CHUNK, removed + now_removed
-    until now_removed < CHUNK
+      local may_have_more = now_removed == chunk
+      from, removed, chunk = from + chunk, removed + now_removed, math.min(chunk * 10, CHUNK)
+    until not may_have_more
     return removed > 0 and 1 or 0
   end,
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use argon2::password_hash::{self, PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::domain::account::NewPassword;
@@ -53,11 +53,15 @@ struct Job {
     password: String,
     hash: String,
     reply: oneshot::Sender<bool>,
+    /// A stranger's place in the line.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 /// Verifies passwords, a few at once. Its threads end when it is dropped.
 pub(super) struct Hasher {
     line: SyncSender<Job>,
+    /// Places in the line for those whom the account does not know: half of it.
+    strangers: Arc<Semaphore>,
     /// The hash of a random password. An unknown account is compared with it, so that the answer takes as long.
     unknown_account: String,
 }
@@ -73,18 +77,27 @@ impl Hasher {
             let thread = std::thread::Builder::new().name(format!("passwords-{n}"));
             thread.spawn(move || work(&jobs, &pressure))?;
         }
-        Ok(Self { line, unknown_account })
+        Ok(Self { line, strangers: Arc::new(Semaphore::new((terms.line_max / 2).max(1))), unknown_account })
     }
 
     /// Whether the password matches the hash. Without a hash it does not, and the answer takes as long.
     ///
     /// # Errors
-    /// `Busy` if the line is full, or no answer came within 10 s.
-    pub(super) async fn verify(&self, password: String, hash: Option<String>) -> Result<bool, HashingError> {
+    /// `Busy` if the line is full, with strangers half full, or no answer came within 10 s.
+    pub(super) async fn verify(
+        &self,
+        password: String,
+        hash: Option<String>,
+        is_stranger: bool,
+    ) -> Result<bool, HashingError> {
+        let place = match is_stranger {
+            true => Some(Arc::clone(&self.strangers).try_acquire_owned().map_err(|_| HashingError::Busy)?),
+            false => None,
+        };
         let is_known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.unknown_account.clone());
         let (reply, answer) = oneshot::channel();
-        match self.line.try_send(Job { password, hash, reply }) {
+        match self.line.try_send(Job { password, hash, reply, place }) {
             Ok(()) => match timeout(ANSWER_MAX, answer).await {
                 Ok(Ok(matches)) => Ok(matches && is_known),
                 Ok(Err(_)) | Err(_) => Err(HashingError::Busy),
@@ -102,7 +115,9 @@ fn work(jobs: &Mutex<Receiver<Job>>, pressure: &Pressure) {
     }
     loop {
         let job = jobs.lock().recv();
-        let Ok(Job { password, hash, reply }) = job else { return };
+        let Ok(Job { password, hash, reply, place }) = job else { return };
+        // The place in the line is free.
+        drop(place);
         // A caller that has gone needs no answer.
         if reply.is_closed() {
             continue;
@@ -134,20 +149,22 @@ mod tests {
     #[tokio::test]
     async fn a_full_line_refuses_at_once_and_callers_that_have_gone_cost_nothing() {
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
-        let (line, jobs) = sync_channel(2);
-        let hasher = Hasher { line, unknown_account: hash(b"nobody").unwrap() };
+        let (line, jobs) = sync_channel(3);
+        let strangers = Arc::new(Semaphore::new(1));
+        let hasher = Hasher { line, strangers, unknown_account: hash(b"nobody").unwrap() };
         let known = hash(b"a good password").unwrap();
-        let right = hasher.verify("a good password".into(), Some(known.clone()));
-        let unknown = hasher.verify("nobody".into(), None);
+        let right = || hasher.verify("a good password".into(), Some(known.clone()), false);
+        let unknown = hasher.verify("nobody".into(), None, true);
         let crowd = async {
             for _ in 0..100 {
-                assert!(matches!(hasher.verify("guess".into(), None).await, Err(HashingError::Busy)));
+                assert!(matches!(hasher.verify("guess".into(), None, true).await, Err(HashingError::Busy)));
             }
+            assert!(matches!(right().await, Err(HashingError::Busy)), "the whole line is full");
             std::thread::spawn(move || work(&Mutex::new(jobs), &pressure));
         };
-        let (right, unknown, ()) = tokio::join!(right, unknown, crowd);
-        assert!(right.unwrap(), "a password that is right");
+        let (first, unknown, second, ()) = tokio::join!(right(), unknown, right(), crowd);
+        assert!(first.unwrap() && second.unwrap(), "a password that is right, behind strangers");
         assert!(!unknown.unwrap(), "an account that does not exist");
-        assert!(!hasher.verify("another password".into(), Some(known)).await.unwrap());
+        assert!(!hasher.verify("another password".into(), Some(known.clone()), false).await.unwrap());
     }
 }

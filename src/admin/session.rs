@@ -80,6 +80,8 @@ pub struct Attempt {
 pub struct Candidate {
     attempt: Attempt,
     password_hash: Option<String>,
+    /// Whether the account has signed in from this browser or address before.
+    is_known: bool,
 }
 
 /// An attempt whose password has been checked.
@@ -119,7 +121,7 @@ impl Console {
         if !is_known {
             self.attempts.count_stranger(&attempt.name).await?;
         }
-        Ok(Candidate { attempt, password_hash: found.map(|found| found.password_hash) })
+        Ok(Candidate { attempt, password_hash: found.map(|found| found.password_hash), is_known })
     }
 
     /// Checks the password. For an unknown name that takes as long.
@@ -127,10 +129,10 @@ impl Console {
     /// # Errors
     /// `Hashing` if too many passwords wait to be checked.
     pub async fn check_password(&self, candidate: Candidate) -> Result<Checked, AdminError> {
-        let Candidate { mut attempt, password_hash } = candidate;
+        let Candidate { mut attempt, password_hash, is_known } = candidate;
         let password = std::mem::take(&mut attempt.password);
         let account_exists = password_hash.is_some();
-        let is_right = self.hasher.verify(password, password_hash.clone()).await?;
+        let is_right = self.hasher.verify(password, password_hash.clone(), !is_known).await?;
         Ok(Checked { attempt, password_hash: password_hash.filter(|_| is_right), account_exists })
     }
 

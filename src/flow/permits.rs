@@ -84,6 +84,15 @@ impl Permits {
     ) -> Result<bool, FlowError> {
         let Some(Entry { policy, state }) = self.policies.find(app, &request.policy) else { return Ok(false) };
         let reported = failed.is_some() || took_ms.is_some();
+        let released = if !policy.algorithm.kind().grants_leases() {
+            reported
+        } else if state.local_limiter.release(&request.key, lease.id) {
+            true
+        } else {
+            let slot = slot(&policy, &request.key)?;
+            self.health.watch(self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
+        };
+        // Only now: who is told to release again reports again.
         if reported {
             let took_ms = took_ms.unwrap_or_else(|| lease.age_ms());
             let outcome = CallOutcome { failed: failed.unwrap_or(false), took_ms };
@@ -92,16 +101,9 @@ impl Permits {
                 tracing::warn!(policy = %policy.terms.name, "breaker opened");
             }
         }
-        if !policy.algorithm.kind().grants_leases() {
-            return Ok(reported);
+        if policy.algorithm.kind().grants_leases() {
+            state.refusals.clear();
         }
-        let released = if state.local_limiter.release(&request.key, lease.id) {
-            true
-        } else {
-            let slot = slot(&policy, &request.key)?;
-            self.health.watch(self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
-        };
-        state.refusals.clear();
         Ok(released)
     }
 
@@ -179,7 +181,7 @@ impl Permits {
             None => self.take_all(&requests[0], &limits, lease).await,
         };
         if answer.code > 0 {
-            self.count_shadows(&shadows).await;
+            self.count_shadows(&shadows, lease).await;
         } else {
             withdraw(&admitted);
         }
@@ -216,12 +218,12 @@ impl Permits {
     }
 
     /// Policies that are only tried out count the calls that the other policies granted.
-    async fn count_shadows(&self, shadows: &[&PolicyRequest<'_>]) {
+    async fn count_shadows(&self, shadows: &[&PolicyRequest<'_>], lease: Option<Lease>) {
         for request in shadows.iter().filter(|request| !request.entry.policy.is_unlimited()) {
             if request.refused_for_now().is_some() {
                 continue;
             }
-            match self.call_redis(request, request.lease(Admission::Call)).await {
+            match self.call_redis(request, lease).await {
                 Ok(verdict) if !verdict.granted => request.count_refusal(),
                 Ok(_) => request.count_grant(),
                 Err(error) => {

@@ -112,7 +112,8 @@ impl PolicyState {
 
     /// Records how a call ended, and which probe it was. Returns whether the breaker opened because of this call.
     pub fn report(&self, outcome: CallOutcome, probe: Option<ProbeId>, target_ms: Option<i64>) -> bool {
-        let slow = target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
+        // A call that failed is counted once, however long it took.
+        let slow = !outcome.failed && target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
         self.counters.reports.fetch_add(1, Ordering::Relaxed);
         self.counters.errors.fetch_add(u64::from(outcome.failed), Ordering::Relaxed);
         self.counters.slow.fetch_add(u64::from(slow), Ordering::Relaxed);

@@ -113,7 +113,7 @@ impl Ledger {
                       next_at = now() + least(30 * power(2, least(attempts, 7)), 3600) * interval '1 second'
                WHERE id IN (SELECT id FROM alarms
                             WHERE (NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared))
-                              AND next_at <= now() AND raised_at > now() - interval '1 day'
+                              AND next_at <= now() AND coalesce(cleared_at, raised_at) > now() - interval '1 day'
                             ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
                RETURNING id, kind, subject, details, raised_at, cleared_at, NOT told_raised AS "raised!""#,
             limit
