@@ -12,6 +12,7 @@ use std::sync::Arc;
 use attempts::AttemptLimits;
 use device::DeviceTokens;
 use password::{Hasher, HashingError, HashingTerms};
+use session::SessionTokens;
 
 use crate::domain::account::{Account, Denied};
 use crate::domain::ids::Invalid;
@@ -78,6 +79,7 @@ pub struct Console {
     ledger: Ledger,
     hasher: Hasher,
     attempts: AttemptLimits,
+    sessions: SessionTokens,
     devices: DeviceTokens,
     terms: SessionTerms,
 }
@@ -114,7 +116,8 @@ impl Console {
     ) -> Result<Self, WrongTerms> {
         let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms)?;
         let hasher = Hasher::start(terms.hashing, pressure)?;
-        Ok(Self { ledger, hasher, attempts, devices: DeviceTokens::new(secret), terms })
+        let (sessions, devices) = (SessionTokens::new(secret), DeviceTokens::new(secret));
+        Ok(Self { ledger, hasher, attempts, sessions, devices, terms })
     }
 }
 

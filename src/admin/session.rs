@@ -14,16 +14,41 @@ pub use super::device::KNOWN_DAYS;
 /// The secret that a browser's cookie holds: 32 random bytes in hex. The database keeps only a hash.
 pub struct SessionToken(String);
 
+/// Makes sessions' tokens, and tells them from invented ones without asking PostgreSQL: the second half of a token is a
+/// signature of the first.
+pub(super) struct SessionTokens {
+    secret: [u8; 32],
+}
+
+impl SessionTokens {
+    /// `secret` is the same at all instances; a key of its own is derived from it.
+    pub(super) fn new(secret: &[u8; 32]) -> Self {
+        Self { secret: blake3::derive_key("seckill admin session 2026", secret) }
+    }
+
+    fn issue(&self) -> SessionToken {
+        let random = uuid::Uuid::from_u128(rand::random()).simple().to_string();
+        let signature = self.signature(&random);
+        SessionToken(format!("{random}{signature}"))
+    }
+
+    /// The token that a cookie carried, if it was issued here.
+    fn verify(&self, text: String) -> Option<SessionToken> {
+        let (random, signature) = text.split_at_checked(32)?;
+        // Compared as hashes, which blake3 does in constant time.
+        let is_ours = blake3::hash(signature.as_bytes()) == blake3::hash(self.signature(random).as_bytes());
+        is_ours.then_some(SessionToken(text))
+    }
+
+    /// 32 hexadecimal digits.
+    fn signature(&self, random: &str) -> String {
+        let mut signature = blake3::keyed_hash(&self.secret, random.as_bytes()).to_hex().to_string();
+        signature.truncate(32);
+        signature
+    }
+}
+
 impl SessionToken {
-    fn new() -> Self {
-        Self(hex(&rand::random()))
-    }
-
-    /// The token that a cookie carried.
-    pub fn received(text: String) -> Self {
-        Self(text)
-    }
-
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -142,7 +167,7 @@ impl Console {
     /// `WrongCredentials`.
     pub async fn sign_in(&self, checked: Checked) -> Result<SignedIn, AdminError> {
         let Checked { attempt: Attempt { name, source, device, .. }, password_hash, account_exists } = checked;
-        let token = SessionToken::new();
+        let token = self.sessions.issue();
         let token_hash = token.hash();
         if let Some(password_hash) = &password_hash {
             let new = NewSession {
@@ -167,6 +192,14 @@ impl Console {
         };
         self.ledger.record_bounded(&counted, line).await?;
         Err(AdminError::WrongCredentials)
+    }
+
+    /// The session's token that a cookie carried.
+    ///
+    /// # Errors
+    /// `SignedOut` if no session ever had it.
+    pub fn received(&self, text: String) -> Result<SessionToken, AdminError> {
+        self.sessions.verify(text).ok_or(AdminError::SignedOut)
     }
 
     /// The account whose session this is, and when the session ends, in ms since the epoch.
@@ -199,5 +232,24 @@ impl Console {
         let actor = account.name.as_str();
         let line = NewLine { actor, action: "refused", subject: attempt, details: json!({ "why": why }) };
         Ok(self.ledger.record_bounded(&format!("refusals of {actor}"), line).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invented_token_is_told_from_an_issued_one() {
+        let (tokens, others) = (SessionTokens::new(&[1; 32]), SessionTokens::new(&[2; 32]));
+        let issued = tokens.issue().as_str().to_owned();
+        assert_eq!(issued.len(), 64);
+        assert!(tokens.verify(issued.clone()).is_some());
+        assert!(others.verify(issued.clone()).is_none());
+        let (longer, other) = (format!("{issued}0"), format!("0{}", &issued[1..]));
+        let other = if other == issued { format!("1{}", &issued[1..]) } else { other };
+        for wrong in [&longer[..], &other, &issued[..63], &issued[..32], "", "x", &"ü".repeat(32), &"a".repeat(64)] {
+            assert!(tokens.verify(wrong.to_owned()).is_none(), "{wrong}");
+        }
     }
 }
