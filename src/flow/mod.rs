@@ -15,6 +15,7 @@ mod policy_request;
 mod policy_state;
 mod refusal_cache;
 pub mod threshold_controller;
+mod unread_grant;
 mod waiting_line;
 
 use crate::domain::ids::Invalid;

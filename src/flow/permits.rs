@@ -10,6 +10,7 @@ use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 use super::policy_cache::{Entry, PolicyCache};
 use super::policy_request::{PolicyRequest, slot};
+use super::unread_grant::UnreadGrant;
 use super::waiting_line::{Waited, WaitingLine};
 use crate::domain::breaker::{Admission, CallOutcome};
 use crate::domain::ids::Invalid;
@@ -150,7 +151,9 @@ impl Permits {
     }
 
     async fn call_redis(&self, request: &PolicyRequest<'_>, lease: Option<Lease>) -> Result<Verdict, GateError> {
-        let reply = self.health.watch(self.limiter.acquire(&[request.take(lease)])).await?;
+        let takes = [request.take(lease)];
+        let call = UnreadGrant::acquire(&self.limiter, &takes, self.limiter.acquire(&takes));
+        let reply = self.health.watch(call).await?;
         reply.verdicts.into_iter().flatten().next().ok_or(GateError::Malformed("acquire"))
     }
 
@@ -199,7 +202,8 @@ impl Permits {
         let verdicts = if takes.is_empty() {
             Ok(Vec::new())
         } else {
-            self.health.watch(self.limiter.acquire(&takes)).await.map(|reply| reply.verdicts)
+            let call = UnreadGrant::acquire(&self.limiter, &takes, self.limiter.acquire(&takes));
+            self.health.watch(call).await.map(|reply| reply.verdicts)
         };
         let verdicts = match verdicts {
             Ok(verdicts) => verdicts,

@@ -13,6 +13,7 @@ use seckill::gate::policy_counts::PolicyCounts;
 use serde_json::{Value, json};
 
 use crate::broken_network::wired;
+use crate::own_redis::OwnRedis;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::{System, eventually};
 
@@ -349,6 +350,27 @@ async fn who_hangs_up_leaves_the_line() {
     };
     let (code, ()) = tokio::join!(shop.code(ask), give);
     assert_eq!(code, 1);
+    system.finish().await;
+}
+
+/// A place that Redis grants only when its caller was told that it does not answer comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_granted_too_late_is_given_back() {
+    let redis = OwnRedis::start().await;
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url()), ("SECKILL_FLOW__TIMEOUT_MS", "300")]).await;
+    system.serve(true).await;
+    let shop = Caller::new(&system, "shop").await;
+    set(&system, policy("shop", "slow", places(1))).await;
+    let ask = json!({ "app": "shop", "policy": "slow" });
+    redis.ask(&["CLIENT", "PAUSE", "1000", "ALL"]).await.unwrap();
+    let late = shop.ask(ask.clone()).await;
+    assert_eq!((&late["code"], &late["reason"]), (&json!(-1), &json!("limiter-down")));
+    // Its lease would be valid for ten minutes.
+    let granted = eventually(|| async {
+        let answer = shop.ask(ask.clone()).await;
+        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
+    });
+    granted.await;
     system.finish().await;
 }
 

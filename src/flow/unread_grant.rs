@@ -1,0 +1,53 @@
+//! Leases that Redis was asked for, and whose grant nobody reads: the caller has gone, or Redis did not answer in time and may
+//! grant them later. They are released, because nobody else could.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::domain::limiter::{Algorithm, SlotKey};
+use crate::gate::GateError;
+use crate::gate::limiter::{Limiter, Take};
+
+/// The pauses before each try. A call that Redis has not executed yet may come after a release that found nothing.
+const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(10)];
+
+/// The leases of one call, released unless the call's answer is read.
+pub(super) struct UnreadGrant<'a> {
+    limiter: &'a Limiter,
+    leases: Vec<(SlotKey, Algorithm, Uuid)>,
+}
+
+impl<'a> UnreadGrant<'a> {
+    /// Makes the call, and reads its answer.
+    pub async fn acquire<T>(
+        limiter: &'a Limiter,
+        takes: &[Take<'_>],
+        call: impl Future<Output = Result<T, GateError>>,
+    ) -> Result<T, GateError> {
+        let leases = takes.iter().filter(|take| take.algorithm.kind().grants_leases());
+        let leases = leases.filter_map(|take| Some((take.slot.clone(), *take.algorithm, take.lease?))).collect();
+        let mut unread = Self { limiter, leases };
+        let answer = call.await;
+        if !answer.as_ref().is_err_and(GateError::is_unanswered) {
+            unread.leases.clear();
+        }
+        answer
+    }
+}
+
+impl Drop for UnreadGrant<'_> {
+    fn drop(&mut self) {
+        for (slot, algorithm, lease) in self.leases.drain(..) {
+            let limiter = self.limiter.clone();
+            tokio::spawn(async move {
+                for pause in PAUSES {
+                    tokio::time::sleep(pause).await;
+                    if limiter.release(&slot, &algorithm, lease).await.is_ok_and(|released| released) {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+}
