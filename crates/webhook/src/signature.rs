@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(verify(&[key()], "", "1614265330", SIGNATURE, BODY, AT), Err(SignatureError::Malformed));
     }
 
-    /// Whoever sends an unsigned message has it refused at once, however large it is.
+    /// An unsigned message is refused before its body is read, so that a large body costs no more than a small one.
     #[test]
     fn without_a_signature_that_could_be_right_no_hmac_is_computed() {
         let short = format!("v1,{}", STANDARD.encode([7; 31]));
