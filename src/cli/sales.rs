@@ -135,16 +135,10 @@ impl SaleCommand {
                 tracing::info!(sale = %id, "removed");
                 Ok(())
             }
-            Self::LapsedHolds { sale: SaleArg { id }, by, list: ListArgs { format, limit } } => match by {
-                LapsedBy::Buyer => {
-                    let found = stores.ledger.lapsed_by_buyer(id, limit).await?;
-                    print::rows(found.into_iter().map(LapsingBuyer::from), format)
-                }
-                LapsedBy::Address => {
-                    let found = stores.ledger.lapsed_by_address(id, limit).await?;
-                    print::rows(found.into_iter().map(LapsingAddress::from), format)
-                }
-            },
+            Self::LapsedHolds { sale: SaleArg { id }, by, list: ListArgs { format, limit } } => {
+                let found = stores.ledger.lapsed_holds(id, by == LapsedBy::Address, limit).await?;
+                print::rows(found.into_iter().map(LapsedLine::from), format)
+            }
             Self::AddStock { sale: SaleArg { id }, units } => {
                 if !stores.add_stock(id, units, ACTOR).await? {
                     bail!("sale {id} does not exist, or its stock is unlimited");
@@ -226,35 +220,19 @@ impl SaleLine {
 }
 
 #[derive(Serialize)]
-struct LapsingBuyer {
-    user_id: String,
+struct LapsedLine {
+    name: String,
     holds: i64,
     units: i64,
+    buyers: i64,
     addresses: i64,
     last_lapsed_at: String,
 }
 
-impl From<LapsedHolds> for LapsingBuyer {
+impl From<LapsedHolds> for LapsedLine {
     fn from(lapsed: LapsedHolds) -> Self {
-        let LapsedHolds { of, holds, units, others, last_lapsed_at_ms } = lapsed;
-        let user_id = of.unwrap_or_default();
-        Self { user_id, holds, units, addresses: others, last_lapsed_at: print::time(last_lapsed_at_ms) }
-    }
-}
-
-#[derive(Serialize)]
-struct LapsingAddress {
-    address: String,
-    holds: i64,
-    units: i64,
-    buyers: i64,
-    last_lapsed_at: String,
-}
-
-impl From<LapsedHolds> for LapsingAddress {
-    fn from(lapsed: LapsedHolds) -> Self {
-        let LapsedHolds { of, holds, units, others, last_lapsed_at_ms } = lapsed;
-        let address = of.unwrap_or_else(|| "unknown".to_owned());
-        Self { address, holds, units, buyers: others, last_lapsed_at: print::time(last_lapsed_at_ms) }
+        let LapsedHolds { name, holds, units, buyers, addresses, last_lapsed_at_ms } = lapsed;
+        let name = name.unwrap_or_else(|| "unknown".to_owned());
+        Self { name, holds, units, buyers, addresses, last_lapsed_at: print::time(last_lapsed_at_ms) }
     }
 }

@@ -1,11 +1,10 @@
 //! Holds that are taken and left to lapse (protocol, rule 17).
 
-use std::process::Command;
-
 use seckill::domain::sale::NewSale;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
 use serde_json::{Value, json};
 
+use crate::admin_sessions::seckill;
 use crate::own_redis::OwnRedis;
 
 /// A user takes one of the sale's three units, and does not pay in time.
@@ -28,12 +27,8 @@ fn assert_waits(answer: &Answer) {
 /// What `seckill sale lapsed-holds` shows, without the times.
 fn shown(system: &System, sale: &Sale, by: &str) -> Value {
     let id = sale.id.to_string();
-    let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
-        .args(["sale", "lapsed-holds", &id, "--by", by, "--format", "json"])
-        .envs(&system.environment)
-        .output()
-        .unwrap();
-    let mut rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed = seckill(system, &["sale", "lapsed-holds", &id, "--by", by, "--format", "json"], "").unwrap();
+    let mut rows: Value = serde_json::from_str(&printed).unwrap();
     for row in rows.as_array_mut().unwrap() {
         assert!(row.as_object_mut().unwrap().remove("last_lapsed_at").unwrap().is_string());
     }
@@ -64,12 +59,9 @@ async fn who_lets_two_holds_lapse_waits_and_nobody_else() {
     system.settled(&sale).await;
     assert_eq!(system.buy(&sale, "unlucky").send().await.code(), "202");
 
-    let (hoarder, unlucky) = (("hoarder", 2, 2), ("unlucky", 1, 1));
-    let buyer = |(user, holds, addresses): (&str, i64, i64)| json!({ "user_id": user, "holds": holds, "units": holds, "addresses": addresses });
-    assert_eq!(shown(&system, &sale, "buyer"), json!([buyer(hoarder), buyer(unlucky)]));
-    let address =
-        |(address, holds): (&str, i64)| json!({ "address": address, "holds": holds, "units": holds, "buyers": holds });
-    assert_eq!(shown(&system, &sale, "address"), json!([address(("10.3.0.1", 2)), address(("10.3.0.2", 1))]));
+    let line = |name: &str, holds: i64, buyers: i64, addresses: i64| json!({ "name": name, "holds": holds, "units": holds, "buyers": buyers, "addresses": addresses });
+    assert_eq!(shown(&system, &sale, "buyer"), json!([line("hoarder", 2, 1, 2), line("unlucky", 1, 1, 1)]));
+    assert_eq!(shown(&system, &sale, "address"), json!([line("10.3.0.1", 2, 2, 1), line("10.3.0.2", 1, 1, 1)]));
     system.settled(&sale).await;
     system.finish().await;
 }

@@ -7,41 +7,33 @@ use crate::ledger::{Ledger, LedgerError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LapsedHolds {
     /// The buyer or the address; `None` where the address is not known.
-    pub of: Option<String>,
+    pub name: Option<String>,
     pub holds: i64,
     pub units: i64,
-    /// How many different buyers at the address, or addresses of the buyer.
-    pub others: i64,
+    /// How many buyers took them, and from how many known addresses.
+    pub buyers: i64,
+    pub addresses: i64,
     pub last_lapsed_at_ms: i64,
 }
 
 impl Ledger {
-    /// The lapsed holds of a sale by buyer, most holds first.
-    pub async fn lapsed_by_buyer(&self, sale: SaleId, limit: i64) -> Result<Vec<LapsedHolds>, LedgerError> {
+    /// The lapsed holds of a sale, by address or else by buyer, most holds first.
+    pub async fn lapsed_holds(
+        &self,
+        sale: SaleId,
+        by_address: bool,
+        limit: i64,
+    ) -> Result<Vec<LapsedHolds>, LedgerError> {
         Ok(sqlx::query_as!(
             LapsedHolds,
-            r#"SELECT user_id AS of, count(*) AS "holds!", sum(quantity)::bigint AS "units!",
-                      count(DISTINCT address) AS "others!",
+            r#"SELECT CASE WHEN $2 THEN address ELSE user_id END AS name,
+                      count(*) AS "holds!", sum(quantity)::bigint AS "units!",
+                      count(DISTINCT user_id) AS "buyers!", count(DISTINCT address) AS "addresses!",
                       (extract(epoch FROM max(lapsed_at)) * 1000)::bigint AS "last_lapsed_at_ms!"
                FROM lapsed_holds WHERE sale_id = $1
-               GROUP BY user_id ORDER BY count(*) DESC, max(lapsed_at) DESC, user_id LIMIT $2"#,
+               GROUP BY 1 ORDER BY count(*) DESC, max(lapsed_at) DESC, 1 LIMIT $3"#,
             sale.get(),
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
-
-    /// The lapsed holds of a sale by the network address that they were taken from, likewise.
-    pub async fn lapsed_by_address(&self, sale: SaleId, limit: i64) -> Result<Vec<LapsedHolds>, LedgerError> {
-        Ok(sqlx::query_as!(
-            LapsedHolds,
-            r#"SELECT address AS of, count(*) AS "holds!", sum(quantity)::bigint AS "units!",
-                      count(DISTINCT user_id) AS "others!",
-                      (extract(epoch FROM max(lapsed_at)) * 1000)::bigint AS "last_lapsed_at_ms!"
-               FROM lapsed_holds WHERE sale_id = $1
-               GROUP BY address ORDER BY count(*) DESC, max(lapsed_at) DESC, address LIMIT $2"#,
-            sale.get(),
+            by_address,
             limit
         )
         .fetch_all(&self.pool)
