@@ -109,6 +109,9 @@ impl Ledger {
             .options([
                 ("statement_timeout", statement_timeout.as_str()),
                 ("idle_in_transaction_session_timeout", "30000"),
+                // Compiling a statement takes longer than any of ours runs: an audit would take a second instead of
+                // milliseconds.
+                ("jit", "off"),
                 // So that the server ends the sessions of a process that has vanished, and their locks.
                 ("tcp_keepalives_idle", "10"),
                 ("tcp_keepalives_interval", "3"),
