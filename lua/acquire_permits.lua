@@ -1,8 +1,11 @@
 -- Purpose: takes permits of one or several limiters, all or nothing: it checks all, then counts in all, so that a call
 --          that the third limiter refuses uses up nothing of the first two. The main part; see limit_begin.lua.
 --
--- KEYS: the key of each limiter; no two the same, all with one hash tag
--- ARGV: 1 now (see limit_begin); then for each limiter: algorithm, permits, a, b, c, lease
+-- KEYS: the key of each limiter; then the line and permits (see wait_in_line) of each that has a line. No two limiters are
+--       the same, and all keys have one hash tag
+-- ARGV: 1 now (see limit_begin); then for each limiter: algorithm, permits, a, b, c, lease, whether it has a line (1|0)
+--
+-- Nobody passes a line: where callers wait, a call is granted only if there is room for them all as well.
 --
 -- Replies: {code}: the request was invalid
 --          {code, then for each limiter: fits (1|0), at_us, remaining, retry_ms, reset_ms, delay_ms, mark, detail}
@@ -11,20 +14,28 @@
 --   code -2  INVALID_REQUEST  permits are not a whole number from 1 to a, or a key is there twice; nothing was changed
 
 local GRANTED, REFUSED, INVALID_REQUEST = 1, -1, -2
-local WIDTH = 6 -- arguments of a limiter
+local WIDTH = 7 -- arguments of a limiter
 
+local limits = (#ARGV - 1) / WIDTH
 local seen, checks, granted = {}, {}, true
-for i, key in ipairs(KEYS) do
-  local from = 2 + (i - 1) * WIDTH
+for i = 1, limits do
+  local key, from = KEYS[i], 2 + (i - 1) * WIDTH
   local n, most = tonumber(string.match(ARGV[from + 1], '^%d+$')), tonumber(ARGV[from + 2])
   if not n or n < 1 or n > most or seen[key] then return { INVALID_REQUEST } end
   seen[key] = true
 end
-for i, key in ipairs(KEYS) do
-  local from = 2 + (i - 1) * WIDTH
-  local limiter = limiters[ARGV[from]]
-  local s = limiter.check(key, tonumber(ARGV[from + 1]), tonumber(ARGV[from + 2]), tonumber(ARGV[from + 3]),
-    tonumber(ARGV[from + 4]), ARGV[from + 5])
+local line = limits + 1
+for i = 1, limits do
+  local key, from = KEYS[i], 2 + (i - 1) * WIDTH
+  local limiter, lease = limiters[ARGV[from]], ARGV[from + 5]
+  local n, a, b, c = tonumber(ARGV[from + 1]), tonumber(ARGV[from + 2]), tonumber(ARGV[from + 3]), tonumber(ARGV[from + 4])
+  local ahead = 0
+  if ARGV[from + 6] == '1' then
+    local begins, ends = ends_of_line(KEYS[line], KEYS[line + 1])
+    ahead, line = ends - begins, line + 2
+  end
+  local s = limiter.check(key, ahead + n, a, b, c, lease)
+  if s.fits and ahead > 0 then s = limiter.check(key, n, a, b, c, lease) end
   s.limiter = limiter
   granted = granted and s.fits
   checks[i] = s

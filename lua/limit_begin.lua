@@ -31,5 +31,13 @@ end
 local function text(number) return string.format('%.0f', number) end
 local function ms(us) return math.ceil(us / 1000) end
 
+-- Where a line begins and where it ends, in permits that waiters have asked for: what lies between is ahead of a newcomer.
+-- wait_in_line.lua describes the line.
+local function ends_of_line(line, permits)
+  local first, last = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+  if not first[1] then return 0, 0 end
+  return tonumber(first[2]) - tonumber(redis.call('HGET', permits, first[1])), tonumber(last[2])
+end
+
 -- A key ends 5 s after its state has lost its meaning: Redis expires it by a clock that NTP may set forward a little.
 local function ttl(us) return text(math.max(0, ms(us)) + 5000) end

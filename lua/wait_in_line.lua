@@ -37,21 +37,16 @@ local function remove(waiters)
   redis.call('ZREM', asked, unpack(waiters))
 end
 
--- The permits asked for before this waiter came.
-local function before(id, up_to) return tonumber(up_to) - tonumber(redis.call('HGET', permits, id)) end
-
 local silent = {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', asked, '-inf', text(now_us - SILENT_US), 'LIMIT', 0, SILENT_MAX)) do
   if id ~= waiter then silent[#silent + 1] = id end
 end
 remove(silent)
 
-local first, last = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+local begins, up_to = ends_of_line(line, permits)
 local own, standing = redis.call('ZSCORE', line, waiter), redis.call('ZCARD', line)
-local up_to = tonumber(last[2] or 0)
-local ahead = 0
-if own then ahead = before(waiter, own) - before(first[1], first[2])
-elseif standing > 0 then ahead = up_to - before(first[1], first[2]) end
+local ahead = up_to - begins
+if own then ahead = tonumber(own) - tonumber(redis.call('HGET', permits, waiter)) - begins end
 
 local limiter = limiters[ARGV[2]]
 local b, c, patience = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[9])

@@ -80,7 +80,13 @@ impl AttemptLimits {
         };
         let slots = limits.iter().map(slot).collect::<Result<Vec<_>, _>>()?;
         let takes = limits.iter().zip(&slots);
-        let takes = takes.map(|((limit, _), slot)| Take { slot, algorithm: &limit.algorithm, permits: 1, lease: None });
+        let takes = takes.map(|((limit, _), slot)| Take {
+            slot,
+            algorithm: &limit.algorithm,
+            permits: 1,
+            lease: None,
+            has_line: false,
+        });
         let answer = self.limiter.acquire(&takes.collect::<Vec<_>>()).await?;
         let verdicts = limits.iter().zip(answer.verdicts).filter_map(|((limit, _), verdict)| Some((limit, verdict?)));
         let refused = verdicts.filter(|(_, verdict)| !verdict.granted);

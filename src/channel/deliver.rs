@@ -25,16 +25,12 @@ pub fn outcome_of(answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
     }
 }
 
-/// Calls `write` with the reason when the receiver could not be connected to.
-pub async fn if_away<E, F>(answer: &Result<HttpAnswer, SendError>, write: impl FnOnce(String) -> F)
-where
-    E: Display,
-    F: Future<Output = Result<(), E>>,
-{
-    if let Err(why @ SendError::Connect(_)) = answer
-        && let Err(error) = write(why.to_string()).await
-    {
-        tracing::debug!(%error, "not written that a receiver is away");
+/// Whether the receiver could be connected to, or why not; `None` where the outcome does not tell.
+pub fn reached(answer: &Result<HttpAnswer, SendError>) -> Option<Result<(), String>> {
+    match answer {
+        Ok(_) => Some(Ok(())),
+        Err(why @ SendError::Connect(_)) => Some(Err(why.to_string())),
+        Err(SendError::Target | SendError::TimeOut | SendError::Lost(_)) => None,
     }
 }
 

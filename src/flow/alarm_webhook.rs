@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::FlowError;
-use crate::channel::deliver::{if_away, outcome_of};
+use crate::channel::deliver::{outcome_of, reached};
 use crate::domain::outflow::DeliveryOutcome;
 use crate::domain::step::Step;
 use crate::ledger::Ledger;
@@ -33,7 +33,7 @@ impl AlarmWebhook {
         let now_s = self.ledger.now_ms().await? / 1000;
         for alarm in &unsent {
             let answer = self.sender.post(self.request(alarm, now_s), Self::PATIENCE).await;
-            if_away(&answer, async |why| self.ledger.receiver_is_away("alarms", &why).await).await;
+            self.ledger.note_receiver("alarms", reached(&answer)).await;
             match outcome_of(&answer) {
                 DeliveryOutcome::Done => self.ledger.mark_alarm_sent(alarm.id, alarm.raised).await?,
                 DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {

@@ -120,7 +120,7 @@ mod tests {
         share_of: impl Fn(i64) -> i64,
     ) -> Verdict {
         let slot = SlotKey::new("shop", "1", key, false).unwrap();
-        local.take(&Take { slot: &slot, algorithm, permits: 1, lease: Some(lease) }, key, share_of)
+        local.take(&Take { slot: &slot, algorithm, permits: 1, lease: Some(lease), has_line: false }, key, share_of)
     }
 
     #[test]

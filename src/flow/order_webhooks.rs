@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::task::TaskTracker;
 
-use crate::channel::deliver::{if_away, outcome_of, write_outcome};
+use crate::channel::deliver::{outcome_of, reached, write_outcome};
 use crate::die_at;
 use crate::domain::outflow::DeliveryOutcome;
 use crate::domain::step::Step;
@@ -113,7 +113,7 @@ impl OrderWebhooks {
         if let DeliveryOutcome::NotNow(rest) = outcome {
             self.rest(rest, &answer);
         }
-        if_away(&answer, async |why| self.ledger.in_time(self.ledger.receiver_is_away("shop", &why)).await).await;
+        self.ledger.note_receiver("shop", reached(&answer)).await;
         if let Some(written) = write_outcome(deadline, || self.ledger.in_time(self.write(event, &outcome))).await {
             self.report(event, &outcome, written);
         }

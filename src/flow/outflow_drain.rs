@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use crate::channel::deliver::{if_away, outcome_of, send_in_slot, write_outcome};
+use crate::channel::deliver::{outcome_of, reached, send_in_slot, write_outcome};
 use crate::channel::{Channels, Charge};
 use crate::die_at;
 use crate::domain::outflow::{DeliveryOutcome, LATENESS, LEAD, PROMPT};
@@ -136,8 +136,7 @@ impl OutflowDrain {
     }
 
     async fn judge(&self, slot: &Slot, answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
-        let receiver = format!("outflow {}", slot.channel);
-        if_away(answer, async |why| self.ledger.in_time(self.ledger.receiver_is_away(&receiver, &why)).await).await;
+        self.ledger.note_receiver(&format!("outflow {}", slot.channel), reached(answer)).await;
         outcome_of(answer)
     }
 

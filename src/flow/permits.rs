@@ -114,6 +114,7 @@ impl Permits {
             Ok(admission) => admission,
             Err(wait_ms) => return Ok(request.refuse(Reason::Breaker, 0, wait_ms)),
         };
+        let mut place = None;
         let answer = loop {
             let lease = request.lease(admission);
             let Entry { policy, .. } = &request.entry;
@@ -127,7 +128,7 @@ impl Permits {
                 Excess::Queue { .. } => {
                     let Self { limiter, health, policies, .. } = self;
                     let line = WaitingLine { limiter, health, policies, line_max: self.queue_max };
-                    line.wait(app, &request, lease, began).await
+                    line.wait(app, &request, lease, began, &mut place).await
                 }
                 Excess::Reject | Excess::Degrade { .. } | Excess::Shadow => {
                     self.call_redis(&request, lease).await.map(|verdict| Waited::Decided(verdict, Reason::Limit))

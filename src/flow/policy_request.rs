@@ -48,8 +48,14 @@ impl<'a> PolicyRequest<'a> {
     }
 
     pub fn take(&self, lease: Option<Lease>) -> Take<'_> {
-        let algorithm = &self.entry.policy.algorithm;
-        Take { slot: &self.slot, algorithm, permits: self.permits, lease: lease.map(|lease| lease.id) }
+        let Policy { algorithm, terms, .. } = &*self.entry.policy;
+        Take {
+            slot: &self.slot,
+            algorithm,
+            permits: self.permits,
+            lease: lease.map(|lease| lease.id),
+            has_line: matches!(terms.excess, Excess::Queue { .. }),
+        }
     }
 
     /// A new lease, where the caller has permits to give back or a call to report.

@@ -17,7 +17,7 @@ use crate::gate::limiter::{Limiter, Turn, Waiter};
 /// How a wait ended.
 pub(super) enum Waited {
     Decided(Verdict, Reason),
-    /// The policy was changed, and this is what it is now; `None` when it was deleted. The place was given up.
+    /// The policy was changed, and this is what it is now; `None` when it was deleted.
     PolicyChanged(Option<Entry>),
 }
 
@@ -31,26 +31,30 @@ pub(super) struct WaitingLine<'a> {
 }
 
 impl WaitingLine<'_> {
-    /// Waits for the caller's turn, until its patience is over, which began at `since`.
+    /// Waits for the caller's turn, until its patience is over, which began at `since`. A place that the caller has already in
+    /// this line is kept.
     pub async fn wait(
         &self,
         app: &Name,
         request: &PolicyRequest<'_>,
         lease: Option<Lease>,
         since: Instant,
+        place: &mut Option<Place>,
     ) -> Result<Waited, GateError> {
         let Excess::Queue { patience } = request.entry.policy.terms.excess else {
             return Ok(Waited::PolicyChanged(Some(request.entry.clone())));
         };
         let take = request.take(lease);
-        let mut place = Place {
-            limiter: self.limiter,
-            slot: &request.slot,
-            algorithm: take.algorithm,
-            lease: take.lease,
+        let kept = place.take().filter(|place| place.slot == request.slot);
+        let place = place.insert(kept.unwrap_or_else(|| Place {
+            limiter: self.limiter.clone(),
+            slot: request.slot.clone(),
+            algorithm: *take.algorithm,
+            lease: None,
             id: Uuid::new_v4(),
             is_held: false,
-        };
+        }));
+        (place.algorithm, place.lease) = (*take.algorithm, take.lease);
         loop {
             let left = patience.saturating_sub(since.elapsed());
             let waiter = Waiter { id: place.id, patience: left, line_max: self.line_max };
@@ -78,22 +82,22 @@ impl WaitingLine<'_> {
     }
 }
 
-/// A place in line, which is given up when this is dropped: the caller has gone, or asks under another policy.
-struct Place<'a> {
-    limiter: &'a Limiter,
-    slot: &'a SlotKey,
-    algorithm: &'a Algorithm,
+/// A place in line, which is given up when this is dropped: the caller has gone, or asks under a policy without this line.
+pub(super) struct Place {
+    limiter: Limiter,
+    slot: SlotKey,
+    algorithm: Algorithm,
     lease: Option<Uuid>,
     id: Uuid,
     is_held: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_held {
             return;
         }
-        let (limiter, slot, algorithm) = (self.limiter.clone(), self.slot.clone(), *self.algorithm);
+        let (limiter, slot, algorithm) = (self.limiter.clone(), self.slot.clone(), self.algorithm);
         let (id, lease) = (self.id, self.lease);
         tokio::spawn(async move {
             let left = limiter.leave_line(&slot, id).await;

@@ -30,6 +30,8 @@ pub struct Take<'a> {
     pub permits: u32,
     /// The id of a grant of a concurrency limiter, by which it is released; new for every call. Other limiters need none.
     pub lease: Option<Uuid>,
+    /// Whether other callers of this slot wait in line, whom this call must not pass.
+    pub has_line: bool,
 }
 
 impl Take<'_> {
@@ -191,14 +193,15 @@ impl Limiter {
             return Ok(false);
         }
         let mut call = self.call(self.scripts.give_back.of(std::iter::once(algorithm.kind())));
-        self.add_take(&mut call, &Take { slot, algorithm, permits: 1, lease: Some(lease) }).arg(0).arg(0);
+        let take = Take { slot, algorithm, permits: 1, lease: Some(lease), has_line: false };
+        self.add_take(&mut call, &take).arg(0).arg(0);
         Ok(self.invoke::<Vec<i64>>(&call).await?.contains(&1))
     }
 
     /// Takes permits in the order of arrival. Call it again with the same id until the turn is not `Wait`.
     ///
-    /// A line is for one limiter: over several, a waiter would keep the permits of one while it waits for another. All
-    /// callers of a slot with a line must wait in it, because `acquire` does not read the line.
+    /// A line is for one limiter: over several, a waiter would keep the permits of one while it waits for another. A caller
+    /// who does not wait says `has_line` in `acquire`, and is refused while others wait for the permits.
     ///
     /// # Errors
     ///
@@ -258,7 +261,11 @@ impl Limiter {
         if limited().next().is_some() {
             let mut call = self.call(self.scripts.acquire.of(limited().map(|take| take.algorithm.kind())));
             for take in limited() {
-                self.add_take(&mut call, take.checked()?);
+                self.add_take(&mut call, take.checked()?).arg(u8::from(take.has_line));
+            }
+            for take in limited().filter(|take| take.has_line) {
+                let [line, permits, _asked] = self.keys.line(take.slot);
+                call.key(line).key(permits);
             }
             let reply: Vec<i64> = timed("acquire", self.invoke(&call)).await?;
             let (code, rest) = reply.split_first().ok_or(MALFORMED)?;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use actix_web::rt::spawn;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::problem::Problem;
@@ -17,7 +18,8 @@ use crate::sale::read_quota::ReadQuota;
 const LINE_MAX: Duration = Duration::from_secs(2);
 /// How long it may take after that.
 const WORK_MAX: Duration = Duration::from_secs(5);
-/// How long a place stays empty whose work was given up.
+/// How long a place stays empty whose work was given up: the connection to PostgreSQL comes back to the pool, or is given
+/// up, in that time.
 const GIVEN_UP_REST: Duration = Duration::from_secs(2);
 
 /// The bounds of an instance.
@@ -25,6 +27,10 @@ pub struct Bulkheads {
     /// Lists of orders, and streams that begin.
     pub orders: Bulkhead,
     pub cancellations: Bulkhead,
+    /// Refunds that buyers ask for.
+    pub refunds: Bulkhead,
+    /// Callbacks of payment channels whose signature matches. They give way to no one: an order waits for each.
+    pub callbacks: Bulkhead,
     /// People who sign in. Their passwords are checked elsewhere, in a line of their own.
     pub sign_ins: Bulkhead,
     /// What people do who are signed in.
@@ -38,24 +44,29 @@ pub struct ReadTerms {
     pub buyer_reads: u32,
     /// How many requests about orders wait in line.
     pub line_max: usize,
-    /// The connections to PostgreSQL. Each kind uses an eighth of them at most.
+    /// The connections to PostgreSQL. Each kind uses an eighth of them at most, callbacks half of them.
     pub connections: u32,
 }
 
 impl Bulkheads {
     pub fn new(pressure: &Arc<Pressure>, terms: &ReadTerms) -> Self {
-        // An eighth for each kind.
-        let places = usize::try_from(terms.connections / 8).unwrap_or(usize::MAX).max(1);
+        let part = |divisor| usize::try_from(terms.connections / divisor).unwrap_or(usize::MAX).max(1);
         let bulkhead = |what, line_max| Bulkhead {
             what,
-            places: Arc::new(Semaphore::new(places)),
+            places: Arc::new(Semaphore::new(part(8))),
             in_line: AtomicUsize::new(0),
             line_max,
-            pressure: Arc::clone(pressure),
+            gives_way_to: Some(Arc::clone(pressure)),
         };
         Self {
             orders: bulkhead("orders", terms.line_max),
             cancellations: bulkhead("cancellations", terms.line_max),
+            refunds: bulkhead("refunds", terms.line_max),
+            callbacks: Bulkhead {
+                places: Arc::new(Semaphore::new(part(2))),
+                gives_way_to: None,
+                ..bulkhead("callbacks", terms.line_max)
+            },
             sign_ins: bulkhead("sign-ins", 20),
             admin: bulkhead("admin", 200),
             quota: ReadQuota::new(terms.buyer_reads),
@@ -72,56 +83,59 @@ impl Bulkheads {
 }
 
 /// So many requests of one kind are worked on at the same time, so many more wait in line, and any more are answered 503 at
-/// once. While purchases wait, each place rests after its work.
+/// once.
 pub struct Bulkhead {
     what: &'static str,
     places: Arc<Semaphore>,
     in_line: AtomicUsize,
     line_max: usize,
-    pressure: Arc<Pressure>,
+    /// While purchases wait, a place rests after its work.
+    gives_way_to: Option<Arc<Pressure>>,
 }
 
 impl Bulkhead {
-    /// Does the work when a place is free.
+    /// Does the work when a place is free. What has begun goes on when its caller hangs up, so that a caller can neither leave
+    /// a connection to PostgreSQL in the middle of a statement nor empty places by hanging up.
     ///
     /// # Errors
     /// `temporarily-unavailable` if the line is too long, or the work takes too long; whether it has had its effect is then
     /// unknown. Else the work's own.
-    pub async fn run<T, E: Into<Problem>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, Problem> {
+    pub async fn run<T: 'static, E: Into<Problem> + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, E>> + 'static,
+    ) -> Result<T, Problem> {
         let waiting = InLine::enter(&self.in_line);
         if waiting.ahead >= self.line_max {
             return Err(Problem::shed(self.what));
         }
-        let Ok(Ok(permit)) = timeout(LINE_MAX, Arc::clone(&self.places).acquire_owned()).await else {
+        let Ok(Ok(place)) = timeout(LINE_MAX, Arc::clone(&self.places).acquire_owned()).await else {
             return Err(Problem::shed(self.what));
         };
         drop(waiting);
-        let mut place = Place { permit: Some(permit), rest: GIVEN_UP_REST };
-        let began = Instant::now();
-        let Ok(done) = timeout(WORK_MAX, work).await else {
-            tracing::warn!(what = self.what, "request took too long");
-            return Err(Problem::unavailable());
-        };
-        place.rest = self.pressure.read_rest(began.elapsed(), Instant::now());
-        done.map_err(Into::into)
-    }
-}
-
-/// A place where work is done. It is free again only after a rest, also when the work was given up or its caller has gone: the
-/// connection to PostgreSQL comes back to the pool, or is given up, in that time.
-struct Place {
-    permit: Option<OwnedSemaphorePermit>,
-    rest: Duration,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(permit) = self.permit.take().filter(|_| !self.rest.is_zero()) {
-            let rest = self.rest;
-            tokio::spawn(async move {
+        let (answer, answered) = oneshot::channel();
+        let (what, pressure) = (self.what, self.gives_way_to.clone());
+        spawn(async move {
+            let began = Instant::now();
+            let done = timeout(WORK_MAX, work).await;
+            let rest = match &done {
+                Ok(_) => {
+                    pressure.map_or(Duration::ZERO, |pressure| pressure.read_rest(began.elapsed(), Instant::now()))
+                }
+                Err(_) => {
+                    tracing::warn!(what, "request took too long");
+                    GIVEN_UP_REST
+                }
+            };
+            // Nobody receives it when the caller has gone.
+            _ = answer.send(done);
+            if !rest.is_zero() {
                 sleep(rest).await;
-                drop(permit);
-            });
+            }
+            drop(place);
+        });
+        match answered.await {
+            Ok(Ok(done)) => done.map_err(Into::into),
+            Ok(Err(_)) | Err(_) => Err(Problem::unavailable()),
         }
     }
 }
@@ -142,5 +156,38 @@ impl<'a> InLine<'a> {
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
         self.in_line.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[actix_web::test]
+    async fn work_goes_on_when_its_caller_hangs_up_and_then_leaves_its_place() {
+        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
+        let one_place = ReadTerms { buyer_reads: 1, line_max: 5, connections: 8 };
+        let bulkhead = Bulkheads::new(&pressure, &one_place).cancellations;
+        let (begin, begun) = oneshot::channel();
+        let (allow, allowed) = oneshot::channel();
+        let (finish, finished) = oneshot::channel();
+        let work = async move {
+            begin.send(()).unwrap();
+            allowed.await.unwrap();
+            finish.send(()).unwrap();
+            Ok::<_, Problem>(())
+        };
+        tokio::select! {
+            _ = bulkhead.run(work) => panic!("the work waits"),
+            begun = begun => begun.unwrap(),
+        }
+        // The caller has gone, and the next one waits for the place.
+        let next = bulkhead.run(async { Ok::<_, Problem>(()) });
+        let goes_on = async {
+            allow.send(()).unwrap();
+            finished.await.unwrap();
+        };
+        let (next, ()) = tokio::join!(next, goes_on);
+        assert!(next.is_ok(), "no place is empty without work");
     }
 }

@@ -65,7 +65,8 @@ pub async fn follow(
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     app_state.bulkheads.count_read(&buyer.user)?;
-    let follow = app_state.order_streams.follow(&buyer.user, order_id(&request)?, last_event_id);
+    let (order, streams) = (order_id(&request)?, app_state.clone());
+    let follow = async move { streams.order_streams.follow(&buyer.user, order, last_event_id).await };
     match app_state.bulkheads.orders.run(follow).await? {
         Subscribed::Stream(stream) => Ok(answer(stream)),
         Subscribed::Over => Ok(HttpResponse::NoContent().finish()),

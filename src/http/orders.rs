@@ -81,7 +81,8 @@ pub async fn list(
     {
         return Err(Problem::unknown_order());
     }
-    let page = app_state.bulkheads.orders.run(thread.orders_of(&buyer.user, sale, after)).await?;
+    let page = async move { thread.orders_of(&buyer.user, sale, after).await };
+    let page = app_state.bulkheads.orders.run(page).await?;
     let mut answer = HttpResponse::Ok();
     if let (true, Some(last)) = (page.more, page.orders.last()) {
         let sale = sale.map(|sale| format!("sale_id={sale}&")).unwrap_or_default();
@@ -106,7 +107,8 @@ pub async fn cancel(
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
-    let cancel = thread.cancel(&buyer.user, order_id(&request)?);
+    let order = order_id(&request)?;
+    let cancel = async move { thread.cancel(&buyer.user, order).await };
     match app_state.bulkheads.cancellations.run(cancel).await? {
         Cancellation::Cancelled(order) => Ok(HttpResponse::Ok().json(order)),
         Cancellation::Unknown => Err(Problem::unknown_order()),

@@ -15,7 +15,7 @@ use crate::domain::json_object;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
 use crate::pay::payment_batcher::PayOutcome;
-use crate::pay::{CallbackTaken, PaymentStart, RefundAsked, Signed};
+use crate::pay::{CallbackTaken, NotBelieved, PaymentStart, RefundAsked, Signed};
 use crate::sale::thread_state::ThreadState;
 
 /// How the order is to be paid.
@@ -134,8 +134,12 @@ pub async fn refund(
     let order = order_id(&request)?;
     let Refund { reason } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
     let reason = RefundReason::parse(&reason)?;
-    let by = format!("buyer {}", buyer.user);
-    match app_state.payment_service.refund(Some(&buyer.user), &by, order, &reason).await? {
+    let (user, refunds) = (buyer.user.clone(), app_state.clone());
+    let refund = async move {
+        let by = format!("buyer {user}");
+        refunds.payment_service.refund(Some(&user), &by, order, &reason).await
+    };
+    match app_state.bulkheads.refunds.run(refund).await? {
         RefundAsked::Refund(refund_id, status) => Ok(HttpResponse::Accepted().json(RefundBegun { refund_id, status })),
         RefundAsked::IllegalState => Err(Problem::illegal_state()),
         RefundAsked::Unknown => Err(not_an_order(&thread, &buyer.user, order).await?),
@@ -178,10 +182,15 @@ pub async fn callback(
     };
     let channel = request.match_info().query("channel");
     let now_s = thread.catalog.clock.now_ms() / 1000;
-    match app_state.payment_service.callback(channel, signed, &body, now_s).await? {
+    let callback = match app_state.payment_service.read_callback(channel, signed, body, now_s) {
+        Ok(callback) => callback,
+        Err(NotBelieved::NoSuchChannel) => return Err(Problem::not_found()),
+        Err(NotBelieved::Callback(why)) => return Err(Problem::not_believed(&why)),
+    };
+    let takes = app_state.clone();
+    let take = async move { takes.payment_service.take_callback(callback).await };
+    match app_state.bulkheads.callbacks.run(take).await? {
         CallbackTaken::Known => Ok(HttpResponse::Ok().json(serde_json::json!({}))),
-        CallbackTaken::NoSuchChannel => Err(Problem::not_found()),
-        CallbackTaken::NotBelieved(why) => Err(Problem::not_believed(&why)),
         CallbackTaken::Misfit(why) => Err(Problem::misfit(why)),
     }
 }

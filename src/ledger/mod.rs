@@ -12,8 +12,11 @@ pub mod outflow;
 pub mod sales;
 pub mod sessions;
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgPool};
 use tokio::sync::watch;
@@ -91,6 +94,8 @@ pub struct Ledger {
     encrypted: bool,
     /// Changes when the server has not answered for seconds.
     outages: watch::Sender<()>,
+    /// The receivers that this process has reported as away.
+    away: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Ledger {
@@ -139,7 +144,7 @@ impl Ledger {
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
         let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
         let (pool, reserved) = (pool(config.max_connections), pool(reserved));
-        Ok(Self { pool, reserved, timeout, encrypted, outages: watch::Sender::new(()) })
+        Ok(Self { pool, reserved, timeout, encrypted, outages: watch::Sender::new(()), away: Arc::default() })
     }
 
     /// Brings the schema up to date. May run at any time, and in several processes at once.

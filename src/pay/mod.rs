@@ -8,6 +8,7 @@ pub mod poll_status;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 pub use crate::channel::Signed;
@@ -61,16 +62,32 @@ pub struct PayTerms {
     pub on_its_way: Duration,
 }
 
-/// What came of a callback.
+/// A callback whose signature matches.
+#[derive(Debug)]
+pub struct Callback {
+    channel: String,
+    /// The message's id.
+    message: String,
+    /// `None`: it cannot be read.
+    report: Option<ChannelReport>,
+    body: Bytes,
+}
+
+/// Why a callback is not believed.
+#[derive(Debug)]
+pub enum NotBelieved {
+    NoSuchChannel,
+    /// The signature does not match, or the message is too old.
+    Callback(BadCallback),
+}
+
+/// What came of a callback that is believed.
 #[derive(Debug)]
 pub enum CallbackTaken {
     /// Applied, now or before.
     Known,
     /// Set aside for an operator: it contradicts our books.
     Misfit(&'static str),
-    NoSuchChannel,
-    /// The signature does not match, or the message is too old.
-    NotBelieved(BadCallback),
 }
 
 impl PaymentService {
@@ -113,31 +130,44 @@ impl PaymentService {
         Ok(asked)
     }
 
-    /// Takes in a channel's callback. `now_s` is the database's time in seconds.
-    pub async fn callback(
+    /// Checks a callback's signature, and reads it. PostgreSQL is not asked. `now_s` is the database's time in seconds.
+    ///
+    /// # Errors
+    /// There is no such channel, the signature does not match, or the message is too old.
+    pub fn read_callback(
         &self,
         channel: &str,
         signed: Signed<'_>,
-        body: &[u8],
+        body: Bytes,
         now_s: i64,
-    ) -> Result<CallbackTaken, PayError> {
-        let Some(channel) = self.channels.get(channel) else { return Ok(CallbackTaken::NoSuchChannel) };
-        let taken = match channel.read_callback(signed, body, now_s) {
-            Ok(report) => self.take_in(channel, &report).await?,
-            Err(BadCallback::Unreadable(_)) => ReportOutcome::Misfit("it cannot be read"),
+    ) -> Result<Callback, NotBelieved> {
+        let channel = self.channels.get(channel).ok_or(NotBelieved::NoSuchChannel)?;
+        let report = match channel.read_callback(signed, &body, now_s) {
+            Ok(report) => Some(report),
+            Err(BadCallback::Unreadable(_)) => None,
             Err(error) => {
                 count_callback("not-believed");
-                return Ok(CallbackTaken::NotBelieved(error));
+                return Err(NotBelieved::Callback(error));
             }
+        };
+        Ok(Callback { channel: channel.name.clone(), message: signed.id.to_owned(), report, body })
+    }
+
+    /// Takes in a callback that is believed.
+    pub async fn take_callback(&self, callback: Callback) -> Result<CallbackTaken, PayError> {
+        let Callback { channel, message, report, body } = callback;
+        let taken = match (self.channels.get(&channel), report) {
+            (Some(channel), Some(report)) => self.take_in(channel, &report).await?,
+            _ => ReportOutcome::Misfit("it cannot be read"),
         };
         let ReportOutcome::Misfit(problem) = taken else {
             count_callback(if taken == ReportOutcome::Known { "known" } else { "applied" });
             return Ok(CallbackTaken::Known);
         };
         count_callback("set-aside");
-        tracing::error!(channel = channel.name, message = signed.id, problem, "CALLBACK SET ASIDE: it does not fit");
-        let text = String::from_utf8_lossy(body);
-        self.ledger.set_aside(&channel.name, signed.id, problem, &text.replace('\0', "")).await?;
+        tracing::error!(channel, message, problem, "CALLBACK SET ASIDE: it does not fit");
+        let text = String::from_utf8_lossy(&body);
+        self.ledger.set_aside(&channel, &message, problem, &text.replace('\0', "")).await?;
         Ok(CallbackTaken::Misfit(problem))
     }
 

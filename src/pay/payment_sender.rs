@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{PayError, PaymentService};
-use crate::channel::deliver::{UNREACHABLE_REST, if_away, outcome_of, send_in_slot};
+use crate::channel::deliver::{UNREACHABLE_REST, outcome_of, reached, send_in_slot};
 use crate::channel::{Channel, Charge};
 use crate::die_at;
 use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome, ProbeId};
@@ -185,8 +185,7 @@ impl PaymentSender {
         let (id, claim) = (payment.id, payment.claim);
         let take_back = |after| ledger.take_back(id, claim, SendState::Nothing, after);
         let status = answer.as_ref().ok().map(|answer| answer.status);
-        let receiver = format!("payments {channel}");
-        if_away(answer, async |why| ledger.in_time(ledger.receiver_is_away(&receiver, &why)).await).await;
+        ledger.note_receiver(&format!("payments {channel}"), reached(answer)).await;
         match (outcome_of(answer), status) {
             (DeliveryOutcome::Done, Some(202)) => {
                 count("taken");

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use seckill::domain::breaker::BreakerTerms;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
@@ -325,6 +327,29 @@ async fn a_change_of_policy_reaches_those_who_wait() {
     system.finish().await;
 }
 
+/// Each change of the policy grants one permit more, which the first in line gets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_policy_leaves_everybody_at_its_place() {
+    const WAITERS: i64 = 6;
+    let system = System::start().await;
+    let shop = Caller::new(&system, "shop").await;
+    let ask = json!({ "app": "shop", "policy": "slow" });
+    set(&system, queued(60_000, a_day(1))).await;
+    assert_eq!(shop.code(ask.clone()).await, 1);
+    let mut waiting = FuturesOrdered::new();
+    for n in 1..=WAITERS {
+        let (caller, ask) = (shop.clone(), ask.clone());
+        waiting.push_back(tokio::spawn(async move { caller.code(ask).await }));
+        in_line(&system, n).await;
+    }
+    for n in 1..=WAITERS {
+        set(&system, queued(60_000, a_day(1 + n))).await;
+        assert_eq!(waiting.next().await.unwrap().unwrap(), 1);
+        in_line(&system, WAITERS - n).await;
+    }
+    system.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_leaves_the_line() {
     let system = System::start().await;
@@ -436,7 +461,7 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     alarm(&system, "limiter-down redis").await;
     wire.mend();
     // A receiver that nobody reaches raises one, too; when it is there, another check has run since.
-    system.stores.ledger.receiver_is_away("shop", "connection refused").await.unwrap();
+    system.stores.ledger.note_receiver("shop", Some(Err("connection refused".into()))).await;
     let longer = "UPDATE receivers_away SET since = now() - interval '1 minute', tried_at = now() + interval '1 hour'";
     sqlx::query(longer).execute(&system.sql).await.unwrap();
     for _ in 0..2 {
@@ -451,6 +476,31 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
         (open == ["receiver-away shop"]).then_some(()).ok_or(format!("{open:?}"))
     })
     .await;
+    system.finish().await;
+}
+
+/// A connection that fails now and then is no receiver that is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_has_answered_since_is_not_away() {
+    let system = System::prepare(&[]).await;
+    let ledger = &system.stores.ledger;
+    let refused = async || ledger.note_receiver("shop", Some(Err("connection refused".into()))).await;
+    let later = async || {
+        let sql = "UPDATE receivers_away SET since = since - interval '20 s', tried_at = tried_at - interval '20 s'";
+        sqlx::query(sql).execute(&system.sql).await.unwrap();
+    };
+    let away = async || ledger.receivers_away(10).await.unwrap().len();
+    refused().await;
+    later().await;
+    ledger.note_receiver("shop", Some(Ok(()))).await;
+    refused().await;
+    assert_eq!(away().await, 0, "it has answered between the two");
+    later().await;
+    refused().await;
+    assert_eq!(away().await, 1, "for twenty seconds");
+    // A request that was lost on its way tells nothing.
+    ledger.note_receiver("shop", None).await;
+    assert_eq!(away().await, 1);
     system.finish().await;
 }
 

@@ -318,6 +318,7 @@ async fn a_full_redis_parks_no_release() {
     system.settled(&sale).await;
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
     system.let_deadlines_pass(&sale).await;
+    system.left(&sale, 1).await;
     let refused = || async {
         let errors = redis.query(&["INFO", "errorstats"]).await.unwrap();
         let text: String = redis::FromRedisValue::from_redis_value(errors).unwrap();

@@ -38,7 +38,7 @@ async fn the_script_refuses_permits_that_are_not_whole_numbers() {
     ));
     for permits in ["0", "-1", "1.5", "1e1", "0x1", "nan", "inf", "", " 1", "99999999999999999999", "6"] {
         let mut call = script.key(format!("{}k", bench.prefix));
-        call.arg("").arg("fixed-window").arg(permits).arg(5).arg(60_000_000).arg(0).arg("");
+        call.arg("").arg("fixed-window").arg(permits).arg(5).arg(60_000_000).arg(0).arg("").arg(0);
         let reply: Vec<i64> = call.invoke_async(&mut bench.redis.clone()).await.unwrap();
         assert_eq!(reply, [-2], "{permits:?}");
     }

@@ -129,7 +129,7 @@ async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError
     let calls = model.iter().map(|ModelCall { call, now, algorithm, permits, lease }| {
         let (limiter, slot) = (bench.limiter.at(*now), &slot);
         async move {
-            let take = [Take { slot, algorithm, permits: *permits, lease: Some(*lease) }];
+            let take = [Take { slot, algorithm, permits: *permits, lease: Some(*lease), has_line: false }];
             match call {
                 Call::Take { .. } => limiter.acquire(&take).await.map(|answer| answer.verdicts[0]),
                 Call::GiveBack(verdict) => {

@@ -107,5 +107,5 @@ pub fn of_kind(kind: AlgorithmKind) -> Algorithm {
 }
 
 pub fn take<'a>(slot: &'a SlotKey, algorithm: &'a Algorithm, permits: u32) -> Take<'a> {
-    Take { slot, algorithm, permits, lease: Some(Uuid::new_v4()) }
+    Take { slot, algorithm, permits, lease: Some(Uuid::new_v4()), has_line: false }
 }

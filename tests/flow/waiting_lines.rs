@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
-use seckill::gate::limiter::{LINE_MAX, Turn, Waiter};
+use seckill::gate::limiter::{LINE_MAX, Take, Turn, Waiter};
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, DAWN, bucket, leases, slot, take, window};
@@ -84,6 +84,26 @@ async fn a_waiter_is_granted_when_there_is_room_for_all_ahead_too() {
     assert_eq!(place(line.ask(two_tokens, &c).await), 2, "that token is not for this waiter");
     assert_eq!(place(line.ask(two_tokens, &a).await), 0);
     assert_eq!(place(line.ask(two_tokens, &c).await), 1);
+    line.bench.clear().await;
+}
+
+/// A call over several limiters waits in no line, and passes none either.
+#[tokio::test]
+async fn who_does_not_wait_passes_nobody_who_waits() {
+    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 2, 2, 1000)).await.used_up().await;
+    let (first, other) = (waiter(), slot("other", "k"));
+    assert_eq!(place(line.ask(0, &first).await), 1);
+    let several = async |us| {
+        let waits = Take { has_line: true, ..take(&line.slot, &line.algorithm, 1) };
+        let takes = [take(&other, &line.algorithm, 1), waits];
+        line.bench.limiter.at(DAWN + us).acquire(&takes).await.unwrap()
+    };
+    let one_token = SECOND / 2;
+    let refused = several(one_token).await;
+    assert!(!refused.granted, "the token is for the first waiter");
+    assert_eq!(refused.verdicts[1].unwrap().retry_after_ms, 500, "when there is a second one");
+    assert_eq!(place(line.ask(one_token, &first).await), 0);
+    assert!(several(SECOND).await.granted, "nobody waits any more");
     line.bench.clear().await;
 }
 

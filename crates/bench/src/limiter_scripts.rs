@@ -194,7 +194,7 @@ async fn record_call(url: &str, algorithm: &Algorithm, key: &str) -> anyhow::Res
     config.flow.timeout_ms = 5000;
     let slot = SlotKey::new("bench", "limiter", key, false)?;
     let lease = (algorithm.kind() == AlgorithmKind::Concurrency).then(Uuid::new_v4);
-    let take = Take { slot: &slot, algorithm, permits: 1, lease };
+    let take = Take { slot: &slot, algorithm, permits: 1, lease, has_line: false };
     let answer = Limiter::new(&config.redis, &config.flow)?.acquire(&[take]).await?;
     ensure!(answer.granted, "a first permit was refused");
     loop {

@@ -117,7 +117,7 @@ problems! {
     responses((status = 200, description = "All of them, by name", body = Apps), NotListed),
 )]
 pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let apps = as_caller(&request, &app_state, async |caller| app_state.console.apps(&caller.account).await).await?;
+    let apps = as_caller(request, &app_state, async move |console, caller| console.apps(&caller.account).await).await?;
     let apps = apps.into_iter().map(|app| App {
         name: app.name,
         created_by: app.created_by,
@@ -151,10 +151,10 @@ pub async fn create(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let created = as_caller(&request, &app_state, async |caller| {
+    let created = as_caller(request, &app_state, async move |console, caller| {
         let new: NewApp = json_object::from_slice(&body)?;
         let name = app(&new.name)?;
-        let token = app_state.console.create_app(&caller.account, &name).await?;
+        let token = console.create_app(&caller.account, &name).await?;
         Ok(Created { name, token })
     });
     Ok(HttpResponse::Created().insert_header((CACHE_CONTROL, "no-store")).json(created.await?))
@@ -184,10 +184,10 @@ pub async fn rotate_token(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let rotated = as_caller(&request, &app_state, async |caller| {
-        let name = app(request.match_info().query("name"))?;
+    let rotated = as_caller(request, &app_state, async move |console, caller| {
+        let name = app(caller.request.match_info().query("name"))?;
         let NewToken { overlap_ms } = json_object::from_slice(&body)?;
-        let new = app_state.console.rotate_token(&caller.account, &name, overlap_ms).await?;
+        let new = console.rotate_token(&caller.account, &name, overlap_ms).await?;
         let (token, everywhere) = (new.token, new.everywhere);
         Ok(Rotated { name, token, old_token_ends_at_ms: new.old_ends_at_ms, everywhere })
     });
@@ -207,11 +207,11 @@ pub async fn rotate_token(
     responses((status = 200, description = "Done", body = GrantSet), NotGranted),
 )]
 pub async fn grant(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
-    let granted = as_caller(&request, &app_state, async |caller| {
+    let granted = as_caller(request, &app_state, async move |console, caller| {
         let grant: Grant = json_object::from_slice(&body)?;
         let (app, role) = (app(&grant.app)?, grant.role);
         let account = AccountName::parse(&grant.account, "account")?;
-        app_state.console.grant(&caller.account, &app, &account, role).await?;
+        console.grant(&caller.account, &app, &account, role).await?;
         Ok(GrantSet { app, account, role })
     });
     Ok(HttpResponse::Ok().json(granted.await?))

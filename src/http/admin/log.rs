@@ -72,8 +72,8 @@ problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable
     responses((status = 200, description = "The newest lines", body = AuditLog), NotShown),
 )]
 pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let lines = as_caller(&request, &app_state, async |caller| {
-        app_state.console.audit_log(&caller.account, limit(&request)?).await
+    let lines = as_caller(request, &app_state, async move |console, caller| {
+        console.audit_log(&caller.account, limit(&caller.request)?).await
     });
     let lines = lines.await?.into_iter().map(|line| LogLine {
         id: line.id,
@@ -99,8 +99,8 @@ pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<Ht
     responses((status = 200, description = "The newest alarms", body = Alarms), NotShown),
 )]
 pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let alarms = as_caller(&request, &app_state, async |caller| {
-        app_state.console.alarms(&caller.account, limit(&request)?).await
+    let alarms = as_caller(request, &app_state, async move |console, caller| {
+        console.alarms(&caller.account, limit(&caller.request)?).await
     });
     let alarms = alarms.await?.into_iter().map(|alarm| Alarm {
         id: alarm.id,

@@ -12,11 +12,12 @@ pub use cookies::CookieNames;
 use actix_web::HttpRequest;
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use actix_web::web::Data;
 
 use super::AppState;
 use super::problem::Problem;
-use crate::admin::AdminError;
 use crate::admin::session::SessionToken;
+use crate::admin::{AdminError, Console};
 use crate::domain::account::Account;
 use crate::domain::policy::Name;
 
@@ -24,43 +25,45 @@ const CSRF_HEADER: &str = "x-csrf-token";
 /// The audit log holds this much of a path.
 const PATH_MAX_CHARS: usize = 200;
 
-/// An account that is signed in, and its session.
+/// An account that is signed in, its session, and its request.
 struct Caller {
+    request: HttpRequest,
     account: Account,
     token: SessionToken,
     expires_at_ms: i64,
 }
 
 /// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
-async fn as_caller<T>(
-    request: &HttpRequest,
-    app_state: &AppState,
-    act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
+async fn as_caller<T: 'static>(
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
 ) -> Result<T, Problem> {
-    let token = cookies::cookie(request, app_state.cookies.session).ok_or(AdminError::SignedOut)?;
+    let token = cookies::cookie(&request, app_state.cookies.session).ok_or(AdminError::SignedOut)?;
     // An invented one stands in no line.
     let token = app_state.console.received(token)?;
-    app_state.bulkheads.admin.run(act_with_token(request, token, app_state, act)).await
+    app_state.bulkheads.admin.run(act_with_token(request, token, app_state.clone(), act)).await
 }
 
 async fn act_with_token<T>(
-    request: &HttpRequest,
+    request: HttpRequest,
     token: SessionToken,
-    app_state: &AppState,
-    act: impl AsyncFnOnce(&Caller) -> Result<T, AdminError>,
+    app_state: Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
-    let (account, expires_at_ms) = app_state.console.account(&token).await?;
-    let caller = Caller { account, token, expires_at_ms };
-    let outcome = match check_not_forged(request, &caller.token) {
-        Ok(()) => act(&caller).await,
+    let console = &app_state.console;
+    let (account, expires_at_ms) = console.account(&token).await?;
+    let caller = Caller { request, account, token, expires_at_ms };
+    let outcome = match check_not_forged(&caller.request, &caller.token) {
+        Ok(()) => act(console, &caller).await,
         Err(forged) => Err(forged),
     };
     if let Err(error) = &outcome
         && let Some(why) = error.refusal()
     {
-        let path: String = request.path().chars().take(PATH_MAX_CHARS).collect();
-        let attempt = format!("{} {path}", request.method());
-        app_state.console.record_refusal(&caller.account, &attempt, why).await?;
+        let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
+        let attempt = format!("{} {path}", caller.request.method());
+        console.record_refusal(&caller.account, &attempt, why).await?;
     }
     outcome
 }

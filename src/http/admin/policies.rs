@@ -139,11 +139,11 @@ problems! {
     responses((status = 200, description = "All of them, by name", body = Policies), NotListed),
 )]
 pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let policies = as_caller(&request, &app_state, async |caller| {
-        let query = Query::<ListQuery>::from_query(request.query_string());
+    let policies = as_caller(request, &app_state, async move |console, caller| {
+        let query = Query::<ListQuery>::from_query(caller.request.query_string());
         let query = query.map_err(|_| Invalid::new("app", "must be given once"))?;
         let app = query.into_inner().app.map(|text| app(&text)).transpose()?;
-        app_state.console.policies(&caller.account, app.as_ref()).await
+        console.policies(&caller.account, app.as_ref()).await
     });
     let policies = policies.await?.into_iter().map(PolicyView::from).collect();
     Ok(HttpResponse::Ok().json(Policies { policies }))
@@ -164,10 +164,10 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     responses((status = 200, description = "Done", body = Changed), NotSet),
 )]
 pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
-    let everywhere = as_caller(&request, &app_state, async |caller| {
+    let everywhere = as_caller(request, &app_state, async move |console, caller| {
         let form: PolicyForm = json_object::from_slice(&body)?;
-        let policy = form.named(request.match_info().query("name")).map_err(FlowError::from)?;
-        app_state.console.set_policy(&caller.account, policy).await
+        let policy = form.named(caller.request.match_info().query("name")).map_err(FlowError::from)?;
+        console.set_policy(&caller.account, policy).await
     });
     Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
 }
@@ -185,11 +185,11 @@ pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Bo
     responses((status = 200, description = "Done", body = Changed), NotDeleted),
 )]
 pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    let everywhere = as_caller(&request, &app_state, async |caller| {
-        let query = Query::<DeleteQuery>::from_query(request.query_string());
+    let everywhere = as_caller(request, &app_state, async move |console, caller| {
+        let query = Query::<DeleteQuery>::from_query(caller.request.query_string());
         let query = query.map_err(|_| Invalid::new("app", "must be given in the query"))?;
-        let name = Name::parse(request.match_info().query("name"), "name")?;
-        app_state.console.delete_policy(&caller.account, &name, &app(&query.app)?).await
+        let name = Name::parse(caller.request.match_info().query("name"), "name")?;
+        console.delete_policy(&caller.account, &name, &app(&query.app)?).await
     });
     Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
 }

@@ -106,12 +106,12 @@ pub async fn create(
         device_token: cookie(&request, app_state.cookies.device),
         now_ms: thread.catalog.clock.now_ms(),
     };
-    let (console, line) = (&app_state.console, &app_state.bulkheads.sign_ins);
-    let attempt = console.attempt(&name, password, source).await?;
+    let (line, looks_up, signs_in) = (&app_state.bulkheads.sign_ins, app_state.clone(), app_state.clone());
+    let attempt = app_state.console.attempt(&name, password, source).await?;
     // The line is for PostgreSQL. Passwords are checked outside, where they have a line of their own.
-    let candidate = line.run(console.look_up(attempt)).await?;
-    let checked = console.check_password(candidate).await?;
-    let signed_in = line.run(console.sign_in(checked)).await?;
+    let candidate = line.run(async move { looks_up.console.look_up(attempt).await }).await?;
+    let checked = app_state.console.check_password(candidate).await?;
+    let signed_in = line.run(async move { signs_in.console.sign_in(checked).await }).await?;
     let session = Session {
         name: AccountName::parse(&name, "name")?,
         role: signed_in.role,
@@ -142,7 +142,7 @@ pub async fn create(
     ),
 )]
 pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let session = as_caller(&request, &app_state, async |caller| {
+    let session = as_caller(request, &app_state, async move |_, caller| {
         Ok(Session {
             name: caller.account.name.clone(),
             role: caller.account.role,
@@ -169,7 +169,7 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     ),
 )]
 pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    as_caller(&request, &app_state, async |caller| app_state.console.sign_out(&caller.token).await).await?;
+    as_caller(request, &app_state, async move |console, caller| console.sign_out(&caller.token).await).await?;
     Ok(HttpResponse::Ok().cookie(app_state.cookies.no_session()).json(SignedOut { signed_out: true }))
 }
 
@@ -189,11 +189,11 @@ pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) ->
     ),
 )]
 pub async fn delete_all(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    let ended = as_caller(&request, &app_state, async |caller| {
-        let query = Query::<AccountQuery>::from_query(request.query_string());
+    let ended = as_caller(request, &app_state, async move |console, caller| {
+        let query = Query::<AccountQuery>::from_query(caller.request.query_string());
         let account = query.map_err(|_| Invalid::new("account", "must be given once"))?.into_inner().account;
         let account = account.map(|name| AccountName::parse(&name, "account")).transpose()?;
-        app_state.console.sign_out_everywhere(&caller.account, account.as_ref()).await
+        console.sign_out_everywhere(&caller.account, account.as_ref()).await
     });
     Ok(HttpResponse::Ok().json(SignedOutEverywhere { ended: ended.await? }))
 }

@@ -12,9 +12,24 @@ pub struct ReceiverAway {
 }
 
 impl Ledger {
-    /// Records that a receiver could not be connected to. It counts as away since the first such attempt after a minute
-    /// without one.
-    pub async fn receiver_is_away(&self, receiver: &str, error: &str) -> Result<(), LedgerError> {
+    /// Records whether a receiver could be connected to, or why not; `None` if that is not known. An answer costs a statement
+    /// only after this process has reported the receiver as away.
+    pub async fn note_receiver(&self, receiver: &str, reached: Option<Result<(), String>>) {
+        let written = match reached {
+            Some(Err(why)) => {
+                self.away.lock().insert(receiver.to_owned());
+                self.in_time(self.receiver_is_away(receiver, &why)).await
+            }
+            Some(Ok(())) if self.away.lock().remove(receiver) => self.in_time(self.receiver_is_back(receiver)).await,
+            Some(Ok(())) | None => return,
+        };
+        if let Err(error) = written {
+            tracing::debug!(%error, receiver, "not written whether a receiver is away");
+        }
+    }
+
+    /// It counts as away since the first attempt of this kind after a minute without one.
+    async fn receiver_is_away(&self, receiver: &str, error: &str) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO receivers_away AS known (receiver, error) VALUES ($1, left($2, 1000))
              ON CONFLICT (receiver) DO UPDATE
@@ -25,6 +40,11 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
+        Ok(())
+    }
+
+    async fn receiver_is_back(&self, receiver: &str) -> Result<(), LedgerError> {
+        sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver).execute(&self.pool).await?;
         Ok(())
     }
 
