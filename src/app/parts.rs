@@ -53,11 +53,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Starts sending and receiving notices.
+    /// Looks at the servers, and starts sending and receiving notices.
     ///
     /// # Errors
-    /// The settings are only for development mode, or name no server.
-    pub fn assemble(config: Config) -> anyhow::Result<Self> {
+    /// The settings are only for development mode, or name no server; or a server refuses TLS, or would lose memory.
+    pub async fn assemble(config: Config, with_broker: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(config.purchase.wait_target_ms)));
         let parts = Self {
@@ -69,6 +69,8 @@ impl Parts {
             tasks: TaskTracker::new(),
             pressure,
         };
+        // Before any task: one that was connecting when the process gave up would say so on stderr.
+        parts.check_servers(with_broker).await?;
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
         parts.tasks.spawn(ledger.clone().watch(stop.clone()));
         parts.tasks.spawn(parts.notifier.clone().run(ledger.clone(), stop.clone()));
@@ -78,7 +80,7 @@ impl Parts {
 
     /// Refuses to start on a Redis server that would lose memory, and where a server that is used refuses TLS. A server that
     /// cannot be reached now is looked at when it can be.
-    pub async fn check_servers(&self, with_broker: bool) -> anyhow::Result<()> {
+    async fn check_servers(&self, with_broker: bool) -> anyhow::Result<()> {
         self.stores.gate.check_tls().await?;
         self.stores.ledger.check_tls().await?;
         if with_broker {

@@ -77,8 +77,7 @@ impl Service {
         let listener = http_server::listen(config.http.bind)
             .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
         let address = listener.local_addr()?;
-        let parts = Parts::assemble(config)?;
-        parts.check_servers(with_workers).await?;
+        let parts = Parts::assemble(config, with_workers).await?;
         let (config, ledger) = (&parts.config, &parts.stores.ledger);
         let catalog = Catalog::load(&parts.stores, config.reconcile.retire_after_ms)
             .await

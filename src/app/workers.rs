@@ -16,8 +16,7 @@ use crate::telemetry;
 /// Runs the background workers, all or only those named, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = telemetry::metrics();
-    let parts = Parts::assemble(config)?;
-    parts.check_servers(true).await?;
+    let parts = Parts::assemble(config, true).await?;
     let payment_service =
         notifying_payment_service(&parts.config, parts.stores.ledger.clone(), parts.notifier.clone())?;
     if let Some(bind) = parts.config.work.metrics_bind {

@@ -114,7 +114,9 @@ fn neighbours(body: &Value, properties: &[String]) -> Vec<Value> {
         other[name] = value;
         other
     };
-    let mut others = vec![with("surprise", json!(1))];
+    // serde reads a struct from a list of its fields, too.
+    let in_a_row: Value = properties.iter().map(|name| body[name].clone()).collect();
+    let mut others = vec![with("surprise", json!(1)), in_a_row];
     for name in properties {
         let mut without = body.clone();
         without.as_object_mut().unwrap().remove(name);

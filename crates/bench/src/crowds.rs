@@ -1,6 +1,7 @@
 //! Crowds: winners beside a thousand readers, a rush beside the workers that settle it, and more arrivals than can be served.
 //!
-//! All three are played by `seckill load`, whose arrivals come by a schedule, whatever the service does.
+//! The first two are played by `seckill load`, the last by `arrivals.rs`; the arrivals of both come by a schedule, whatever the
+//! service does.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::time::sleep;
 
-use crate::processes::{self, seckill, seckill_on};
+use crate::arrivals::{self, Crowd};
+use crate::processes::{self, seckill};
 use crate::series::{Series, thousands};
 use crate::service::{Sale, Service};
 use crate::settle;
@@ -31,7 +33,7 @@ const KNEE_SHARE: f64 = 0.99;
 const KNEE_P99_MS: f64 = 200.0;
 const MULTIPLES: [f64; 5] = [0.5, 1.0, 2.0, 3.0, 5.0];
 /// Buyers in the largest crowd, which bounds its length.
-const CROWD_MAX: f64 = 300_000.0;
+pub const CROWD_MAX: f64 = 300_000.0;
 
 #[derive(Default)]
 pub struct Results {
@@ -44,7 +46,7 @@ pub struct Results {
     overload: Vec<(f64, Rush)>,
 }
 
-/// What a rush looked like from outside.
+/// What a crowd looked like from outside.
 struct Rush {
     arrivals: u64,
     seconds: f64,
@@ -107,17 +109,14 @@ impl Rush {
     }
 }
 
-/// Plays a rush, on these processors alone if any are named.
-async fn rush(service: &Service, sale: &Sale, words: &[&str], on: Option<&str>) -> anyhow::Result<Rush> {
+/// Plays a rush.
+async fn rush(service: &Service, sale: &Sale, words: &[&str]) -> anyhow::Result<Rush> {
     let file = ".dev/bench/load.json";
     let (base, sale) = (format!("http://{}", service.process.address), sale.id.to_string());
     let all = ["load", "--base", &base, "--sale", &sale, "--json", file];
     let honest = ["--early", "0", "--doubles", "0", "--unknown", "0", "--forged", "0"];
     let words = [&all[..], &honest, words].concat();
-    match on {
-        Some(processors) => seckill_on(processors, &words).await?,
-        None => seckill(&words).await?,
-    };
+    seckill(&words).await?;
     let document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     Rush::read(&document["report"])
 }
@@ -138,13 +137,13 @@ pub async fn measure(
         let words = ["--rate", &rate, "--seconds", &length, "--buyers", &buyers, "--shape", "even"];
         let stock = (BESIDE_READERS * seconds).cast_signed();
         let sale = service.sale(stock).await?;
-        results.quiet.push(rush(service, &sale, &words, None).await?);
+        results.quiet.push(rush(service, &sale, &words).await?);
         let sale = service.sale(stock).await?;
         let address = service.process.address;
         let reads = readers.read(address, READERS, seconds + 3);
         let buying = async {
             sleep(Duration::from_secs(1)).await;
-            rush(service, &sale, &words, None).await
+            rush(service, &sale, &words).await
         };
         let (read, bought) = tokio::try_join!(reads, buying)?;
         results.reads.push(read.per_second());
@@ -152,17 +151,17 @@ pub async fn measure(
 
         eprintln!("round {round} of {rounds}: a rush without and with workers");
         let sale = service.sale(RUSH_STOCK.cast_signed()).await?;
-        results.alone.push(rush(service, &sale, &["--buyers", RUSH_BUYERS], None).await?);
+        results.alone.push(rush(service, &sale, &["--buyers", RUSH_BUYERS]).await?);
         let mut work = processes::work(&logs.join("work.log"), None)?;
         settled(sql).await?;
         let sale = service.sale(RUSH_STOCK.cast_signed()).await?;
-        results.with_workers.push(rush(service, &sale, &["--buyers", RUSH_BUYERS], None).await?);
+        results.with_workers.push(rush(service, &sale, &["--buyers", RUSH_BUYERS]).await?);
         let ended = Instant::now();
         settled(sql).await?;
         results.settled_after_s.push(ended.elapsed().as_secs_f64());
         processes::stop(&mut work).await?;
     }
-    apart(service, async |generator| overload(service, generator, seconds, &mut results).await).await?;
+    apart(service, async |processor| overload(service, readers, processor, seconds, &mut results).await).await?;
     let _work = processes::work(&logs.join("work.log"), None)?;
     settled(sql).await?;
     settle::audit(&[]).await?;
@@ -171,22 +170,28 @@ pub async fn measure(
 
 /// Gives the generator the last processor and everything else the others, while `measure` runs: a generator that shares its
 /// processor with the service would send less, the more there is to send.
-async fn apart(service: &Service, measure: impl AsyncFnOnce(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
+async fn apart(service: &Service, measure: impl AsyncFnOnce(usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let last = std::thread::available_parallelism()?.get() - 1;
     ensure!(last > 0, "overload needs two processors at least");
     let mut processes = processes::servers().await?;
     processes.push(("server", service.process.pid));
     processes::keep_on(&format!("0-{}", last - 1), &processes).await?;
-    let measured = measure(&last.to_string()).await;
+    let measured = measure(last).await;
     processes::keep_on(&format!("0-{last}"), &processes).await?;
     measured
 }
 
-async fn overload(service: &Service, generator: &str, seconds: u64, results: &mut Results) -> anyhow::Result<()> {
+async fn overload(
+    service: &Service,
+    buyers: &Buyers,
+    processor: usize,
+    seconds: u64,
+    results: &mut Results,
+) -> anyhow::Result<()> {
     let mut knee = KNEE_FROM;
     loop {
         let tried = knee * KNEE_STEP;
-        let seen = crowd(service, generator, tried, seconds.min(4)).await?;
+        let seen = crowd(service, buyers, processor, tried, seconds.min(4)).await?;
         let useful = thousands(seen.useful as f64 / seen.seconds);
         eprintln!("{} arrivals a second: {useful} useful, p99 {:.0} ms", thousands(tried), seen.p99_ms);
         if (seen.useful as f64) < seen.arrivals as f64 * KNEE_SHARE || seen.p99_ms > KNEE_P99_MS {
@@ -195,7 +200,7 @@ async fn overload(service: &Service, generator: &str, seconds: u64, results: &mu
         knee = tried;
     }
     for multiple in MULTIPLES {
-        let seen = crowd(service, generator, knee * multiple, seconds).await?;
+        let seen = crowd(service, buyers, processor, knee * multiple, seconds).await?;
         eprintln!("{multiple} times the knee: {} useful, p99 {} ms", seen.useful, seen.p99_ms);
         results.overload.push((multiple, seen));
     }
@@ -203,14 +208,22 @@ async fn overload(service: &Service, generator: &str, seconds: u64, results: &mu
 }
 
 /// Arrivals at this rate who do not try again.
-async fn crowd(service: &Service, generator: &str, rate: f64, seconds: u64) -> anyhow::Result<Rush> {
-    let seconds = seconds.min((CROWD_MAX / rate) as u64).max(1);
-    let buyers = rate * seconds as f64;
-    let sale = service.sale(buyers as i64).await?;
-    let (rate, buyers, seconds) = (format!("{rate:.0}"), format!("{buyers:.0}"), seconds.to_string());
-    let words = ["--rate", &rate, "--buyers", &buyers, "--seconds", &seconds, "--shape", "even"];
-    let rest = ["--connections", "4000", "--no-retries"];
-    rush(service, &sale, &[&words[..], &rest].concat(), Some(generator)).await
+async fn crowd(service: &Service, buyers: &Buyers, processor: usize, rate: f64, seconds: u64) -> anyhow::Result<Rush> {
+    let count = (rate * seconds as f64).min(CROWD_MAX) as usize;
+    let sale = service.sale(count.cast_signed() as i64).await?;
+    let seen = arrivals::play(processor, service.process.address, &sale, &Crowd { buyers, count, rate }).await?;
+    let accepted = seen.of_status(202);
+    Ok(Rush {
+        arrivals: count as u64,
+        seconds: seen.seconds,
+        accepted,
+        useful: accepted + seen.of_status(409),
+        unavailable: seen.of_status(503) + seen.lost,
+        p50_ms: seen.wait_ms(0.5),
+        p99_ms: seen.wait_ms(0.99),
+        first_second: (f64::NAN, f64::NAN),
+        winners_a_second: accepted as f64 / seen.seconds,
+    })
 }
 
 /// Waits until every purchase is an order.

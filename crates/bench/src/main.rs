@@ -12,10 +12,11 @@
 //! Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, `payers.rs`
 //! begins them, `payments_table.rs` prints the result.
 //!
-//! Crowds (`crowds.rs`): winners beside readers, a rush beside workers, and overload.
+//! Crowds (`crowds.rs`): winners beside readers, a rush beside workers, and overload (`arrivals.rs`).
 //!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
 
+mod arrivals;
 mod bank;
 mod cases;
 mod crowds;
@@ -157,7 +158,7 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
 
 /// Buyers who read, each with a token.
 async fn readers(seconds: u64) -> anyhow::Result<Buyers> {
-    let count = (seconds * 20_000).to_string();
+    let count = (seconds * 20_000).max(crowds::CROWD_MAX as u64).to_string();
     seckill(&["token", "--count", &count, "--prefix", "r", "--out", TOKENS]).await?;
     let tokens = std::fs::read_to_string(TOKENS)?;
     let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();

@@ -98,18 +98,7 @@ pub async fn stop(work: &mut Child) -> anyhow::Result<()> {
 
 /// Runs a `seckill` command. Returns the JSON that it printed, or null.
 pub async fn seckill(words: &[&str]) -> anyhow::Result<Value> {
-    run(Command::new(program()?), words).await
-}
-
-/// Runs a `seckill` command on these processors alone.
-pub async fn seckill_on(processors: &str, words: &[&str]) -> anyhow::Result<Value> {
-    let mut taskset = Command::new("taskset");
-    taskset.args(["-c", processors]).arg(program()?);
-    run(taskset, words).await
-}
-
-async fn run(mut command: Command, words: &[&str]) -> anyhow::Result<Value> {
-    let done = command.args(words).kill_on_drop(true).output().await?;
+    let done = Command::new(program()?).args(words).kill_on_drop(true).output().await?;
     ensure!(done.status.success(), "seckill {words:?}: {}", String::from_utf8_lossy(&done.stderr));
     Ok(serde_json::from_slice(&done.stdout).unwrap_or(Value::Null))
 }

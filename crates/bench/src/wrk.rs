@@ -45,6 +45,11 @@ impl Buyers {
 }
 
 impl Buyers {
+    /// The records, one after the other, and the length of each.
+    pub fn records(&self) -> anyhow::Result<(Vec<u8>, usize)> {
+        Ok((std::fs::read(&self.file)?, self.record))
+    }
+
     /// Reads orders and sessions over this many connections.
     pub async fn read(&self, from: SocketAddr, connections: u64, seconds: u64) -> anyhow::Result<Seen> {
         let (file, record) = (self.file.to_string_lossy(), self.record.to_string());
