@@ -22,7 +22,7 @@ bench() { # ARGS of the program, crates/bench
   step "building the program that measures them" "The compiler's message is above" \
     cargo build --locked --release -p seckill-bench >&2
   case " $* " in
-    *" --only sale "* | *" --only money "* | *" --only crowds "*) ;;   # these tables do not compare with the other limiter
+    *" --only sale "* | *" --only money "* | *" --only crowds "* | *" --only overload "*) ;;   # these tables do not compare with the other limiter
     *) [ -x $OTHER_LIMITER ] || (install_other_limiter) >&2 || echo "dev: the benchmark continues without throttlecrab-server" >&2 ;;
   esac
   start_empty bench >&2

@@ -19,7 +19,8 @@ use crate::sale::order_streams::OrderStreams;
 use crate::sale::refill_supervisor::RefillSupervisor;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
-/// The report of a wait counts five times as long.
+/// How soon the first purchases that wait are reported, and how often after that. A report counts five times as long.
+const REPORT_WITHIN: Duration = Duration::from_millis(20);
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 const METRICS_EVERY: Duration = Duration::from_secs(5);
 /// Between two checks of sales in Redis: callers that ask for a closed sale at the same time are answered by one check.
@@ -114,12 +115,13 @@ impl Parts {
     pub(super) fn report_pressure(&self) {
         let (ledger, pressure, stop) = (self.stores.ledger.clone(), Arc::clone(&self.pressure), self.stop.clone());
         self.tasks.spawn(async move {
-            while stop.run_until_cancelled(tokio::time::sleep(REPORT_EVERY)).await.is_some() {
+            let mut pause = REPORT_WITHIN;
+            while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
                 let now = std::time::Instant::now();
                 metrics::gauge!("seckill_purchase_wait_seconds").set(pressure.here(now).as_secs_f64());
-                if pressure.is_noticeable_here(now)
-                    && let Err(error) = ledger.in_time(ledger.report_pressure(pressure.here(now))).await
-                {
+                let waits = pressure.is_noticeable_here(now);
+                pause = if waits { REPORT_EVERY } else { REPORT_WITHIN };
+                if waits && let Err(error) = ledger.in_time(ledger.report_pressure(pressure.here(now))).await {
                     tracing::debug!(%error, "pressure not reported; other processes work on");
                 }
             }

@@ -26,8 +26,9 @@ struct Remembered {
     until: Option<Instant>,
 }
 
-/// How long a complete knowledge of the holders counts: a sale that is being sold is asked for far more often.
-const COMPLETE_FOR: Duration = Duration::from_millis(100);
+/// How long a complete knowledge of the holders counts. A sale that is being sold is asked for far more often, except in an
+/// overload, where a call to Redis itself may take a part of a second; and that is when strangers must be known.
+const COMPLETE_FOR: Duration = Duration::from_secs(1);
 
 impl SoldOutCache {
     /// The most sales that are remembered; when there are more, the cache is cleared.

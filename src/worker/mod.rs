@@ -16,6 +16,10 @@ const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 /// How long a step may take. Steps are bounded and take seconds at most; one that waits for a dead server is given up.
 const STEP_MAX: Duration = Duration::from_secs(120);
 
+/// How long a worker that gives way lets pass after a notice. If the notice is of the first purchases of a rush, the instances
+/// that serve it have said by then that purchases wait.
+const RUSH_SEEN_WITHIN: Duration = Duration::from_millis(50);
+
 /// How a step is repeated.
 pub struct Terms {
     pub name: &'static str,
@@ -25,7 +29,7 @@ pub struct Terms {
     pub wake: Option<watch::Receiver<()>>,
     /// A change gives up the present step.
     pub given_up: watch::Receiver<()>,
-    /// Rests after each step while purchases wait.
+    /// Rests before each step while purchases wait.
     pub gives_way: Option<Arc<Pressure>>,
 }
 
@@ -40,7 +44,16 @@ where
     let Terms { name, every, mut wake, mut given_up, gives_way } = terms;
     let mut pause = Pause::default();
     let mut behind_since: Option<Instant> = None;
+    let mut took = Duration::ZERO;
     while !stop.is_cancelled() {
+        if let Some(pressure) = &gives_way {
+            let now = Instant::now();
+            let behind = behind_since.map_or(Duration::ZERO, |since| now - since);
+            let rest = pressure.worker_rest(took, behind, now);
+            if !rest.is_zero() && stop.run_until_cancelled(sleep(rest)).await.is_none() {
+                break;
+            }
+        }
         let began = Instant::now();
         given_up.mark_unchanged();
         let done = tokio::select! {
@@ -54,13 +67,7 @@ where
             Ok(Step::Idle) => behind_since = None,
             Err(_) => {}
         }
-        if let Some(pressure) = &gives_way {
-            let behind = behind_since.map_or(Duration::ZERO, |since| now - since);
-            let rest = pressure.worker_rest(now - began, behind, now);
-            if !rest.is_zero() {
-                _ = stop.run_until_cancelled(sleep(rest)).await;
-            }
-        }
+        took = now - began;
         let rest = match done {
             Ok(Step::More) => {
                 pause.reset();
@@ -83,7 +90,12 @@ where
         let notice = async {
             match &mut wake {
                 // After a failure the pause is kept, notice or not.
-                Some(wake) if pause.is_fresh() => _ = wake.changed().await,
+                Some(wake) if pause.is_fresh() => {
+                    _ = wake.changed().await;
+                    if gives_way.is_some() {
+                        sleep(RUSH_SEEN_WITHIN).await;
+                    }
+                }
                 _ => std::future::pending().await,
             }
         };

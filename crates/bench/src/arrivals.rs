@@ -21,14 +21,14 @@ use crate::service::Sale;
 use crate::wrk::Buyers;
 
 /// Connections that are open before the first arrival, and the most.
-const CONNECTIONS: usize = 1_000;
+const CONNECTIONS: usize = 6_000;
 const CONNECTIONS_MAX: usize = 15_000;
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The longest answer.
 const ANSWER_MAX: usize = 4_096;
 /// A generator that is later than this with one in a hundred requests is too slow for the rate.
-const LATE_MAX: Duration = Duration::from_millis(25);
+const LATE_MAX: Duration = Duration::from_millis(50);
 
 /// A crowd of buyers who arrive evenly, each once.
 pub struct Crowd<'a> {

@@ -1,7 +1,5 @@
-//! Crowds: winners beside a thousand readers, a rush beside the workers that settle it, and more arrivals than can be served.
-//!
-//! The first two are played by `seckill load`, the last by `arrivals.rs`; the arrivals of both come by a schedule, whatever the
-//! service does.
+//! Crowds: winners beside a thousand readers, and a rush beside the workers that settle it. Both are played by `seckill load`,
+//! whose arrivals come by a schedule, whatever the service does.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,7 +10,6 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::time::sleep;
 
-use crate::arrivals::{self, Crowd};
 use crate::processes::{self, seckill};
 use crate::series::{Series, thousands};
 use crate::service::{Sale, Service};
@@ -25,16 +22,6 @@ const READERS: u64 = 1_000;
 /// The README's rush.
 const RUSH_BUYERS: &str = "20000";
 const RUSH_STOCK: u64 = 2_000;
-/// Arrivals per second with which the search for the knee begins, and what each step multiplies them by.
-const KNEE_FROM: f64 = 2_000.0;
-const KNEE_STEP: f64 = 1.25;
-/// The knee is the highest rate of which this share has a useful answer, and of whose winners 99 % wait no longer than this.
-const KNEE_SHARE: f64 = 0.99;
-const KNEE_P99_MS: f64 = 200.0;
-const MULTIPLES: [f64; 5] = [0.5, 1.0, 2.0, 3.0, 5.0];
-/// Buyers in the largest crowd, which bounds its length.
-pub const CROWD_MAX: f64 = 300_000.0;
-
 #[derive(Default)]
 pub struct Results {
     quiet: Vec<Rush>,
@@ -43,10 +30,9 @@ pub struct Results {
     alone: Vec<Rush>,
     with_workers: Vec<Rush>,
     settled_after_s: Vec<f64>,
-    overload: Vec<(f64, Rush)>,
 }
 
-/// What a crowd looked like from outside.
+/// What a rush looked like from outside.
 struct Rush {
     arrivals: u64,
     seconds: f64,
@@ -161,73 +147,12 @@ pub async fn measure(
         results.settled_after_s.push(ended.elapsed().as_secs_f64());
         processes::stop(&mut work).await?;
     }
-    apart(service, async |processor| overload(service, readers, processor, seconds, &mut results).await).await?;
-    let _work = processes::work(&logs.join("work.log"), None)?;
-    settled(sql).await?;
     settle::audit(&[]).await?;
     Ok(results)
 }
 
-/// Gives the generator the last processor and everything else the others, while `measure` runs: a generator that shares its
-/// processor with the service would send less, the more there is to send.
-async fn apart(service: &Service, measure: impl AsyncFnOnce(usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let last = std::thread::available_parallelism()?.get() - 1;
-    ensure!(last > 0, "overload needs two processors at least");
-    let mut processes = processes::servers().await?;
-    processes.push(("server", service.process.pid));
-    processes::keep_on(&format!("0-{}", last - 1), &processes).await?;
-    let measured = measure(last).await;
-    processes::keep_on(&format!("0-{last}"), &processes).await?;
-    measured
-}
-
-async fn overload(
-    service: &Service,
-    buyers: &Buyers,
-    processor: usize,
-    seconds: u64,
-    results: &mut Results,
-) -> anyhow::Result<()> {
-    let mut knee = KNEE_FROM;
-    loop {
-        let tried = knee * KNEE_STEP;
-        let seen = crowd(service, buyers, processor, tried, seconds.min(4)).await?;
-        let useful = thousands(seen.useful as f64 / seen.seconds);
-        eprintln!("{} arrivals a second: {useful} useful, p99 {:.0} ms", thousands(tried), seen.p99_ms);
-        if (seen.useful as f64) < seen.arrivals as f64 * KNEE_SHARE || seen.p99_ms > KNEE_P99_MS {
-            break;
-        }
-        knee = tried;
-    }
-    for multiple in MULTIPLES {
-        let seen = crowd(service, buyers, processor, knee * multiple, seconds).await?;
-        eprintln!("{multiple} times the knee: {} useful, p99 {} ms", seen.useful, seen.p99_ms);
-        results.overload.push((multiple, seen));
-    }
-    Ok(())
-}
-
-/// Arrivals at this rate who do not try again.
-async fn crowd(service: &Service, buyers: &Buyers, processor: usize, rate: f64, seconds: u64) -> anyhow::Result<Rush> {
-    let count = (rate * seconds as f64).min(CROWD_MAX) as usize;
-    let sale = service.sale(count.cast_signed() as i64).await?;
-    let seen = arrivals::play(processor, service.process.address, &sale, &Crowd { buyers, count, rate }).await?;
-    let accepted = seen.of_status(202);
-    Ok(Rush {
-        arrivals: count as u64,
-        seconds: seen.seconds,
-        accepted,
-        useful: accepted + seen.of_status(409),
-        unavailable: seen.of_status(503) + seen.lost,
-        p50_ms: seen.wait_ms(0.5),
-        p99_ms: seen.wait_ms(0.99),
-        first_second: (f64::NAN, f64::NAN),
-        winners_a_second: accepted as f64 / seen.seconds,
-    })
-}
-
 /// Waits until every purchase is an order.
-async fn settled(sql: &PgPool) -> anyhow::Result<()> {
+pub async fn settled(sql: &PgPool) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         let left: i64 =
@@ -274,45 +199,14 @@ impl Results {
              its last answer.\n",
             Series::of(self.settled_after_s.iter().copied()).with_range(|s| format!("{s:.1}"))
         );
-        let _ = writeln!(
-            text,
-            "The generator has a processor of its own; the service and its servers have the others.\n\n\
-             | arrivals, of the knee | a second | useful answers a second | of the best | p50, p99 ms of winners | shed |\n\
-             |---|---|---|---|---|---|"
-        );
-        let useful = |rush: &Rush| rush.useful as f64 / rush.seconds;
-        let best = self.overload.iter().map(|(_, rush)| useful(rush)).fold(0.0, f64::max);
-        for (multiple, rush) in &self.overload {
-            let _ = writeln!(
-                text,
-                "| {multiple} | {} | {} | {:.2} | {:.0}, {:.0} | {:.0} % |",
-                thousands(rush.arrivals as f64 / rush.seconds),
-                thousands(useful(rush)),
-                useful(rush) / best,
-                rush.p50_ms,
-                rush.p99_ms,
-                100.0 * rush.unavailable as f64 / rush.arrivals as f64,
-            );
-        }
-        let list =
-            |figure: &dyn Fn(&(f64, Rush)) -> String| self.overload.iter().map(figure).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(
-            text,
-            "\n```mermaid\nxychart-beta\n    title \"Useful answers a second (line) of so many arrivals (bars)\"\n    \
-             x-axis \"times the knee\" [{}]\n    y-axis \"a second\"\n    bar [{}]\n    line [{}]\n```",
-            list(&|(multiple, _)| format!("\"{multiple}\"")),
-            list(&|(_, rush)| format!("{:.0}", rush.arrivals as f64 / rush.seconds)),
-            list(&|(_, rush)| format!("{:.0}", useful(rush))),
-        );
     }
 
     pub fn json(&self) -> Value {
         let all = |rounds: &[Rush]| rounds.iter().map(Rush::json).collect::<Vec<_>>();
-        let overload: Vec<Value> = self.overload.iter().map(|(of_knee, rush)| json!([of_knee, rush.json()])).collect();
         json!({
             "quiet": all(&self.quiet), "beside_readers": all(&self.beside_readers), "reads_a_second": self.reads,
             "rush_alone": all(&self.alone), "rush_with_workers": all(&self.with_workers),
-            "settled_after_s": self.settled_after_s, "overload": overload,
+            "settled_after_s": self.settled_after_s,
         })
     }
 }

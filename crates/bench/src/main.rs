@@ -1,4 +1,4 @@
-//! The performance tables of docs/speed.md: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only sale|flow|money|crowds]`.
+//! The performance tables of docs/speed.md: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only PART]`.
 //!
 //! The sale (`cases.rs`): each round plays every case once, so that a ratio compares figures measured within seconds of each
 //! other. The package seckill-bench-hello is the server that all are compared with. wrk (`wrk.rs`, `buyers.lua`) sends the
@@ -12,7 +12,9 @@
 //! Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, `payers.rs`
 //! begins them, `payments_table.rs` prints the result.
 //!
-//! Crowds (`crowds.rs`): winners beside readers, a rush beside workers, and overload (`arrivals.rs`).
+//! Crowds (`crowds.rs`): winners beside readers, and a rush beside workers.
+//!
+//! Overload (`overload.rs`): up to five times the arrivals that can be served, by a generator of its own (`arrivals.rs`).
 //!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
 
@@ -23,6 +25,7 @@ mod crowds;
 mod flow;
 mod limiter_scripts;
 mod machine;
+mod overload;
 mod payers;
 mod payments;
 mod payments_table;
@@ -68,6 +71,7 @@ enum Part {
     Flow,
     Money,
     Crowds,
+    Overload,
 }
 
 /// Measures the service and prints the tables; run by ./dev bench, which starts the servers
@@ -120,13 +124,16 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     let servers = processes::servers().await?;
     // The broker takes no part in answering.
     let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
-    let crowds = match selected(Part::Crowds) {
-        true => {
-            let readers = readers(args.seconds).await?;
-            Some(crowds::measure(&service, &readers, &sql, &logs, args.rounds, args.seconds).await?)
+    let (mut crowds, mut overload) = (None, None);
+    if selected(Part::Crowds) || selected(Part::Overload) {
+        let buyers = single_buyers((args.seconds * 20_000).max(overload::CROWD_MAX as u64)).await?;
+        if selected(Part::Crowds) {
+            crowds = Some(crowds::measure(&service, &buyers, &sql, &logs, args.rounds, args.seconds).await?);
         }
-        false => None,
-    };
+        if selected(Part::Overload) {
+            overload = Some(overload::measure(&service, &buyers, &sql, &logs, args.seconds).await?);
+        }
+    }
     let (mut sold, mut payments) = (None, None);
     if selected(Part::Sale) || selected(Part::Money) {
         let stage = set_stage(&service, &behind, &sql, &logs, args).await?;
@@ -153,13 +160,12 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     if let Some(flow) = &mut flow {
         flow.measure_scripts(&redis, other.as_ref()).await?;
     }
-    Ok(Results { machine, sold, flow, payments, crowds })
+    Ok(Results { machine, sold, flow, payments, crowds, overload })
 }
 
-/// Buyers who read, each with a token.
-async fn readers(seconds: u64) -> anyhow::Result<Buyers> {
-    let count = (seconds * 20_000).max(crowds::CROWD_MAX as u64).to_string();
-    seckill(&["token", "--count", &count, "--prefix", "r", "--out", TOKENS]).await?;
+/// So many buyers, each with a token.
+async fn single_buyers(count: u64) -> anyhow::Result<Buyers> {
+    seckill(&["token", "--count", &count.to_string(), "--prefix", "r", "--out", TOKENS]).await?;
     let tokens = std::fs::read_to_string(TOKENS)?;
     let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     Buyers::write(&tokens, PathBuf::from(".dev/bench/readers"))

@@ -9,6 +9,7 @@ use crate::cases::{Case, Round};
 use crate::crowds;
 use crate::flow;
 use crate::machine::Machine;
+use crate::overload;
 use crate::payments_table;
 use crate::reserve_script::{self, Run};
 use crate::series::{Series, thousands, two_places};
@@ -21,6 +22,7 @@ pub struct Results {
     pub flow: Option<flow::Results>,
     pub payments: Option<payments_table::Results>,
     pub crowds: Option<crowds::Results>,
+    pub overload: Option<overload::Results>,
 }
 
 /// The results of the sale.
@@ -130,6 +132,9 @@ impl Results {
         if let Some(crowds) = &self.crowds {
             crowds.markdown(&mut text);
         }
+        if let Some(overload) = &self.overload {
+            overload.markdown(&mut text);
+        }
         text
     }
 
@@ -144,6 +149,9 @@ impl Results {
         }
         if let Some(crowds) = &self.crowds {
             json["crowds"] = crowds.json();
+        }
+        if let Some(overload) = &self.overload {
+            json["overload"] = overload.json();
         }
         json
     }

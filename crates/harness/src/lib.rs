@@ -6,6 +6,7 @@ pub mod receiver;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use seckill::app::{Service, Stopper, stores};
@@ -17,7 +18,9 @@ use seckill::queue::Broker;
 use seckill::sale::audit::SaleVerdict;
 use seckill::sale::{SaleError, Stores};
 use serde_json::{Value, json};
+use sqlx::migrate::Migrator;
 use sqlx::{Connection, PgConnection, PgPool};
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
 /// How long a condition may take to come true: as long as a slow machine with both cores busy may need. A test that passes
@@ -56,9 +59,9 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         .into_iter()
         .map(|name| (name.to_owned(), std::env::var(name).expect("run the tests by ./dev test")))
         .collect();
-    let mut maintenance = PgConnection::connect(&environment["DATABASE_URL"]).await.unwrap();
-    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut maintenance).await.unwrap();
-    maintenance.close().await.unwrap();
+    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+    let template = TEMPLATE.get_or_init(|| template(&environment)).await;
+    create_database(&environment, &format!("{name} TEMPLATE {template}")).await;
     let server = environment["DATABASE_URL"].rsplit_once('/').unwrap().0.to_owned();
     let own = [
         ("DATABASE_URL", format!("{server}/{name}")),
@@ -82,6 +85,24 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     let config = Config::read(&environment).unwrap();
     stores(&config).unwrap().ledger.migrate().await.unwrap();
     environment
+}
+
+/// A migrated database, which is copied for each test: a copy takes half as long as all the migrations.
+async fn template(environment: &Environment) -> String {
+    let name = format!("template{}", uuid::Uuid::new_v4().simple());
+    create_database(environment, &name).await;
+    let url = format!("{}/{name}", environment["DATABASE_URL"].rsplit_once('/').unwrap().0);
+    let mut template = PgConnection::connect(&url).await.unwrap();
+    let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
+    Migrator::new(migrations).await.unwrap().run(&mut template).await.unwrap();
+    template.close().await.unwrap();
+    name
+}
+
+async fn create_database(environment: &Environment, terms: &str) {
+    let mut maintenance = PgConnection::connect(&environment["DATABASE_URL"]).await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("CREATE DATABASE {terms}"))).execute(&mut maintenance).await.unwrap();
+    maintenance.close().await.unwrap();
 }
 
 /// The terms of a sale that is open now, one unit per buyer.
