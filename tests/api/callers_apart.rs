@@ -1,11 +1,11 @@
 //! A19: what one caller of flow control does wrong is not taken for trouble of the limiter, and concerns nobody else.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
+use futures_util::future::join_all;
 use seckill::domain::breaker::BreakerTerms;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
@@ -327,7 +327,7 @@ async fn a_change_of_policy_reaches_those_who_wait() {
     system.finish().await;
 }
 
-/// Each change of the policy grants one permit more, which the first in line gets.
+/// Each change of the policy grants one permit more. Those who still wait keep their places, each under the id that it had.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_policy_leaves_everybody_at_its_place() {
     const WAITERS: i64 = 6;
@@ -336,17 +336,24 @@ async fn a_change_of_policy_leaves_everybody_at_its_place() {
     let ask = json!({ "app": "shop", "policy": "slow" });
     set(&system, queued(60_000, a_day(1))).await;
     assert_eq!(shop.code(ask.clone()).await, 1);
-    let mut waiting = FuturesOrdered::new();
-    for n in 1..=WAITERS {
-        let (caller, ask) = (shop.clone(), ask.clone());
-        waiting.push_back(tokio::spawn(async move { caller.code(ask).await }));
-        in_line(&system, n).await;
-    }
-    for n in 1..=WAITERS {
-        set(&system, queued(60_000, a_day(1 + n))).await;
-        assert_eq!(waiting.next().await.unwrap().unwrap(), 1);
-        in_line(&system, WAITERS - n).await;
-    }
+    let waiting = join_all((0..WAITERS).map(|_| shop.code(ask.clone())));
+    let places = async || {
+        let lines = keys(&system, ":places:").await;
+        let line: Vec<String> =
+            redis(&system, &["ZRANGE", lines.first().map_or("none", String::as_str), "0", "-1"]).await;
+        line.into_iter().collect::<HashSet<_>>()
+    };
+    let changing = async {
+        in_line(&system, WAITERS).await;
+        let at_first = places().await;
+        for n in 1..=WAITERS {
+            set(&system, queued(60_000, a_day(1 + n))).await;
+            in_line(&system, WAITERS - n).await;
+            assert!(places().await.is_subset(&at_first), "after {n} changes");
+        }
+    };
+    let (codes, ()) = tokio::join!(waiting, changing);
+    assert_eq!(codes, [1; WAITERS as usize]);
     system.finish().await;
 }
 
