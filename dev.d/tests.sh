@@ -26,7 +26,7 @@ no_warnings() { # clippy sees the code only with failpoints; cargo repeats the w
 }
 cargo_tests() {
   local code=0
-  export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}   # tests wait for servers half of the time
+  export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}   # tests often wait
   cargo test --locked --workspace --no-fail-fast > >(exec tee $TESTS_LOG) 2>&1 9>&- || code=$?
   wait_for 10 ended $! || true                   # a process that a test left behind would keep the pipe open for ever
   return $code
