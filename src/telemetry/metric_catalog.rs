@@ -39,7 +39,7 @@ pub const METRICS: [Metric; 50] = [
         "seckill_shed_total",
         Counter,
         "what",
-        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `sign-ins`, `admin`",
+        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `refunds`, `callbacks`, `sign-ins`, `admin`",
     ),
     metric(
         "seckill_clients_cut_total",
