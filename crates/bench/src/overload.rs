@@ -33,6 +33,8 @@ const REST: Duration = Duration::from_secs(2);
 pub struct Results {
     /// By multiples of the knee.
     crowds: Vec<(f64, Step)>,
+    /// The first rate that the generator could not bring; larger crowds were not tried.
+    too_many: Option<f64>,
 }
 
 /// A crowd, and what it got.
@@ -79,14 +81,19 @@ async fn play_all(service: &Service, buyers: &Buyers, processor: usize, seconds:
     loop {
         let step = play(service, buyers, processor, knee * KNEE_STEP, seconds.min(4)).await?;
         let useful = step.part(step.seen.of_status(202) + step.seen.of_status(409));
-        if useful < KNEE_SHARE || step.seen.wait_ms(0.99) > KNEE_P99_MS {
+        if step.seen.is_late || useful < KNEE_SHARE || step.seen.wait_ms(0.99) > KNEE_P99_MS {
             break;
         }
         knee = step.rate;
     }
     let mut results = Results::default();
     for multiple in MULTIPLES {
-        results.crowds.push((multiple, play(service, buyers, processor, knee * multiple, seconds).await?));
+        let step = play(service, buyers, processor, knee * multiple, seconds).await?;
+        if step.seen.is_late {
+            results.too_many = Some(step.rate);
+            break;
+        }
+        results.crowds.push((multiple, step));
     }
     Ok(results)
 }
@@ -129,6 +136,10 @@ impl Results {
                 100.0 * step.part(step.seen.lost),
             );
         }
+        if let Some(rate) = self.too_many {
+            let _ =
+                writeln!(text, "\nThe generator's processor is too slow for {} arrivals a second.", thousands(rate));
+        }
         let list =
             |figure: &dyn Fn(&(f64, Step)) -> String| self.crowds.iter().map(figure).collect::<Vec<_>>().join(", ");
         let _ = writeln!(
@@ -149,6 +160,6 @@ impl Results {
                 "p50_ms": step.seen.wait_ms(0.5), "p99_ms": step.seen.wait_ms(0.99),
             })
         });
-        crowds.collect()
+        json!({ "crowds": crowds.collect::<Vec<_>>(), "too_many_for_the_generator": self.too_many })
     }
 }
