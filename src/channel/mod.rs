@@ -41,6 +41,9 @@ pub struct BooksPage {
     pub next: Option<i64>,
 }
 
+/// The longest body of a callback, in bytes: its signature is looked for by hashing it, whoever sent it.
+pub const CALLBACK_MAX_BYTES: usize = 4096;
+
 /// Why a callback is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum BadCallback {

@@ -15,7 +15,7 @@ use crate::domain::json_object;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
 use crate::pay::payment_batcher::PayOutcome;
-use crate::pay::{CallbackTaken, NotBelieved, PaymentStart, RefundAsked, Signed};
+use crate::pay::{CALLBACK_MAX_BYTES, CallbackTaken, NotBelieved, PaymentStart, RefundAsked, Signed};
 use crate::sale::thread_state::ThreadState;
 
 /// How the order is to be paid.
@@ -160,11 +160,11 @@ pub async fn refund(
         ("webhook-id" = String, Header, min_length = 1, max_length = 256, description = "The message's id"),
         ("webhook-timestamp" = i64, Header, description = "When it was sent, in seconds since the epoch"),
         (
-            "webhook-signature" = String, Header, max_length = 4096,
+            "webhook-signature" = String, Header, max_length = 1024,
             description = "`v1,` and the base64 of the HMAC. Several are separated by spaces; four are looked at",
         ),
     ),
-    request_body(content = Object, description = "As the channel defines it; docs/channel.md has the sandbox's"),
+    request_body(content = Object, description = "As the channel defines it, at most 4096 bytes; docs/channel.md has the sandbox's"),
     responses((status = 200, description = "The report is applied", body = Object), NotTaken),
 )]
 pub async fn callback(
@@ -185,6 +185,8 @@ pub async fn callback(
     let callback = match app_state.payment_service.read_callback(channel, signed, body, now_s) {
         Ok(callback) => callback,
         Err(NotBelieved::NoSuchChannel) => return Err(Problem::not_found()),
+        // The body has been read, so the connection is kept.
+        Err(NotBelieved::TooLong) => return Err(Problem::too_large(CALLBACK_MAX_BYTES)),
         Err(NotBelieved::Callback(why)) => return Err(Problem::not_believed(&why)),
     };
     let takes = app_state.clone();

@@ -31,6 +31,8 @@ pub struct Problem {
     detail: Option<String>,
     members: Members,
     headers: Vec<(HeaderName, String)>,
+    /// Whether the request's body was not read to its end.
+    is_unread: bool,
 }
 
 /// Members of a problem that depend on its code.
@@ -72,7 +74,7 @@ pub struct Body<'a> {
 
 impl Problem {
     fn new(code: Code) -> Self {
-        Self { code, detail: None, members: Members::default(), headers: Vec::new() }
+        Self { code, detail: None, members: Members::default(), headers: Vec::new(), is_unread: false }
     }
 
     pub fn invalid(detail: impl fmt::Display) -> Self {
@@ -105,6 +107,12 @@ impl Problem {
 
     pub fn too_slow() -> Self {
         Self::new(Code::TooSlow)
+    }
+
+    /// The request's body was not read to its end, so the connection is closed.
+    pub fn unread(mut self) -> Self {
+        self.is_unread = true;
+        self
     }
 
     pub fn order_not_ready() -> Self {
@@ -195,8 +203,8 @@ impl ResponseError for Problem {
         self.code.count();
         let mut response = HttpResponse::build(self.code.status());
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
-        // The unread rest of a body must not be taken for the next request.
-        if matches!(self.code, Code::TooSlow | Code::BodyTooLarge) {
+        // The rest of the body must not be taken for the next request.
+        if self.is_unread {
             response.force_close();
         }
         for (name, value) in &self.headers {

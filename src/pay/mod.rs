@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
-pub use crate::channel::Signed;
 use crate::channel::{BadCallback, Channel, Channels};
+pub use crate::channel::{CALLBACK_MAX_BYTES, Signed};
 use crate::domain::ids::{OrderId, UserId};
 use crate::domain::payment::ReportOutcome;
 use crate::domain::payment::{ChannelReport, Progress, RefundReason};
@@ -63,9 +63,8 @@ pub struct PayTerms {
 }
 
 /// A callback whose signature matches.
-#[derive(Debug)]
 pub struct Callback {
-    channel: String,
+    channel: Arc<Channel>,
     /// The message's id.
     message: String,
     /// `None`: it cannot be read.
@@ -77,6 +76,7 @@ pub struct Callback {
 #[derive(Debug)]
 pub enum NotBelieved {
     NoSuchChannel,
+    TooLong,
     /// The signature does not match, or the message is too old.
     Callback(BadCallback),
 }
@@ -133,7 +133,7 @@ impl PaymentService {
     /// Checks a callback's signature, and reads it. PostgreSQL is not asked. `now_s` is the database's time in seconds.
     ///
     /// # Errors
-    /// There is no such channel, the signature does not match, or the message is too old.
+    /// There is no such channel, the body is too long, the signature does not match, or the message is too old.
     pub fn read_callback(
         &self,
         channel: &str,
@@ -142,6 +142,9 @@ impl PaymentService {
         now_s: i64,
     ) -> Result<Callback, NotBelieved> {
         let channel = self.channels.get(channel).ok_or(NotBelieved::NoSuchChannel)?;
+        if body.len() > CALLBACK_MAX_BYTES {
+            return Err(NotBelieved::TooLong);
+        }
         let report = match channel.read_callback(signed, &body, now_s) {
             Ok(report) => Some(report),
             Err(BadCallback::Unreadable(_)) => None,
@@ -150,24 +153,24 @@ impl PaymentService {
                 return Err(NotBelieved::Callback(error));
             }
         };
-        Ok(Callback { channel: channel.name.clone(), message: signed.id.to_owned(), report, body })
+        Ok(Callback { channel: channel.clone(), message: signed.id.to_owned(), report, body })
     }
 
     /// Takes in a callback that is believed.
     pub async fn take_callback(&self, callback: Callback) -> Result<CallbackTaken, PayError> {
         let Callback { channel, message, report, body } = callback;
-        let taken = match (self.channels.get(&channel), report) {
-            (Some(channel), Some(report)) => self.take_in(channel, &report).await?,
-            _ => ReportOutcome::Misfit("it cannot be read"),
+        let taken = match report {
+            Some(report) => self.take_in(&channel, &report).await?,
+            None => ReportOutcome::Misfit("it cannot be read"),
         };
         let ReportOutcome::Misfit(problem) = taken else {
             count_callback(if taken == ReportOutcome::Known { "known" } else { "applied" });
             return Ok(CallbackTaken::Known);
         };
         count_callback("set-aside");
-        tracing::error!(channel, message, problem, "CALLBACK SET ASIDE: it does not fit");
+        tracing::error!(channel = channel.name, message, problem, "CALLBACK SET ASIDE: it does not fit");
         let text = String::from_utf8_lossy(&body);
-        self.ledger.set_aside(&channel, &message, problem, &text.replace('\0', "")).await?;
+        self.ledger.set_aside(&channel.name, &message, problem, &text.replace('\0', "")).await?;
         Ok(CallbackTaken::Misfit(problem))
     }
 

@@ -297,6 +297,10 @@ async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
     }
     let spaced = good.body().replace("\":", "\": ");
     assert_eq!(good.send_as(&system, spaced).await, 401, "the same JSON, written anew");
+    // Padding that JSON allows: the body may have 4096 bytes.
+    let padded = |bytes: usize| format!("{:<bytes$}", good.body());
+    assert_eq!(good.send_as(&system, padded(4096)).await, 401);
+    assert_eq!(good.send_as(&system, padded(4097)).await, 413);
     let unsigned = Client::new().post(system.url("/api/v1/payments/callbacks/sandbox")).body(good.body());
     assert_eq!(unsigned.send().await.unwrap().status(), 401);
     let elsewhere = Client::new().post(system.url("/api/v1/payments/callbacks/nobank")).body(good.body());

@@ -29,7 +29,7 @@ impl FromRequest for Body {
         Box::pin(async move {
             match tokio::time::timeout(timeout, read(payload, length, max_bytes)).await {
                 Ok(body) => body.map(Self),
-                Err(_) => Err(Problem::too_slow()),
+                Err(_) => Err(Problem::too_slow().unread()),
             }
         })
     }
@@ -45,7 +45,7 @@ async fn read(
         async || payload.next().await.transpose().map_err(|_| Problem::invalid("the body could not be read"));
     let Some(first) = next().await? else { return Ok(Bytes::new()) };
     if first.len() > max_bytes {
-        return Err(Problem::too_large(max_bytes));
+        return Err(Problem::too_large(max_bytes).unread());
     }
     // Nearly every body is one chunk, which is passed on without a copy. The chunks of others are gathered in one place.
     let Some(second) = next().await? else { return Ok(first) };
@@ -54,7 +54,7 @@ async fn read(
     body.extend_from_slice(&first);
     while let Some(more) = chunk {
         if body.len() + more.len() > max_bytes {
-            return Err(Problem::too_large(max_bytes));
+            return Err(Problem::too_large(max_bytes).unread());
         }
         body.extend_from_slice(&more);
         chunk = next().await?;
