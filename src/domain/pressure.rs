@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// From this part of the wait at which purchases are shed, other work gives way.
-const NOTICEABLE_PART: u32 = 20;
+const NOTICEABLE_PART: u32 = 50;
 /// A wait that is not measured again counts half after this time.
 const HALF_LIFE: Duration = Duration::from_millis(50);
 /// How long a wait counts that another process has reported.
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_longest_wait_counts_and_is_forgotten() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = Pressure::new(start, ms(250));
         assert!(!pressure.is_noticeable(start));
         pressure.record(ms(80), start);
         pressure.record(ms(1), start);
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_report_of_another_process_counts_for_half_a_second() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = Pressure::new(start, ms(250));
         pressure.record_elsewhere(ms(40), start);
         assert!(pressure.is_noticeable(start + ms(400)));
         assert!(!pressure.is_noticeable_here(start + ms(400)));
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn workers_rest_by_what_they_took_and_never_for_long() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = Pressure::new(start, ms(250));
         assert_eq!(pressure.worker_rest(ms(50), ms(0), start), ms(0), "nobody waits");
         pressure.record(ms(80), start);
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start), ms(100));

@@ -1,154 +1,214 @@
-//! Which share of purchases is shed, so that the others do not wait longer than a target: the controller PIE of RFC 8033
-//! ("Proportional Integral controller Enhanced"), with gains for a tick of 20 ms.
+//! How many purchases of a worker thread may be under way at once, so that none waits for much longer than a target. A purchase
+//! waits for as long as those under way take: their number, divided by how many are answered a second (John Little, "A Proof
+//! for the Queuing Formula L = λW", Operations Research 9, 1961). That number is known at once, so that shedding neither lags
+//! behind the wait nor swings.
 
 use std::time::Duration;
 
-/// How often the share is adjusted.
+/// How often the limit is adjusted.
 pub const TICK: Duration = Duration::from_millis(20);
-/// What the share gains in a tick for each target's length that the wait is above the target.
-const ABOVE: f64 = 0.02;
-/// What it gains for each target's length by which the wait has grown since the last tick.
-const GROWN: f64 = 0.2;
-/// What is let through grows by this factor in a tick in which the wait was short.
-const RECOVERY: f64 = 1.1;
-/// Some purchases always get through: they show how long the wait is.
-const SHARE_MAX: f64 = 0.98;
-/// A smaller share is none.
-const SHARE_MIN: f64 = 0.01;
-/// The wait may be above the target for so long, and up to so many targets, before the first purchase is shed: a crowd that
-/// has just arrived, and that can be served, is served.
-const BURST: Duration = Duration::from_millis(300);
-const BURST_TARGETS: f64 = 5.0;
+/// How long answers count: after this time 1/e as much.
+const ANSWERS_COUNT: Duration = Duration::from_millis(300);
+/// From so long a measurement on, it is known how many are answered a second.
+const MEASURED: Duration = Duration::from_millis(100);
+/// So many are always let through: they show how many are answered. With fewer than that, nothing is measured.
+const ALWAYS: u32 = 8;
+/// The first purchase is shed when the wait has been twice the target for so long, or half as much above it for twice as long.
+/// A crowd that has just arrived, and that can be served, is served.
+const PATIENCE: Duration = Duration::from_millis(150);
+/// A wait of more targets counts as so many.
+const TARGETS_MAX: f64 = 4.0;
+/// Shedding ends when the wait has been less than half the target for so long.
+const CALM: Duration = Duration::from_millis(300);
 
-/// The share that is shed, from 0 to 1.
+/// The bound on a thread's purchases under way, which applies while there are too many.
 #[derive(Debug)]
-pub struct ShedShare {
+pub struct ShedLimit {
     target: Duration,
-    share: f64,
-    before: Duration,
-    above_for: Duration,
-    /// The part of a purchase that is to be shed and is not yet.
-    due: f64,
+    /// Purchases answered, and in how many seconds, both fading.
+    answered: f64,
+    measured_s: f64,
+    /// By how many targets the wait was too long, times the seconds for which it was.
+    excess_s: f64,
+    calm_for: Duration,
+    limit: u32,
+    is_shedding: bool,
 }
 
-impl ShedShare {
+impl ShedLimit {
+    /// `target` is the wait that is aimed at.
     pub fn new(target: Duration) -> Self {
-        Self { target, share: 0.0, before: Duration::ZERO, above_for: Duration::ZERO, due: 0.0 }
-    }
-
-    /// Adjusts the share to how long purchases wait now. To be called every `TICK`.
-    pub fn adjust(&mut self, wait: Duration) {
-        let in_targets = |wait: Duration| wait.as_secs_f64() / self.target.as_secs_f64();
-        let (now, before) = (in_targets(wait), in_targets(self.before));
-        self.before = wait;
-        self.above_for = if now > 1.0 { self.above_for + TICK } else { Duration::ZERO };
-        if self.share == 0.0 && self.above_for <= BURST && now <= BURST_TARGETS {
-            return;
+        Self {
+            target,
+            answered: 0.0,
+            measured_s: 0.0,
+            excess_s: 0.0,
+            calm_for: Duration::ZERO,
+            limit: u32::MAX,
+            is_shedding: false,
         }
-        // What is let through is what changes the wait. The more is shed, the smaller are the steps.
-        self.share += (1.0 - self.share) * (ABOVE * (now - 1.0) + GROWN * (now - before));
-        if now < 0.5 && before < 0.5 {
-            self.share = 1.0 - (1.0 - self.share) * RECOVERY;
+    }
+
+    /// Adjusts the limit. `under_way` purchases are under way now; `answered` were answered `since` the last call; those that
+    /// have not been looked at wait for as long as the thread is `late`. To be called every `TICK`.
+    pub fn adjust(&mut self, under_way: u32, answered: u32, late: Duration, since: Duration) {
+        if under_way < ALWAYS && !self.is_shedding {
+            (self.answered, self.measured_s) = (0.0, 0.0);
         }
-        self.share = self.share.clamp(0.0, SHARE_MAX);
+        let faded = (-since.as_secs_f64() / ANSWERS_COUNT.as_secs_f64()).exp();
+        self.answered = self.answered * faded + f64::from(answered);
+        self.measured_s = self.measured_s * faded + since.as_secs_f64();
+        let mut wait_s = late.as_secs_f64();
+        self.limit = u32::MAX;
+        if self.measured_s >= MEASURED.as_secs_f64() {
+            // At least one in the time that counts.
+            let per_second = self.answered.max(1.0) / self.measured_s;
+            wait_s += f64::from(under_way) / per_second;
+            self.limit = ((per_second * self.target.saturating_sub(late).as_secs_f64()) as u32).max(ALWAYS);
+        }
+        let targets = wait_s / self.target.as_secs_f64();
+        if self.is_shedding {
+            self.calm_for = if targets < 0.5 { self.calm_for + since } else { Duration::ZERO };
+            self.is_shedding = self.calm_for < CALM;
+        } else {
+            let excess = (targets.min(TARGETS_MAX) - 1.0) * since.as_secs_f64();
+            self.excess_s = if targets > 1.0 { self.excess_s + excess } else { 0.0 };
+            if self.excess_s > PATIENCE.as_secs_f64() {
+                (self.is_shedding, self.excess_s, self.calm_for) = (true, 0.0, Duration::ZERO);
+            }
+        }
     }
 
-    pub fn is_shedding(&self) -> bool {
-        self.share >= SHARE_MIN
+    /// Whether purchases are shed, or soon may be.
+    pub fn is_near(&self) -> bool {
+        self.is_shedding || self.excess_s > 0.0
     }
 
-    /// Whether the next purchase is shed: evenly, so that of many the share is shed.
-    pub fn sheds_next(&mut self) -> bool {
-        self.due += self.share;
-        let shed = self.due >= 1.0;
-        self.due -= f64::from(u8::from(shed));
-        shed
+    /// Whether another purchase is too many, with so many under way.
+    pub fn is_full(&self, under_way: u32) -> bool {
+        self.is_shedding && under_way >= self.limit
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
-    const TARGET: Duration = Duration::from_millis(50);
+    const TARGET: Duration = Duration::from_millis(200);
+    const PER_SECOND: f64 = 5000.0;
+    /// A purchase without a line takes so long.
+    const SHORTEST: Duration = Duration::from_millis(30);
 
-    /// Plays arrivals at `load` times what can be served, for `seconds`; returns the waits of each tick, and the share that
-    /// was shed in the second half.
-    fn play(load: f64, seconds: u64) -> (Vec<Duration>, f64) {
-        let mut shares = ShedShare::new(TARGET);
-        let ticks = seconds * 1000 / TICK.as_millis() as u64;
-        let per_tick = 200.0;
-        let (mut queue, mut waits, mut asked, mut shed) = (0.0_f64, Vec::new(), 0_u32, 0_u32);
-        for tick in 0..ticks {
-            for _ in 0..(load * per_tick) as u32 {
-                let sheds = shares.sheds_next();
-                queue += f64::from(u8::from(!sheds));
-                if tick >= ticks / 2 {
+    /// What came of a load.
+    struct Played {
+        /// The part that was shed of those who came in the second half.
+        shed: f64,
+        /// The waits of the others, sorted.
+        waits: Vec<Duration>,
+        limit: ShedLimit,
+    }
+
+    /// Plays arrivals at `load` times what can be served, for `seconds`. They are served in groups, one after the other, each
+    /// of which is what has come meanwhile.
+    fn play(load: f64, seconds: u32) -> Played {
+        let step = Duration::from_millis(1);
+        let (mut limit, mut due, mut shed, mut asked) = (ShedLimit::new(TARGET), 0.0, 0_u32, 0_u32);
+        let (mut line, mut group, mut answered) = (VecDeque::new(), Vec::new(), 0);
+        let (mut group_ends, mut last_tick, mut waits) = (Duration::ZERO, Duration::ZERO, Vec::new());
+        let end = Duration::from_secs(seconds.into());
+        let mut now = Duration::ZERO;
+        while now < end {
+            now += step;
+            due += load * PER_SECOND * step.as_secs_f64();
+            while due >= 1.0 {
+                due -= 1.0;
+                let is_full = limit.is_full((line.len() + group.len()) as u32);
+                if now > end / 2 {
                     asked += 1;
-                    shed += u32::from(sheds);
+                    shed += u32::from(is_full);
+                }
+                if !is_full {
+                    line.push_back(now);
                 }
             }
-            queue = (queue - per_tick).max(0.0);
-            let wait = TICK.mul_f64(queue / per_tick);
-            shares.adjust(wait);
-            waits.push(wait);
+            if now >= group_ends {
+                answered += group.len() as u32;
+                waits.extend(group.drain(..).filter(|came| *came > end / 2).map(|came: Duration| now - came));
+                group.extend(line.drain(..));
+                group_ends = now + SHORTEST.max(Duration::from_secs_f64(group.len() as f64 / PER_SECOND));
+            }
+            if now - last_tick >= TICK {
+                let under_way = (line.len() + group.len()) as u32;
+                limit.adjust(under_way, std::mem::take(&mut answered), Duration::ZERO, now - last_tick);
+                last_tick = now;
+            }
         }
-        (waits, f64::from(shed) / f64::from(asked))
+        waits.sort_unstable();
+        Played { shed: f64::from(shed) / f64::from(asked), waits, limit }
     }
 
     #[test]
     fn what_can_be_served_is_served() {
-        for load in [0.1, 0.5, 0.95] {
-            assert_eq!(play(load, 20).1, 0.0, "load {load}");
+        for load in [0.001, 0.1, 0.5, 0.9] {
+            let played = play(load, 20);
+            assert_eq!(played.shed, 0.0, "load {load}");
+            assert!(!played.limit.is_near());
         }
     }
 
     #[test]
-    fn what_is_too_much_is_shed_and_the_wait_stays_near_its_target() {
-        for load in [1.2, 2.0, 3.0, 5.0, 20.0] {
-            let (waits, shed) = play(load, 20);
+    fn what_is_too_much_is_shed_and_nobody_waits_for_much_longer_than_the_target() {
+        for load in [1.1, 1.25, 2.0, 3.0, 5.0, 20.0] {
+            let Played { shed, waits, .. } = play(load, 20);
             let wanted = 1.0 - 1.0 / load;
             assert!((shed - wanted).abs() < 0.05, "load {load}: {shed} is shed, and {wanted} is too much");
-            let late = &waits[waits.len() / 2..];
-            let mean = late.iter().sum::<Duration>() / u32::try_from(late.len()).unwrap_or(1);
-            let most = late.iter().max().copied().unwrap_or_default();
-            assert!(mean < TARGET * 2 && most < TARGET * 3, "load {load}: mean {mean:?}, most {most:?}");
-            assert!(mean > TARGET / 4, "load {load}: mean {mean:?}: more is shed than need be");
+            let most = waits[waits.len() - 1];
+            assert!(most < TARGET * 3, "load {load}: {most:?}");
+            let slowest = waits[waits.len() * 99 / 100];
+            assert!(slowest < TARGET * 2, "load {load}: one in a hundred waits {slowest:?}");
+            let median = waits[waits.len() / 2];
+            assert!(median > TARGET / 3, "load {load}: {median:?}: more is shed than need be");
         }
     }
 
     #[test]
     fn a_short_crowd_is_served_whole() {
-        let mut shares = ShedShare::new(TARGET);
-        for _ in 0..BURST.as_millis() / TICK.as_millis() {
-            shares.adjust(TARGET * 3);
-            assert!(!shares.is_shedding());
+        let mut limit = ShedLimit::new(TARGET);
+        // 400 have come at once, and 1,000 a second are answered: the last of them waits twice as long as is aimed at.
+        for tick in 1..=20 {
+            limit.adjust(400 - 20 * tick, 20, Duration::ZERO, TICK);
+            assert!(!limit.is_shedding, "tick {tick}");
         }
-        shares.adjust(Duration::ZERO);
-        assert!(!shares.is_shedding());
     }
 
     #[test]
-    fn a_wait_that_stays_a_little_above_the_target_is_shed() {
-        let mut shares = ShedShare::new(TARGET);
-        let ticks = (0..500).take_while(|_| {
-            shares.adjust(TARGET.mul_f64(1.4));
-            !shares.is_shedding()
-        });
-        assert!(ticks.count() < 100, "two seconds");
+    fn a_thread_that_is_late_sheds_although_little_is_under_way() {
+        let mut limit = ShedLimit::new(TARGET);
+        for _ in 0..10 {
+            limit.adjust(20, 2, TARGET * 2, TICK);
+        }
+        assert!(limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
+    }
+
+    #[test]
+    fn without_any_answer_a_few_are_let_through() {
+        let mut limit = ShedLimit::new(TARGET);
+        for _ in 0..100 {
+            limit.adjust(5000, 0, Duration::ZERO, TICK);
+        }
+        assert!(limit.is_full(5000) && limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
     }
 
     #[test]
     fn shedding_ends_soon_after_the_crowd() {
-        let mut shares = ShedShare::new(TARGET);
-        for _ in 0..200 {
-            shares.adjust(TARGET * 4);
-        }
-        assert!(shares.is_shedding());
+        let mut limit = play(5.0, 2).limit;
+        assert!(limit.is_shedding);
         let ticks = (0..).take_while(|_| {
-            shares.adjust(Duration::ZERO);
-            shares.is_shedding()
+            limit.adjust(0, 0, Duration::ZERO, TICK);
+            limit.is_shedding
         });
-        assert!(ticks.count() < 100, "two seconds");
+        assert!(ticks.count() < 50, "a second");
     }
 }

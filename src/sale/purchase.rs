@@ -104,6 +104,7 @@ impl ThreadState {
             purchase_key: request.purchase_key,
             level: request.level,
         };
+        let _under_way = self.load_shedder.begin();
         let admission =
             self.reserve_batcher.reserve(sale.id, reserve, now_ms).await.map_err(|_| Refusal::Unavailable)?;
         let purchase = |hold| Purchase {

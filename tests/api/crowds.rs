@@ -22,7 +22,7 @@ const SENT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <>
 #[tokio::test(flavor = "multi_thread")]
 async fn settling_gives_way_to_purchases_and_never_stops() {
     let mut system =
-        System::prepare(&[("SECKILL_OUTBOX__BATCH_MAX", "1"), ("SECKILL_PURCHASE__WAIT_TARGET_MS", "100")]).await;
+        System::prepare(&[("SECKILL_OUTBOX__BATCH_MAX", "1"), ("SECKILL_PURCHASE__WAIT_TARGET_MS", "250")]).await;
     system.serve(true).await;
     let sale = system.create_sale(terms(100)).await;
     let (sql, reports) = (system.sql.clone(), Arc::new(AtomicUsize::new(0)));

@@ -6,7 +6,7 @@
 //! little.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ use tokio::task::LocalSet;
 use crate::service::Sale;
 use crate::wrk::Buyers;
 
-/// Connections that are open before the first arrival, and the most.
+/// Connections that are open before the first arrival, at most: as many as arrive in two seconds, so that none is idle for long
+/// enough to be closed. And the most at any time.
 const CONNECTIONS: usize = 6_000;
 const CONNECTIONS_MAX: usize = 15_000;
 /// How long the last answers are waited for.
@@ -110,7 +111,8 @@ struct Generator {
     records: Vec<u8>,
     size: usize,
     body: String,
-    idle: RefCell<Vec<TcpStream>>,
+    /// The one that has been idle for longest is used first.
+    idle: RefCell<VecDeque<TcpStream>>,
     open: Cell<usize>,
     answered: Cell<usize>,
     last_answer: Cell<Option<Instant>>,
@@ -120,9 +122,9 @@ struct Generator {
 
 impl Generator {
     async fn play(self: Rc<Self>, count: usize, rate: f64) -> anyhow::Result<Seen> {
-        for _ in 0..CONNECTIONS {
+        for _ in 0..CONNECTIONS.min((2.0 * rate) as usize) {
             let stream = self.connect().await?;
-            self.idle.borrow_mut().push(stream);
+            self.idle.borrow_mut().push_back(stream);
         }
         let begun = Instant::now();
         let due_at = |n: usize| begun + Duration::from_secs_f64(n as f64 / rate);
@@ -173,7 +175,7 @@ impl Generator {
     }
 
     async fn ask(&self, n: usize) -> anyhow::Result<u16> {
-        let idle = self.idle.borrow_mut().pop();
+        let idle = self.idle.borrow_mut().pop_front();
         let mut stream = match idle {
             Some(stream) => stream,
             None => self.connect().await?,
@@ -188,7 +190,7 @@ impl Generator {
             if let Some((status, length)) = read_head(&answer)? {
                 ensure!(length <= ANSWER_MAX, "an answer of {length} bytes");
                 if answer.len() >= length {
-                    self.idle.borrow_mut().push(stream);
+                    self.idle.borrow_mut().push_back(stream);
                     return Ok(status);
                 }
             }

@@ -78,13 +78,11 @@ pub async fn measure(
 
 async fn play_all(service: &Service, buyers: &Buyers, processor: usize, seconds: u64) -> anyhow::Result<Results> {
     let mut knee = KNEE_FROM;
-    loop {
-        let step = play(service, buyers, processor, knee * KNEE_STEP, seconds.min(4)).await?;
-        let useful = step.part(step.seen.of_status(202) + step.seen.of_status(409));
-        if step.seen.is_late || useful < KNEE_SHARE || step.seen.wait_ms(0.99) > KNEE_P99_MS {
-            break;
-        }
-        knee = step.rate;
+    // A rate is tried twice: something else may have held up the processor.
+    while is_served(service, buyers, processor, knee * KNEE_STEP, seconds).await?
+        || is_served(service, buyers, processor, knee * KNEE_STEP, seconds).await?
+    {
+        knee *= KNEE_STEP;
     }
     let mut results = Results::default();
     for multiple in MULTIPLES {
@@ -96,6 +94,19 @@ async fn play_all(service: &Service, buyers: &Buyers, processor: usize, seconds:
         results.crowds.push((multiple, step));
     }
     Ok(results)
+}
+
+/// Whether nearly all of so many arrivals a second are answered usefully and soon.
+async fn is_served(
+    service: &Service,
+    buyers: &Buyers,
+    processor: usize,
+    rate: f64,
+    seconds: u64,
+) -> anyhow::Result<bool> {
+    let step = play(service, buyers, processor, rate, seconds.min(4)).await?;
+    let useful = step.part(step.seen.of_status(202) + step.seen.of_status(409));
+    Ok(!step.seen.is_late && useful >= KNEE_SHARE && step.seen.wait_ms(0.99) <= KNEE_P99_MS)
 }
 
 /// Arrivals at this rate who do not try again.
