@@ -18,6 +18,8 @@ const ALWAYS: u32 = 8;
 const PATIENCE: Duration = Duration::from_millis(150);
 /// A wait of more targets counts as so many.
 const TARGETS_MAX: f64 = 4.0;
+/// A look counts for no longer than this, however late it is.
+const LOOK_MAX: Duration = Duration::from_millis(40);
 /// Shedding ends when the wait has been less than half the target for so long.
 const CALM: Duration = Duration::from_millis(300);
 
@@ -71,7 +73,8 @@ impl ShedLimit {
             self.calm_for = if targets < 0.5 { self.calm_for + since } else { Duration::ZERO };
             self.is_shedding = self.calm_for < CALM;
         } else {
-            let excess = (targets.min(TARGETS_MAX) - 1.0) * since.as_secs_f64();
+            // A thread that was held up once is no overload: that takes a second look.
+            let excess = (targets.min(TARGETS_MAX) - 1.0) * since.min(LOOK_MAX).as_secs_f64();
             self.excess_s = if targets > 1.0 { self.excess_s + excess } else { 0.0 };
             if self.excess_s > PATIENCE.as_secs_f64() {
                 (self.is_shedding, self.excess_s, self.calm_for) = (true, 0.0, Duration::ZERO);
@@ -181,6 +184,16 @@ mod tests {
             limit.adjust(400 - 20 * tick, 20, Duration::ZERO, TICK);
             assert!(!limit.is_shedding, "tick {tick}");
         }
+    }
+
+    #[test]
+    fn a_thread_that_was_held_up_once_sheds_nothing() {
+        let mut limit = ShedLimit::new(TARGET);
+        let held_up = TARGET * 5;
+        limit.adjust(200, 4, held_up, held_up);
+        assert!(!limit.is_shedding);
+        limit.adjust(20, 180, Duration::ZERO, TICK);
+        assert!(!limit.is_near());
     }
 
     #[test]

@@ -1,33 +1,27 @@
 //! Purchases that arrive by a schedule, whatever the service does (an open model). wrk cannot do that, and `seckill load` uses a
-//! complete HTTP client, which takes more of a processor than the service itself. Here each request is prepared, one thread
-//! writes it to a kept connection that is free, or to a new one, and of the answer it reads the status and the length.
+//! complete HTTP client, which takes more of a processor than the service itself. Here each request is prepared, and one thread
+//! with a processor to itself writes them when they are due.
 //!
 //! A wait counts from the moment at which the request was due, so that a generator that is late measures too much, never too
 //! little.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::task::LocalSet;
 
+use crate::connections::Connections;
 use crate::service::Sale;
 use crate::wrk::Buyers;
 
-/// Connections that are open before the first arrival, at most: as many as arrive in two seconds, so that none is idle for long
-/// enough to be closed. And the most at any time.
-const CONNECTIONS: usize = 6_000;
-const CONNECTIONS_MAX: usize = 15_000;
+/// Connections that are open before the first arrival. More are opened as they are needed.
+const CONNECTIONS: usize = 2_000;
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The longest answer.
-const ANSWER_MAX: usize = 4_096;
+/// Arrivals that are due within this time are sent together.
+const TICK: Duration = Duration::from_millis(1);
 /// A generator that is later than this with one in a hundred requests cannot bring the rate.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
@@ -85,124 +79,54 @@ pub async fn play(processor: usize, to: SocketAddr, sale: &Sale, crowd: &Crowd<'
         let mut only = CpuSet::new();
         only.set(processor);
         sched_setaffinity(None, &only)?;
-        let generator = Generator {
-            to,
-            head,
-            records,
-            size,
-            body,
-            idle: RefCell::default(),
-            open: Cell::default(),
-            answered: Cell::default(),
-            last_answer: Cell::default(),
-            late: RefCell::default(),
-            seen: RefCell::default(),
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(LocalSet::new().run_until(Rc::new(generator).play(count, rate)))
+        Generator { head: head.as_bytes(), records: &records, size, body: body.as_bytes(), count, rate }.play(to)
     };
     tokio::task::spawn_blocking(thread).await?
 }
 
-struct Generator {
-    to: SocketAddr,
-    /// The request's beginning, the same for all; a buyer's part; and the body, the same for all.
-    head: String,
-    records: Vec<u8>,
+struct Generator<'a> {
+    /// The request's beginning, the same for all; the buyers' parts, all of one size; and the body, the same for all.
+    head: &'a [u8],
+    records: &'a [u8],
     size: usize,
-    body: String,
-    /// The one that has been idle for longest is used first.
-    idle: RefCell<VecDeque<TcpStream>>,
-    open: Cell<usize>,
-    answered: Cell<usize>,
-    last_answer: Cell<Option<Instant>>,
-    late: RefCell<Vec<Duration>>,
-    seen: RefCell<Seen>,
+    body: &'a [u8],
+    count: usize,
+    rate: f64,
 }
 
-impl Generator {
-    async fn play(self: Rc<Self>, count: usize, rate: f64) -> anyhow::Result<Seen> {
-        for _ in 0..CONNECTIONS.min((2.0 * rate) as usize) {
-            let stream = self.connect().await?;
-            self.idle.borrow_mut().push_back(stream);
-        }
+impl Generator<'_> {
+    fn play(&self, to: SocketAddr) -> anyhow::Result<Seen> {
+        let mut connections = Connections::open(to, CONNECTIONS)?;
+        let mut seen = Seen::default();
+        let mut late = Vec::with_capacity(self.count);
         let begun = Instant::now();
-        let due_at = |n: usize| begun + Duration::from_secs_f64(n as f64 / rate);
-        let mut sent = 0;
-        while sent < count {
-            let due = ((begun.elapsed().as_secs_f64() * rate) as usize).min(count);
+        let due_at = |n: usize| begun + Duration::from_secs_f64(n as f64 / self.rate);
+        let deadline = due_at(self.count) + PATIENCE;
+        let (mut sent, mut done, mut last_answer) = (0, 0, begun);
+        while done < self.count && Instant::now() < deadline {
+            let due = ((begun.elapsed().as_secs_f64() * self.rate) as usize).min(self.count);
             for n in sent..due {
-                tokio::task::spawn_local(Rc::clone(&self).buy(n, due_at(n)));
+                late.push(due_at(n).elapsed());
+                // An arrival without an answer is counted as lost.
+                let record = &self.records[n * self.size..(n + 1) * self.size];
+                done += usize::from(connections.send(n, [self.head, record, self.body]).is_err());
             }
             sent = due;
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            connections.answers(TICK, |answer| {
+                done += 1;
+                last_answer = Instant::now();
+                let Some(status) = answer.status else { return };
+                *seen.statuses.entry(status).or_default() += 1;
+                if status == 202 {
+                    seen.accepted.push(last_answer.duration_since(due_at(answer.number)));
+                }
+            })?;
         }
-        let deadline = Instant::now() + PATIENCE;
-        while self.answered.get() < count && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let mut late = self.late.take();
         late.sort_unstable();
-        let late = late.get(late.len() * 99 / 100).copied().unwrap_or_default();
-        let mut seen = self.seen.take();
-        seen.is_late = late > LATE_MAX;
+        seen.is_late = late.get(late.len() * 99 / 100).is_none_or(|late| *late > LATE_MAX);
         seen.accepted.sort_unstable();
-        seen.lost = count as u64 - seen.statuses.values().sum::<u64>();
-        seen.seconds = self.last_answer.get().unwrap_or(begun).duration_since(begun).as_secs_f64();
+        seen.lost = self.count as u64 - seen.statuses.values().sum::<u64>();
+        seen.seconds = last_answer.duration_since(begun).as_secs_f64();
         Ok(seen)
     }
-
-    async fn connect(&self) -> anyhow::Result<TcpStream> {
-        ensure!(self.open.get() < CONNECTIONS_MAX, "{CONNECTIONS_MAX} connections are open");
-        self.open.set(self.open.get() + 1);
-        let stream = TcpStream::connect(self.to).await?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    }
-
-    async fn buy(self: Rc<Self>, n: usize, due: Instant) {
-        self.late.borrow_mut().push(due.elapsed());
-        let answer = self.ask(n).await;
-        self.answered.set(self.answered.get() + 1);
-        self.last_answer.set(Some(Instant::now()));
-        // An arrival without an answer is counted as lost.
-        let Ok(status) = answer else { return };
-        let mut seen = self.seen.borrow_mut();
-        *seen.statuses.entry(status).or_default() += 1;
-        if status == 202 {
-            seen.accepted.push(due.elapsed());
-        }
-    }
-
-    async fn ask(&self, n: usize) -> anyhow::Result<u16> {
-        let idle = self.idle.borrow_mut().pop_front();
-        let mut stream = match idle {
-            Some(stream) => stream,
-            None => self.connect().await?,
-        };
-        let record = &self.records[n * self.size..(n + 1) * self.size];
-        let request = [self.head.as_bytes(), record, self.body.as_bytes()].concat();
-        stream.write_all(&request).await?;
-        let mut answer = request;
-        answer.clear();
-        loop {
-            ensure!(stream.read_buf(&mut answer).await? > 0, "the connection was closed");
-            if let Some((status, length)) = read_head(&answer)? {
-                ensure!(length <= ANSWER_MAX, "an answer of {length} bytes");
-                if answer.len() >= length {
-                    self.idle.borrow_mut().push_back(stream);
-                    return Ok(status);
-                }
-            }
-        }
-    }
-}
-
-/// The status of an answer, and its length with the head; `None` while the head is not complete.
-fn read_head(answer: &[u8]) -> anyhow::Result<Option<(u16, usize)>> {
-    let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return Ok(None) };
-    let head = std::str::from_utf8(&answer[..end])?;
-    let status = head.get(9..12).context("no status")?.parse()?;
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).context("no length")?;
-    Ok(Some((status, end + 4 + length.parse::<usize>()?)))
 }

@@ -21,6 +21,7 @@
 mod arrivals;
 mod bank;
 mod cases;
+mod connections;
 mod crowds;
 mod flow;
 mod limiter_scripts;
