@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use rustix::net::sockopt::set_socket_linger;
 
 /// The most connections.
 const MAX: usize = 15_000;
@@ -58,8 +59,9 @@ impl Connections {
     }
 
     fn add(&mut self, mut stream: TcpStream) -> anyhow::Result<usize> {
-        ensure!(self.open.len() < MAX, "{MAX} connections were opened");
         stream.set_nodelay(true)?;
+        // Closed at once, or the ports of one crowd would lack the next.
+        set_socket_linger(&stream, Some(Duration::ZERO))?;
         let place = self.open.len();
         self.poll.registry().register(&mut stream, Token(place), Interest::READABLE | Interest::WRITABLE)?;
         self.open.push(Some(Connection { stream, unsent: Vec::new(), waits: None, answer: Vec::new() }));
@@ -81,6 +83,7 @@ impl Connections {
             // The service closed it.
             self.open[place] = None;
         }
+        ensure!(self.open.len() < MAX, "{MAX} connections were opened");
         let place = self.add(TcpStream::connect(self.to)?)?;
         if let Some(new) = &mut self.open[place] {
             new.unsent = parts.concat();
