@@ -15,8 +15,8 @@ use crate::rush::Plan;
 use crate::service::Role;
 use crate::world::{Setup, World};
 
-/// How long a rush may take to reach the place where a process is to die.
-pub const TO_DIE: Duration = Duration::from_secs(30);
+/// How long a rush may take to reach the place where a process is to die, on a machine that is busy with something else.
+pub const TO_DIE: Duration = Duration::from_secs(120);
 
 /// F1: after the reconciler has run I1 holds, and the same Idempotency-Key gets the same ticket.
 pub async fn killed_before_row(options: Options) -> anyhow::Result<RunSummary> {
