@@ -8,7 +8,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
     cargo build --release --locked --bin seckill && cp target/release/seckill /usr/local/bin/
 
 FROM debian:bookworm-slim
-RUN useradd --system --no-create-home seckill && install -d -o seckill /data
+RUN useradd --system --no-create-home seckill && install -d -o seckill /data /var/www/seckill
 # The certificate authorities that outgoing TLS connections trust.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /usr/local/bin/seckill /usr/local/bin/

@@ -8,6 +8,9 @@ install_other_limiter() {
     logged .dev/log/throttlecrab.log env -u CARGO_TARGET_DIR \
     cargo install --locked throttlecrab-server@0.4.40 --root .dev/tools
 }
+compare_limiters() {
+  [ -x $OTHER_LIMITER ] || (install_other_limiter) >&2 || echo "dev: the benchmark continues without throttlecrab-server" >&2
+}
 bench() { # ARGS of the program, crates/bench
   need_rust
   unset REDIS_URL DATABASE_URL AMQP_URL          # the user's own servers have other work to do
@@ -16,14 +19,15 @@ bench() { # ARGS of the program, crates/bench
   # shellcheck disable=SC2064 # the time is that of now
   trap "verdict bench 'the benchmark' \$? $(now) >&2" EXIT
   trap 'exit 130' INT TERM
-  ensure curl cc wrk mq pg redis >&2
+  ensure curl cc nginx wrk mq pg redis >&2
   step "building the servers with every optimization, which takes minutes the first time" "The compiler's message is above" \
     cargo build --locked --profile bench --bins -p seckill -p seckill-bench-hello >&2
   step "building the program that measures them" "The compiler's message is above" \
     cargo build --locked --release -p seckill-bench >&2
   case " $* " in
-    *" --only sale "* | *" --only money "* | *" --only crowds "* | *" --only overload "*) ;;   # these tables do not compare with the other limiter
-    *) [ -x $OTHER_LIMITER ] || (install_other_limiter) >&2 || echo "dev: the benchmark continues without throttlecrab-server" >&2 ;;
+    *" --only flow "*) compare_limiters ;;
+    *" --only "*) ;;                             # these tables do not compare with the other limiter
+    *) compare_limiters ;;
   esac
   start_empty bench >&2
   eval "$(environment)"

@@ -11,6 +11,13 @@ missing() { # THING…: prints the packages that provide the missing ones
       curl | wrk | shellcheck) command -v "$thing" >/dev/null || echo "$thing" ;;
       nginx) [ -x /usr/sbin/nginx ] || echo nginx ;;
       protoc) command -v protoc >/dev/null || echo protobuf-compiler ;;
+      chromium)                                  # without its recommendations it comes without any font
+        [ -x /usr/bin/chromium ] || echo chromium fonts-liberation
+        [ -x /usr/bin/chromedriver ] || echo chromium-driver ;;
+      chinese)                                   # a font, for pictures of the pages
+        [ -n "$(fc-list :lang=zh 2>/dev/null)" ] || echo fontconfig fonts-wqy-microhei ;;
+      npm) command -v npm >/dev/null || echo nodejs npm ;;
+      python) command -v python3 >/dev/null || echo python3 ;;
       faketime) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || echo libfaketime ;;
       cc) command -v cc >/dev/null || echo build-essential pkg-config ;;
     esac

@@ -56,6 +56,15 @@ cargo_deny() {
   cargo deny check bans licenses sources
 }
 
+AXE_VERSION=4.14.1                               # finds what makes a page hard to use for people with disabilities
+AXE_DIR=.dev/tools/axe
+axe_installed() { grep -qs "\"version\": \"$AXE_VERSION\"" $AXE_DIR/node_modules/axe-core/package.json; }
+install_axe() {
+  axe_installed || step "installing axe-core into .dev/tools" "See .dev/log/axe.log" logged .dev/log/axe.log \
+    npm install --prefix $AXE_DIR --no-save --no-package-lock --ignore-scripts --no-audit --no-fund "axe-core@$AXE_VERSION"
+  export AXE_CORE=$TOP/$AXE_DIR/node_modules/axe-core/axe.min.js
+}
+
 run_tests() {
   local components="if cargo does not know the command: rustup component add rustfmt clippy" servers
   [ $# = 0 ] || misused
@@ -67,7 +76,9 @@ run_tests() {
   trap "finish_tests \$? $(now)" EXIT
   trap 'exit 130' INT TERM
   mapfile -t servers < <(private_servers)
-  ensure curl cc faketime nginx shellcheck "${servers[@]}"
+  ensure curl cc chinese chromium faketime nginx npm python shellcheck "${servers[@]}"
+  install_axe
+  rm -rf target/screenshots                      # those that the tests leave are of this run
   export CARGO_INCREMENTAL=0                     # saves gigabytes of disk, and a first build is no slower
 
   check "formatting" "cargo fmt corrects it; $components" cargo fmt --all --check
@@ -78,6 +89,8 @@ run_tests() {
   eval "$(urls)"
   check "tests" "" cargo_tests
   check "clippy" "$components" cargo clippy --quiet --locked --workspace --all-targets --test faults --features failpoints -- -D warnings
+  # Its own features, and so its own build of what it needs.
+  check "the client over TLS" "" cargo test --quiet --locked -p seckill-client --features tls --lib --test tls
   RUSTDOCFLAGS='-D warnings' check "documentation" "" cargo doc --quiet --locked --workspace --no-deps --document-private-items
   check "dependencies: bans, licenses, sources" "deny.toml says what is allowed" cargo_deny
   return $CHECKS_FAILED

@@ -1,31 +1,34 @@
-// Shared by both pages: texts, language, the server's clock, API calls, the session. At the end: the front page itself.
+// What every page needs: texts, language, the server's clock, calls of the API, repeated requests, and the session.
 
 const TEXTS = {
   // Problems, by their `code`.
   "invalid-request": ["The shop could not read this request.", "请求有误，商城无法处理。"],
   "unauthenticated": ["Please sign in first.", "请先登录。"],
-  "not-started": ["The sale has not started yet. The button will wake up at the start.", "抢购尚未开始，开始时按钮会自动亮起。"],
+  "not-started": ["The sale has not started yet. The button wakes up at the start.", "抢购尚未开始，开始时按钮会自动亮起。"],
   "ended": ["The sale is over.", "本场抢购已结束。"],
   "wrong-key": ["The sale’s key has just changed. Please click again when the button is ready.", "抢购口令刚刚更新，请在按钮亮起后再点一次。"],
   "level-too-low": ["This sale is for members of level {min_level} and above.", "本场仅限 {min_level} 级及以上会员。"],
-  "pass-invalid": ["This sale asks for a challenge to be solved first.", "本场需要先完成验证。"],
+  "pass-invalid": ["The check before the purchase is missing or no longer valid. Please do it again.", "购买前的验证缺失或已失效，请重新完成验证。"],
+  "challenge-failed": ["That was not right.", "验证未通过。"],
+  "no-challenge": ["This sale needs no check.", "本场无需验证。"],
   "unknown-sale": ["There is no such sale.", "没有这场抢购。"],
   "unknown-order": ["There is no such order.", "没有这个订单。"],
   "not-found": ["There is nothing here.", "内容不存在。"],
-  "sold-out": ["Sold out. Unpaid units come back for sale: you may try again.", "已抢光。未付款的商品会重新放出，可稍后再试。"],
+  "sold-out": ["Sold out for now. Units that are not paid for come back: the button lights up again when they do.",
+    "暂时抢光。未付款的商品会重新放出，届时按钮会再次亮起。"],
   "already-purchased": ["You already have all that one buyer may buy. See your order below.", "您已达到每人限购数量，请看下方订单。"],
   "idempotency-mismatch": ["This click was mixed up with another one. Please click again.", "本次点击与另一次冲突，请再点一次。"],
   "quota-exceeded": ["Too many requests. You can try again in {s} s.", "请求过于频繁，请在 {s} 秒后再试。"],
+  "lapsed-holds": ["You reserved several times and did not pay in time. You can reserve again in {left}.", "您多次抢到后未按时付款，请在 {left} 后再抢。"],
+  "too-slow": ["The request reached the shop too slowly. Please try again.", "请求传输超时，请再试一次。"],
+  "body-too-large": ["The request was too large.", "请求内容过大。"],
   "temporarily-unavailable": ["The shop is very busy right now. Please try again shortly.", "商城繁忙，请稍后再试。"],
-  "order-not-ready": ["The order is still being created. Try again in a moment.", "订单正在生成，请稍后再试。"],
-  "illegal-state": ["The order's status has changed; this is no longer possible.", "订单状态已变化，无法进行此操作。"],
+  "order-not-ready": ["The order is still being written. Try again in a moment.", "订单正在生成，请稍后再试。"],
+  "illegal-state": ["The order’s status has changed; this is no longer possible.", "订单状态已变化，无法进行此操作。"],
   "no-answer": ["No answer from the shop. Please check your connection.", "商城没有回应，请检查网络。"],
   "other": ["Something went wrong ({code}).", "出错了（{code}）。"],
-  // The state of a sale.
-  "scheduled": ["Coming up", "即将开始"], "open": ["Open now", "正在抢购"], "paused": ["Paused", "已暂停"],
-  "over": ["Ended", "已结束"], "gone": ["Sold out", "已抢光"],
-  "starts-in": ["Starts in", "距开始"], "ends-in": ["Ends in", "距结束"],
-  "opens-at": ["Opens {at}", "{at} 开始"], "no-sales": ["There are no sales at the moment.", "暂时没有抢购活动。"],
+  "offline": ["You are offline. This page goes on by itself when the connection is back.", "网络已断开，恢复后本页会自动继续。"],
+  "online": ["The connection is back.", "网络已恢复。"],
   "days": ["{n} d", "{n} 天"],
 };
 
@@ -63,6 +66,11 @@ export function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Tells that the page's script has started and has drawn what it knows. */
+export function ready() {
+  document.documentElement.dataset.ready = "1";
+}
+
 // Language
 
 let lang = local_.get("seckill.lang") ?? ((navigator.language ?? "").toLowerCase().startsWith("zh") ? "zh" : "en");
@@ -77,18 +85,30 @@ export function t(key, values = {}) {
 function translate() {
   document.documentElement.lang = locale();
   for (const node of document.querySelectorAll("[data-en]")) set(node, node.dataset[lang]);
-  $("language").textContent = lang === "zh" ? "English" : "中文";
+  for (const node of document.querySelectorAll("[data-cents]")) set(node, money(Number(node.dataset.cents)));
+  for (const node of document.querySelectorAll("time[data-ms]")) set(node, moment(Number(node.dataset.ms)));
+  set($("language"), lang === "zh" ? "English" : "中文");
   $("language").lang = lang === "zh" ? "en" : "zh-CN";
-  say(...said);
+  if (said.length) say(...said);
   changes.dispatchEvent(new Event("language"));
+}
+
+const formatters = new Map();
+/** Formatters are costly to make, and the pages draw several times a second. */
+function formatter(Type, options) {
+  const key = `${locale()} ${JSON.stringify(options)}`;
+  if (!formatters.has(key)) formatters.set(key, new Type(locale(), options));
+  return formatters.get(key);
 }
 
 const currency = document.querySelector("meta[name=currency]").content;
 export function money(cents) {
-  const format = new Intl.NumberFormat(locale(), { style: "currency", currency, currencyDisplay: "narrowSymbol" });
+  const format = formatter(Intl.NumberFormat, { style: "currency", currency, currencyDisplay: "narrowSymbol" });
   return format.format(cents / 10 ** format.resolvedOptions().maximumFractionDigits);
 }
-export const moment = (ms) => new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "medium" }).format(ms);
+/** A moment in the reader's own zone, with the zone's name. */
+export const moment = (ms) => formatter(Intl.DateTimeFormat, { dateStyle: "medium", timeStyle: "long" }).format(ms);
+export const timeOfDay = (ms) => formatter(Intl.DateTimeFormat, { timeStyle: "medium" }).format(ms);
 
 /** A duration in parts, rounded up to the second, so that it reaches 0 exactly at the end and not a second before. */
 export function parts(ms) {
@@ -108,66 +128,147 @@ export function say(key, values, kind = "") {
   $("message").className = kind;
   set($("message"), key ? t(key, values) : "");
 }
-/** Shows the message for a failed answer. */
-export function sayProblem({ code, data, retryAfterMs }) {
-  const values = { ...data, code, s: Math.ceil((retryAfterMs ?? 1000) / 1000) };
-  say(knows(code) ? code : "other", values, "bad");
+/** The text of a failed answer: its key and its values. */
+export function problem({ code, data, retryAfterMs }) {
+  const waitMs = retryAfterMs ?? 1000;
+  return [knows(code) ? code : "other", { ...data, code, s: Math.ceil(waitMs / 1000), left: span(waitMs) }];
 }
+export const sayProblem = (answer) => say(...problem(answer), "bad");
 
 // The server's clock. It does not depend on the device's clock, and stays steady when that is set.
 
+/** A device's clock gains or loses at most this part of the time that passes. */
+const DRIFT = 1e-4;
+
 export const clock = {
   offset: null, // server's time minus performance.now()
-  roundTrip: Infinity,
+  error: Infinity, // how wrong the offset may be
+  learntAt: 0,
   get ready() { return this.offset !== null; },
   now() { return performance.now() + (this.offset ?? NaN); },
-  /** Learns from an answer that carried the server's time. The shortest round trip is the most exact. */
-  learn(nowMs, sentAt, gotAt) {
-    if (!Number.isFinite(nowMs) || gotAt - sentAt > this.roundTrip) return;
-    this.roundTrip = gotAt - sentAt;
-    this.offset = nowMs - (sentAt + gotAt) / 2;
+  /** Learns a server's time that was read between `from` and `to`. The narrowest bounds count; older ones widen by the drift. */
+  learn(serverMs, from, to) {
+    if (!Number.isFinite(serverMs)) return;
+    const [offset, error] = [serverMs - (from + to) / 2, (to - from) / 2];
+    const known = this.error + (to - this.learntAt) * DRIFT;
+    // Bounds that do not meet: this device's timer stood still, or was set.
+    const contradicts = Math.abs(offset - this.offset) > error + known;
+    if (error <= known || contradicts) Object.assign(this, { offset, error, learntAt: to });
   },
-  /** Measures again: on a device that slept, the timer may have stopped. */
-  async sync(probes = 5) {
+  /** Asks for the time, some times over. */
+  async sync(probes) {
     for (let probe = 0, fails = 0; probe < probes && fails < 5;) {
       const answer = await api(`/api/v1/time?r=${random()}`, { timeoutMs: 3000 });
-      if (answer.ok) {
-        if (probe++ === 0) this.roundTrip = Infinity;
-        this.learn(answer.data.now_ms, answer.sentAt, answer.gotAt);
-      } else {
-        await sleep(backoff(answer, fails++));
-      }
+      if (answer.ok) this.learn(answer.data.now_ms, answer.sentAt, answer.gotAt), probe++;
+      else await sleep(backoff(answer, fails++));
       await sleep(jitter(80));
     }
   },
 };
 
+// Calls of the API
+
+/** The API's origin; empty when it is the page's own. */
+const base = document.querySelector("meta[name=api]").content;
+
+const headersOf = (token, more) => ({ ...(token && { Authorization: `Bearer ${token}` }), ...more });
+
 /** Calls the API. Never throws: status 0 means that no complete answer came, so the outcome is unknown. */
 export async function api(path, { method = "GET", body, headers = {}, token = null, timeoutMs = 8000, parse = JSON.parse } = {}) {
   const abort = new AbortController();
   const timer = setTimeout(() => abort.abort(), timeoutMs);
-  if (token) headers = { ...headers, Authorization: `Bearer ${token}` };
   if (body) headers = { ...headers, "Content-Type": "application/json" };
   const sentAt = performance.now();
   try {
-    const response = await fetch(path, { method, headers, body: body && JSON.stringify(body), cache: "no-store", signal: abort.signal });
+    const response = await fetch(base + path,
+      { method, headers: headersOf(token, headers), body: body && JSON.stringify(body), cache: "no-store", signal: abort.signal });
     const text = await response.text();
     const gotAt = performance.now();
-    const { ok, status } = response;
-    const after = Number.parseFloat(response.headers.get("Retry-After"));
-    const retryAfterMs = Number.isFinite(after) ? after * 1000 : null;
     let data = {};
     // A proxy's error page is not JSON. A success that is not JSON was cut off.
-    try { data = parse(text); } catch (cut) { if (ok) throw cut; }
-    if (status === 401 && token && token === session.token()) session.set(null);
-    const byStatus = { 401: "unauthenticated", 404: "not-found", 429: "quota-exceeded" };
-    const code = ok ? null : data?.code ?? byStatus[status] ?? (status >= 500 ? "temporarily-unavailable" : `HTTP ${status}`);
-    return { ok, status, data, code, retryAfterMs, sentAt, gotAt };
+    try { data = parse(text); } catch (cut) { if (response.ok) throw cut; }
+    return { ...outcome(response, data, token), data, sentAt, gotAt, next: nextPage(response) };
   } catch {
-    return { ok: false, status: 0, data: {}, code: "no-answer", retryAfterMs: null };
+    return noAnswer();
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** The path of the next page, from the `Link` header. */
+const nextPage = (response) => response.headers.get("Link")?.match(/<(\/[^>]*)>;\s*rel="next"/)?.[1] ?? null;
+const noAnswer = () => ({ ok: false, status: 0, data: {}, code: "no-answer", retryAfterMs: null });
+
+function outcome(response, data, token) {
+  const { ok, status } = response;
+  const after = Number.parseFloat(response.headers.get("Retry-After"));
+  if (status === 401 && token && token === session.token()) session.set(null);
+  const byStatus = { 401: "unauthenticated", 404: "not-found", 408: "too-slow", 413: "body-too-large", 429: "quota-exceeded" };
+  let code = ok ? null : data?.code ?? byStatus[status] ?? (status >= 500 ? "temporarily-unavailable" : `HTTP ${status}`);
+  if (status === 429 && response.headers.get("RateLimit-Policy")?.startsWith("\"lapsed-holds\"")) code = "lapsed-holds";
+  return { ok, status, code, data, retryAfterMs: Number.isFinite(after) ? after * 1000 : null };
+}
+
+/** An event stream that is silent for this long is taken for dead: the service sends a comment every 15 s. */
+const SILENCE_MAX_MS = 40_000;
+/** A line of an event stream longer than this is none of ours. */
+const LINE_MAX = 65_536;
+
+/**
+ * Reads server-sent events with the buyer's token until the stream ends or `abort` is used. Answers like `api`; `retryMs` is the
+ * pause before the next attempt that the service asks for.
+ */
+export async function stream(path, { token, lastId, abort, onOpen, onEvent }) {
+  let retryMs = null;
+  let timer;
+  const awake = (ms) => { clearTimeout(timer); timer = setTimeout(() => abort.abort(), ms); };
+  // Another origin may not allow this header; without it the stream begins with the present status, which is enough.
+  const more = { Accept: "text/event-stream", ...(lastId && !base && { "Last-Event-ID": lastId }) };
+  try {
+    awake(8000);
+    const response = await fetch(base + path, { headers: headersOf(token, more), cache: "no-store", signal: abort.signal });
+    if (response.status !== 200) return outcome(response, await response.json().catch(() => ({})), token);
+    onOpen();
+    const parse = sseParser(onEvent, (ms) => { retryMs = ms; });
+    const decoder = new TextDecoder();
+    const reader = response.body.getReader();
+    for (;;) {
+      awake(SILENCE_MAX_MS);
+      const { done, value } = await reader.read();
+      if (done) return { ok: true, status: 200, retryMs };
+      parse(decoder.decode(value, { stream: true }));
+    }
+  } catch {
+    return { ...noAnswer(), retryMs };
+  } finally {
+    clearTimeout(timer);
+    abort.abort(); // a stream that was left in the middle is closed
+  }
+}
+
+/** Makes a function that takes the text of an event stream in pieces, and calls back for each whole event. */
+function sseParser(onEvent, onRetry) {
+  let rest = "";
+  let event = { type: "message", data: [] };
+  let id = null; // stays for the events that follow
+  const line = (text) => {
+    if (text === "") {
+      if (event.data.length) onEvent({ type: event.type, data: event.data.join("\n"), id });
+      event = { type: "message", data: [] };
+      return;
+    }
+    const [, field, value] = text.match(/^([^:]*)(?:: ?([^]*))?$/);
+    if (field === "event") event.type = value;
+    else if (field === "data") event.data.push(value ?? "");
+    else if (field === "id") id = value;
+    else if (field === "retry" && /^\d+$/.test(value)) onRetry(Number(value));
+  };
+  return (text) => {
+    const lines = (rest + text).split(/\r?\n/);
+    rest = lines.pop();
+    if (rest.length > LINE_MAX) throw new Error("the line does not end");
+    lines.forEach(line);
+  };
 }
 
 // Jobs: requests that a page repeats. Each run returns the ms until the next one.
@@ -195,6 +296,12 @@ setInterval(() => {
   for (const due of jobs) if (!due.busy && performance.now() >= due.at) due.turn();
 }, 100);
 
+addEventListener("offline", () => $("message") && say("offline", {}, "bad"));
+addEventListener("online", () => {
+  if (said[0] === "offline") say("online");
+  for (const failed of jobs) if (failed.fails) failed.soon(jitter(500));
+});
+
 /** The buyer's token. A shop with a sign-in of its own stores the token under the same name. */
 export const session = {
   token: () => kept.get("seckill.token"),
@@ -202,13 +309,15 @@ export const session = {
     kept.set("seckill.token", token);
     changes.dispatchEvent(new Event("session"));
   },
-  user() {
+  claims() {
     try {
-      return JSON.parse(atob(this.token().split(".")[1].replace(/-/g, "+").replace(/_/g, "/"))).sub;
+      return JSON.parse(atob(this.token().split(".")[1].replace(/-/g, "+").replace(/_/g, "/")));
     } catch {
-      return null;
+      return {};
     }
   },
+  user() { return this.claims().sub ?? null; },
+  level() { return this.claims().level ?? 0; },
 };
 
 $("language").addEventListener("click", () => {
@@ -217,62 +326,3 @@ $("language").addEventListener("click", () => {
   translate();
 });
 translate();
-
-// The front page: the list of sales.
-
-const cards = new Map();
-const RANK = ["open", "scheduled", "paused", "gone", "over"];
-let sales = null;
-
-function standing(sale) {
-  const now = clock.now();
-  if (sale.status === "ended" || now >= sale.ends_at_ms) return "over";
-  if (sale.status === "paused") return "paused";
-  if (clock.ready ? now < sale.starts_at_ms : sale.status === "scheduled") return "scheduled";
-  return sale.sold_out ? "gone" : "open";
-}
-
-function card(sale) {
-  const made = { name: el("span", "name"), price: el("span", "price"), badge: el("span", "badge"), when: el("span", "when") };
-  const link = el("a", "panel card", made.name, made.price, made.badge, made.when);
-  link.href = `/sales/${encodeURIComponent(sale.id)}`;
-  made.item = el("li", "", link);
-  return made;
-}
-
-function draw() {
-  if (!sales) return;
-  const ranked = sales.map((sale) => [RANK.indexOf(standing(sale)), sale]);
-  ranked.sort(([a, x], [b, y]) => a - b || (a < 2 ? 1 : -1) * (x.starts_at_ms - y.starts_at_ms));
-  const items = ranked.map(([rank, sale]) => {
-    if (!cards.has(sale.id)) cards.set(sale.id, card(sale));
-    const { item, name, price, badge, when } = cards.get(sale.id);
-    const how = RANK[rank];
-    set(name, sale.product.name);
-    set(price, money(sale.price_cents));
-    set(badge, t(how));
-    badge.className = `badge ${how}`;
-    const left = sale.starts_at_ms - clock.now();
-    set(when, how !== "scheduled" ? "" : left < 86_400_000 ? `${t("starts-in")} ${span(left)}` : t("opens-at", { at: moment(sale.starts_at_ms) }));
-    return item;
-  });
-  const list = $("sales");
-  if (items.length !== list.children.length || items.some((item, i) => list.children[i] !== item)) list.replaceChildren(...items);
-}
-
-if ($("sales")) {
-  changes.addEventListener("language", draw);
-  document.addEventListener("visibilitychange", () => document.hidden || clock.sync(2));
-  setInterval(draw, 500);
-  clock.sync(3);
-  job(async (self) => {
-    const answer = await api("/api/v1/sales");
-    if (answer.ok) sales = answer.data;
-    $("sales").setAttribute("aria-busy", String(!sales));
-    draw();
-    if (!answer.ok) return sayProblem(answer), self.again(answer);
-    self.fails = 0;
-    say(sales.length ? undefined : "no-sales");
-    return jitter(30_000);
-  }, 0);
-}

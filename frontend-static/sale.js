@@ -1,110 +1,181 @@
 // A sale's page: the countdown, the button, one purchase at a time, and its result.
 
-import { $, addTexts, api, backoff, changes, clock, el, jitter, job, kept, money, moment, parts, random, say, sayProblem, session, set, sleep, t } from "/static/front.js";
-import { drawOrders, held, kind, ordersJob, saleId, told, track } from "/static/orders.js";
+import { $, addTexts, api, backoff, changes, clock, jitter, job, kept, moment, parts, random, ready, say, sayProblem, session, set, sleep, span, t }
+  from "./front.js";
+import { drawOrders, held, kind, newestFresh, ordersJob, told, track } from "./orders.js";
+import { isOffered, offer } from "./sign-in.js";
 
 addTexts({
-  "buy": ["Buy now", "立即抢购"], "retry": ["Sold out · try again", "已抢光 · 再试一次"], "before": ["Not yet", "尚未开始"],
-  "resting": ["Please wait", "请稍候"], "asking": ["Asking …", "正在抢购…"], "loading": ["One moment …", "请稍候…"],
-  "have": ["It is yours", "您已抢到"], "opening": ["Opening …", "即将开放…"], "sign-in": ["Sign in to buy", "登录后抢购"], "brand": ["Seckill", "秒杀"], "missing": ["Not found", "未找到"],
+  // The button.
+  "loading": ["One moment …", "请稍候…"], "before": ["Not yet", "尚未开始"], "opening": ["Opening …", "即将开放…"], "paused": ["Paused", "已暂停"],
+  "buy": ["Buy now", "立即抢购"], "asking": ["Asking …", "正在抢购…"], "resting": ["Please wait {rest}", "请稍候 {rest}"], "gone": ["Sold out", "已抢光"],
+  "have": ["It is yours", "您已抢到"], "over": ["Ended", "已结束"], "sign-in": ["Sign in to buy", "登录后抢购"],
+  "level": ["For level {min_level} and above", "仅限 {min_level} 级及以上"], "check-first": ["First the check", "请先完成验证"],
+  // What stands below it.
   "why-before": ["The button wakes up by itself at the start.", "开始时按钮会自动亮起，无需刷新。"],
   "why-sign-in": ["Sign in below, so that you are ready at the start.", "请先在下方登录，做好准备。"],
+  "why-check": ["Do the check above, so that you are ready at the start.", "请先完成上方验证，做好准备。"],
+  "why-check-first": ["Do the check above: then the button lights up.", "完成上方验证后，按钮即会亮起。"],
+  "why-level": ["This sale is for members of level {min_level} and above; yours is {level}.", "本场仅限 {min_level} 级及以上会员，您目前是 {level} 级。"],
   "why-paused": ["The sale is not open just now. This page keeps looking.", "抢购暂未开放，本页会自动刷新状态。"],
   "why-resting": ["One click, then the button rests for a moment.", "点击一次后，按钮会休息片刻。"],
   "why-asking": ["Your click is on its way. No need to click again.", "请求已发出，无需重复点击。"],
   "why-open": ["One click is enough: you always get a definite answer.", "点一次就够，一定会有明确结果。"],
-  "why-gone": ["Unpaid units come back for sale.", "未付款的商品会重新放出。"],
+  "why-gone": ["Units that are not paid for come back. This page keeps looking, and the button lights up when one does.",
+    "未付款的商品会重新放出。本页会持续查看，一有库存按钮就会亮起。"],
+  "why-wave": ["{units} more units come at {at}. The button lights up by itself.", "{at} 将再放出 {units} 件，届时按钮会自动亮起。"],
   "why-have": ["You hold all that one buyer may.", "您已达到每人限购数量。"],
-  "per-user": ["{n} per buyer", "每人限购 {n} 件"], "min-level": ["Level {n} and above", "{n} 级及以上会员"],
-  "closes-at": ["Closes {at}", "{at} 结束"], "is-over": ["The sale is over", "抢购已结束"],
+  "why-lost": ["No connection just now: this is what was last known.", "暂时无法连接，当前显示的是最近一次的状态。"],
+  // The timer and the waves.
+  "starts-in": ["Starts in", "距开始"], "ends-in": ["Ends in", "距结束"], "wave-in": ["More units in", "距下一批"], "is-over": ["The sale is over", "抢购已结束"],
+  "wave": ["{units} more units at {at}", "{at} 再放出 {units} 件"], "wave-left": ["in {left}", "还有 {left}"], "wave-past": ["on sale since then", "已放出"],
+  // Messages.
   "soon": ["The sale starts in {s} seconds.", "还有 {s} 秒开抢。"], "go": ["The sale is open. You can buy now!", "开抢了！现在可以购买。"],
+  "go-check": ["The sale is open. Do the check, and buy!", "开抢了！请完成验证后购买。"],
+  "back": ["Units have come back. You can buy now!", "有库存了！现在可以购买。"],
   "say-asking": ["Your click is on its way …", "请求已发出…"],
   "say-again": ["No answer yet. Asking again for the same purchase …", "暂无回应，正在为同一笔购买再次询问…"],
   "say-gave-up": ["Still no answer. Click again when the button is ready: it asks for the same purchase and cannot buy twice.",
     "仍无回应。请在按钮亮起后再点一次：仍是同一笔购买，不会重复下单。"],
+  "done": ["done", "已完成"], "failed": ["failed", "未成功"],
 });
 
 const REST_MS = 10_000;
 const ATTEMPTS_MAX = 6;
+/** The edge gives one answer to all who ask within this time, so a state may be this old. */
+const SHARED_MS = 100;
+/** For this long after a wave's moment its units are looked for closely. */
+const WAVE_MS = 8000;
 
-let sale = null; // the sale's terms
+const main = document.querySelector("main");
+const [saleId, terms] = [main.dataset.sale, { perUser: Number(main.dataset.perUser), minLevel: Number(main.dataset.minLevel) }];
+const sale = { startsAtMs: Number(main.dataset.startsAtMs), endsAtMs: Number(main.dataset.endsAtMs), status: "open" };
+const waves = [...document.querySelectorAll("#waves li")].map((item) => ({ item, afterMs: 1000 * item.dataset.afterS, units: item.dataset.units }));
+const check = main.dataset.captcha === "none" ? null : await import("./challenge.js");
+
 let state = null; // whether the sale is open, and the key, as of the last answer
+let looks = 0; // how often in a row the state was the same
+let lost = 0; // how often in a row there was no answer
 let missing = false;
 let asking = false;
 let restUntil = 0;
 
-const saleJob = job(async (self) => {
-  const answer = await api(`/api/v1/sales/${saleId}`);
-  missing = answer.status === 404 || answer.status === 400;
-  $("sale").setAttribute("aria-busy", "false");
-  if (missing) return say("unknown-sale", {}, "bad"), Infinity;
-  if (!answer.ok) return sale || sayProblem(answer), self.again(answer);
-  if (!sale) say();
-  sale = answer.data;
-  self.fails = 0;
-  if (!state) stateJob.soon(untilAsk(true));
-  return Infinity;
-}, 0);
+// The state of the sale
 
 const parseState = (script) => JSON.parse(script.slice(script.indexOf("{"), script.lastIndexOf("}") + 1));
+
 const stateJob = job(async (self) => {
   const answer = await api(`/sales/${saleId}/state.js?r=${random()}`, { timeoutMs: 4000, parse: parseState });
-  if (!answer.ok) return self.again(answer);
-  clock.learn(answer.data.now_ms, answer.sentAt, answer.gotAt);
-  const opened = answer.data.open && !state?.open && (state || lastLeft !== Infinity);
-  state = answer.data;
-  Object.assign(sale, { starts_at_ms: state.starts_at_ms, ends_at_ms: state.ends_at_ms });
-  if (opened && !state.sold_out && !asking) say("go", {}, "good");
-  self.fails = state.open ? 0 : self.fails + 1;
+  missing = answer.status === 404 || answer.status === 400;
+  if (missing) say("unknown-sale", {}, "bad");
+  else if (answer.ok) learn(answer);
+  else lost++;
+  if (lost && !state) sayProblem(answer);
   draw();
-  if (self.fails > 3 && phase() === "opening") saleJob.soon(jitter(3000)); // paused, or closed for good?
-  if (phase() === "paused") saleJob.soon(jitter(10_000));
-  return untilAsk(false);
-});
+  return missing ? Infinity : answer.ok ? untilAsk() : self.again(answer);
+}, 0);
 
-/** The ms until the state is read again: once shortly before the start, then at the start with jitter, later now and then. */
-function untilAsk(first) {
-  const left = sale.starts_at_ms - clock.now();
-  if (!clock.ready) return jitter(1000);
-  if (phase() === "over") return Infinity;
-  if (left > 10_000) return left - 3000 - 5000 * Math.random();
-  if (left > 0) return first ? 0 : left + 50 + 400 * Math.random();
-  if (state?.open) return jitter(18_000);
-  return first ? 0 : jitter(Math.min(300 * 1.6 ** stateJob.fails, 10_000));
+function learn({ data, sentAt, gotAt }) {
+  clock.learn(data.now_ms, sentAt - SHARED_MS, gotAt);
+  if (lost && !state) say();
+  const before = phase();
+  state = data;
+  Object.assign(sale, { startsAtMs: data.starts_at_ms, endsAtMs: data.ends_at_ms });
+  if (data.open) sale.status = "open";
+  [stateJob.fails, lost] = [0, 0];
+  const now = phase();
+  looks = now === before ? looks + 1 : 0;
+  if (now === "open" && before !== "open" && before !== "loading" && !asking && held() < terms.perUser) {
+    say(before === "gone" ? "back" : check && !check.isDone() ? "go-check" : "go", {}, "good");
+  }
+  if (now === "opening" && looks > 3) statusJob.soon(jitter(3000));
+  if (now === "paused") statusJob.soon(jitter(10_000));
 }
 
+/** Asked when the sale is not open although it should be: is it paused, or closed for good? */
+const statusJob = job(async (self) => {
+  const answer = await api(`/api/v1/sales/${saleId}`);
+  if (!answer.ok) return answer.status === 404 ? Infinity : self.again(answer);
+  self.fails = 0;
+  sale.status = answer.data.status;
+  return Infinity;
+});
+
 function phase() {
-  if (missing || !sale || !clock.ready) return "loading";
+  if (!state) return "loading";
   const now = clock.now();
-  if (now >= sale.ends_at_ms || (sale.status === "ended" && !state?.open)) return "over";
-  if (now < sale.starts_at_ms) return "before";
-  if (!state?.open) return sale.status === "paused" ? "paused" : "opening";
+  if (now >= sale.endsAtMs || (sale.status === "ended" && !state.open)) return "over";
+  if (now < sale.startsAtMs) return "before";
+  if (!state.open) return sale.status === "paused" ? "paused" : "opening";
   return state.sold_out ? "gone" : "open";
 }
 
+/** The ms until the state is read again: shortly before the start, at the start with jitter, later now and then. */
+function untilAsk() {
+  const left = sale.startsAtMs - clock.now();
+  switch (phase()) {
+    case "over": return Infinity;
+    case "before":
+      // A sale can be moved while its page is open for hours.
+      if (left > 10_000) return Math.min(left - 3000 - 5000 * Math.random(), jitter(300_000));
+      return left + SHARED_MS + 400 * Math.random();
+    case "open": return jitter(18_000);
+    case "gone": {
+      const [next, last] = [nextWave(), lastWave()];
+      if (last && clock.now() - last.atMs < WAVE_MS) return jitter(1500);
+      return Math.min(jitter(Math.min(4000 * 1.1 ** looks, 12_000)), next ? next.atMs - clock.now() + 600 + 1500 * Math.random() : Infinity);
+    }
+    default: return jitter(Math.min(300 * 1.6 ** looks, 10_000));
+  }
+}
+
+const timed = () => waves.map((wave) => ({ ...wave, atMs: sale.startsAtMs + wave.afterMs }));
+const nextWave = () => timed().filter(({ atMs }) => atMs > clock.now()).sort((a, b) => a.atMs - b.atMs)[0];
+const lastWave = () => timed().filter(({ atMs }) => atMs <= clock.now()).sort((a, b) => b.atMs - a.atMs)[0];
+
 // The button
+
+const tooLow = () => Boolean(session.token()) && session.level() < terms.minLevel;
 
 /** The button's label, the reason below it, and whether a click buys. */
 function button() {
   const now = phase();
-  if (missing) return ["missing", null, false];
   if (asking) return ["asking", "why-asking", false];
   if (now === "loading") return ["loading", null, false];
-  if (held() >= sale.per_user) return ["have", "why-have", false];
+  if (held() >= terms.perUser) return ["have", "why-have", false];
   if (now === "over") return ["over", null, false];
-  if (now === "before") return ["before", session.token() ? "why-before" : $("sign-in").hidden ? "unauthenticated" : "why-sign-in", false];
+  if (tooLow()) return ["level", "why-level", false];
+  if (now === "before") return ["before", whyBefore(), false];
   if (now === "opening") return ["opening", null, false];
   if (now === "paused") return ["paused", "why-paused", false];
-  if (!session.token()) return ["sign-in", "unauthenticated", false];
+  if (now === "gone") return ["gone", nextWave() ? "why-wave" : "why-gone", false];
+  if (!session.token()) return ["sign-in", isOffered() ? "why-sign-in" : "unauthenticated", false];
   if (performance.now() < restUntil) return ["resting", "why-resting", false];
-  return now === "gone" ? ["retry", "why-gone", true] : ["buy", "why-open", true];
+  if (check && !check.isDone()) return ["check-first", "why-check-first", false];
+  return ["buy", lost > 2 ? "why-lost" : "why-open", true];
+}
+
+function whyBefore() {
+  if (!session.token()) return isOffered() ? "why-sign-in" : "unauthenticated";
+  return check?.isOpen() ? "why-check" : "why-before";
+}
+
+/** Values for the texts of button and reason. */
+function values() {
+  const next = nextWave();
+  const rest = restUntil - performance.now();
+  return {
+    min_level: terms.minLevel, level: session.level(), units: next?.units, at: next && moment(next.atMs),
+    rest: rest > 60_000 ? span(rest) : Math.ceil(rest / 1000),
+  };
 }
 
 $("buy").addEventListener("click", () => {
   const [, why, live] = button();
   if (live) return buy();
-  if (why === "unauthenticated" || why === "why-sign-in") $("sign-in").elements.user.focus();
-  if (["unauthenticated", "why-sign-in", "why-before", "why-paused"].includes(why)) say(why);
+  if (why === "unauthenticated" || why === "why-sign-in") return offer();
+  if (why) say(why, values());
+  if (why === "why-check" || why === "why-check-first") check.focus();
 });
 
 // One intent to buy keeps one Idempotency-Key until a definite answer has come, across reloads as well.
@@ -115,8 +186,8 @@ const pending = () => JSON.parse(kept.get(slot()) ?? "null");
 async function buy() {
   const [token, place] = [session.token(), slot()];
   const old = pending();
-  // An attempt that may have bought is repeated unchanged; otherwise the sale's newest key is used.
-  const intent = old?.unsure ? old : { id: old?.id ?? random(), key: state.key, unsure: false };
+  // An attempt that may have bought is repeated unchanged; otherwise the newest key and pass are used.
+  const intent = old?.unsure ? old : { id: old?.id ?? random(), key: state.key, pass: check?.heldPass() ?? undefined, unsure: false };
   const save = (value) => kept.set(place, value && JSON.stringify(value));
   let unsure = intent.unsure; // whether an earlier attempt may have bought
   save({ ...intent, unsure: true });
@@ -127,9 +198,8 @@ async function buy() {
   let answer;
   for (let attempt = 0; ; attempt++) {
     answer = await api(`/api/v1/sales/${saleId}/purchases`,
-      { method: "POST", token, body: { key: intent.key }, headers: { "Idempotency-Key": intent.id } });
-    const definite = answer.status !== 0 && answer.status !== 408 && answer.status < 500;
-    if (definite || attempt + 1 >= ATTEMPTS_MAX) break;
+      { method: "POST", token, body: { key: intent.key, pass: intent.pass }, headers: { "Idempotency-Key": intent.id } });
+    if (isDefinite(answer) || attempt + 1 >= ATTEMPTS_MAX) break;
     unsure = true;
     say("say-again");
     await sleep(backoff(answer, attempt));
@@ -138,112 +208,132 @@ async function buy() {
   if (answer.ok || [400, 403, 404, 409, 422].includes(answer.status)) save(null);
   else if (answer.status === 401 || answer.status === 429) save({ ...intent, unsure });
   if (token !== session.token() && answer.status !== 401) return draw(); // another buyer has signed in meanwhile
-  if (answer.ok) {
-    say(told(answer.data), {}, kind(answer.data));
-    track({ sale_id: Number(saleId), quantity: 1, amount_cents: sale?.price_cents ?? 0, created_at_ms: clock.now(), ...answer.data });
-  } else if (answer.status === 0 || answer.status === 408 || answer.status >= 500) {
-    say("say-gave-up", {}, "bad");
-  } else {
-    sayProblem(answer);
-    if (answer.status === 429) restUntil = Math.max(restUntil, performance.now() + (answer.retryAfterMs ?? 0));
-    if (answer.code === "not-started") clock.sync().then(() => stateJob.soon(untilAsk(true)));
-    if (answer.status === 403) stateJob.soon(jitter(300));
-    if (answer.code === "sold-out" && state) state.sold_out = true;
-  }
-  if (answer.code === "already-purchased") ordersJob.soon();
+  take(answer, intent);
   if (unsure) ordersJob.soon(3000); // an attempt without an answer may still have arrived
   draw();
+}
+
+const isDefinite = ({ status }) => status !== 0 && status !== 408 && status < 500;
+
+/** Shows what the answer to a purchase means. */
+function take(answer, intent) {
+  const { data, code, status } = answer;
+  if (answer.ok) {
+    check?.dropPass(intent.pass);
+    say(told(data), {}, kind(data));
+    const bought = { quantity: 1, amount_cents: Number($("price").dataset.cents), created_at_ms: clock.ready ? clock.now() : Date.now() };
+    return track({ sale_id: Number(saleId), ...bought, ...data });
+  }
+  if (!isDefinite(answer)) return say("say-gave-up", {}, "bad");
+  sayProblem(answer);
+  if (status === 429) restUntil = Math.max(restUntil, performance.now() + (answer.retryAfterMs ?? 0));
+  if (code === "pass-invalid") check?.dropPass(intent.pass);
+  if (code === "not-started") clock.sync(3);
+  if (status === 403) stateJob.soon(jitter(300));
+  if (code === "already-purchased") ordersJob.soon();
+  if (code === "sold-out" && state) {
+    [state.sold_out, looks] = [true, 0];
+    stateJob.soon(jitter(4000));
+  }
+}
+
+/** Repeats a purchase that a reload or the network interrupted, to get its answer. */
+function resume() {
+  if (session.token() && !asking && pending()?.unsure) buy();
 }
 
 // Drawing
 
 const MILESTONES = [60, 10];
 let lastLeft = Infinity;
+let synced = false;
 
 function draw() {
+  check?.draw();
   const [label, why, live] = button();
-  const rest = Math.ceil((restUntil - performance.now()) / 1000);
-  set($("label"), t(label));
-  set($("rest"), label === "resting" ? ` ${rest}` : "");
-  set($("why"), why ? t(why) : "");
+  const words = values();
+  set($("label"), t(label, words));
+  set($("why"), why ? t(why, words) : "");
   $("buy").setAttribute("aria-disabled", String(!live));
-  $("buy").classList.toggle("second", label === "retry");
-  drawOrders();
-  const now = phase();
-  $("timer").hidden = now === "over" || missing;
   $("buy").hidden = missing;
-  if (missing) set($("product"), t("missing"));
-  if (!sale) return;
-  set($("product"), sale.product.name);
-  const title = `${sale.product.name} · ${t("brand")}`;
-  if (document.title !== title) document.title = title;
-  set($("price"), money(sale.price_cents));
-  const terms = [t("per-user", { n: sale.per_user })];
-  if (sale.min_level > 0) terms.push(t("min-level", { n: sale.min_level }));
-  terms.push(now === "before" ? t("opens-at", { at: moment(sale.starts_at_ms) }) : t("closes-at", { at: moment(sale.ends_at_ms) }));
-  if ($("terms").textContent !== terms.join("")) $("terms").replaceChildren(...terms.map((term) => el("li", "", term)));
-  if (now === "loading") return;
-  set($("phase"), t(now === "over" ? "is-over" : now === "before" ? "starts-in" : "ends-in"));
-  const left = (now === "before" ? sale.starts_at_ms : sale.ends_at_ms) - clock.now();
+  drawOrders();
+  drawSteps();
+  for (const [id, ms] of [["opens", sale.startsAtMs], ["closes", sale.endsAtMs]]) {
+    if ($(id).dataset.ms === String(ms)) continue;
+    $(id).dataset.ms = String(ms);
+    set($(id), moment(ms));
+  }
+  if (missing) $("timer").hidden = true;
+  else if (!state) return;
+  else drawTimer();
+  $("sale").setAttribute("aria-busy", "false");
+  ready();
+}
+
+function drawTimer() {
+  const now = phase();
+  const next = now === "gone" ? nextWave() : null;
+  $("timer").hidden = now === "over";
+  waves.forEach(drawWave);
+  set($("phase"), t(now === "over" ? "is-over" : now === "before" ? "starts-in" : next ? "wave-in" : "ends-in"));
+  const left = (now === "before" ? sale.startsAtMs : next ? next.atMs : sale.endsAtMs) - clock.now();
   for (const [part, value] of Object.entries(parts(left))) set($(part), String(value));
   $("days-box").hidden = left < 86_400_000;
-  if (now === "before") {
-    const passed = MILESTONES.find((s) => left <= s * 1000 && lastLeft > s * 1000);
-    if (passed && lastLeft !== Infinity) say("soon", { s: passed });
-    if (passed === 60 && lastLeft !== Infinity) setTimeout(() => clock.sync(3), 20_000 * Math.random());
-    lastLeft = left;
+  if (now !== "before") return;
+  // The milestones are announced; the timer itself would be read every second.
+  const passed = MILESTONES.find((s) => left <= s * 1000 && lastLeft > s * 1000);
+  if (passed && lastLeft !== Infinity) say("soon", { s: passed });
+  lastLeft = left;
+  // Who means to buy gets the time more exactly; who only looks asks for nothing but the state.
+  if (!synced && left <= 60_000 && session.token()) {
+    synced = true;
+    setTimeout(() => clock.sync(3), Math.random() * Math.min(20_000, left / 2));
   }
 }
 
-// Signing in
-
-async function offerSignIn() {
-  $("account").hidden = !session.token();
-  set($("user"), session.user() ?? "");
-  if (session.token() || kept.get("seckill.no-dev")) return void ($("sign-in").hidden = true);
-  // Requests a token for a dummy user, to find out whether this is development mode: elsewhere the address does not exist.
-  const answer = await api("/api/v1/dev/token", { method: "POST", body: { user: "nobody", level: 0 } });
-  if (answer.status === 404) kept.set("seckill.no-dev", "1");
-  $("sign-in").hidden = answer.status === 404 || Boolean(session.token());
+function drawWave({ item, afterMs, units }) {
+  const atMs = sale.startsAtMs + afterMs;
+  const now = clock.now();
+  const isNext = now >= sale.startsAtMs && nextWave()?.item === item;
+  const more = atMs <= now ? t("wave-past") : isNext ? t("wave-left", { left: span(atMs - now) }) : "";
+  set(item, `${t("wave", { units, at: moment(atMs) })}${more && ` · ${more}`}`);
+  item.className = atMs <= now ? "past" : isNext ? "next" : "";
 }
 
-$("sign-in").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const { user, level } = event.target.elements;
-  const answer = await api("/api/v1/dev/token", { method: "POST", body: { user: user.value.trim(), level: Number(level.value) } });
-  if (answer.ok) {
-    session.set(answer.data.token);
-    say();
-    return $("buy").focus();
-  }
-  if (answer.status === 404) $("sign-in").hidden = true;
-  sayProblem(answer);
-});
+/** The way of the newest purchase, from accepted to yours. */
+function drawSteps() {
+  const status = newestFresh()?.status;
+  const done = { accepted: 1, rejected: 1, pending_payment: 3 }[status];
+  $("steps").hidden = done === undefined;
+  [...$("steps").children].forEach((item, i) => {
+    const failed = i === done && status === "rejected";
+    item.className = i < done ? "done" : failed ? "failed" : i === done ? "now" : "";
+    if (i === done) item.setAttribute("aria-current", "step");
+    else item.removeAttribute("aria-current");
+    set(item.lastElementChild, i < done ? t("done") : failed ? t("failed") : "");
+  });
+}
 
-$("sign-out").addEventListener("click", () => {
-  session.set(null);
-  $("product").focus();
+check?.begin({
+  startsAtMs: () => sale.startsAtMs,
+  wants() {
+    const now = phase();
+    if (missing || now === "over" || tooLow() || held() >= terms.perUser) return "no";
+    if (now === "loading") return "wait";
+    return session.token() ? "yes" : "sign-in";
+  },
 });
-
 changes.addEventListener("session", () => {
-  offerSignIn();
   resume();
   draw();
 });
-
-/** Repeats a purchase that a reload interrupted, to get its answer. */
-function resume() {
-  if (session.token() && !asking && pending()?.unsure) buy();
-}
-
-const sync = () => clock.sync().then(() => sale && stateJob.soon(untilAsk(true)));
-document.addEventListener("visibilitychange", () => document.hidden || sync());
 changes.addEventListener("language", draw);
 changes.addEventListener("orders", ({ detail }) => {
-  if (detail.freed && sale) stateJob.soon(jitter(1500)); // the unit may be for sale again
+  if (detail.freed) stateJob.soon(jitter(1500)); // the unit may be for sale again
   draw();
 });
-offerSignIn();
+addEventListener("online", resume);
+document.addEventListener("visibilitychange", () => document.hidden || stateJob.soon(jitter(300)));
 resume();
-sync();
+draw();
 setInterval(draw, 200);

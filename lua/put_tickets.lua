@@ -1,20 +1,21 @@
 -- Purpose: second step of a refill: writes the tickets that PostgreSQL has, oldest first, in several calls.
 --
--- KEYS: 1 sale   2 tickets   3 buyers   4 holders
--- ARGV: 1 epoch   2 n; then for each ticket: order id, user, units, kind ("h" live, "t" ended), when the
+-- KEYS: 1 sale   2 tickets   3 buyers   4 holders   5 passes
+-- ARGV: 1 epoch   2 whether the sale asks for a pass (0|1): then each ticket has spent one
+--       3 n; then for each ticket: order id, user, units, kind ("h" live, "t" ended), when the
 --       hold lapsed (ms; 0: it did not)
 --
 -- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state')
 if sale[1] ~= ARGV[1] or sale[2] ~= 'filling' then return 0 end
-local n = tonumber(ARGV[2])
+local n = tonumber(ARGV[3])
 if not n or n < 1 or n > 500 then return redis.error_reply('put_tickets: 1 to 500 tickets') end
 
 ---------------------------------------------------------------- changes from here on
 
 for i = 0, n - 1 do
-  local at = 3 + i * 5
+  local at = 4 + i * 5
   local id, user, units, kind, lapsed_now = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
   -- A ticket that comes twice (a call was repeated after a time-out) counts once.
   if redis.call('HSETNX', KEYS[2], id, kind .. '|' .. units .. '|' .. user) == 1 then
@@ -23,6 +24,7 @@ for i = 0, n - 1 do
     if lapsed_now > 0 then lapses, lapsed_at = lapses + 1, math.max(lapsed_at, lapsed_now) end
     redis.call('HSET', KEYS[3], user, buyer_text(owned, id, lapses, lapsed_at))
     redis.call('RPUSH', KEYS[4], user)
+    if ARGV[2] == '1' then redis.call('HINCRBY', KEYS[5], user, 1) end
   end
 end
 return 1

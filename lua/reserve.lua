@@ -6,6 +6,7 @@
 --       4 unconfirmed (zset: order id by time)   5 holders (list of users, append-only)
 --       6 limit of buyers   7 limit of addresses   8 limit of the sale
 --         (hashes of counts in the current window; '#' is "window|its width in ms")
+--       9 passes (hash: user -> passes spent); untouched where the sale asks for none
 --
 -- ARGV: 1 epoch and 2 length up to which the caller knows the holders   3 sold_out_ms: how long the caller may
 --       remember "sold out" (0: not at all)
@@ -13,7 +14,9 @@
 --         (-1 means no limit)
 --       10 the database's time in ms   11 whether the caller wants to know the holders although units are left (0|1)
 --       12 lapses that a buyer may have (-1: any number)   13 how long one who has as many waits after the last, in ms
---       14 n; then for each buyer: order id, user, address, units, purchase key, level
+--       14 whether the sale asks for a pass (0|1)
+--       15 n; then for each buyer: order id, user, address, units, purchase key, level; and where the sale asks for a pass,
+--       when the buyer's expires (ms; 0: there is none), and how many passes the buyer had spent when it was earned
 --
 -- Replies: {code}: the server cannot sell the sale (sale_begin has the codes)
 --          {epoch, now_ms, memory, holders_known, {holders...}, code, detail, code, detail...}
@@ -33,10 +36,16 @@
 --   code 12  PAUSED
 --   code 13  BAD_UNITS      units are not a positive whole number
 --   code 14  LAPSED         the buyer let holds lapse; detail: retry_ms
+--   code 15  PASS_INVALID   the sale asks for a pass, and there is none, or it has expired, or is spent
+--
+-- Taking units spends a pass: it is right only at the number of passes that its buyer has spent, and each hold is one more. So no
+-- pass is spent without a hold, and none buys two.
 
 local sale_key, tickets_key, buyers_key, unconfirmed_key, holders_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local passes_key = KEYS[9]
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
 local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS, LAPSED = 7, 8, 9, 10, 11, 12, 13, 14
+local PASS_INVALID = 15
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
@@ -58,14 +67,16 @@ local came_back = 0
 if returning > 0 and earliest >= returning_at then came_back = returning end
 
 local lapses_max, lapse_wait = tonumber(ARGV[12]), tonumber(ARGV[13])
-local n = tonumber(ARGV[14])
+local asks_pass, n = ARGV[14] == '1', tonumber(ARGV[15])
+local per_buyer = asks_pass and 8 or 6
 local ids, users, addresses = {}, {}, {}
 for i = 0, n - 1 do
-  local at = 15 + i * 6
+  local at = 16 + i * per_buyer
   ids[i + 1], users[i + 1], addresses[i + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
 end
 local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
 local buyers_now = redis.call('HMGET', buyers_key, unpack(users))
+local passes_now = asks_pass and redis.call('HMGET', passes_key, unpack(users))
 
 -- Opens the window of one limit: its counts are read once for the whole batch, and written once at the end.
 local function open_limit(limit_key, limit, window_ms, fields)
@@ -100,11 +111,11 @@ local by_sale = open_limit(KEYS[8], ARGV[8], ARGV[9], { 'n' })
 
 -- Decides for one buyer after another; a later one sees what an earlier one took. Nothing is written yet.
 local available = unlimited and -1 or stock + came_back
-local tickets, buyers, taken = {}, {}, {}
+local tickets, buyers, passes, taken = {}, {}, {}, {}
 local replies = {}
 
 local function decide(i)
-  local at = 15 + (i - 1) * 6
+  local at = 16 + (i - 1) * per_buyer
   local id, user, address = ids[i], users[i], addresses[i]
   local units = tonumber(ARGV[at + 3])
   if not units or units < 1 or units ~= math.floor(units) then return BAD_UNITS, '' end
@@ -130,6 +141,8 @@ local function decide(i)
   if state == 'paused' then return PAUSED, '' end
   if ARGV[at + 4] ~= key then return WRONG_KEY, '' end
   if tonumber(ARGV[at + 5]) < min_level then return LEVEL_TOO_LOW, '' end
+  local spent = asks_pass and (passes[user] or tonumber(passes_now[i] or 0))
+  if spent and (now >= tonumber(ARGV[at + 6]) or tonumber(ARGV[at + 7]) ~= spent) then return PASS_INVALID, '' end
   if owned + units > per_user then return AT_LIMIT, newest end
   if lapses_max > 0 and lapses >= lapses_max and now < lapsed_at + lapse_wait then
     return LAPSED, string.format('%.0f', lapsed_at + lapse_wait - now)
@@ -141,6 +154,7 @@ local function decide(i)
   end
   tickets[id] = 'h|' .. units .. '|' .. user
   buyers[user] = buyer_text(owned + units, id, lapses, lapsed_at)
+  if spent then passes[user] = spent + 1 end
   taken[#taken + 1] = i
   return RESERVED, now + pay_within
 end
@@ -159,18 +173,20 @@ if not unlimited and available ~= stock then set('stock', available) end
 
 if #taken > 0 then
   set('changes', tonumber(sale[14] or 0) + #taken)
-  local new_tickets, new_buyers, new_unconfirmed, new_holders = {}, {}, {}, {}
+  local new_tickets, new_buyers, new_unconfirmed, new_holders, new_passes = {}, {}, {}, {}, {}
   for _, i in ipairs(taken) do
     local id, user = ids[i], users[i]
     new_tickets[#new_tickets + 1] = id; new_tickets[#new_tickets + 1] = tickets[id]
     new_buyers[#new_buyers + 1] = user; new_buyers[#new_buyers + 1] = buyers[user]
     new_unconfirmed[#new_unconfirmed + 1] = now; new_unconfirmed[#new_unconfirmed + 1] = id
     new_holders[#new_holders + 1] = user
+    if asks_pass then new_passes[#new_passes + 1] = user; new_passes[#new_passes + 1] = passes[user] end
   end
   redis.call('HSET', tickets_key, unpack(new_tickets))
   redis.call('HSET', buyers_key, unpack(new_buyers))
   redis.call('ZADD', unconfirmed_key, unpack(new_unconfirmed))
   redis.call('RPUSH', holders_key, unpack(new_holders))
+  if asks_pass then redis.call('HSET', passes_key, unpack(new_passes)) end
 end
 
 for _, l in ipairs({ by_buyer, by_address, by_sale }) do

@@ -16,10 +16,12 @@ use std::time::Duration;
 
 use crate::channel::Channels;
 use crate::config::Config;
+use crate::domain::origin::Origin;
 use crate::gate::Gate;
 use crate::http::Tokens;
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
+use crate::pages;
 use crate::pay::{PayTerms, PaymentService};
 use crate::sale::Stores;
 
@@ -36,6 +38,13 @@ pub fn tokens(config: &Config) -> anyhow::Result<Tokens> {
     let auth = &config.auth;
     let tokens = Tokens::new(&auth.jwt_secret, &auth.jwt_public_key, config.dev)?;
     Ok(tokens.requiring(&auth.jwt_audience, &auth.jwt_issuer))
+}
+
+/// How pages are rendered. `api` is the origin of the API that they call, if it is another one than theirs.
+pub fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
+    let own = &config.pages.currency;
+    let currency = if own.is_empty() { &config.payments.currency } else { own };
+    pages::Settings { origin: config.pages.origin.clone(), currency: currency.clone(), api }
 }
 
 /// Payments and refunds, for commands. Nothing is notified: workers find what there is to do by polling.

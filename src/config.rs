@@ -12,6 +12,7 @@ use std::str::FromStr;
 use config::{Config as Source, Environment, File, FileFormat, ValueKind};
 use serde::{Deserialize, Deserializer};
 
+use crate::domain::origin::Origin;
 use tls::CaFile;
 
 /// The default of every setting, with its documentation.
@@ -23,11 +24,13 @@ pub struct Config {
     pub dev: bool,
     pub allow: Allow,
     pub http: Http,
+    pub pages: Pages,
     pub auth: Auth,
     pub database: Database,
     pub redis: Redis,
     pub amqp: Amqp,
     pub purchase: Purchase,
+    pub captcha: Captcha,
     pub outbox: Outbox,
     pub orders: Orders,
     pub retention: Retention,
@@ -59,6 +62,8 @@ pub struct Http {
     pub workers: usize,
     #[serde(deserialize_with = "comma_separated")]
     pub trusted_proxies: Vec<IpAddr>,
+    #[serde(deserialize_with = "comma_separated")]
+    pub cors_origins: Vec<Origin>,
     pub client_timeout_ms: u64,
     pub send_timeout_ms: u64,
     pub keep_alive_ms: u64,
@@ -68,6 +73,14 @@ pub struct Http {
     pub line_max: usize,
     pub body_max_bytes: usize,
     pub shutdown_timeout_ms: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pages {
+    #[serde(deserialize_with = "origin_or_none")]
+    pub origin: Option<Origin>,
+    pub currency: String,
 }
 
 #[derive(Clone, Deserialize)]
@@ -134,6 +147,22 @@ pub struct Purchase {
     pub queue_max: usize,
     pub commit_batch_max: usize,
     pub committers: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Captcha {
+    pub opens_before_ms: u64,
+    pub challenge_ttl_ms: u64,
+    pub pass_ttl_ms: u64,
+    pub images_max: usize,
+    pub sliders_max: usize,
+    pub draw_threads: usize,
+    pub work_bits_min: u32,
+    pub work_bits_max: u32,
+    pub buyer_limit: u32,
+    pub address_limit: u32,
+    pub window_ms: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -369,6 +398,12 @@ fn address_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     let text = String::deserialize(deserializer)?;
     let address = (!text.is_empty()).then(|| text.parse()).transpose();
     address.map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not an address and port")))
+}
+
+fn origin_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Origin>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let origin = (!text.is_empty()).then(|| text.parse()).transpose();
+    origin.map_err(|error| serde::de::Error::custom(format_args!("{text:?}: {error}")))
 }
 
 fn comma_separated<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Vec<T>, D::Error> {

@@ -15,9 +15,9 @@
 //! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale::relay` →
 //! `queue` → `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
 //!
-//! Four more crates stand beside this one: `seckill-webhook` (signed HTTP requests), `seckill-load` (the load generator,
-//! which knows only the API), `seckill-sandbox` (a payment channel to test with) and `seckill-harness` (starts the service
-//! for tests).
+//! Six more crates stand beside this one: `seckill-webhook` (signed HTTP requests), `seckill-captcha` (what challenges look
+//! like, and whether they are solved), `seckill-client` (the API for other programs), `seckill-load` (the load generator, which
+//! knows only the API), `seckill-sandbox` (a payment channel to test with) and `seckill-harness` (starts the service for tests).
 
 pub mod admin;
 pub mod app;
@@ -30,6 +30,7 @@ pub mod flow;
 pub mod gate;
 pub mod http;
 pub mod ledger;
+mod low_priority;
 pub mod pages;
 pub mod pay;
 pub mod queue;

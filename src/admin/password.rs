@@ -14,16 +14,12 @@ use tokio::time::timeout;
 
 use crate::domain::account::NewPassword;
 use crate::domain::pressure::Pressure;
+use crate::low_priority;
 
 /// OWASP's recommendation: 19 MiB, two passes, one lane.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
-
-/// The least that a thread can ask of the scheduler: it gets a processor when no other thread wants it, and a small share
-/// (about a seventieth of an ordinary thread's) when one does.
-#[cfg(target_os = "linux")]
-const NICE: i32 = 19;
 
 /// A caller that waits longer is told to retry, and its password is not checked.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -74,8 +70,7 @@ impl Hasher {
         let jobs = Arc::new(Mutex::new(jobs));
         for n in 0..terms.threads {
             let (jobs, pressure) = (Arc::clone(&jobs), Arc::clone(pressure));
-            let thread = std::thread::Builder::new().name(format!("passwords-{n}"));
-            thread.spawn(move || work(&jobs, &pressure))?;
+            low_priority::spawn(format!("passwords-{n}"), move || work(&jobs, &pressure))?;
         }
         Ok(Self { line, strangers: Arc::new(Semaphore::new((terms.line_max / 2).max(1))), unknown_account })
     }
@@ -109,10 +104,6 @@ impl Hasher {
 
 /// What each thread does until the line ends.
 fn work(jobs: &Mutex<Receiver<Job>>, pressure: &Pressure) {
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::warn!(%error, "password checks do not give way to purchases");
-    }
     loop {
         let job = jobs.lock().recv();
         let Ok(Job { password, hash, reply, place }) = job else { return };

@@ -18,6 +18,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::connection::{Bounds, TimedStream, Unanswered};
 use crate::config;
+use crate::http;
 
 /// Connections that wait to be accepted: a sale opens for everyone at once.
 const BACKLOG: u32 = 4096;
@@ -76,11 +77,15 @@ where
         let app = map_config(app().into_factory(), |()| AppConfig::default());
         let app = app.map_err(|error: Error| error.error_response());
         let app = apply_fn_factory(app, |request: Request, app| {
+            http::count_request(request.path());
             let unanswered = Unanswered::new(&request);
             let answer = Service::call(app, request);
             async move {
-                let answer = answer.await;
+                let mut answer = answer.await;
                 drop(unanswered);
+                if let Ok(answer) = &mut answer {
+                    http::answer_headers::complete(answer.headers_mut());
+                }
                 answer
             }
         });

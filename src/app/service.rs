@@ -15,6 +15,7 @@ use super::{http_server, notifying_payment_service};
 use crate::admin::password::HashingTerms;
 use crate::admin::{Console, SessionTerms};
 use crate::config::{self, Config};
+use crate::domain::captcha::WorkBits;
 use crate::domain::pressure::Pressure;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
@@ -23,10 +24,11 @@ use crate::gate::limiter::Limiter;
 use crate::gate::reserve_batcher::ReserveBatcher;
 use crate::http::{self, ApiDocument, AppState, Bulkheads, CookieNames, Health, ReadTerms};
 use crate::ledger::orders::commit::Committer;
-use crate::pages;
+use crate::pages::{self, Pages};
 use crate::pay::payment_batcher::PaymentBatcher;
 use crate::sale::Stores;
 use crate::sale::catalog::Catalog;
+use crate::sale::challenges::{ChallengeTerms, Challenges, PoolTerms};
 use crate::sale::confirmer::Confirmer;
 use crate::sale::load_shedder::LoadShedder;
 use crate::sale::order_reader::OrderReader;
@@ -98,6 +100,7 @@ impl Service {
         parts.fold_metrics(metrics.clone());
         parts.follow_catalog(&catalog, &health, &thread_parts.committer);
         parts.follow_policies(&policies);
+        parts.prepare_challenges(&thread_parts.challenges, &catalog);
         parts.feed_order_streams(&order_streams);
         parts.report_pressure();
         parts.supervise_refills(Some(Arc::clone(&health)));
@@ -128,14 +131,23 @@ impl Service {
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         };
         let app_state = web::Data::new(app_state);
-        let server = http_server::start(&config.http, listener, move || {
+        let pages = web::Data::new(Pages::new(super::page_settings(config, None))?);
+        let app = move || {
             let thread_parts = thread_parts.clone();
             App::new()
                 .app_data(app_state.clone())
+                .app_data(pages.clone())
                 .data_factory(move || std::future::ready(thread_parts.clone().thread_state()))
-                .configure(http::routes(app_state.dev))
+                .configure(http::routes(app_state.dev, pages::missing))
                 .configure(pages::routes(http::unsupported_methods))
-        })?;
+        };
+        // Where no origin is listed, no purchase passes through the code that looks for one.
+        let origins = config.http.cors_origins.clone();
+        let server = if origins.is_empty() {
+            http_server::start(&config.http, listener, app)
+        } else {
+            http_server::start(&config.http, listener, move || app().wrap(http::cors(&origins)))
+        }?;
         Ok(Self { parts, server, address, catalog, health, order_streams })
     }
 
@@ -171,11 +183,29 @@ fn session_terms(admin: &config::Admin) -> SessionTerms {
     }
 }
 
+fn challenge_terms(captcha: &config::Captcha) -> ChallengeTerms {
+    ChallengeTerms {
+        opens_before_ms: captcha.opens_before_ms.cast_signed(),
+        challenge_ttl_ms: captcha.challenge_ttl_ms.cast_signed(),
+        pass_ttl_ms: captcha.pass_ttl_ms.cast_signed(),
+        work_bits: WorkBits { min: captcha.work_bits_min, max: captcha.work_bits_max },
+        buyer_limit: captcha.buyer_limit,
+        address_limit: captcha.address_limit,
+        window: Duration::from_millis(captcha.window_ms),
+        pool: PoolTerms {
+            images_max: captcha.images_max,
+            sliders_max: captcha.sliders_max,
+            threads: captcha.draw_threads,
+        },
+    }
+}
+
 /// What the state of each worker thread is made from.
 #[derive(Clone)]
 struct ThreadParts {
     stores: Stores,
     catalog: Arc<Catalog>,
+    challenges: Arc<Challenges>,
     committer: Committer,
     confirmer: Confirmer,
     order_reader: OrderReader,
@@ -186,10 +216,12 @@ struct ThreadParts {
 }
 
 impl ThreadParts {
-    /// Starts the tasks that commit and confirm the purchases of all threads.
+    /// Starts the tasks that commit and confirm the purchases of all threads, and the threads that draw challenges.
     async fn start(parts: &Parts, catalog: &Arc<Catalog>) -> anyhow::Result<Self> {
         let purchase = &parts.config.purchase;
         let order_id_secret = parts.stores.ledger.order_id_secret().await?;
+        let terms = challenge_terms(&parts.config.captcha);
+        let challenges = Challenges::start(terms, &order_id_secret, &parts.pressure)?;
         let committer = Committer::start(
             &parts.stores.ledger,
             purchase.committers,
@@ -203,6 +235,7 @@ impl ThreadParts {
         Ok(Self {
             stores: parts.stores.clone(),
             catalog: Arc::clone(catalog),
+            challenges: Arc::new(challenges),
             committer,
             confirmer,
             order_reader: OrderReader::start(
@@ -228,6 +261,7 @@ impl ThreadParts {
             gate: self.stores.gate,
             ledger: self.stores.ledger,
             catalog: self.catalog,
+            challenges: self.challenges,
             committer: self.committer,
             confirmer: self.confirmer,
             order_reader: self.order_reader,

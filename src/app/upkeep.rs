@@ -15,6 +15,7 @@ use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::Committer;
 use crate::sale::Step;
 use crate::sale::catalog::Catalog;
+use crate::sale::challenges::Challenges;
 use crate::sale::order_streams::OrderStreams;
 use crate::sale::refill_supervisor::RefillSupervisor;
 
@@ -108,6 +109,19 @@ impl Parts {
         );
         self.repeat(Rhythm::every(EVERY_SECOND, "count"), state, |(policies, gate)| async move {
             policy_counts::flush(&policies, &gate).await.map(|()| Step::Idle)
+        });
+    }
+
+    /// Has challenges drawn ahead for the sales that ask for them.
+    pub(super) fn prepare_challenges(&self, challenges: &Arc<Challenges>, catalog: &Arc<Catalog>) {
+        let (challenges, catalog, stop) = (Arc::clone(challenges), Arc::clone(catalog), self.stop.clone());
+        self.tasks.spawn(async move {
+            loop {
+                challenges.prepare(&catalog);
+                if stop.run_until_cancelled(tokio::time::sleep(EVERY_SECOND)).await.is_none() {
+                    return;
+                }
+            }
         });
     }
 

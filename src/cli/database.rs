@@ -1,9 +1,11 @@
 //! `migrate` and `seed`: the schema, and a sample to begin with.
 
+use super::ACTOR;
 use crate::app::stores;
 use crate::config::Config;
+use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
-use crate::domain::sale::{NewSale, Stock};
+use crate::domain::sale::{NewSale, ProductChange, Stock};
 
 /// Name and description of the sample products; the sample sale sells the first of them.
 const SAMPLE_PRODUCTS: [(&str, &str); 3] = [
@@ -23,7 +25,9 @@ pub(super) async fn migrate(config: &Config) -> anyhow::Result<()> {
 pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
     let stores = stores(config)?;
     for (name, description) in SAMPLE_PRODUCTS {
-        stores.ledger.put_product(name, description).await?;
+        let description = Some(description.to_owned());
+        let change = ProductChange { name: name.to_owned(), description, picture: None, alt: None };
+        stores.set_product(&change.check()?, None, ACTOR).await?;
     }
     let product = SAMPLE_PRODUCTS[0].0;
     let now_ms = stores.ledger.now_ms().await?;
@@ -42,6 +46,7 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
         pay_within_ms: 900_000,
         refund_returns_stock: true,
         min_level: 0,
+        captcha: CaptchaKind::None,
         waves: Vec::new(),
     };
     let (sale, _) = stores.create_sale(&new.check()?).await?;

@@ -12,6 +12,7 @@ use super::tokens::TokenIssuer;
 use super::{audit, print};
 use crate::app::stores;
 use crate::config::Config;
+use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::sale::Stores;
 use crate::sale::audit::SaleVerdict;
@@ -51,6 +52,12 @@ pub(super) struct LoadArgs {
     /// Number of open connections; each carries one request at a time
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
+    /// Number of winners who follow their order by server-sent events until the rush ends
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=20_000))]
+    watchers: u32,
+    /// Get the buyers' tokens from the service (POST /api/v1/dev/token, development mode only), not by the configured secret
+    #[arg(long)]
+    sign_in: bool,
     /// Nobody tries again who is told to come back later: for measuring what a crowd that is too large costs
     #[arg(long)]
     no_retries: bool,
@@ -73,6 +80,8 @@ fn percent(text: &str) -> Result<f64, String> {
     if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("must be 0 to 100".to_owned()) }
 }
 
+/// The buyers' level: high enough for every sale.
+const LEVEL: i64 = i32::MAX as i64;
 /// Seconds until the buyers' tokens expire: longer than any rush.
 const TOKEN_TTL_S: i64 = 3600;
 
@@ -84,7 +93,7 @@ impl LoadArgs {
             None => newest_sale(&stores).await?,
         };
         let plan = self.plan(config, &stores, sale).await?;
-        let buyers = new_buyers(config, &stores, plan.identities()).await?;
+        let buyers = self.new_buyers(config, &stores, &plan).await?;
         let report = seckill_load::run(&plan, buyers, true).await?;
         eprintln!("{}", report.render_text());
 
@@ -108,6 +117,9 @@ impl LoadArgs {
     async fn plan(&self, config: &Config, stores: &Stores, sale: SaleId) -> anyhow::Result<Plan> {
         let paced = self.rate.is_some() || self.seconds.is_some();
         let figures = stores.ledger.sale_figures(Some(sale), 1).await?;
+        if figures.first().is_some_and(|figures| figures.sale.captcha != CaptchaKind::None) {
+            tracing::warn!(%sale, "the sale asks for a challenge, which these buyers do not solve: each will be refused");
+        }
         let mut plan = Plan {
             base: self.base.clone().unwrap_or_else(|| format!("http://{}", config.http.bind)),
             sale_id: sale.get(),
@@ -117,6 +129,7 @@ impl LoadArgs {
             seconds: self.seconds,
             bots: self.bots as usize,
             connections: self.connections as usize,
+            watchers: self.watchers as usize,
             retries: !self.no_retries,
             seed: self.seed,
             stock: figures.first().filter(|f| f.total_stock >= 0).and_then(|f| u64::try_from(f.stock).ok()),
@@ -126,6 +139,18 @@ impl LoadArgs {
         let shares = [self.early, self.doubles, self.unknown, self.forged].map(share);
         [plan.early, plan.doubles, plan.unknown, plan.forged] = shares;
         Ok(plan)
+    }
+
+    /// Buyers with names of their own in each run, so that no rush meets the orders of an earlier one.
+    async fn new_buyers(&self, config: &Config, stores: &Stores, plan: &Plan) -> anyhow::Result<Vec<Buyer>> {
+        let prefix = format!("rush-{}-", &Uuid::new_v4().simple().to_string()[..8]);
+        let users = (0..plan.identities()).map(|n| format!("{prefix}{n}"));
+        if self.sign_in {
+            return Ok(seckill_load::sign_in(&plan.base, users, LEVEL).await?);
+        }
+        let issuer = TokenIssuer::new(config, stores).await?;
+        let buyer = |user: String| Ok(Buyer { token: issuer.issue(&UserId::parse(&user)?, LEVEL, TOKEN_TTL_S)?, user });
+        users.map(buyer).collect()
     }
 
     fn write_files(&self, report: &Report, verdict: &SaleVerdict, promised: usize, lost: usize) -> anyhow::Result<()> {
@@ -140,17 +165,6 @@ impl LoadArgs {
         }
         Ok(())
     }
-}
-
-/// Buyers with names of their own in each run, so that no rush meets the orders of an earlier one.
-async fn new_buyers(config: &Config, stores: &Stores, number: usize) -> anyhow::Result<Vec<Buyer>> {
-    let prefix = format!("rush-{}-", &Uuid::new_v4().simple().to_string()[..8]);
-    let issuer = TokenIssuer::new(config, stores).await?;
-    let buyer = |n: usize| {
-        let user = format!("{prefix}{n}");
-        Ok(Buyer { token: issuer.issue(&UserId::parse(&user)?, i64::from(i32::MAX), TOKEN_TTL_S)?, user })
-    };
-    (0..number).map(buyer).collect()
 }
 
 fn lost_orders(number: usize) -> String {

@@ -14,6 +14,8 @@ mod outflow;
 mod payments;
 mod policies;
 mod print;
+mod product;
+mod publish;
 mod sales;
 mod serve;
 mod tokens;
@@ -65,6 +67,11 @@ enum Command {
     /// Create, show and change sales
     #[command(subcommand)]
     Sale(sales::SaleCommand),
+    /// Create and change products
+    #[command(subcommand)]
+    Product(product::ProductCommand),
+    /// Write the pages of all sales into a folder, as files for a web server, an object store or a CDN
+    Publish(publish::PublishArgs),
     /// Issue buyers' tokens (development mode only)
     Token(tokens::TokenArgs),
     /// Show orders, newest first
@@ -135,6 +142,8 @@ impl Command {
             Self::Migrate => database::migrate(&config).await?,
             Self::Seed => database::seed(&config).await?,
             Self::Sale(command) => command.run(&config).await?,
+            Self::Product(command) => command.run(&config).await?,
+            Self::Publish(args) => args.run(&config).await?,
             Self::Token(args) => args.run(&config).await?,
             Self::Orders(args) => args.run(&config).await?,
             Self::Load(args) => return args.run(&config).await,

@@ -9,6 +9,7 @@ use super::arguments::{Format, ListArgs, SaleArg};
 use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
+use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
 use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
 use crate::ledger::sales::lapsed_holds::LapsedHolds;
@@ -96,6 +97,10 @@ pub(super) struct CreateArgs {
     /// Lowest buyer level that may buy
     #[arg(long, value_name = "LEVEL", default_value_t = 0)]
     min_level: i64,
+    /// What buyers must solve before they buy: none, image (a picture to read), slider (a piece to drag) or work (a proof of work
+    /// that the page does)
+    #[arg(long, value_name = "KIND", default_value_t, value_parser = CaptchaKind::parse)]
+    captcha: CaptchaKind,
     /// Hold back UNITS of the stock until SECONDS after the start; may be given several times
     #[arg(long = "wave", value_name = "SECONDS:UNITS", value_parser = Wave::parse)]
     waves: Vec<Wave>,
@@ -163,6 +168,7 @@ async fn create(stores: &Stores, args: CreateArgs) -> anyhow::Result<()> {
         pay_within_ms: ms(args.pay_within, "--pay-within")?,
         refund_returns_stock: !args.keep_refunded,
         min_level: args.min_level,
+        captcha: args.captcha,
         waves: args.waves,
     };
     let (sale, known_everywhere) = stores.create_sale(&new.check()?).await?;
@@ -194,6 +200,7 @@ struct SaleLine {
     stock: i64,
     per_user: u32,
     min_level: i64,
+    captcha: &'static str,
     status: SalePhase,
     starts_at: String,
     ends_at: String,
@@ -211,6 +218,7 @@ impl SaleLine {
             stock: figures.stock,
             per_user: sale.per_user.get(),
             min_level: sale.min_level,
+            captcha: sale.captcha.as_str(),
             status: sale.phase_at(now_ms),
             starts_at: print::time(sale.starts_at_ms),
             ends_at: print::time(sale.ends_at_ms),

@@ -57,7 +57,7 @@ pub(super) async fn channel_sandbox(settings: seckill_sandbox::Settings) -> anyh
 }
 
 /// A token that SIGTERM or SIGINT cancels.
-fn stop_signal() -> std::io::Result<CancellationToken> {
+pub(super) fn stop_signal() -> std::io::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let token = CancellationToken::new();
     let stop = token.clone();

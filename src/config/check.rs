@@ -7,6 +7,7 @@ use seckill_webhook::Secret;
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
 /// Signs calls to the sandbox bank and its callbacks in development mode.
 const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
+const NO_CURRENCY: &str = "must be three capital letters (ISO 4217)";
 const NO_ADDRESS: &str = "must be an http:// or https:// address";
 
 impl Config {
@@ -91,6 +92,13 @@ impl Config {
         if self.http.buyer_reads == 0 {
             return wrong("http.buyer_reads", "must be at least 1", "SECKILL_HTTP__BUYER_READS");
         }
+        // Each request from another origin is compared with all of them.
+        if self.http.cors_origins.len() > 100 {
+            return wrong("http.cors_origins", "must be at most 100 origins", "SECKILL_HTTP__CORS_ORIGINS");
+        }
+        if !self.pages.currency.is_empty() && !is_currency(&self.pages.currency) {
+            return wrong("pages.currency", NO_CURRENCY, "SECKILL_PAGES__CURRENCY");
+        }
         if !(1..=1000).contains(&self.flow.timeout_ms) {
             return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
         }
@@ -171,6 +179,7 @@ impl Config {
             }
         }
         self.check_payments()?;
+        self.check_captcha()?;
         if !(100..=60_000).contains(&self.outflow.request_timeout_ms) {
             let variable = "SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS";
             return wrong("outflow.request_timeout_ms", "must be 100 to 60000", variable);
@@ -205,15 +214,62 @@ impl Config {
         Ok(())
     }
 
+    fn check_captcha(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        let terms = &self.captcha;
+        if terms.opens_before_ms > 86_400_000 {
+            let variable = "SECKILL_CAPTCHA__OPENS_BEFORE_MS";
+            return wrong("captcha.opens_before_ms", "must be at most 86400000 (a day)", variable);
+        }
+        for (time, setting, variable) in [
+            (terms.challenge_ttl_ms, "captcha.challenge_ttl_ms", "SECKILL_CAPTCHA__CHALLENGE_TTL_MS"),
+            (terms.pass_ttl_ms, "captcha.pass_ttl_ms", "SECKILL_CAPTCHA__PASS_TTL_MS"),
+            (terms.window_ms, "captcha.window_ms", "SECKILL_CAPTCHA__WINDOW_MS"),
+        ] {
+            if !(1000..=86_400_000).contains(&time) {
+                return wrong(setting, "must be 1000 to 86400000 (a day)", variable);
+            }
+        }
+        // Who solves a challenge as soon as that is possible must be able to buy at the start.
+        if terms.pass_ttl_ms <= terms.opens_before_ms {
+            let problem = "must be longer than captcha.opens_before_ms: passes would expire before the start";
+            return wrong("captcha.pass_ttl_ms", problem, "SECKILL_CAPTCHA__PASS_TTL_MS");
+        }
+        for (count, setting, variable) in [
+            (terms.images_max, "captcha.images_max", "SECKILL_CAPTCHA__IMAGES_MAX"),
+            (terms.sliders_max, "captcha.sliders_max", "SECKILL_CAPTCHA__SLIDERS_MAX"),
+        ] {
+            if !(1..=100_000).contains(&count) {
+                return wrong(setting, "must be 1 to 100000", variable);
+            }
+        }
+        if terms.draw_threads > 64 {
+            return wrong("captcha.draw_threads", "must be at most 64", "SECKILL_CAPTCHA__DRAW_THREADS");
+        }
+        // A page searches a million numbers in seconds; 28 bits take it an hour.
+        if !(1..=28).contains(&terms.work_bits_min) {
+            return wrong("captcha.work_bits_min", "must be 1 to 28", "SECKILL_CAPTCHA__WORK_BITS_MIN");
+        }
+        if !(terms.work_bits_min..=28).contains(&terms.work_bits_max) {
+            let problem = "must be captcha.work_bits_min to 28";
+            return wrong("captcha.work_bits_max", problem, "SECKILL_CAPTCHA__WORK_BITS_MAX");
+        }
+        for (limit, setting, variable) in [
+            (terms.buyer_limit, "captcha.buyer_limit", "SECKILL_CAPTCHA__BUYER_LIMIT"),
+            (terms.address_limit, "captcha.address_limit", "SECKILL_CAPTCHA__ADDRESS_LIMIT"),
+        ] {
+            if limit == 0 {
+                return wrong(setting, "must be at least 1", variable);
+            }
+        }
+        Ok(())
+    }
+
     fn check_payments(&mut self) -> Result<(), ConfigError> {
         let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
         let terms = &self.payments;
-        if terms.currency.len() != 3 || !terms.currency.bytes().all(|b| b.is_ascii_uppercase()) {
-            return wrong(
-                "payments.currency",
-                "must be three capital letters (ISO 4217)",
-                "SECKILL_PAYMENTS__CURRENCY",
-            );
+        if !is_currency(&terms.currency) {
+            return wrong("payments.currency", NO_CURRENCY, "SECKILL_PAYMENTS__CURRENCY");
         }
         if terms.wait_ms > 86_400_000 {
             return wrong("payments.wait_ms", "must be at most 86400000 (a day)", "SECKILL_PAYMENTS__WAIT_MS");
@@ -294,6 +350,10 @@ pub(super) fn sandbox(
         return wrong("sandbox.confirm_ms", "must be at most 86400000 (a day)", "SECKILL_SANDBOX__CONFIRM_MS");
     }
     Ok(settings)
+}
+
+fn is_currency(text: &str) -> bool {
+    text.len() == 3 && text.bytes().all(|b| b.is_ascii_uppercase())
 }
 
 fn is_address(text: &str) -> bool {

@@ -1,5 +1,6 @@
 //! The answers of `reserve` to a request for units, and the limits of purchases.
 
+use super::captcha::PassCheck;
 use super::ids::{Epoch, OrderId, Shard, Units, UserId};
 
 /// One buyer's request for units of a sale.
@@ -12,6 +13,7 @@ pub struct ReserveRequest {
     pub units: Units,
     pub purchase_key: String,
     pub level: i64,
+    pub pass: PassCheck,
 }
 
 /// The answer to one request.
@@ -39,6 +41,8 @@ pub enum Admission {
     Paused,
     WrongKey,
     LevelTooLow,
+    /// The sale asks for a pass, and none was shown, or one that is expired or spent (rule 18).
+    PassInvalid,
     /// No unit is left, or fewer than asked for. Only the former may be remembered (rule 13).
     SoldOut,
     /// A limit refused the request; nothing was counted.

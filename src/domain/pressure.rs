@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 /// From this part of the wait at which purchases are shed, other work gives way.
 const NOTICEABLE_PART: u32 = 50;
+/// From this part of it, what can be asked for again a little later is refused.
+const LONG_PART: u32 = 4;
 /// A wait that is not measured again counts half after this time.
 const HALF_LIFE: Duration = Duration::from_millis(50);
 /// How long a wait counts that another process has reported.
@@ -25,6 +27,8 @@ pub struct Pressure {
     started: Instant,
     /// From this wait on, other work gives way.
     noticeable: Duration,
+    /// From this wait on, the least urgent requests are refused.
+    long: Duration,
     here: Reading,
     elsewhere: Reading,
 }
@@ -56,6 +60,7 @@ impl Pressure {
         Self {
             started,
             noticeable: wait_target / NOTICEABLE_PART,
+            long: wait_target / LONG_PART,
             here: Reading::default(),
             elsewhere: Reading::default(),
         }
@@ -82,6 +87,11 @@ impl Pressure {
     /// Whether purchases of this process wait noticeably, which other processes are to know.
     pub fn is_noticeable_here(&self, now: Instant) -> bool {
         self.here(now) >= self.noticeable
+    }
+
+    /// Whether purchases of this process wait so long that what is not urgent is to be refused.
+    pub fn is_long_here(&self, now: Instant) -> bool {
+        self.here(now) >= self.long
     }
 
     /// Whether purchases wait noticeably, in this process or another one.
@@ -131,6 +141,7 @@ mod tests {
         assert_eq!(pressure.here(start), ms(80));
         assert_eq!(pressure.here(start + ms(100)).as_millis(), 20);
         assert!(pressure.is_noticeable(start + ms(150)));
+        assert!(pressure.is_long_here(start) && !pressure.is_long_here(start + ms(50)), "a quarter of the target");
         assert!(!pressure.is_noticeable(start + ms(250)));
     }
 

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
+use super::captcha::CaptchaKind;
 use super::ids::{Invalid, SaleId, Units};
+use super::picture::Picture;
 
 /// Units that are left, or were put up for sale. Unlimited stock is -1 in PostgreSQL, Redis and the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,16 +61,19 @@ pub enum SalePhase {
     Ended,
 }
 
-/// A sale as instances keep it in memory: its terms, not its stock.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A sale as instances keep it in memory: its terms and what its page shows, not its stock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sale {
     pub id: SaleId,
     pub product_id: i64,
+    /// The product's name, description and picture.
     pub product: String,
+    pub description: String,
+    pub picture: Option<Picture>,
     pub price_cents: i64,
     pub per_user: Units,
     pub min_level: i64,
-    pub captcha: String,
+    pub captcha: CaptchaKind,
     pub unlimited: bool,
     pub starts_at_ms: i64,
     pub ends_at_ms: i64,
@@ -76,6 +81,16 @@ pub struct Sale {
     pub status: SaleStatus,
     pub purchase_key: String,
     pub waiting_key: String,
+    /// Parts of the stock that go on sale after the start, in order.
+    pub waves: Vec<PlannedWave>,
+}
+
+/// A wave as buyers are told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedWave {
+    /// Seconds after the sale's start.
+    pub after_s: i64,
+    pub units: u32,
 }
 
 impl Sale {
@@ -101,11 +116,46 @@ impl Sale {
 }
 
 /// A product as buyers see it.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Product {
     pub id: i64,
     pub name: String,
     pub description: String,
+    pub picture: Option<Picture>,
+}
+
+/// A change of a product; what is `None` stays as it is. A product that does not exist is created.
+#[derive(Debug, Clone)]
+pub struct ProductChange {
+    pub name: String,
+    pub description: Option<String>,
+    /// The hash of a picture.
+    pub picture: Option<String>,
+    /// What the picture shows, for those who cannot see it.
+    pub alt: Option<String>,
+}
+
+impl ProductChange {
+    /// Checks the texts. The schema's constraints enforce the same lengths.
+    pub fn check(self) -> Result<Self, Invalid> {
+        check_product_name(&self.name, "name")?;
+        // A description may have several lines.
+        let is_odd = |c: char| c.is_control() && c != '\n';
+        if self.description.as_ref().is_some_and(|text| text.chars().count() > 5000 || text.contains(is_odd)) {
+            return Err(Invalid::new("description", "must be at most 5000 characters, without control characters"));
+        }
+        if self.alt.as_ref().is_some_and(|text| text.chars().count() > 300 || text.contains(char::is_control)) {
+            return Err(Invalid::new("alt", "must be at most 300 characters, without control characters"));
+        }
+        Ok(self)
+    }
+}
+
+fn check_product_name(name: &str, field: &'static str) -> Result<(), Invalid> {
+    if !(1..=200).contains(&name.chars().count()) || name.contains(char::is_control) {
+        return Err(Invalid::new(field, "must be 1 to 200 characters, none of them control characters"));
+    }
+    Ok(())
 }
 
 /// A document that many callers read, and that instances and Redis keep copies of.
@@ -128,6 +178,7 @@ pub struct NewSale {
     /// Whether the units of a refunded order are for sale again.
     pub refund_returns_stock: bool,
     pub min_level: i64,
+    pub captcha: CaptchaKind,
     /// Parts of the stock that go on sale after the start.
     pub waves: Vec<Wave>,
 }
@@ -162,10 +213,7 @@ impl NewSale {
 
     /// Checks the terms. The schema's constraints enforce the same bounds.
     pub fn check(self) -> Result<Self, Invalid> {
-        let name = self.product.chars().count();
-        if !(1..=200).contains(&name) || self.product.chars().any(char::is_control) {
-            return Err(Invalid::new("product", "must be 1 to 200 characters, none of them control characters"));
-        }
+        check_product_name(&self.product, "product")?;
         if !(0..=100_000_000_000).contains(&self.price_cents) {
             return Err(Invalid::new("price-cents", "must be 0 to 100000000000"));
         }
@@ -207,10 +255,12 @@ mod tests {
             id: SaleId::from_db(1),
             product_id: 1,
             product: "Phone".into(),
+            description: String::new(),
+            picture: None,
             price_cents: 100,
             per_user: Units::ONE,
             min_level: 0,
-            captcha: "none".into(),
+            captcha: CaptchaKind::None,
             unlimited: false,
             starts_at_ms: 1000,
             ends_at_ms: 2000,
@@ -218,6 +268,30 @@ mod tests {
             status: SaleStatus::Open,
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
+            waves: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn texts_of_products_are_bounded() {
+        let change = |name: &str, description: &str, alt: &str| ProductChange {
+            name: name.to_owned(),
+            description: Some(description.to_owned()),
+            picture: None,
+            alt: Some(alt.to_owned()),
+        };
+        let long = "手".repeat(5001);
+        assert!(change("Phone", "Two\nlines", "A phone").check().is_ok());
+        for (name, description, alt) in [
+            ("", "", ""),
+            (&long[..603], "", ""),
+            ("a\u{7}", "", ""),
+            ("a", &long, ""),
+            ("a", "\u{1b}[0m", ""),
+            ("a", "", &long[..903]),
+            ("a", "", "two\nlines"),
+        ] {
+            assert!(change(name, description, alt).check().is_err(), "{name:?} {alt:?}");
         }
     }
 

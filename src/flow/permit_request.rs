@@ -94,8 +94,9 @@ fn wall_ms() -> u64 {
 }
 
 /// The reason of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Reason {
     Limit,
     Breaker,
@@ -104,6 +105,12 @@ pub enum Reason {
     LimiterDown,
     /// The limit would have refused the request, but the policy only counts.
     Shadow,
+}
+
+impl Reason {
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 /// The limit of an answer, for its headers.

@@ -29,6 +29,8 @@ pub(super) struct SaleKeys {
     pub waves: String,
     /// List: the buyers of all tickets, append-only.
     pub holders: String,
+    /// Hash: buyer to passes spent, where the sale asks for them (protocol, rule 18).
+    pub passes: String,
     /// Hashes: counts in the current window of each `Limit`.
     pub limits: [String; 3],
 }
@@ -60,8 +62,14 @@ impl Keys {
             unconfirmed: key("unconfirmed"),
             waves: key("waves"),
             holders: key("holders"),
+            passes: key("passes"),
             limits: ["limit:buyer", "limit:address", "limit:sale"].map(key),
         }
+    }
+
+    /// String: the mark of a challenge of this sale that was answered. It expires by itself.
+    pub fn challenge(&self, sale: SaleId, serial: &str) -> String {
+        format!("{}{{{sale}}}:challenge:{serial}", self.prefix)
     }
 
     pub fn doc(&self, id: DocId) -> String {
@@ -110,12 +118,14 @@ mod tests {
     #[test]
     fn the_keys_of_a_shard_share_its_tag() {
         let keys = Keys::new("sk:").sale(SaleId::from_db(42), Shard(3));
-        for key in
-            [&keys.sale, &keys.tickets, &keys.buyers, &keys.unconfirmed, &keys.holders].into_iter().chain(&keys.limits)
+        for key in [&keys.sale, &keys.tickets, &keys.buyers, &keys.unconfirmed, &keys.holders, &keys.passes]
+            .into_iter()
+            .chain(&keys.limits)
         {
             assert!(key.starts_with("sk:{42.3}:"), "{key}");
         }
         assert_eq!(Keys::new("sk:").sale(SaleId::from_db(42), Shard::HOME).sale, "sk:{42}:sale");
+        assert_eq!(Keys::new("sk:").challenge(SaleId::from_db(42), "0f"), "sk:{42}:challenge:0f");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Redis, the gate in front of a sale. It is fast, and PostgreSQL checks what it says. The only room that names redis.
 
+pub mod challenges;
 pub mod document_cache;
 pub mod holds;
 pub mod id_filter;

@@ -52,7 +52,8 @@ impl Gate {
             .arg(keys.buyers)
             .arg(keys.unconfirmed)
             .arg(keys.holders)
-            .arg(keys.waves);
+            .arg(keys.waves)
+            .arg(keys.passes);
         unlink.arg(&keys.limits);
         Ok(unlink.query_async::<()>(&mut self.connection.clone()).await?)
     }
@@ -125,17 +126,24 @@ impl ServerRun {
         let keys = self.gate.keys.sale(sale, Shard::HOME);
         let mut call = self.gate.scripts.begin_refill.prepare_invoke();
         call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).key(keys.holders).key(keys.waves);
-        call.arg(epoch.0).arg(mode);
+        call.key(keys.passes).arg(epoch.0).arg(mode);
         Ok(is_done(&call.invoke_async::<Value>(&mut self.connection).await?))
     }
 
-    /// Puts tickets back, oldest first. Returns `false` when another refill has taken over.
-    pub async fn put_tickets(&mut self, sale: SaleId, epoch: Epoch, rows: &[TicketRow]) -> Result<bool, GateError> {
+    /// Puts tickets back, oldest first. In a sale that `asks_pass`, each of them has spent a pass. Returns `false` when another
+    /// refill has taken over.
+    pub async fn put_tickets(
+        &mut self,
+        sale: SaleId,
+        epoch: Epoch,
+        asks_pass: bool,
+        rows: &[TicketRow],
+    ) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(sale, Shard::HOME);
         for rows in rows.chunks(TICKETS_A_CALL) {
             let mut call = self.gate.scripts.put_tickets.prepare_invoke();
-            call.key(&keys.sale).key(&keys.tickets).key(&keys.buyers).key(&keys.holders);
-            call.arg(epoch.0).arg(rows.len());
+            call.key(&keys.sale).key(&keys.tickets).key(&keys.buyers).key(&keys.holders).key(&keys.passes);
+            call.arg(epoch.0).arg(u8::from(asks_pass)).arg(rows.len());
             for TicketRow { order, user, units, kind, lapsed_at_ms } in rows {
                 call.arg(order.to_string()).arg(user).arg(*units).arg(kind.letter()).arg(lapsed_at_ms.unwrap_or(0));
             }

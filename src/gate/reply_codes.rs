@@ -1,7 +1,7 @@
 //! The reply codes of the Lua scripts. The header comment of each script lists them, one a line; the test below holds
 //! those tables, and the constants of the scripts, against these enums.
 
-/// Why a script did not touch a sale: a reply of reserve.lua, release.lua and release_wave.lua.
+/// Why a script did not touch a sale: a reply of reserve.lua, answer_challenge.lua, release.lua and release_wave.lua.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::FromRepr)]
 #[cfg_attr(test, derive(strum::IntoStaticStr, strum::VariantArray))]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
@@ -32,6 +32,18 @@ pub(super) enum ReserveCode {
     Paused = 12,
     BadUnits = 13,
     Lapsed = 14,
+    PassInvalid = 15,
+}
+
+/// What answer_challenge.lua did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::FromRepr)]
+#[cfg_attr(test, derive(strum::IntoStaticStr, strum::VariantArray))]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[repr(i64)]
+pub(super) enum AnswerCode {
+    Spent = 0,
+    SpentBefore = 1,
+    Expired = 2,
 }
 
 /// What acquire_permits.lua decided.
@@ -96,11 +108,13 @@ mod tests {
     fn the_codes_of_each_script_are_those_of_its_enum() {
         let sale = of_enum(|code: SaleCode| code as i64);
         let reserve = of_enum(|code: ReserveCode| code as i64);
+        let answer = of_enum(|code: AnswerCode| code as i64);
         let acquire = of_enum(|code: AcquireCode| code as i64);
         let wait = of_enum(|code: WaitCode| code as i64);
         for (name, script, codes) in [
             ("sale_begin", include_str!("../../lua/sale_begin.lua"), sale),
             ("reserve", include_str!("../../lua/reserve.lua"), reserve),
+            ("answer_challenge", include_str!("../../lua/answer_challenge.lua"), answer),
             ("acquire_permits", include_str!("../../lua/acquire_permits.lua"), acquire),
             ("wait_in_line", include_str!("../../lua/wait_in_line.lua"), wait),
         ] {
@@ -113,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_no_code_is_none() {
-        assert_eq!(ReserveCode::from_repr(15), None);
+        assert_eq!(ReserveCode::from_repr(16), None);
         assert_eq!(WaitCode::from_repr(-3), Some(WaitCode::LineFull));
     }
 }

@@ -74,6 +74,7 @@ fn admission(code: ReserveCode, detail: &str, epoch: Epoch) -> Option<Admission>
         ReserveCode::Ended => Admission::Ended,
         ReserveCode::WrongKey => Admission::WrongKey,
         ReserveCode::LevelTooLow => Admission::LevelTooLow,
+        ReserveCode::PassInvalid => Admission::PassInvalid,
         ReserveCode::SoldOut | ReserveCode::TooFewLeft => Admission::SoldOut,
         ReserveCode::Limited => {
             let (limit, retry_ms) = detail.split_once('|')?;

@@ -7,6 +7,7 @@ use crate::domain::limiter::AlgorithmKind;
 /// The scripts of sales and locks. A call loads a script that is missing from the server.
 pub(super) struct Scripts {
     pub reserve: Script,
+    pub answer_challenge: Script,
     pub confirm: Script,
     pub release: Script,
     pub begin_refill: Script,
@@ -25,6 +26,7 @@ impl Scripts {
         let of_sale = |main: &str| Script::new(&[include_str!("../../lua/sale_begin.lua"), main].concat());
         Self {
             reserve: of_sale(include_str!("../../lua/reserve.lua")),
+            answer_challenge: of_sale(include_str!("../../lua/answer_challenge.lua")),
             confirm: Script::new(include_str!("../../lua/confirm.lua")),
             release: of_sale(include_str!("../../lua/release.lua")),
             begin_refill: of_sale(include_str!("../../lua/begin_refill.lua")),

@@ -11,7 +11,9 @@ use utoipa::{Modify, OpenApi, openapi};
 
 use super::admin::CookieNames;
 use super::problem;
-use super::{AppState, admin, events, flow, orders, payments, purchases, sales, schema, state, system};
+use super::{
+    AppState, admin, challenges, events, flow, gateway, orders, payments, purchases, sales, schema, state, system,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -27,6 +29,8 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
         sales::product,
         state::json,
         state::script,
+        challenges::create,
+        challenges::answer,
         purchases::create,
         orders::list,
         orders::show,
@@ -38,6 +42,8 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
         payments::callback,
         flow::acquire,
         flow::release,
+        gateway::authorize,
+        gateway::authorize_path,
         admin::session::create,
         admin::session::show,
         admin::session::delete,
@@ -59,7 +65,7 @@ use super::{AppState, admin, events, flow, orders, payments, purchases, sales, s
     components(schemas(problem::Body)),
     tags(
         (name = "sales", description = "Sales and products"),
-        (name = "buying", description = "Tokens and purchases"),
+        (name = "buying", description = "Tokens, challenges and purchases"),
         (name = "orders", description = "A buyer's own orders"),
         (name = "payment channels", description = "Callbacks, signed by the channel"),
         (name = "flow control", description = "Permits for other applications"),

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::problem::Problem;
 use crate::domain::ids::UserId;
 use crate::domain::pressure::Pressure;
-use crate::sale::read_quota::ReadQuota;
+use crate::sale::quota::Quota;
 
 /// How long a request waits in line before it is answered 503.
 const LINE_MAX: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub struct Bulkheads {
     pub sign_ins: Bulkhead,
     /// What people do who are signed in.
     pub admin: Bulkhead,
-    quota: ReadQuota,
+    reads: Quota,
 }
 
 /// The settings of what is read.
@@ -69,7 +69,7 @@ impl Bulkheads {
             },
             sign_ins: bulkhead("sign-ins", 20),
             admin: bulkhead("admin", 200),
-            quota: ReadQuota::new(terms.buyer_reads),
+            reads: Quota::new(terms.buyer_reads, Duration::from_secs(1)),
         }
     }
 
@@ -78,7 +78,7 @@ impl Bulkheads {
     /// # Errors
     /// `quota-exceeded` if the buyer has read too often in this second.
     pub fn count_read(&self, buyer: &UserId) -> Result<(), Problem> {
-        self.quota.count(buyer).map_err(|too_often| Problem::reads_too_often(self.quota.max, too_often))
+        self.reads.count(buyer.as_str()).map_err(|too_often| Problem::too_often("buyer", too_often))
     }
 }
 

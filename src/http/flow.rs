@@ -199,13 +199,13 @@ pub async fn release(
 }
 
 /// The application whose token the request carries.
-fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &AppState) -> Result<Name, Problem> {
+pub(super) fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &AppState) -> Result<Name, Problem> {
     let app = app_state.permits.policies().app_of(bearer_token(request)?, thread.catalog.clock.now_ms());
     app.ok_or_else(|| Problem::unauthenticated("not an application's token"))
 }
 
 /// Refuses a token that is another application's than the one that the request names.
-fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
+pub(super) fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
     if caller.as_str() == app {
         Ok(caller)
     } else {
@@ -213,21 +213,26 @@ fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
     }
 }
 
+/// The headers that show the policy's state: its quota, the permits that are left, and with a refusal when to ask again.
+pub(super) fn limit_headers(answer: &PermitAnswer) -> impl Iterator<Item = (HeaderName, String)> {
+    let quota = answer.quota.as_ref();
+    let policy = quota.map(|quota| {
+        let window = quota.window_s.map(|s| format!(";w={s}")).unwrap_or_default();
+        let text = format!("\"{}\";q={}{window}", quota.policy, quota.permits);
+        (HeaderName::from_static("ratelimit-policy"), text)
+    });
+    let state = quota.map(|quota| {
+        let (left, reset) = (answer.remaining.max(0), quota.reset_ms.div_ceil(1000));
+        (HeaderName::from_static("ratelimit"), format!("\"{}\";r={left};t={reset}", quota.policy))
+    });
+    let retry = (answer.code < 0).then(|| (RETRY_AFTER, answer.retry_after_ms.div_ceil(1000).max(1).to_string()));
+    [policy, state, retry].into_iter().flatten()
+}
+
 fn render(answer: PermitAnswer) -> HttpResponse {
     let mut response = HttpResponse::Ok();
-    if let Some(quota) = &answer.quota {
-        let name = &quota.policy;
-        let window = quota.window_s.map(|s| format!(";w={s}")).unwrap_or_default();
-        response.insert_header((
-            HeaderName::from_static("ratelimit-policy"),
-            format!("\"{name}\";q={}{window}", quota.permits),
-        ));
-        let reset = quota.reset_ms.div_ceil(1000);
-        let left = answer.remaining.max(0);
-        response.insert_header((HeaderName::from_static("ratelimit"), format!("\"{name}\";r={left};t={reset}")));
-    }
-    if answer.code < 0 {
-        response.insert_header((RETRY_AFTER, answer.retry_after_ms.div_ceil(1000).max(1).to_string()));
+    for header in limit_headers(&answer) {
+        response.insert_header(header);
     }
     response.json(Verdict {
         code: answer.code,

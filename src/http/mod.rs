@@ -1,16 +1,21 @@
 //! HTTP: the table of all addresses, and a file for the handlers of each resource.
 
 mod admin;
+pub mod answer_headers;
 mod api;
 mod bulkhead;
+mod challenges;
 mod codes;
+mod cors;
 mod events;
 mod extract;
 mod flow;
+mod gateway;
 mod orders;
 mod payments;
 mod problem;
 mod purchases;
+mod requests;
 mod sales;
 mod schema;
 mod state;
@@ -19,15 +24,17 @@ mod system;
 pub use admin::CookieNames;
 pub use api::ApiDocument;
 pub use bulkhead::{Bulkheads, ReadTerms};
+pub use cors::cors;
 pub use extract::Tokens;
+pub use requests::count_request;
 pub use system::Health;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource};
-use actix_web::{Resource, Route};
+use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource, route as any};
+use actix_web::{HttpRequest, HttpResponse, Resource, Route};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::admin::Console;
@@ -57,8 +64,12 @@ pub struct AppState {
     pub client_timeout: Duration,
 }
 
-/// The table of all addresses but the pages'. `dev` adds those of development mode.
-pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
+/// The page at addresses that do not exist, for browsers.
+pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
+
+/// The table of all addresses but the pages'. `dev` adds those of development mode. `missing` gives browsers a page where there is
+/// none; all others get a problem.
+pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         let mut table: Vec<(&str, Vec<Route>)> = Vec::new();
         // One line per method; the methods of one address stand together.
@@ -69,8 +80,14 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
         // The router tries addresses from the top, so the ones that a rush asks for stand first.
         at("/api/v1/sales/{id}/purchases", post().to(purchases::create));
         at("/sales/{id}/state.js", get().to(state::script));
+        at("/api/v1/sales/{id}/challenges", post().to(challenges::create));
+        at("/api/v1/sales/{id}/passes", post().to(challenges::answer));
         // A forged callback shall cost no more than any other request that is refused.
         at("/api/v1/payments/callbacks/{channel}", post().to(payments::callback));
+
+        // A gateway asks for each request that it passes on; Envoy asks with the method and behind the path of that request.
+        at("/api/v1/flow/authorize", any().to(gateway::authorize));
+        at("/api/v1/flow/authorize/{path:.*}", any().to(gateway::authorize_path));
 
         at("/api/v1/time", get().to(system::time));
         if dev {
@@ -116,7 +133,12 @@ pub fn routes(dev: bool) -> impl FnOnce(&mut ServiceConfig) {
                 routes.into_iter().fold(resource(path), Resource::route).default_service(unsupported_methods()),
             );
         }
-        app.default_service(web::to(problem::unknown_address));
+        app.default_service(web::to(move |request: HttpRequest| async move {
+            match missing(&request) {
+                Some(page) => Ok(page),
+                None => problem::unknown_address(request).await,
+            }
+        }));
     }
 }
 

@@ -21,13 +21,16 @@ use crate::domain::policy::WrongPolicy;
 use crate::flow::FlowError;
 use crate::pay::PayError;
 use crate::sale::SaleError;
+use crate::sale::challenges::ChallengeRefusal;
 use crate::sale::purchase::Refusal;
-use crate::sale::read_quota::{TooOften, WINDOW};
+use crate::sale::quota::{CallerTooOften, TooOften};
 
 /// An answer that tells the caller what went wrong. What the log should hold is logged where the error is mapped.
 #[derive(Debug)]
 pub struct Problem {
     code: Code,
+    /// The code's, except for a gateway.
+    status: StatusCode,
     detail: Option<String>,
     members: Members,
     headers: Vec<(HeaderName, String)>,
@@ -46,6 +49,10 @@ struct Members {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     starts_at_ms: Option<i64>,
+    /// With `not-started`, where a challenge was asked for: from when on it can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    opens_at_ms: Option<i64>,
     /// With `level-too-low`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -74,7 +81,8 @@ pub struct Body<'a> {
 
 impl Problem {
     fn new(code: Code) -> Self {
-        Self { code, detail: None, members: Members::default(), headers: Vec::new(), is_unread: false }
+        let status = code.status();
+        Self { code, status, detail: None, members: Members::default(), headers: Vec::new(), is_unread: false }
     }
 
     pub fn invalid(detail: impl fmt::Display) -> Self {
@@ -136,10 +144,10 @@ impl Problem {
         Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
-    /// A buyer has read orders too often.
-    pub fn reads_too_often(max: u32, TooOften(retry): TooOften) -> Self {
+    /// A caller has asked too often. `name` is what is counted: `buyer`, `address`.
+    pub fn too_often(name: &'static str, TooOften { max, window, retry }: TooOften) -> Self {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        Self::limited("buyer", max.into(), millis(WINDOW), millis(retry))
+        Self::limited(name, max.into(), millis(window), millis(retry))
     }
 
     /// A request that is answered unread, because too many of its kind have come.
@@ -161,6 +169,24 @@ impl Problem {
             .header(HeaderName::from_static("ratelimit"), format!("\"{name}\";r=0;t={seconds}"))
     }
 
+    /// A policy refuses a permit. The gateway that asked for it chose the status.
+    pub fn no_permit(status: StatusCode, why: impl fmt::Display, headers: Vec<(HeaderName, String)>) -> Self {
+        Self { status, headers, ..Self::new(Code::QuotaExceeded) }.detail(why)
+    }
+
+    /// The same problem for a gateway. It knows 401 and 403, and takes any other status for a failure of this service; so mistakes
+    /// of the caller are 403, and only real failures stay 5xx.
+    pub fn for_gateway(mut self) -> Self {
+        if self.status.is_client_error() && self.status != StatusCode::UNAUTHORIZED {
+            self.status = StatusCode::FORBIDDEN;
+        }
+        self
+    }
+
+    pub fn code(&self) -> &'static str {
+        self.code.into_str()
+    }
+
     fn detail(mut self, detail: impl fmt::Display) -> Self {
         self.detail = Some(detail.to_string());
         self
@@ -180,7 +206,7 @@ impl Problem {
         Body {
             kind: format!("urn:seckill:problem:{}", self.code.into_str()),
             title: self.code.title(),
-            status: self.code.status().as_u16(),
+            status: self.status.as_u16(),
             code: self.code,
             detail: self.detail.as_deref(),
             members: self.members,
@@ -196,12 +222,12 @@ impl fmt::Display for Problem {
 
 impl ResponseError for Problem {
     fn status_code(&self) -> StatusCode {
-        self.code.status()
+        self.status
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
         self.code.count();
-        let mut response = HttpResponse::build(self.code.status());
+        let mut response = HttpResponse::build(self.status);
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
         // The rest of the body must not be taken for the next request.
         if self.is_unread {
@@ -295,6 +321,7 @@ impl From<Refusal> for Problem {
             Refusal::LevelTooLow { min_level } => {
                 Self::new(Code::LevelTooLow).with(Members { min_level: Some(min_level), ..Members::default() })
             }
+            Refusal::PassInvalid => Self::new(Code::PassInvalid),
             Refusal::SoldOut => Self::new(Code::SoldOut),
             Refusal::AlreadyPurchased { order } => {
                 Self::new(Code::AlreadyPurchased).with(Members { order_id: order, ..Members::default() })
@@ -308,6 +335,26 @@ impl From<Refusal> for Problem {
                     .detail("you reserved several times and did not pay in time; please wait before the next time")
             }
             Refusal::Unavailable => Self::unavailable(),
+        }
+    }
+}
+
+impl From<ChallengeRefusal> for Problem {
+    fn from(refusal: ChallengeRefusal) -> Self {
+        match refusal {
+            ChallengeRefusal::UnknownSale => Self::unknown_sale(),
+            ChallengeRefusal::NotStarted { starts_at_ms, opens_at_ms } => {
+                let members =
+                    Members { starts_at_ms: Some(starts_at_ms), opens_at_ms: Some(opens_at_ms), ..Members::default() };
+                Self::new(Code::NotStarted).with(members)
+            }
+            ChallengeRefusal::Ended => Self::new(Code::Ended),
+            ChallengeRefusal::NoChallenge => Self::new(Code::NoChallenge),
+            ChallengeRefusal::Failed => Self::new(Code::ChallengeFailed),
+            ChallengeRefusal::TooOften(CallerTooOften::Buyer(too_often)) => Self::too_often("buyer", too_often),
+            ChallengeRefusal::TooOften(CallerTooOften::Address(too_often)) => Self::too_often("address", too_often),
+            ChallengeRefusal::PoolEmpty => Self::shed("challenges"),
+            ChallengeRefusal::Unavailable => Self::unavailable(),
         }
     }
 }

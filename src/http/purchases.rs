@@ -31,13 +31,13 @@ struct PurchaseRequest {
     #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 10_000)]
     quantity: Option<u64>,
-    /// Reserved for sales that require one; other sales ignore it.
+    /// Required where the sale's `captcha` is not `none`: what a solved challenge has yielded. Other sales ignore it.
     #[schema(max_length = 1024)]
     pass: Option<String>,
 }
 
 problems! {
-    Refused: InvalidRequest, Unauthenticated, NotStarted, Ended, WrongKey, LevelTooLow, UnknownSale, TooSlow, SoldOut,
+    Refused: InvalidRequest, Unauthenticated, NotStarted, Ended, WrongKey, LevelTooLow, PassInvalid, UnknownSale, TooSlow, SoldOut,
     AlreadyPurchased, BodyTooLarge, IdempotencyMismatch, QuotaExceeded, TemporarilyUnavailable
 }
 
@@ -83,7 +83,7 @@ pub async fn create(
     if !(1..=KEY_MAX).contains(&asked.key.chars().count()) {
         return Err(Problem::invalid("key must be 1 to 128 characters"));
     }
-    if asked.pass.is_some_and(|pass| pass.chars().count() > PASS_MAX) {
+    if asked.pass.as_ref().is_some_and(|pass| pass.chars().count() > PASS_MAX) {
         return Err(Problem::invalid("pass must be at most 1024 characters"));
     }
     let units = asked.quantity.map_or(Ok(Units::ONE), Units::parse)?;
@@ -101,6 +101,7 @@ pub async fn create(
         purchase_key: asked.key,
         units,
         idempotency_key,
+        pass: asked.pass.map(String::into_boxed_str),
     };
     let ticket = thread.purchase(purchase).await?;
     codes::count_accepted();

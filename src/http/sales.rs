@@ -8,8 +8,10 @@ use utoipa::ToSchema;
 use super::codes::problems;
 use super::extract::{product_id, sale_id};
 use super::problem::Problem;
+use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{SaleId, Units};
-use crate::domain::sale::{Product, Sale, SalePhase};
+use crate::domain::picture::Picture;
+use crate::domain::sale::{PlannedWave, Product, Sale, SalePhase};
 use crate::sale::thread_state::ThreadState;
 
 /// The most sales that are listed.
@@ -31,10 +33,11 @@ struct SaleView {
     /// The lowest level of buyer that may buy.
     min_level: i64,
     /// The challenge that a buyer must solve first.
-    #[schema(example = "none")]
-    captcha: String,
+    captcha: CaptchaKind,
     /// Whether no unit is left at the moment. Units that come back are sold again.
     sold_out: bool,
+    /// Parts of the stock that go on sale after the start, in order.
+    waves: Vec<PlannedWave>,
 }
 
 /// The product for sale.
@@ -42,6 +45,41 @@ struct SaleView {
 struct ProductName {
     id: i64,
     name: String,
+}
+
+/// A product.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Product)]
+struct ProductView {
+    id: i64,
+    name: String,
+    description: String,
+    picture: Option<PictureView>,
+}
+
+/// A product's picture. Its files are on the server of the pages, and never change.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Picture)]
+struct PictureView {
+    /// The address of the small size, at most 480 pixels wide.
+    #[schema(example = "/pictures/0123456789abcdef0123456789abcdef-480.jpg")]
+    small: String,
+    /// The address of the large size, at most 1200 pixels wide.
+    #[schema(example = "/pictures/0123456789abcdef0123456789abcdef-1200.jpg")]
+    large: String,
+    /// The large size's width in pixels.
+    width: u32,
+    /// The large size's height in pixels.
+    height: u32,
+    /// What the picture shows, for those who cannot see it.
+    alt: String,
+}
+
+impl From<Picture> for PictureView {
+    fn from(picture: Picture) -> Self {
+        let (small, large) = (picture.small_path(), picture.large_path());
+        Self { small, large, width: picture.large.width, height: picture.large.height, alt: picture.alt }
+    }
 }
 
 problems!(NoSale: InvalidRequest, UnknownSale, TemporarilyUnavailable);
@@ -84,11 +122,12 @@ pub async fn show(request: HttpRequest, thread: Data<ThreadState>) -> Result<Htt
     operation_id = "show_product",
     tag = "sales",
     params(("id" = i64, Path, minimum = 1, maximum = 9223372036854775807_i64, description = "The product")),
-    responses((status = 200, description = "The product", body = Product), NoProduct),
+    responses((status = 200, description = "The product", body = ProductView), NoProduct),
 )]
 pub async fn product(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
     let product = thread.catalog.product(product_id(&request)?).await?;
-    Ok(HttpResponse::Ok().json(product.ok_or_else(Problem::not_found)?))
+    let Product { id, name, description, picture } = product.ok_or_else(Problem::not_found)?;
+    Ok(HttpResponse::Ok().json(ProductView { id, name, description, picture: picture.map(PictureView::from) }))
 }
 
 async fn view(sale: &Sale, thread: &ThreadState) -> SaleView {
@@ -101,7 +140,8 @@ async fn view(sale: &Sale, thread: &ThreadState) -> SaleView {
         status: sale.phase_at(thread.catalog.clock.now_ms()),
         per_user: sale.per_user,
         min_level: sale.min_level,
-        captcha: sale.captcha.clone(),
+        captcha: sale.captcha,
         sold_out: thread.is_sold_out(sale.id).await,
+        waves: sale.waves.clone(),
     }
 }

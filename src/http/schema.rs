@@ -1,8 +1,9 @@
-//! What the API's document says about bodies beyond their types in Rust: which channels there are, and which terms of a policy go
-//! together. A program that follows the document sends nothing that is answered 400.
+//! What the API's document says about bodies beyond their types in Rust: which channels there are, what answers a challenge, and which
+//! terms of a policy go together. A program that follows the document sends nothing that is answered 400.
 
 use serde_json::{Map, Value, json};
 
+use super::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
 use crate::domain::limiter::{AlgorithmKind, ParameterBounds};
 
 /// Completes the schemas of a document. `channels` are the payment channels that are offered.
@@ -13,9 +14,25 @@ pub fn complete(document: &mut Value, channels: &[String]) {
     {
         channel["enum"] = json!(channels);
     }
+    if let Some(answer) = schemas.get_mut("ChallengeAnswer").and_then(|pass| pass.pointer_mut("/properties/answer")) {
+        *answer = challenge_answer(answer["description"].take());
+    }
     if let Some(terms) = schemas.get_mut("PolicyTerms") {
         *terms = policy_terms(terms.take());
     }
+}
+
+/// One schema for the answers to each kind of challenge.
+fn challenge_answer(description: Value) -> Value {
+    let number = json!({ "type": "number", "minimum": -NUMBER_MAX, "maximum": NUMBER_MAX });
+    let sample = json!({ "type": "array", "minItems": 3, "maxItems": 3, "items": number });
+    let object = |required: Value, properties: Value| json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties });
+    let drag = json!({ "x": number, "trail": { "type": "array", "maxItems": POINTS_MAX, "items": sample } });
+    json!({ "description": description, "oneOf": [
+        { "type": "string", "maxLength": TEXT_MAX },
+        object(json!(["x", "trail"]), drag),
+        object(json!(["nonce"]), json!({ "nonce": { "type": "string", "pattern": "^[0-9]{1,20}$" } })),
+    ] })
 }
 
 /// One schema for each algorithm and each kind of threshold, fixed or moving: what one takes, another refuses.

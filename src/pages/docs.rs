@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use actix_web::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use utoipa_swagger_ui::Config;
 
-use super::{HTML, file};
-
-/// Swagger UI uses inline styles, and icons in data: addresses.
-const CONTENT_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
-                      frame-ancestors 'none'; base-uri 'none'";
+use super::{Kind, Pages};
 
 /// The files of Swagger UI that the page uses.
 const FILES: [&str; 2] = ["swagger-ui-bundle.js", "swagger-ui.css"];
@@ -23,8 +20,8 @@ const FILES: [&str; 2] = ["swagger-ui-bundle.js", "swagger-ui.css"];
     tag = "pages",
     responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
 )]
-pub async fn page() -> HttpResponse {
-    file(HTML, CONTENT_POLICY, include_str!("../../frontend-static/docs.html"))
+pub async fn page(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
+    pages.answer(&request, Kind::Docs, &pages.docs)
 }
 
 pub async fn asset(request: HttpRequest) -> HttpResponse {
@@ -36,6 +33,6 @@ pub async fn asset(request: HttpRequest) -> HttpResponse {
             .insert_header((CACHE_CONTROL, "public, max-age=3600"))
             .insert_header((X_CONTENT_TYPE_OPTIONS, "nosniff"))
             .body(found.bytes.into_owned()),
-        _ => HttpResponse::NotFound().finish(),
+        _ => super::not_found(),
     }
 }

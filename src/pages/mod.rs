@@ -1,52 +1,86 @@
-//! The pages. They are static: their content depends neither on the visitor nor on the state of a sale.
+//! The pages. They are static: what they show depends on the terms of sales, neither on the visitor nor on a sale's state. The
+//! service serves them from memory, at the addresses at which a published bundle has its files.
 
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS};
-use actix_web::web::{ServiceConfig, get, resource};
+mod assets;
+pub mod bundle;
+mod docs;
+mod folder;
+pub mod headers;
+mod offer;
+mod pictures;
+mod render;
+mod served;
+
+use actix_web::http::header::{ACCEPT, CACHE_CONTROL, RETRY_AFTER};
+use actix_web::web::{Data, ServiceConfig, get, resource};
 use actix_web::{HttpRequest, HttpResponse, Route};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
-mod docs;
-
-/// Allows only what this service itself serves.
-const CONTENT_POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'";
+use self::headers::Kind;
+use self::pictures::NoPicture;
+pub use self::render::Settings;
+pub use self::served::{PageError, Pages};
+use crate::domain::ids::SaleId;
+use crate::domain::picture::PictureFile;
+use crate::sale::thread_state::ThreadState;
 
 const HTML: &str = "text/html; charset=utf-8";
-const SCRIPT: &str = "text/javascript; charset=utf-8";
-const STYLE: &str = "text/css; charset=utf-8";
-
-/// The files under `/static/`: name, type, content.
-const ASSETS: [(&str, &str, &str); 5] = [
-    ("docs.js", SCRIPT, include_str!("../../frontend-static/docs.js")),
-    ("front.js", SCRIPT, include_str!("../../frontend-static/front.js")),
-    ("orders.js", SCRIPT, include_str!("../../frontend-static/orders.js")),
-    ("sale.js", SCRIPT, include_str!("../../frontend-static/sale.js")),
-    ("style.css", STYLE, include_str!("../../frontend-static/style.css")),
-];
+const JPEG: &str = "image/jpeg";
+/// The most sales that the front page shows.
+const FRONT_SALES_MAX: usize = 100;
 
 #[derive(OpenApi)]
-#[openapi(paths(front, sale, docs::page), tags((name = "pages", description = "Pages for visitors")))]
-struct Pages;
+#[openapi(paths(front, sale, orders, docs::page), tags((name = "pages", description = "Pages for visitors")))]
+struct Addresses;
 
 /// The pages' part of the API's document.
 pub fn document() -> Document {
-    Pages::openapi()
+    Addresses::openapi()
 }
 
 /// The pages' addresses; `unsupported` answers the methods that they do not support.
 pub fn routes(unsupported: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
+        // In the bundle a page is a folder, so its address may end with a slash.
         let mut at = |path: &str, route: Route| {
-            app.service(resource(path).route(route).default_service(unsupported()));
+            let folder = format!("{}/", path.trim_end_matches('/'));
+            app.service(resource(vec![path, &folder]).route(route).default_service(unsupported()));
         };
         at("/", get().to(front));
         at("/sales/{id}", get().to(sale));
+        at("/orders", get().to(orders));
         at("/docs", get().to(docs::page));
-        at("/docs/{file}", get().to(docs::asset));
-        at("/static/{file}", get().to(asset));
+        let mut files = |path: &str, route: Route| {
+            app.service(resource(path).route(route).default_service(unsupported()));
+        };
+        files("/docs/{file}", get().to(docs::asset));
+        files("/assets/{file}", get().to(asset));
+        files("/pictures/{file}", get().to(picture));
         // Browsers request this for every site.
-        at("/favicon.ico", get().to(async || HttpResponse::NoContent().finish()));
+        files("/favicon.ico", get().to(async || HttpResponse::NoContent().finish()));
     }
+}
+
+/// The page that a browser gets at an address where there is none; `None` for programs, and for addresses of the API.
+pub fn missing(request: &HttpRequest) -> Option<HttpResponse> {
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let wants_page = accept.contains("text/html") && !request.path().starts_with("/api/");
+    let pages = request.app_data::<Data<Pages>>().filter(|_| wants_page)?;
+    Some(pages.no_page())
+}
+
+/// A file that is not there. It may be there later, so nobody keeps this answer.
+fn not_found() -> HttpResponse {
+    HttpResponse::NotFound().insert_header((CACHE_CONTROL, "no-store")).finish()
+}
+
+fn unavailable() -> HttpResponse {
+    HttpResponse::ServiceUnavailable()
+        .insert_header((RETRY_AFTER, "1"))
+        .insert_header((CACHE_CONTROL, "no-store"))
+        .content_type("text/plain; charset=utf-8")
+        .body("This page cannot be read now. Please try again shortly.\n")
 }
 
 /// The page of all sales
@@ -55,40 +89,71 @@ pub fn routes(unsupported: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
     path = "/",
     operation_id = "front_page",
     tag = "pages",
-    responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
+    responses((
+        status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8",
+        headers(("ETag" = String, description = "Changes with the page")),
+    )),
 )]
-async fn front() -> HttpResponse {
-    file(HTML, CONTENT_POLICY, include_str!("../../frontend-static/index.html"))
+async fn front(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
+    let page = pages.front(thread.catalog.newest(FRONT_SALES_MAX));
+    pages.answer_made(&request, page)
 }
 
 /// A sale's page
-///
-/// Its script reads the sale's id from the address.
 #[utoipa::path(
     get,
     path = "/sales/{id}",
     operation_id = "sale_page",
     tag = "pages",
     params(("id" = String, Path, description = "The sale")),
-    responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
+    responses(
+        (
+            status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8",
+            headers(("ETag" = String, description = "Changes with the page")),
+        ),
+        (status = 404, description = "There is no such sale", body = String, content_type = "text/html; charset=utf-8"),
+        (
+            status = 503, description = "The sale cannot be read now", body = String, content_type = "text/plain; charset=utf-8",
+            headers(("Retry-After" = String, description = "Seconds")),
+        ),
+    ),
 )]
-async fn sale() -> HttpResponse {
-    file(HTML, CONTENT_POLICY, include_str!("../../frontend-static/sale.html"))
-}
-
-async fn asset(request: HttpRequest) -> HttpResponse {
-    let name = request.match_info().query("file");
-    match ASSETS.iter().find(|(known, ..)| *known == name) {
-        Some((_, content_type, content)) => file(content_type, CONTENT_POLICY, content),
-        None => HttpResponse::NotFound().finish(),
+async fn sale(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
+    let Ok(id) = SaleId::parse(request.match_info().query("id")) else { return pages.no_page() };
+    match thread.catalog.sale(id).await {
+        Ok(Some(sale)) => pages.answer_made(&request, pages.sale(sale).await),
+        Ok(None) => pages.no_page(),
+        Err(error) => {
+            tracing::warn!(%error, sale = %id, "sale not read for its page");
+            unavailable()
+        }
     }
 }
 
-fn file(content_type: &'static str, policy: &'static str, content: &'static str) -> HttpResponse {
-    HttpResponse::Ok()
-        .content_type(content_type)
-        .insert_header((CACHE_CONTROL, "public, max-age=60"))
-        .insert_header((CONTENT_SECURITY_POLICY, policy))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, "nosniff"))
-        .body(content)
+/// The page of a buyer's own orders
+#[utoipa::path(
+    get,
+    path = "/orders",
+    operation_id = "orders_page",
+    tag = "pages",
+    responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
+)]
+async fn orders(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
+    pages.answer(&request, Kind::Page, &pages.orders)
+}
+
+async fn asset(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
+    match pages.asset(request.path()) {
+        Some(file) => pages.answer(&request, Kind::Hashed, file),
+        None => not_found(),
+    }
+}
+
+async fn picture(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
+    let Some(file) = PictureFile::parse(request.match_info().query("file")) else { return not_found() };
+    match pages.pictures.read(file, &thread).await {
+        Ok(picture) => pages.answer(&request, Kind::Hashed, &picture),
+        Err(NoPicture::Unknown) => not_found(),
+        Err(NoPicture::Busy) => unavailable(),
+    }
 }

@@ -91,6 +91,11 @@ impl Catalog {
         }))
     }
 
+    /// Whether a sale that Redis keeps is like this.
+    pub fn any_live(&self, is_like: impl Fn(&Sale) -> bool) -> bool {
+        self.live.load().values().any(|sale| is_like(sale))
+    }
+
     /// The newest sales first.
     pub fn newest(&self, limit: usize) -> Vec<Arc<Sale>> {
         let mut sales: Vec<_> = self.live.load().values().cloned().collect();

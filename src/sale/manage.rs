@@ -1,4 +1,4 @@
-//! Managing sales: creating and removing them, adding stock, and setting their status.
+//! Managing sales: creating and removing them, adding stock, and setting their status; and changing products.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{SaleError, Stores};
 use crate::domain::ids::SaleId;
-use crate::domain::sale::{NewSale, SaleStatus};
+use crate::domain::sale::{NewSale, ProductChange, SaleStatus};
+use crate::ledger::sales::products::NewPicture;
 
 /// How long a change waits until every instance has loaded it.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -71,6 +72,31 @@ impl Stores {
         self.ledger.wait_for_instances(version, WAIT_MAX).await?;
         Ok(true)
     }
+
+    /// Creates a product or changes it, then waits until every instance that is alive has loaded the change.
+    pub async fn set_product(
+        &self,
+        change: &ProductChange,
+        picture: Option<&NewPicture>,
+        actor: &str,
+    ) -> Result<ProductSet, SaleError> {
+        let Some((id, version)) = self.ledger.set_product(change, picture, actor).await? else {
+            return Ok(ProductSet::NoPicture);
+        };
+        let known_everywhere = self.ledger.wait_for_instances(version, WAIT_MAX).await?;
+        if picture.is_some() {
+            self.ledger.clear_unused_pictures().await?;
+        }
+        Ok(ProductSet::Done { id, known_everywhere })
+    }
+}
+
+/// The result of changing a product.
+pub enum ProductSet {
+    /// Its id, and whether every instance that is alive has loaded the change.
+    Done { id: i64, known_everywhere: bool },
+    /// An alternative text was given, and the product has no picture. Nothing was changed.
+    NoPicture,
 }
 
 /// 128 random bits, which cannot be guessed before the sale opens.

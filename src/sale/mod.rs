@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod buyer_orders;
 pub mod catalog;
+pub mod challenges;
 pub mod confirmer;
 pub mod document_reader;
 pub mod expire;
@@ -11,8 +12,9 @@ pub mod load_shedder;
 pub mod manage;
 pub mod order_reader;
 pub mod order_streams;
+pub mod picture;
 pub mod purchase;
-pub mod read_quota;
+pub mod quota;
 pub mod reconcile;
 pub mod refill;
 pub mod refill_supervisor;

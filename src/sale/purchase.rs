@@ -4,6 +4,7 @@
 use super::thread_state::ThreadState;
 use crate::die_at;
 use crate::domain::admission::{Admission, Limit, ReserveRequest, Window};
+use crate::domain::captcha::{CaptchaKind, PassCheck};
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
@@ -19,6 +20,8 @@ pub struct Request {
     pub purchase_key: String,
     pub units: Units,
     pub idempotency_key: Option<IdempotencyKey>,
+    /// What a challenge has yielded, sealed.
+    pub pass: Option<Box<str>>,
 }
 
 /// A purchase that is durable.
@@ -45,6 +48,7 @@ pub enum Refusal {
     LevelTooLow {
         min_level: i64,
     },
+    PassInvalid,
     SoldOut,
     AlreadyPurchased {
         order: Option<OrderId>,
@@ -85,7 +89,8 @@ impl ThreadState {
             return Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms });
         }
         let now_ms = self.catalog.clock.now_ms();
-        if self.knows_sold_out(&sale, &request, now_ms) {
+        let pass = self.check_pass(&sale, &request);
+        if self.knows_sold_out(&sale, &request, &pass, now_ms) {
             return Err(Refusal::SoldOut);
         }
         let order = match &request.idempotency_key {
@@ -103,6 +108,7 @@ impl ThreadState {
             units: request.units,
             purchase_key: request.purchase_key,
             level: request.level,
+            pass,
         };
         let _under_way = self.load_shedder.begin();
         let admission =
@@ -134,6 +140,7 @@ impl ThreadState {
             Admission::Ended => Err(Refusal::Ended),
             Admission::WrongKey => Err(Refusal::WrongKey),
             Admission::LevelTooLow => Err(Refusal::LevelTooLow { min_level: sale.min_level }),
+            Admission::PassInvalid => Err(Refusal::PassInvalid),
             Admission::SoldOut => Err(Refusal::SoldOut),
             Admission::Limited { limit, retry_ms } => {
                 match limit {
@@ -149,11 +156,23 @@ impl ThreadState {
     }
 
     /// Whether "sold out" can be answered from memory: only where no other answer comes first (rule 13).
-    fn knows_sold_out(&self, sale: &Sale, request: &Request, now_ms: i64) -> bool {
+    fn knows_sold_out(&self, sale: &Sale, request: &Request, pass: &PassCheck, now_ms: i64) -> bool {
         self.reserve_batcher.remembers_sold_out(sale.id, &request.user)
             && sale.is_open_at(now_ms)
             && request.purchase_key == sale.purchase_key
             && request.level >= sale.min_level
+            && pass.is_good_at(now_ms)
+    }
+
+    /// What is known of the pass before Redis is asked: whether the sale asks for one, and whether this one was made for this
+    /// buyer and this sale. Only `reserve` knows whether it is spent.
+    fn check_pass(&self, sale: &Sale, request: &Request) -> PassCheck {
+        if sale.captcha == CaptchaKind::None {
+            return PassCheck::NotAsked;
+        }
+        let shown = request.pass.as_deref();
+        let pass = shown.and_then(|pass| self.challenges.open_pass(sale.id, &request.user, pass));
+        PassCheck::Asked(pass.map(Box::new))
     }
 
     /// Commits the purchase row. When that fails the hold stays: a repeat with the same key, or the reconciler, finishes

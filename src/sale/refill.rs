@@ -135,7 +135,7 @@ impl Stores {
                     TicketRow { order: t.order, user: t.user, units: t.units, kind, lapsed_at_ms: t.lapsed_at_ms }
                 })
                 .collect();
-            if !server.put_tickets(sale, epoch, &rows).await? {
+            if !server.put_tickets(sale, epoch, snapshot.asks_pass, &rows).await? {
                 return Err(SaleError::Overtaken);
             }
         }

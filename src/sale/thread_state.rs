@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::catalog::Catalog;
+use super::challenges::Challenges;
 use super::confirmer::Confirmer;
 use super::load_shedder::LoadShedder;
 use super::order_reader::OrderReader;
@@ -21,6 +22,7 @@ pub struct ThreadState {
     pub gate: Gate,
     pub ledger: Ledger,
     pub catalog: Arc<Catalog>,
+    pub challenges: Arc<Challenges>,
     pub committer: Committer,
     pub order_reader: OrderReader,
     pub confirmer: Confirmer,

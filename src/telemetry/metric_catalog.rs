@@ -28,7 +28,13 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 50] = [
+pub const METRICS: [Metric; 54] = [
+    metric(
+        "seckill_requests_total",
+        Counter,
+        "kind",
+        "Requests that reached this instance: `state` (state.js of a sale), `api`, `page` (pages and their files), `service` (health and metrics)",
+    ),
     metric(
         "seckill_answers_total",
         Counter,
@@ -39,7 +45,7 @@ pub const METRICS: [Metric; 50] = [
         "seckill_shed_total",
         Counter,
         "what",
-        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `refunds`, `callbacks`, `sign-ins`, `admin`",
+        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `refunds`, `callbacks`, `sign-ins`, `admin`, `challenges` (none was ready, or purchases waited for long)",
     ),
     metric(
         "seckill_clients_cut_total",
@@ -61,6 +67,19 @@ pub const METRICS: [Metric; 50] = [
     ),
     metric("seckill_filter_items", Gauge, "", "Sales and products in the Bloom filter"),
     metric("seckill_filter_bits", Gauge, "", "Size of the Bloom filter"),
+    metric(
+        "seckill_challenges_ready",
+        Gauge,
+        "kind",
+        "Challenges that are drawn and wait for a buyer: `image`, `slider`",
+    ),
+    metric("seckill_challenges_total", Counter, "kind", "Challenges given to buyers: `image`, `slider`, `work`"),
+    metric(
+        "seckill_challenge_answers_total",
+        Counter,
+        "kind, result",
+        "Answers to challenges: `right`, `wrong`, `repeated` (answered before), `expired`, `forged` (not this buyer's of this sale)",
+    ),
     metric("seckill_gate_batch_size", Histogram, "", "Buyers in one call of `reserve`"),
     metric("seckill_script_seconds", Histogram, "script", "Duration of one call of a Lua script, with the network"),
     metric("seckill_commit_batch_size", Histogram, "", "Purchases in one commit"),

@@ -13,7 +13,7 @@ use seckill_harness::{Sale, System, eventually, terms};
 /// A wire that can be cut: connections break, and no new ones are made until it is mended.
 #[derive(Clone)]
 pub struct Wire {
-    address: SocketAddr,
+    pub address: SocketAddr,
     whole: Arc<AtomicBool>,
     mute: Arc<AtomicBool>,
     snip: Arc<Notify>,
@@ -22,7 +22,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    async fn to(target: String) -> Self {
+    pub async fn to(target: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let wire = Self {
             address: listener.local_addr().unwrap(),

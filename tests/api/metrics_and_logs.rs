@@ -13,9 +13,11 @@ use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::service_killed::{Process, free_address};
 use seckill_harness::{System, eventually, terms};
 
-/// Metrics that appear only with failures, an outflow, or order webhooks. Other tests cause those.
-const NOT_HERE: [&str; 17] = [
+/// Metrics that appear only with failures, challenges, an outflow, or order webhooks. Other tests cause those.
+const NOT_HERE: [&str; 19] = [
     "seckill_shed_total",
+    "seckill_challenges_total",
+    "seckill_challenge_answers_total",
     "seckill_clients_cut_total",
     "seckill_refill_failures_total",
     "seckill_refills_contested_total",

@@ -28,7 +28,7 @@ fn listening<'a>(url: &'a str, max_attempts: &'a str) -> [(&'a str, &'a str); 5]
     ]
 }
 
-async fn started(settings: &[(&str, &str)]) -> System {
+pub async fn started(settings: &[(&str, &str)]) -> System {
     let system = System::start_with(settings).await;
     eventually(|| async {
         let listens: bool = sqlx::query_scalar("SELECT listens FROM shop").fetch_one(&system.sql).await.unwrap();
@@ -38,7 +38,7 @@ async fn started(settings: &[(&str, &str)]) -> System {
     system
 }
 
-async fn all_told(system: &System) {
+pub async fn all_told(system: &System) {
     eventually(|| async {
         let rows: Vec<(uuid::Uuid, i32, Option<String>)> =
             sqlx::query_as("SELECT order_id, attempts, last_error FROM order_events")
@@ -51,7 +51,7 @@ async fn all_told(system: &System) {
 }
 
 /// Buys, waits for the order, cancels it.
-async fn buy_and_cancel(system: &System, sale: &Sale, user: &str) -> String {
+pub async fn buy_and_cancel(system: &System, sale: &Sale, user: &str) -> String {
     let order = system.buy(sale, user).send().await.order_id();
     let cancel = format!("/api/v1/orders/{order}/cancel");
     eventually(|| async {

@@ -1,7 +1,7 @@
-//! deploy/nginx.conf, as nginx runs it in front of the service. Only addresses and the numbers of the limits are other ones here.
+//! The edge (deploy/nginx.conf) between clients and the service: addresses, limits of one address, slow clients.
 
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::net::SocketAddr;
+use std::path::Path;
 
 use futures_util::future::join_all;
 use reqwest::{Client, Response};
@@ -9,76 +9,23 @@ use seckill_harness::{PATIENCE, System, eventually, terms};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::service_killed::free_address;
+use crate::nginx::Nginx;
 
-/// nginx in front of a system. It ends with the value.
-struct Proxy {
-    address: std::net::SocketAddr,
-    _nginx: Child,
-    folder: PathBuf,
+/// The edge in front of a system, without pages.
+async fn edge(system: &System, changes: &[(&str, &str)]) -> Nginx {
+    Nginx::edge(system.instances[0].address, Path::new("/nonexistent"), changes).await
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-impl Proxy {
-    /// Replaces texts of the file, each of which must be there.
-    async fn start(system: &System, changes: &[(&str, &str)]) -> Self {
-        let address = free_address();
-        let folder = std::env::temp_dir().join(format!("seckill-nginx-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder).unwrap();
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {}/{kind};\n", folder.display()))
-            .concat();
-        let (listen, instance) = (format!("listen {address};"), system.instances[0].address.to_string());
-        let http = format!("http {{\n{temporary}");
-        let mut text = include_str!("../../deploy/nginx.conf").to_owned();
-        let own = [
-            ("listen 80 backlog=4096;", listen.as_str()),
-            ("serve-1:8080", &instance),
-            ("    server serve-2:8080 max_fails=2 fail_timeout=2s;\n", ""),
-            ("http {\n", &http),
-            ("access_log /dev/stdout combined buffer=64k flush=2s;", "access_log off;"),
-        ];
-        for (from, to) in own.iter().chain(changes) {
-            assert!(text.contains(from), "{from}");
-            text = text.replace(from, to);
-        }
-        let file = folder.join("nginx.conf");
-        std::fs::write(&file, text).unwrap();
-        let nginx = Command::new("/usr/sbin/nginx")
-            .args(["-e", "/dev/stderr", "-c"])
-            .arg(&file)
-            // One process, which ends with the test.
-            .args(["-g", &format!("daemon off; master_process off; pid {}/pid;", folder.display())])
-            .stdout(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("./dev test installs nginx");
-        let proxy = Self { address, _nginx: nginx, folder };
-        eventually(|| async { TcpStream::connect(address).await.map(drop).map_err(|error| error.to_string()) }).await;
-        proxy
-    }
-
-    async fn get(&self, path: &str) -> Response {
-        reqwest::get(format!("http://{}{path}", self.address)).await.unwrap()
-    }
-
-    /// Sends the beginning of a request, and nothing more; returns the answer when the connection is closed.
-    async fn stop_after(&self, beginning: &str) -> String {
-        let mut wire = TcpStream::connect(self.address).await.unwrap();
-        wire.write_all(beginning.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        let closed = async { while wire.read_buf(&mut answer).await.is_ok_and(|bytes| bytes > 0) {} };
-        timeout(PATIENCE, closed).await.expect("nginx closes the connection");
-        String::from_utf8(answer).unwrap()
-    }
+/// Sends the beginning of a request, and nothing more; returns the answer when the connection is closed.
+async fn stop_after(address: SocketAddr, beginning: &str) -> String {
+    let mut wire = TcpStream::connect(address).await.unwrap();
+    wire.write_all(beginning.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let closed = async { while wire.read_buf(&mut answer).await.is_ok_and(|bytes| bytes > 0) {} };
+    timeout(PATIENCE, closed).await.expect("nginx closes the connection");
+    String::from_utf8(answer).unwrap()
 }
 
 async fn assert_too_many(answer: Response) {
@@ -94,7 +41,7 @@ async fn assert_too_many(answer: Response) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_cannot_choose_an_address() {
     let system = System::start_with(&[("SECKILL_PURCHASE__ADDRESS_LIMIT", "3")]).await;
-    let proxy = Proxy::start(&system, &[]).await;
+    let proxy = edge(&system, &[]).await;
     let sale = system.create_sale(terms(50)).await;
     let mut answers = Vec::new();
     for n in 0..20 {
@@ -121,7 +68,7 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
         ("limit_conn connections 1000;", "limit_conn connections 4;"),
         ("client_body_timeout 5s;", "client_body_timeout 1h;"),
     ];
-    let proxy = Proxy::start(&system, &few).await;
+    let proxy = edge(&system, &few).await;
     let head = "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{";
     // Four that nginx waits for. They are not counted before nginx has read their heads.
     let mut slow = Vec::new();
@@ -142,7 +89,7 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
     })
     .await;
     let few = [("rate=3000r/s;", "rate=1r/m;"), ("burst=20000 nodelay;", "burst=4 nodelay;")];
-    let proxy = Proxy::start(&system, &few).await;
+    let proxy = edge(&system, &few).await;
     let client = Client::new();
     let ask = || async { client.get(format!("http://{}/healthz", proxy.address)).send().await.unwrap() };
     for _ in 0..5 {
@@ -151,15 +98,16 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
     assert_too_many(ask().await).await;
     // What changes something has a limit of its own, and is counted under both.
     let few = [("rate=150r/s;", "rate=1r/m;"), ("burst=3000 nodelay;", "burst=4 nodelay;")];
-    let proxy = Proxy::start(&system, &few).await;
+    let proxy = edge(&system, &few).await;
     let (read, change) = (
         || client.get(format!("http://{}/healthz", proxy.address)),
-        || client.post(format!("http://{}/healthz", proxy.address)),
+        // Whether the service knows these sales or not, nginx counts what is asked.
+        |of: &str| client.post(format!("http://{}/api/v1/sales/1/{of}", proxy.address)),
     );
-    for _ in 0..5 {
-        assert_eq!(change().send().await.unwrap().status(), 405);
+    for of in ["purchases", "challenges", "passes", "challenges", "passes"] {
+        assert_ne!(change(of).send().await.unwrap().status(), 429);
     }
-    assert_too_many(change().send().await.unwrap()).await;
+    assert_too_many(change("challenges").send().await.unwrap()).await;
     assert_eq!(read().send().await.unwrap().status(), 200);
     system.finish().await;
 }
@@ -172,13 +120,13 @@ async fn slow_clients_end_at_nginx() {
         ("client_header_timeout 5s;", "client_header_timeout 1s;"),
         ("client_body_timeout 5s;", "client_body_timeout 1s;"),
     ];
-    let proxy = Proxy::start(&system, &quick).await;
+    let proxy = edge(&system, &quick).await;
     let beginnings = [
         "",
         "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: a",
         "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{",
     ];
-    let answers = join_all((0..60).map(|n| proxy.stop_after(beginnings[n % 3]))).await;
+    let answers = join_all((0..60).map(|n| stop_after(proxy.address, beginnings[n % 3]))).await;
     for answer in answers {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
     }

@@ -64,6 +64,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Real {
     redis: Connection,
     sale: String,
+    /// Whether the sale asks for passes. Each buyer shows the right one.
+    asks_pass: bool,
 }
 
 macro_rules! script {
@@ -105,7 +107,7 @@ impl Real {
     }
 
     fn flush(&mut self) {
-        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves"].map(|name| self.key(name));
+        let keys = REFILL_KEYS.map(|name| self.key(name));
         redis::cmd("UNLINK").arg(&keys).exec(&mut self.redis).unwrap();
     }
 
@@ -163,20 +165,34 @@ impl Real {
             let kept: Vec<&str> = kept.split('|').collect();
             let kept = (kept[0], kept.get(2).copied().unwrap_or("0"));
             assert_eq!(kept, (&*live.to_string(), &*lapses.to_string()), "units and lapses of {}", user(world, order));
+            // Rule 18: each ticket has spent a pass, whatever the order in which a refill puts the tickets back.
+            let spent: Option<usize> =
+                redis::cmd("HGET").arg(self.key("passes")).arg(user(world, order)).query(&mut self.redis).unwrap();
+            let tickets = tickets_of(world, found, order);
+            assert_eq!(
+                spent.unwrap_or(0),
+                if self.asks_pass { tickets } else { 0 },
+                "passes of {}",
+                user(world, order)
+            );
         }
     }
 
-    fn reserve(&mut self, world: &World, orders: &[Order]) -> Option<(Vec<Admission>, bool)> {
+    /// With each order comes how many passes its buyer has spent before it.
+    fn reserve(&mut self, world: &World, orders: &[(Order, usize)]) -> Option<(Vec<Admission>, bool)> {
         let mut arguments: Vec<String> = ["0", "0"].map(str::to_owned).to_vec();
         arguments.push(if world.caches_sold_out { SOLD_OUT_MS } else { 0 }.to_string());
         arguments.extend(["-1", "1000", "-1", "1000", "-1", "1000", "0", "0"].map(str::to_owned));
         arguments.extend([world.lapses_max.to_string(), "1000".to_owned()]);
-        arguments.push(orders.len().to_string());
-        for order in orders {
+        arguments.extend([u8::from(self.asks_pass).to_string(), orders.len().to_string()]);
+        for (order, spent) in orders {
             let units = world.units(*order).to_string();
             arguments.extend([id(*order), user(world, *order), "a".into(), units, "key".into(), "0".into()]);
+            if self.asks_pass {
+                arguments.extend(["9000000000000".to_owned(), spent.to_string()]);
+            }
         }
-        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "limit:b", "limit:a", "limit:s"];
+        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "limit:b", "limit:a", "limit:s", "passes"];
         let Value::Array(reply) = self.call(&script!(sale "reserve"), &keys, &arguments) else { panic!("no array") };
         let [_epoch, _now, memory, _known, _holders, answers @ ..] = &reply[..] else { return None };
         let admissions = answers.chunks(2).map(|answer| {
@@ -204,6 +220,12 @@ fn user(world: &World, order: Order) -> String {
     format!("buyer-{}", world.buyer(order))
 }
 
+/// The tickets of an order's buyer, live and ended.
+fn tickets_of(world: &World, sale: &SaleKeys, order: Order) -> usize {
+    let of_buyer = |other: &Order| world.buyer(*other) == world.buyer(order);
+    (0..ORDERS).filter(of_buyer).filter(|other| sale.tickets[*other] != Ticket::None).count()
+}
+
 /// So late that its buyer waits to the end of the test.
 fn lapsed_at(lapsed: bool) -> String {
     if lapsed { "9000000000000" } else { "0" }.to_owned()
@@ -214,12 +236,17 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
     let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match step {
         Step::Reserve(orders) => {
+            let mut with_passes: Vec<(Order, usize)> = orders.iter().map(|order| (*order, 0)).collect();
             let expected = model.begin_script(world).then(|| {
-                let admissions: Vec<_> = orders.iter().map(|order| model.now.reserve(world, *order)).collect();
+                let mut admissions = Vec::new();
+                for (order, spent) in &mut with_passes {
+                    *spent = tickets_of(world, &model.now, *order);
+                    admissions.push(model.now.reserve(world, *order));
+                }
                 let last = admissions[admissions.len() - 1];
                 (admissions, model.now.may_remember(world, last))
             });
-            assert_eq!(real.reserve(world, orders), expected);
+            assert_eq!(real.reserve(world, &with_passes), expected);
         }
         Step::Confirm(order) => {
             model.now.confirm(*order);
@@ -257,13 +284,14 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
             }
             let tickets: Vec<Order> = (0..ORDERS).filter(|order| from.tickets[*order] != Ticket::None).collect();
             if !tickets.is_empty() {
-                let mut arguments = vec![epoch.to_string(), tickets.len().to_string()];
+                let asks_pass = u8::from(real.asks_pass).to_string();
+                let mut arguments = vec![epoch.to_string(), asks_pass, tickets.len().to_string()];
                 for order in tickets {
                     let kind = if from.tickets[order] == Ticket::Held { "h" } else { "t" };
                     arguments.extend([id(order), user(world, order), world.units(order).to_string(), kind.into()]);
                     arguments.push(lapsed_at(lapses(order)));
                 }
-                let keys = ["sale", "tickets", "buyers", "holders"];
+                let keys = ["sale", "tickets", "buyers", "holders", "passes"];
                 assert_eq!(real.says_yes(&script!(sale "put_tickets"), &keys, &arguments), expected);
             }
         }
@@ -294,7 +322,7 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
     }
 }
 
-const REFILL_KEYS: [&str; 6] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves"];
+const REFILL_KEYS: [&str; 7] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes"];
 
 #[test]
 fn scripts_and_model_agree_on_random_histories() {
@@ -307,10 +335,10 @@ fn scripts_and_model_agree_on_random_histories() {
         caches_sold_out,
         ..World::NO_FAULTS
     };
-    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>())| {
+    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>(), asks_pass in any::<bool>())| {
         let world = world(caches);
         let redis = client.get_connection().unwrap();
-        let mut real = Real { redis, sale: format!("history:{}", Uuid::new_v4().simple()) };
+        let mut real = Real { redis, sale: format!("history:{}", Uuid::new_v4().simple()), asks_pass };
         let mut model = Server { run: 1, replid: 1, ..Server::default() };
         for (at, step) in steps.iter().enumerate() {
             run(step, &world, &mut model, &mut real);

@@ -12,8 +12,8 @@ use rustix::net::sockopt::set_socket_linger;
 
 /// The most connections.
 const MAX: usize = 15_000;
-/// The longest answer.
-const ANSWER_MAX: usize = 4_096;
+/// The longest answer: a slider's challenge has two pictures in it.
+const ANSWER_MAX: usize = 32_768;
 /// The most connections that are looked at before the caller has its turn.
 const EVENTS_MAX: usize = 256;
 
@@ -25,6 +25,8 @@ pub struct Connections {
     open: Vec<Option<Connection>>,
     /// The one that has been idle for longest is used first, so that none is idle until the service closes it.
     idle: VecDeque<usize>,
+    /// What was read last.
+    read: Vec<u8>,
 }
 
 struct Connection {
@@ -48,7 +50,8 @@ impl Connections {
     /// The service cannot be connected to.
     pub fn open(to: SocketAddr, count: usize) -> anyhow::Result<Self> {
         let events = Events::with_capacity(EVENTS_MAX);
-        let mut all = Self { to, poll: Poll::new()?, events, open: Vec::new(), idle: VecDeque::new() };
+        let mut all =
+            Self { to, poll: Poll::new()?, events, open: Vec::new(), idle: VecDeque::new(), read: vec![0; ANSWER_MAX] };
         for _ in 0..count {
             let stream = std::net::TcpStream::connect(to)?;
             stream.set_nonblocking(true)?;
@@ -104,7 +107,7 @@ impl Connections {
         for event in &self.events {
             let Token(place) = event.token();
             let Some(connection) = &mut self.open[place] else { continue };
-            let read = connection.go_on();
+            let read = connection.go_on(&mut self.read);
             let number = connection.waits;
             if let Ok(Some(status)) = read {
                 connection.waits = None;
@@ -122,7 +125,7 @@ impl Connections {
 
 impl Connection {
     /// Writes what is unsent, and reads: the status, once the answer is complete.
-    fn go_on(&mut self) -> anyhow::Result<Option<u16>> {
+    fn go_on(&mut self, bytes: &mut [u8]) -> anyhow::Result<Option<u16>> {
         if !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
                 Ok(written) => ensure!(written == self.unsent.len(), "a part of the request was written"),
@@ -131,8 +134,7 @@ impl Connection {
             }
             self.unsent.clear();
         }
-        let mut bytes = [0; ANSWER_MAX];
-        match self.stream.read(&mut bytes) {
+        match self.stream.read(bytes) {
             Ok(0) => anyhow::bail!("the connection was closed"),
             Ok(length) => {
                 ensure!(self.waits.is_some(), "an answer without a request");

@@ -33,15 +33,15 @@ pub struct Results {
 }
 
 /// What a rush looked like from outside.
-struct Rush {
+pub struct Rush {
     arrivals: u64,
     seconds: f64,
     accepted: u64,
     /// Answers that told a buyer what became of the purchase.
     useful: u64,
-    unavailable: u64,
-    p50_ms: f64,
-    p99_ms: f64,
+    pub unavailable: u64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
     first_second: (f64, f64),
     winners_a_second: f64,
 }
@@ -85,7 +85,7 @@ impl Rush {
         })
     }
 
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         json!({
             "arrivals": self.arrivals, "seconds": self.seconds, "accepted": self.accepted, "useful": self.useful,
             "unavailable": self.unavailable, "p50_ms": self.p50_ms, "p99_ms": self.p99_ms,
@@ -96,7 +96,7 @@ impl Rush {
 }
 
 /// Plays a rush.
-async fn rush(service: &Service, sale: &Sale, words: &[&str]) -> anyhow::Result<Rush> {
+pub async fn rush(service: &Service, sale: &Sale, words: &[&str]) -> anyhow::Result<Rush> {
     let file = ".dev/bench/load.json";
     let (base, sale) = (format!("http://{}", service.process.address), sale.id.to_string());
     let all = ["load", "--base", &base, "--sale", &sale, "--json", file];

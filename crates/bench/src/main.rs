@@ -14,6 +14,12 @@
 //!
 //! Crowds (`crowds.rs`): winners beside readers, and a rush beside workers.
 //!
+//! Gateway (`gateway.rs`): a permit for each request, asked for by nginx.
+//!
+//! Challenges (`challenges.rs`): a rush beside ten thousand requests a second for challenges.
+//!
+//! Watchers (`watchers.rs`): a rush without and with 2,000 streams of events.
+//!
 //! Overload (`overload.rs`): up to five times the arrivals that can be served, by a generator of its own (`arrivals.rs`).
 //!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
@@ -21,9 +27,11 @@
 mod arrivals;
 mod bank;
 mod cases;
+mod challenges;
 mod connections;
 mod crowds;
 mod flow;
+mod gateway;
 mod limiter_scripts;
 mod machine;
 mod overload;
@@ -38,6 +46,7 @@ mod service;
 mod settle;
 mod table;
 mod throttlecrab;
+mod watchers;
 mod wrk;
 
 use std::collections::BTreeMap;
@@ -72,7 +81,10 @@ enum Part {
     Flow,
     Money,
     Crowds,
+    Challenges,
+    Watchers,
     Overload,
+    Gateway,
 }
 
 /// Measures the service and prints the tables; run by ./dev bench, which starts the servers
@@ -125,15 +137,27 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     let servers = processes::servers().await?;
     // The broker takes no part in answering.
     let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
-    let (mut crowds, mut overload) = (None, None);
-    if selected(Part::Crowds) || selected(Part::Overload) {
-        let buyers = single_buyers((args.seconds * 20_000).max(overload::CROWD_MAX as u64)).await?;
+    let (mut crowds, mut challenges, mut overload) = (None, None, None);
+    if selected(Part::Crowds) || selected(Part::Challenges) || selected(Part::Overload) {
+        let readers = (args.seconds * 20_000).max(challenges::buyers(args.seconds));
+        let buyers = single_buyers(readers.max(overload::CROWD_MAX as u64)).await?;
         if selected(Part::Crowds) {
             crowds = Some(crowds::measure(&service, &buyers, &sql, &logs, args.rounds, args.seconds).await?);
+        }
+        if selected(Part::Challenges) {
+            let (rounds, seconds) = (args.rounds, args.seconds);
+            challenges = Some(challenges::measure(&service, &buyers, &sql, &logs, rounds, seconds).await?);
         }
         if selected(Part::Overload) {
             overload = Some(overload::measure(&service, &buyers, &sql, &logs, args.seconds).await?);
         }
+    }
+    let mut watchers = None;
+    if selected(Part::Watchers) {
+        single_buyers(args.rounds * watchers::BUYERS_A_ROUND as u64).await?;
+        let tokens = std::fs::read_to_string(TOKENS)?;
+        let tokens: Vec<&str> = tokens.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+        watchers = Some(watchers::measure(&service, &tokens, &sql, &logs, args.rounds, args.seconds).await?);
     }
     let (mut sold, mut payments) = (None, None);
     if selected(Part::Sale) || selected(Part::Money) {
@@ -150,6 +174,10 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
         true => Some(flow::over_http(&service, &behind, other.as_ref(), &redis, args.seconds).await?),
         false => None,
     };
+    let gateway = match selected(Part::Gateway) {
+        true => Some(gateway::measure(&service, &behind, &args.hello, &logs, args.rounds, args.seconds).await?),
+        false => None,
+    };
     let machine = machine::Machine::read(&sql).await?;
 
     // From here on only redis-benchmark uses Redis.
@@ -161,7 +189,7 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     if let Some(flow) = &mut flow {
         flow.measure_scripts(&redis, other.as_ref()).await?;
     }
-    Ok(Results { machine, sold, flow, payments, crowds, overload })
+    Ok(Results { machine, sold, flow, gateway, payments, crowds, challenges, watchers, overload })
 }
 
 /// So many buyers, each with a token.

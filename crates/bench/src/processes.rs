@@ -145,6 +145,17 @@ pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static
     Ok(processes.iter().map(|(name, pid)| (*name, used(*pid))).collect())
 }
 
+/// The memory that a process has in use, in MB.
+///
+/// # Errors
+/// There is no such process.
+pub fn memory_mb(pid: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kb: f64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kb / 1024.0)
+}
+
 /// Measures the CPU time per request, by process. wrk is the only child of the bench that ends meanwhile.
 pub struct Meter {
     processes: Vec<(&'static str, u32)>,

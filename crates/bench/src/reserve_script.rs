@@ -106,14 +106,23 @@ impl ReserveScript {
             let found = self.terms.iter().find(|(field, _)| field == name);
             found.map(|(_, value)| value.clone()).with_context(|| format!("the sale in Redis has no {name}"))
         };
-        let keys =
-            ["sale", "tickets", "buyers", "unconfirmed", "holders", "limit:buyer", "limit:address", "limit:sale"];
+        let keys = [
+            "sale",
+            "tickets",
+            "buyers",
+            "unconfirmed",
+            "holders",
+            "limit:buyer",
+            "limit:address",
+            "limit:sale",
+            "passes",
+        ];
         let mut call = vec!["EVALSHA".into(), redis::Script::new(SCRIPT).get_hash().to_owned(), keys.len().to_string()];
         call.extend(keys.map(|key| format!("{TAG}{key}")));
         call.extend([term("epoch")?, "0".into(), "0".into()]);
         call.extend(LIMITS.map(str::to_owned));
-        // The database's time is not known, the holders are not asked for, and the default terms of lapsed holds.
-        call.extend(["0", "0", "2", "600000"].map(str::to_owned));
+        // The database's time is not known, the holders are not asked for, the default terms of lapsed holds, and no pass.
+        call.extend(["0", "0", "2", "600000", "0"].map(str::to_owned));
         call.push(buyers.to_string());
         // Ids, users and addresses as long as real ones.
         let buyer = ["01890000-0000-7000-8000-__rand_int__", "b__rand_int__", "a__rand_int__", "1", &term("key")?, "0"];

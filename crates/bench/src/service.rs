@@ -73,10 +73,15 @@ impl Service {
 
     /// Creates a sale with this stock. Orders may be paid for a day, so that none expires during the bench.
     pub async fn sale(&self, stock: i64) -> anyhow::Result<Sale> {
+        self.sale_with(stock, &[]).await
+    }
+
+    /// The same, with further words for `sale create`.
+    pub async fn sale_with(&self, stock: i64, words: &[&str]) -> anyhow::Result<Sale> {
         let stock = stock.to_string();
         let create =
             ["sale", "create", "--product", "Bench", "--price-cents", "100", "--pay-within", "86400", "--stock"];
-        let created = seckill(&[&create[..], &[&stock]].concat()).await?;
+        let created = seckill(&[&create[..], &[&stock], words].concat()).await?;
         let id = created["sale_id"].as_i64().context("`sale create` printed no sale_id")?;
         let find = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1");
         let key: String = find.bind(id).fetch_one(&self.sql).await?;

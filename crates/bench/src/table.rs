@@ -6,22 +6,28 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::cases::{Case, Round};
+use crate::challenges;
 use crate::crowds;
 use crate::flow;
+use crate::gateway;
 use crate::machine::Machine;
 use crate::overload;
 use crate::payments_table;
 use crate::reserve_script::{self, Run};
 use crate::series::{Series, thousands, two_places};
 use crate::settle::Settled;
+use crate::watchers;
 use crate::wrk::CONNECTIONS;
 
 pub struct Results {
     pub machine: Machine,
     pub sold: Option<Sold>,
     pub flow: Option<flow::Results>,
+    pub gateway: Option<gateway::Results>,
     pub payments: Option<payments_table::Results>,
     pub crowds: Option<crowds::Results>,
+    pub challenges: Option<challenges::Results>,
+    pub watchers: Option<watchers::Results>,
     pub overload: Option<overload::Results>,
 }
 
@@ -126,11 +132,20 @@ impl Results {
         if let Some(flow) = &self.flow {
             flow.markdown(&mut text);
         }
+        if let Some(gateway) = &self.gateway {
+            gateway.markdown(&mut text);
+        }
         if let Some(payments) = &self.payments {
             payments.markdown(&mut text);
         }
         if let Some(crowds) = &self.crowds {
             crowds.markdown(&mut text);
+        }
+        if let Some(challenges) = &self.challenges {
+            challenges.markdown(&mut text);
+        }
+        if let Some(watchers) = &self.watchers {
+            watchers.markdown(&mut text);
         }
         if let Some(overload) = &self.overload {
             overload.markdown(&mut text);
@@ -144,11 +159,20 @@ impl Results {
         if let Some(flow) = &self.flow {
             json["flow"] = flow.json();
         }
+        if let Some(gateway) = &self.gateway {
+            json["gateway"] = gateway.json();
+        }
         if let Some(payments) = &self.payments {
             json["payments"] = payments.json();
         }
         if let Some(crowds) = &self.crowds {
             json["crowds"] = crowds.json();
+        }
+        if let Some(challenges) = &self.challenges {
+            json["challenges"] = challenges.json();
+        }
+        if let Some(watchers) = &self.watchers {
+            json["watchers"] = watchers.json();
         }
         if let Some(overload) = &self.overload {
             json["overload"] = overload.json();

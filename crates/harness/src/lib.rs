@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use seckill::app::{Service, Stopper, stores};
 use seckill::config::Config;
+use seckill::domain::captcha::CaptchaKind;
 use seckill::domain::ids::{SaleId, Units, UserId};
 use seckill::domain::sale::{NewSale, Stock};
 use seckill::http::Tokens;
@@ -79,6 +80,9 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         // Many tests share few cores: a slow Redis is not a dead one, and a thread that waits has no crowd.
         ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "10000".into()),
+        // A test needs a few challenges, and not thousands.
+        ("SECKILL_CAPTCHA__IMAGES_MAX", "20".into()),
+        ("SECKILL_CAPTCHA__SLIDERS_MAX", "20".into()),
     ];
     environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
     environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
@@ -117,6 +121,7 @@ pub fn terms(stock: i64) -> NewSale {
         pay_within_ms: 900_000,
         refund_returns_stock: true,
         min_level: 0,
+        captcha: CaptchaKind::None,
         waves: Vec::new(),
     }
 }

@@ -1,4 +1,9 @@
 //! A keep-alive HTTP/1.1 connection that carries one request at a time, as a browser's does.
+//!
+//! Only the crowd's purchases travel on it. Everything else that this program asks the service goes through `seckill-client`, and
+//! docs/client.md says why the crowd does not: it opens an exact number of connections before the start, counts each attempt
+//! with its own answer, sends what a client never sends (forged tokens, early clicks, another address for each buyer), and takes
+//! as little as possible of the processors that it shares with the service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +13,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{HOST, HeaderValue, RETRY_AFTER};
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -101,14 +106,6 @@ impl Link {
             self.open = Some(open);
         }
         self
-    }
-
-    /// Sends a GET request.
-    pub async fn get(&mut self, uri: &Uri) -> Result<Answer, NoAnswer> {
-        let mut request = Request::new(Full::default());
-        *request.uri_mut() = uri.clone();
-        request.headers_mut().insert(HOST, self.target.host.clone());
-        self.send(request).await
     }
 
     /// Sends a request and reads the whole answer. A connection that failed is not used again.

@@ -4,8 +4,8 @@
 //! latency counts from that time. So the latencies of a service that stalls include the time that buyers waited for it.
 //!
 //! Reading order: `plan` makes the schedule, in a `shape`; `crowd` prepares the requests; `opening` waits for the start;
-//! `rush` plays the schedule over the connections of `client` and collects `measurements`; `report` computes the report
-//! from them, with `statistics`; `text` and `html` (with `charts`) show it.
+//! `rush` plays the schedule over the connections of `client` and collects `measurements`, while `watchers` follow orders;
+//! `report` computes the report from them, with `statistics`; `text` and `html` (with `charts`) show it.
 
 mod charts;
 mod client;
@@ -18,12 +18,15 @@ mod progress;
 mod report;
 mod rush;
 mod shape;
+mod sign_in;
 mod statistics;
 mod text;
+mod watchers;
 
 use std::sync::Arc;
 
 use chrono::Utc;
+use seckill_client::{BuyerClient, Service};
 use tokio::task::{JoinError, JoinSet};
 
 use client::Target;
@@ -31,13 +34,16 @@ use crowd::Crowd;
 use opening::Opening;
 use progress::Progress;
 use rush::Rush;
+use watchers::Watchers;
 
 pub use html::AuditSummary;
 pub use plan::{Buyer, Plan, Role};
 pub use report::{Accepted, MeasuredFrom, Mix, Report};
 pub use shape::Shape;
+pub use sign_in::sign_in;
 pub use statistics::{Bucket, HistogramStep, Latency, LatencyBucket};
 pub use text::with_commas;
+pub use watchers::Watched;
 
 /// Why no rush took place. Failures during a rush are part of its report.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +56,12 @@ pub enum LoadError {
     TooFewBuyers { needed: usize, given: usize },
     #[error("the token of {0} is not a valid header value")]
     Token(String),
-    #[error("the state of sale {sale_id} could not be read: {detail}")]
-    State { sale_id: i64, detail: String },
+    #[error("the service cannot be called: {0}")]
+    Service(seckill_client::Error),
+    #[error("{user} could not be signed in: {source}")]
+    SignIn { user: String, source: seckill_client::Error },
+    #[error("the state of sale {sale_id} could not be read: {source}")]
+    State { sale_id: i64, source: seckill_client::Error },
     #[error("sale {sale_id} starts in {wait_s} s; the rush waits at most {most_s} s")]
     StartsTooLate { sale_id: i64, wait_s: i64, most_s: i64 },
     #[error("sale {0} has ended")]
@@ -72,20 +82,24 @@ pub enum LoadError {
 pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Report, LoadError> {
     let target = Arc::new(Target::resolve(&plan.base).await?);
     let crowd = Arc::new(Crowd::prepare(plan, &buyers, &target)?);
+    let service = Service::new(&plan.base).map_err(LoadError::Service)?;
+    let anyone = BuyerClient::without_token(&service);
+    let buyers: Arc<[Buyer]> = buyers.into();
+    let watchers = Arc::new(Watchers::new(service, Arc::clone(&buyers), plan.watchers));
     let progress = Progress::new(progress);
 
     // Outside the wait, so that a slow answer to an early click does not delay the rush and is still counted.
     let mut early = JoinSet::new();
-    let opening = Opening::new(&target, plan.sale_id, &progress);
+    let opening = Opening::new(&anyone, plan.sale_id, &progress);
     let state = opening
         .wait(|state, before_start| {
             let clicks = plan.early_clicks(before_start);
             if !clicks.is_empty() {
                 let connections = plan.connections.min(clicks.len());
-                let (crowd, key) = (Arc::clone(&crowd), state.key().to_owned());
+                let (crowd, key, watchers) = (Arc::clone(&crowd), state.key.clone(), Arc::clone(&watchers));
                 let plan = Plan { connections, rate: Some(1), ..plan.clone() };
                 early.spawn(async move {
-                    let rush = Rush::begin(crowd, clicks, &key, &plan).await;
+                    let rush = Rush::begin(crowd, clicks, &key, &plan, watchers).await;
                     rush.play(&Progress::new(false)).await
                 });
             }
@@ -94,7 +108,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
         .inspect_err(|_| progress.finish())?;
 
     let arrivals = plan.arrivals();
-    let rush = Rush::begin(crowd, arrivals, state.key(), plan).await;
+    let rush = Rush::begin(crowd, arrivals, &state.key, plan, Arc::clone(&watchers)).await;
     let began_at = Utc::now();
     let played = rush.play(&progress).await;
     progress.finish();
@@ -102,6 +116,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
 
     let mut report = Report::compute(plan, &buyers, &arrivals, measured);
     report.began_at = Some(began_at);
+    report.watched = watchers.finish().await;
     while let Some(clicks) = early.join_next().await {
         let (clicks, measured) = clicks??;
         report.add_early(&buyers, &clicks, &measured);

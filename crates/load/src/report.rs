@@ -11,6 +11,7 @@ use super::shape::Shape;
 use super::statistics::{
     Bucket, Events, HistogramStep, Latency, LatencyBucket, Wait, bucket_width_ms, histogram, latency, latency_timeline,
 };
+use super::watchers::Watched;
 
 /// Bucket width of the timeline of the first second.
 const FIRST_SECOND_BUCKET_MS: u64 = 25;
@@ -94,6 +95,8 @@ pub struct Report {
     pub first_second_timeline: Vec<Bucket>,
     pub first_second_latency_timeline: Vec<LatencyBucket>,
     pub latency_histogram: Vec<HistogramStep>,
+    /// The orders that were followed; none if none was to be.
+    pub watched: Option<Watched>,
     /// Every promised order; for the caller, not part of the JSON document.
     #[serde(skip)]
     pub accepted: Vec<Accepted>,
@@ -177,6 +180,7 @@ impl Report {
             first_second_timeline: events.timeline(FIRST_SECOND_BUCKET_MS, 1_000),
             first_second_latency_timeline: latency_timeline(&waits, FIRST_SECOND_BUCKET_MS, 1_000),
             latency_histogram: histogram(&waits),
+            watched: None,
             accepted: accepted(buyers, &measured),
             unanswered_users,
         };

@@ -18,6 +18,7 @@ use super::crowd::Crowd;
 use super::measurements::{AnswerKind, Measurements, Outcome, Reply, Sample};
 use super::plan::{Arrival, Plan, Role};
 use super::progress::{Counters, Progress};
+use super::watchers::Watchers;
 
 /// The timer rounds up to whole milliseconds. Waking this much earlier keeps arrivals from being late for it.
 const TIMER_SLACK: Duration = Duration::from_millis(1);
@@ -55,11 +56,18 @@ pub struct Rush {
     /// One permit for each queued attempt. Closed when every arrival has had its last answer.
     queued: Semaphore,
     counters: Counters,
+    watchers: Arc<Watchers>,
 }
 
 impl Rush {
     /// Opens the connections, then starts the clock: buyers have the page open before the start.
-    pub async fn begin(crowd: Arc<Crowd>, arrivals: Vec<Arrival>, key: &str, plan: &Plan) -> Arc<Self> {
+    pub async fn begin(
+        crowd: Arc<Crowd>,
+        arrivals: Vec<Arrival>,
+        key: &str,
+        plan: &Plan,
+        watchers: Arc<Watchers>,
+    ) -> Arc<Self> {
         let links = join_all((0..plan.connections.max(1)).map(|_| Link::new(crowd.target()).warm())).await;
         Arc::new(Self {
             crowd,
@@ -72,6 +80,7 @@ impl Rush {
             queue: Mutex::default(),
             queued: Semaphore::new(0),
             counters: Counters::default(),
+            watchers,
         })
     }
 
@@ -152,6 +161,7 @@ impl Rush {
             });
             self.count(&reply);
             if let Outcome::Accepted { order_id } = reply.outcome {
+                self.watchers.follow(arrival.caller, &order_id, answered);
                 measured.promise(arrival.caller, order_id, micros(answered - self.begun));
             }
             match pause {

@@ -49,6 +49,9 @@ impl Report {
             with_commas(self.retries),
         )?;
         writeln!(out, "  orders    {} promised", with_commas(self.orders as u64))?;
+        if let Some(watched) = &self.watched {
+            writeln!(out, "  followed  {watched}")?;
+        }
         for (number, problem) in self.warnings() {
             writeln!(out, "  WARNING   {} {problem}", with_commas(number))?;
         }

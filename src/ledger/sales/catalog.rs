@@ -24,7 +24,8 @@ pub struct CatalogSnapshot {
 
 /// What has changed since a version.
 pub struct CatalogChanges {
-    /// The documents that changed, each with the version of its change, in order.
+    /// The documents that changed, each with the version of its change. A product's change is one of its sales, too, because
+    /// they show it.
     pub documents: Vec<(DocId, i64)>,
     /// The sales among them that Redis keeps, as they are now.
     pub live: Vec<Sale>,
@@ -88,7 +89,14 @@ impl Ledger {
             return Ok(None);
         }
         let document = |kind: &str, id| if kind == "sale" { DocId::Sale(id) } else { DocId::Product(id) };
-        let sales: Vec<i64> = rows.iter().filter(|row| row.kind == "sale" && !row.removed).map(|row| row.id).collect();
+        let changed = |kind: &str| -> Vec<i64> {
+            rows.iter().filter(|row| row.kind == kind && !row.removed).map(|row| row.id).collect()
+        };
+        let (mut sales, products) = (changed("sale"), changed("product"));
+        let of_products = sqlx::query_scalar!("SELECT id FROM sales WHERE product_id = ANY($1)", &products)
+            .fetch_all(&mut *tx)
+            .await?;
+        sales.extend(&of_products);
         let live = sqlx::query_scalar!(
             "SELECT id FROM sales WHERE id = ANY($2) AND ends_at > now() - $1::bigint * interval '1 ms'",
             retire_after_ms.cast_signed(),
@@ -97,11 +105,14 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let live = load_sales(&mut tx, &live).await?;
+        let listed = rows.iter().map(|row| (document(&row.kind, row.id), row.version));
+        // They are as new as this snapshot, so the newest version is theirs, too.
+        let of_products = of_products.into_iter().map(|id| (DocId::Sale(id), last.version));
         Ok(Some(CatalogChanges {
             live,
             removed: rows.iter().any(|row| row.removed),
             version: last.version,
-            documents: rows.iter().map(|row| (document(&row.kind, row.id), row.version)).collect(),
+            documents: listed.chain(of_products).collect(),
         }))
     }
 

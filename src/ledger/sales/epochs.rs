@@ -62,6 +62,8 @@ pub struct LedgerTicket {
 pub struct RefillSnapshot {
     tx: Transaction<'static, Postgres>,
     pub left: Stock,
+    /// Whether the sale asks for passes: then each ticket has spent one (protocol, rule 18).
+    pub asks_pass: bool,
     /// Waves whose units are part of `left`.
     pub waves: Vec<WaveId>,
     /// The statements that read the next page, of what is not read to its end.
@@ -188,7 +190,7 @@ impl Ledger {
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        let left = left_to_sell(&mut tx, sale).await?;
+        let (left, asks_pass) = left_to_sell(&mut tx, sale).await?;
         let waves =
             sqlx::query_scalar!("SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NOT NULL", sale.get())
                 .fetch_all(&mut *tx)
@@ -215,6 +217,7 @@ impl Ledger {
         Ok(RefillSnapshot {
             tx,
             left,
+            asks_pass,
             waves,
             unread: &["FETCH 5000 FROM orders_tickets", "FETCH 5000 FROM purchase_tickets"],
         })
@@ -244,10 +247,10 @@ impl RefillSnapshot {
     }
 }
 
-/// The stock, less the units of purchases without an order.
-async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<Stock, LedgerError> {
+/// The stock, less the units of purchases without an order; and whether the sale asks for passes.
+async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<(Stock, bool), LedgerError> {
     let row = sqlx::query!(
-        r#"SELECT stock, (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox
+        r#"SELECT stock, captcha <> 'none' AS "asks_pass!", (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox
                           WHERE kind = 'order_placed' AND sale_id = $1 AND status <> 'processed') AS "promised!"
            FROM sales WHERE id = $1"#,
         sale.get()
@@ -255,5 +258,6 @@ async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<Stock, Ledg
     .fetch_one(tx)
     .await?;
     let left = if row.stock == -1 { -1 } else { (row.stock - row.promised).max(0) };
-    Stock::parse(left).map_err(|_| LedgerError::Unreadable("sales.stock"))
+    let left = Stock::parse(left).map_err(|_| LedgerError::Unreadable("sales.stock"))?;
+    Ok((left, row.asks_pass))
 }

@@ -1,9 +1,10 @@
-//! Sales: their terms, the catalogue that instances load, epochs, waves, and what the auditor reads.
+//! Sales: their terms and products, the catalogue that instances load, epochs, waves, and what the auditor reads.
 
 pub mod audit;
 pub mod catalog;
 pub mod epochs;
 pub mod lapsed_holds;
+pub mod products;
 pub mod retention;
 pub mod terms;
 pub mod waves;

@@ -2,10 +2,12 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use sqlx::types::Json;
 use sqlx::{Executor, PgConnection};
 
 use crate::domain::ids::{DocId, SaleId, Units};
-use crate::domain::sale::{Document, NewSale, Product, Sale, SaleStatus};
+use crate::domain::picture::Picture;
+use crate::domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SaleStatus};
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -21,6 +23,8 @@ struct SaleRow {
     id: i64,
     product_id: i64,
     product: String,
+    description: String,
+    picture: Option<Json<Picture>>,
     price_cents: i64,
     total_stock: i64,
     stock: i64,
@@ -33,6 +37,7 @@ struct SaleRow {
     status: String,
     purchase_key: String,
     waiting_key: String,
+    waves: Json<Vec<PlannedWave>>,
 }
 
 impl SaleRow {
@@ -42,10 +47,12 @@ impl SaleRow {
             id: SaleId::from_db(self.id),
             product_id: self.product_id,
             product: self.product,
+            description: self.description,
+            picture: self.picture.map(|Json(picture)| picture),
             price_cents: self.price_cents,
             per_user: per_user.ok_or(LedgerError::Unreadable("sales.per_user"))?,
             min_level: self.min_level.into(),
-            captcha: self.captcha,
+            captcha: self.captcha.parse().map_err(|_| LedgerError::Unreadable("sales.captcha"))?,
             unlimited: self.total_stock == -1,
             starts_at_ms: self.starts_at.timestamp_millis(),
             ends_at_ms: self.ends_at.timestamp_millis(),
@@ -53,13 +60,14 @@ impl SaleRow {
             status: self.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
             purchase_key: self.purchase_key,
             waiting_key: self.waiting_key,
+            waves: self.waves.0,
         };
         Ok(SaleFigures { sale, total_stock: self.total_stock, stock: self.stock })
     }
 }
 
 /// The catalogue's version after this transaction's changes. Its row stays locked until the commit.
-async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
+pub(super) async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
     Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
 }
 
@@ -77,9 +85,9 @@ impl Ledger {
         .await?;
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
-                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock)
+                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha)
              VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
-                     $8, $9, $10, $12)
+                     $8, $9, $10, $12, $13)
              RETURNING id",
             product,
             new.price_cents,
@@ -92,14 +100,15 @@ impl Ledger {
             keys[0],
             keys[1],
             new.held_back().cast_signed(),
-            new.refund_returns_stock
+            new.refund_returns_stock,
+            new.captcha.as_str()
         )
         .fetch_one(&mut *tx)
         .await?;
         for wave in &new.waves {
             sqlx::query!(
-                "INSERT INTO sale_waves (sale_id, units, due_at)
-                 SELECT id, $2, starts_at + $3::bigint * interval '1 ms' FROM sales WHERE id = $1",
+                "INSERT INTO sale_waves (sale_id, units, due_at, planned)
+                 SELECT id, $2, starts_at + $3::bigint * interval '1 ms', true FROM sales WHERE id = $1",
                 id,
                 wave.units.cast_signed(),
                 wave.after_ms
@@ -165,10 +174,13 @@ impl Ledger {
     pub async fn sale_figures(&self, only: Option<SaleId>, limit: i64) -> Result<Vec<SaleFigures>, LedgerError> {
         let rows = sqlx::query_as!(
             SaleRow,
-            "SELECT s.id, product_id, p.name AS product, price_cents, total_stock, stock, per_user, min_level, captcha,
-                    starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
-             FROM sales s JOIN products p ON p.id = s.product_id
-             WHERE $1::bigint IS NULL OR s.id = $1 ORDER BY s.id DESC LIMIT $2",
+            r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
+                      captcha, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
+                      (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
+                      coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
+                          AS "waves!: Json<Vec<PlannedWave>>"
+               FROM sales s JOIN products p ON p.id = s.product_id
+               WHERE $1::bigint IS NULL OR s.id = $1 ORDER BY s.id DESC LIMIT $2"#,
             only.map(SaleId::get),
             limit
         )
@@ -185,26 +197,19 @@ impl Ledger {
         let document = match id {
             DocId::Sale(id) => load_sales(&mut tx, &[id]).await?.pop().map(Document::Sale),
             DocId::Product(id) => {
-                sqlx::query_as!(Product, "SELECT id, name, description FROM products WHERE id = $1", id)
-                    .fetch_optional(&mut *tx)
-                    .await?
-                    .map(Document::Product)
+                let row = sqlx::query!(
+                    r#"SELECT id, name, description,
+                              (SELECT picture FROM product_pictures WHERE product_id = id) AS "picture?: Json<Picture>"
+                       FROM products WHERE id = $1"#,
+                    id
+                );
+                row.fetch_optional(&mut *tx).await?.map(|row| {
+                    let picture = row.picture.map(|Json(picture)| picture);
+                    Document::Product(Product { id: row.id, name: row.name, description: row.description, picture })
+                })
             }
         };
         Ok((document, as_of))
-    }
-
-    /// Creates a product, or changes its description.
-    pub async fn put_product(&self, name: &str, description: &str) -> Result<(), LedgerError> {
-        sqlx::query!(
-            "INSERT INTO products (name, description) VALUES ($1, $2)
-             ON CONFLICT (name) DO UPDATE SET description = excluded.description",
-            name,
-            description
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
     }
 }
 
@@ -212,9 +217,12 @@ impl Ledger {
 pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<Sale>, LedgerError> {
     let rows = sqlx::query_as!(
         SaleRow,
-        "SELECT s.id, product_id, p.name AS product, price_cents, total_stock, stock, per_user, min_level, captcha,
-                starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
-         FROM sales s JOIN products p ON p.id = s.product_id WHERE s.id = ANY($1)",
+        r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
+                  captcha, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
+                  (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
+                  coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
+                      AS "waves!: Json<Vec<PlannedWave>>"
+           FROM sales s JOIN products p ON p.id = s.product_id WHERE s.id = ANY($1)"#,
         ids
     )
     .fetch_all(tx)

@@ -1,0 +1,80 @@
+//! The texture of a slider's picture: smooth noise, in a few tints.
+
+use rand::{Rng, RngExt};
+
+use super::{HEIGHT, WIDTH};
+
+/// Tints of a picture. Twice as many colours and the edges fit into four bits a pixel.
+pub(super) const TINTS: u8 = 7;
+
+/// The sizes of the noise's cells in pixels, and how much each counts.
+const LAYERS: [(usize, f32); 2] = [(30, 0.62), (10, 0.38)];
+
+/// Noise that covers a picture.
+pub(super) struct Texture {
+    layers: Vec<Layer>,
+}
+
+/// Random values at the corners of a grid; between them, a smooth blend.
+struct Layer {
+    cell: usize,
+    part: f32,
+    columns: usize,
+    corners: Vec<f32>,
+}
+
+impl Texture {
+    pub fn by_chance(rng: &mut impl Rng) -> Self {
+        let mut layer = |(cell, part): (usize, f32)| {
+            let (columns, rows) = (WIDTH / cell + 2, HEIGHT / cell + 2);
+            Layer { cell, part, columns, corners: (0..columns * rows).map(|_| rng.random()).collect() }
+        };
+        Self { layers: LAYERS.into_iter().map(&mut layer).collect() }
+    }
+
+    /// The tint of a pixel of the picture.
+    pub fn tint(&self, x: usize, y: usize) -> u8 {
+        let value: f32 = self.layers.iter().map(|layer| layer.part * layer.value(x, y)).sum();
+        // Blends are rarely near the ends: stretched, so that all tints are seen.
+        let stretched = ((value - 0.5) * 1.7 + 0.5).clamp(0.0, 0.999);
+        (stretched * f32::from(TINTS)) as u8
+    }
+}
+
+impl Layer {
+    fn value(&self, x: usize, y: usize) -> f32 {
+        let smooth = |n: usize| {
+            let part = (n % self.cell) as f32 / self.cell as f32;
+            part * part * (3.0 - 2.0 * part)
+        };
+        let first = y / self.cell * self.columns + x / self.cell;
+        let corner = |n: usize| self.corners.get(n).copied().unwrap_or_default();
+        let (across, down) = (smooth(x), smooth(y));
+        let blend = |from: f32, to: f32, part: f32| from + (to - from) * part;
+        let above = blend(corner(first), corner(first + 1), across);
+        let below = blend(corner(first + self.columns), corner(first + self.columns + 1), across);
+        blend(above, below, down)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    use super::*;
+
+    #[test]
+    fn a_texture_has_all_tints_and_changes_smoothly() {
+        let texture = Texture::by_chance(&mut StdRng::seed_from_u64(7));
+        let mut seen = [0; TINTS as usize];
+        for y in 0..HEIGHT {
+            for x in 0..WIDTH {
+                let tint = texture.tint(x, y);
+                seen[usize::from(tint)] += 1;
+                assert!(x == 0 || tint.abs_diff(texture.tint(x - 1, y)) <= 2, "{x}, {y}");
+            }
+        }
+        assert!(seen.iter().all(|pixels| *pixels > 100), "{seen:?}");
+    }
+}

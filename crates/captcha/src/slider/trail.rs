@@ -1,0 +1,221 @@
+//! Judges where the piece was let go, and how it got there. People start slowly, speed up, and slow down before the gap; by
+//! keyboard they press keys in a rhythm that varies. A program that moves the piece in a straight line at one speed does neither.
+//! A program that imitates people is not found out here: it is slowed down by the limits of its account.
+
+/// A moment of a drag: milliseconds since it began, and where the piece was then, x and y in pixels of the picture.
+pub type Sample = [f64; 3];
+
+/// How far from its gap the piece may be let go, in pixels. People hit within three; a blind guess hits once in twenty times.
+pub const TOLERANCE: f64 = 4.0;
+/// The most samples of a trail: eight seconds of a pointer.
+pub const POINTS_MAX: usize = 500;
+
+const POINTS_MIN: usize = 8;
+/// The piece begins at the left edge: where a trail may begin, and how far from its end the piece may be let go.
+const BEGIN_MAX: f64 = 12.0;
+const END_OFF_MAX: f64 = 2.0;
+/// Nobody is faster; and nobody who is slower remembers the beginning.
+const DURATION_MS: std::ops::RangeInclusive<f64> = 250.0..=120_000.0;
+/// The longest step, as a part of the way: who lets a thread of the page rest for a moment still makes more steps than that.
+const STEP_PART_MAX: f64 = 0.6;
+/// How much the speed of a pointer varies at least, and the pauses between keys: their standard deviation, by their mean.
+/// A hand's speed varies by 0.6 and more, and that of a program that waits for equal times by 0.1.
+const SPEED_VARIES: f64 = 0.35;
+const RHYTHM_VARIES: f64 = 0.2;
+/// Keys move a piece by a few distances: one step, a large one, and back.
+const KEY_STEPS: usize = 3;
+
+/// What is wrong with an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// The piece is not in its gap.
+    Missed,
+    /// Too few or too many samples, times that go back, or another beginning or end than the piece's.
+    NoTrail,
+    TooFast,
+    TooSlow,
+    /// Most of the way in one step.
+    Jumped,
+    /// One speed, or keys in a steady rhythm.
+    TooEven,
+}
+
+/// Judges an answer: the piece was let go at `x`, and the gap is at `gap_x`.
+///
+/// # Errors
+/// What is wrong with it. A caller that is told learns what to imitate: it is for metrics and tests.
+pub fn judge(gap_x: u16, x: f64, trail: &[Sample]) -> Result<(), Flaw> {
+    let off = (x - f64::from(gap_x)).abs();
+    // Written so that what is no number is wrong.
+    let hit = off <= TOLERANCE;
+    if !hit {
+        return Err(Flaw::Missed);
+    }
+    let duration_ms = duration_ms(x, trail).ok_or(Flaw::NoTrail)?;
+    if duration_ms < *DURATION_MS.start() {
+        return Err(Flaw::TooFast);
+    }
+    if duration_ms > *DURATION_MS.end() {
+        return Err(Flaw::TooSlow);
+    }
+    let steps = steps(trail);
+    if steps.iter().any(|step| step.way > STEP_PART_MAX * x) {
+        return Err(Flaw::Jumped);
+    }
+    let varies = if is_by_keyboard(trail, &steps) {
+        let pauses: Vec<f64> = steps.iter().map(|step| step.ms).collect();
+        variation(&pauses) >= RHYTHM_VARIES
+    } else {
+        let speeds: Vec<f64> = steps.iter().map(|step| step.way / step.ms).collect();
+        variation(&speeds) >= SPEED_VARIES
+    };
+    if varies { Ok(()) } else { Err(Flaw::TooEven) }
+}
+
+/// How long the drag took; `None` if this is no trail of a piece that was let go at `x`.
+fn duration_ms(x: f64, trail: &[Sample]) -> Option<f64> {
+    if !(POINTS_MIN..=POINTS_MAX).contains(&trail.len()) || !trail.iter().flatten().all(|number| number.is_finite()) {
+        return None;
+    }
+    let ([began_ms, from, _], [ended_ms, to, _]) = (trail.first()?, trail.last()?);
+    let in_order = trail.is_sorted_by_key(|[ms, ..]| *ms);
+    let fits = in_order && from.abs() <= BEGIN_MAX && (to - x).abs() <= END_OFF_MAX;
+    fits.then_some(ended_ms - began_ms)
+}
+
+/// A change of place.
+struct Step {
+    ms: f64,
+    /// In pixels, to the right or to the left.
+    way: f64,
+}
+
+/// The steps of a trail, of which each took time and led somewhere: a browser may report several places at one time, and a pointer
+/// that rests.
+fn steps(trail: &[Sample]) -> Vec<Step> {
+    let mut steps = Vec::with_capacity(trail.len());
+    let mut last = trail.first().copied().unwrap_or_default();
+    for sample in trail {
+        let ([ms, x, _], [last_ms, last_x, _]) = (*sample, last);
+        let step = Step { ms: ms - last_ms, way: (x - last_x).abs() };
+        if step.ms > 0.0 && step.way > 0.0 {
+            steps.push(step);
+            last = *sample;
+        }
+    }
+    steps
+}
+
+/// Whether the piece moved along one row by few distances, as keys move it.
+fn is_by_keyboard(trail: &[Sample], steps: &[Step]) -> bool {
+    let row = trail.first().map_or(0.0, |[.., y]| *y);
+    let mut distances: Vec<f64> = steps.iter().map(|step| step.way).collect();
+    distances.sort_by(f64::total_cmp);
+    distances.dedup_by(|a, b| (*a - *b).abs() < 0.5);
+    trail.iter().all(|[.., y]| (y - row).abs() < 0.5) && distances.len() <= KEY_STEPS
+}
+
+/// The standard deviation of some numbers as a part of their mean; 0 where there are too few to tell.
+fn variation(numbers: &[f64]) -> f64 {
+    let count = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    if numbers.len() < POINTS_MIN - 1 || mean <= 0.0 {
+        return 0.0;
+    }
+    let variance = numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / count;
+    variance.sqrt() / mean
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::super::by_hand::{by_keyboard, by_pointer};
+    use super::*;
+
+    /// A straight line at one speed, as a program draws it that waits for equal times, more or less.
+    fn straight(rng: &mut StdRng, to: f64, y: f64) -> Vec<Sample> {
+        let step = |n: u32| {
+            let part = f64::from(n) / 40.0;
+            [part * 800.0 + rng.random_range(-1.5..1.5), to * part, y + rng.random_range(-1.0..1.0) * y]
+        };
+        let mut trail: Vec<Sample> = (0..=40).map(step).collect();
+        trail[0][0] = 0.0;
+        trail
+    }
+
+    #[test]
+    fn a_hand_and_a_keyboard_pass_wherever_the_gap_is() {
+        let mut rng = StdRng::seed_from_u64(7);
+        for gap_x in 64..250 {
+            assert_eq!(judge(gap_x, gap_x.into(), &by_pointer(gap_x, &mut rng)), Ok(()), "{gap_x}");
+            assert_eq!(judge(gap_x, gap_x.into(), &by_keyboard(gap_x, &mut rng)), Ok(()), "{gap_x}");
+        }
+    }
+
+    #[test]
+    fn a_straight_line_at_one_speed_never_passes() {
+        let mut rng = StdRng::seed_from_u64(7);
+        for gap_x in 64..250 {
+            for y in [0.0, 3.0] {
+                let trail = straight(&mut rng, gap_x.into(), y);
+                assert_eq!(judge(gap_x, gap_x.into(), &trail), Err(Flaw::TooEven), "{gap_x}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_in_a_steady_rhythm_do_not_pass() {
+        let trail: Vec<Sample> = (0..=30_u32).map(|n| [f64::from(n) * 50.0, f64::from(n) * 4.0, 0.0]).collect();
+        assert_eq!(judge(120, 120.0, &trail), Err(Flaw::TooEven));
+        // A key that is held down repeats evenly, but its first pause is long, and the last steps are single ones.
+        let mut held = trail;
+        held[1..].iter_mut().for_each(|sample| sample[0] += 450.0);
+        held[29][0] += 200.0;
+        held[30][0] += 500.0;
+        assert_eq!(judge(120, 120.0, &held), Ok(()));
+    }
+
+    #[test]
+    fn the_piece_must_lie_in_its_gap_at_the_end_of_its_trail() {
+        let mut rng = StdRng::seed_from_u64(7);
+        let trail = by_pointer(100, &mut rng);
+        for (gap_x, x, flaw) in [
+            (100, 104.0, Err(Flaw::NoTrail)),
+            (100, 101.5, Ok(())),
+            (104, 100.0, Ok(())),
+            (105, 100.0, Err(Flaw::Missed)),
+            (96, 100.0, Ok(())),
+            (100, f64::NAN, Err(Flaw::Missed)),
+            (100, f64::INFINITY, Err(Flaw::Missed)),
+        ] {
+            assert_eq!(judge(gap_x, x, &trail), flaw, "{gap_x}, {x}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_trail_is_told_from_one_that_is_too_fast_or_jumps() {
+        let mut rng = StdRng::seed_from_u64(7);
+        let trail = by_pointer(100, &mut rng);
+        let changed = |change: &dyn Fn(&mut Vec<Sample>)| {
+            let mut changed = trail.clone();
+            change(&mut changed);
+            judge(100, 100.0, &changed)
+        };
+        assert_eq!(changed(&|trail| trail.clear()), Err(Flaw::NoTrail));
+        assert_eq!(changed(&|trail| drop(trail.drain(4..trail.len() - 3))), Err(Flaw::NoTrail));
+        assert_eq!(changed(&|trail| trail.resize(501, [9e4, 100.0, 0.0])), Err(Flaw::NoTrail));
+        assert_eq!(changed(&|trail| trail.swap(3, 9)), Err(Flaw::NoTrail));
+        assert_eq!(changed(&|trail| trail[5][2] = f64::NAN), Err(Flaw::NoTrail));
+        assert_eq!(changed(&|trail| trail[0][1] = 40.0), Err(Flaw::NoTrail));
+        assert_eq!(changed(&|trail| trail.iter_mut().for_each(|sample| sample[0] /= 10.0)), Err(Flaw::TooFast));
+        assert_eq!(changed(&|trail| trail.iter_mut().for_each(|sample| sample[0] *= 1_000.0)), Err(Flaw::TooSlow));
+        let jump = |trail: &mut Vec<Sample>| {
+            let half = trail.len() / 2;
+            trail[..half].iter_mut().for_each(|sample| sample[1] = 1.0);
+            trail[half..].iter_mut().for_each(|sample| sample[1] = 100.0);
+        };
+        assert_eq!(changed(&jump), Err(Flaw::Jumped));
+    }
+}

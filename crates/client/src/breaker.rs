@@ -1,0 +1,100 @@
+//! Keeps the callers of a service that is away from asking it all at once: after a few failures in a row nobody asks for a
+//! while, and then one call tries. Pure: time and chance are parameters.
+
+use std::time::{Duration, Instant};
+
+use seckill_webhook::backoff_ms;
+
+/// Failures in a row after which nobody asks. One or two may be a connection that broke.
+const OPENS_AFTER: u32 = 3;
+/// The pauses between the calls that try. They double up to the second value; each lasts half of it at least.
+const PAUSE_MS: u64 = 400;
+const PAUSE_MAX_MS: u64 = 5_000;
+
+/// Whether the service is asked.
+#[derive(Debug, Default)]
+pub(crate) struct Breaker {
+    failures: u32,
+    /// Pauses so far, and the end of the one that runs. `None` while everybody asks.
+    open: Option<(u32, Instant)>,
+}
+
+impl Breaker {
+    /// Whether a call may ask now; if not, how long the pause lasts. `unit` is a random number in 0..1.
+    ///
+    /// A caller that may ask after a pause begins the next one: however it ends, and even if it is dropped, the others wait.
+    pub(crate) fn ask(&mut self, now: Instant, unit: f64) -> Result<(), Duration> {
+        match self.open {
+            None => Ok(()),
+            Some((_, until)) if now < until => Err(until - now),
+            Some((pauses, _)) => {
+                self.open = Some((pauses.saturating_add(1), now + pause(pauses.saturating_add(1), unit)));
+                Ok(())
+            }
+        }
+    }
+
+    /// The service has answered.
+    pub(crate) fn succeeded(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The service has not answered. Returns whether a pause begins with this failure.
+    pub(crate) fn failed(&mut self, now: Instant, unit: f64) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        let opens = self.open.is_none() && self.failures >= OPENS_AFTER;
+        if opens {
+            self.open = Some((1, now + pause(1, unit)));
+        }
+        opens
+    }
+}
+
+fn pause(pauses: u32, unit: f64) -> Duration {
+    Duration::from_millis(backoff_ms(pauses, PAUSE_MS, PAUSE_MAX_MS, unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn after_three_failures_one_call_tries_after_each_pause() {
+        let (mut breaker, begin) = (Breaker::default(), Instant::now());
+        assert!(!breaker.failed(begin, 0.0) && !breaker.failed(begin, 0.0));
+        assert_eq!(breaker.ask(begin, 0.0), Ok(()), "two failures are not enough");
+        assert!(breaker.failed(begin, 0.0));
+        assert_eq!(breaker.ask(begin, 0.0), Err(200 * MS));
+        assert_eq!(breaker.ask(begin + 200 * MS, 0.0), Ok(()), "one tries");
+        assert_eq!(breaker.ask(begin + 200 * MS, 0.0), Err(400 * MS), "and the others wait twice as long");
+        assert!(!breaker.failed(begin + 300 * MS, 0.0), "it is known already");
+        assert_eq!(breaker.ask(begin + 600 * MS, 1.0), Ok(()));
+        breaker.succeeded();
+        assert_eq!(breaker.ask(begin + 601 * MS, 0.0), Ok(()), "all ask again");
+    }
+
+    #[test]
+    fn a_success_between_failures_begins_anew() {
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        for _ in 0..10 {
+            breaker.failed(now, 0.5);
+            breaker.failed(now, 0.5);
+            breaker.succeeded();
+        }
+        assert_eq!(breaker.ask(now, 0.5), Ok(()));
+    }
+
+    #[test]
+    fn a_pause_has_a_bound() {
+        let (mut breaker, mut now) = (Breaker::default(), Instant::now());
+        for _ in 0..50 {
+            breaker.failed(now, 1.0);
+            if let Err(rest) = breaker.ask(now, 1.0) {
+                assert!(rest <= Duration::from_millis(PAUSE_MAX_MS));
+                now += rest;
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The client of a buyer. What it can do stands in the files of sales, challenges, purchases and orders.
+
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::retry::RetryTerms;
+use crate::service::{Bearer, Service, call};
+
+/// Calls in the name of one buyer. Cheap to make and to clone, also one for each buyer of a server: connections belong to the
+/// [`Service`].
+#[derive(Debug, Clone)]
+pub struct BuyerClient {
+    pub(crate) service: Service,
+    pub(crate) bearer: Option<Bearer>,
+    pub(crate) retry: RetryTerms,
+}
+
+/// A buyer's token, issued in development mode.
+#[derive(Clone, Deserialize)]
+pub struct DevToken {
+    /// The token.
+    pub token: String,
+    /// When it expires, in milliseconds since the epoch.
+    pub expires_at_ms: i64,
+}
+
+impl std::fmt::Debug for DevToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DevToken").field("expires_at_ms", &self.expires_at_ms).finish_non_exhaustive()
+    }
+}
+
+#[derive(Serialize)]
+struct TokenRequest<'a> {
+    user: &'a str,
+    level: i64,
+}
+
+impl BuyerClient {
+    /// A client for the buyer that `token` names (a JWT with `sub`, `level` and `exp`).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: the token is not one word of visible ASCII characters.
+    pub fn new(service: &Service, token: &str) -> Result<Self, Error> {
+        Ok(Self { bearer: Some(Bearer::new(token)?), ..Self::without_token(service) })
+    }
+
+    /// A client for nobody, which may read sales. All other calls are answered 401.
+    pub fn without_token(service: &Service) -> Self {
+        Self { service: service.clone(), bearer: None, retry: RetryTerms::default() }
+    }
+
+    /// Signs a buyer in at a service in development mode: [`BuyerClient::dev_token`] and [`BuyerClient::new`].
+    ///
+    /// # Errors
+    /// As [`BuyerClient::dev_token`].
+    pub async fn sign_in(service: &Service, user: &str, level: i64) -> Result<Self, Error> {
+        Self::new(service, &Self::dev_token(service, user, level).await?.token)
+    }
+
+    /// Issues a buyer's token, valid for a day. `user` is 1 to 64 of `A-Z a-z 0-9 _ -`; `level` is 0 for an ordinary buyer.
+    ///
+    /// # Errors
+    /// [`Error::Problem`] with 404 outside development mode, with 400 for a name that cannot be one; or no answer.
+    pub async fn dev_token(service: &Service, user: &str, level: i64) -> Result<DevToken, Error> {
+        let request = service.request(Method::POST, "/api/v1/dev/token", None);
+        call(request.json(&TokenRequest { user, level }), service.timeout()).await
+    }
+
+    /// How long and how often [`BuyerClient::purchase`] tries.
+    #[must_use]
+    pub fn with_retry(mut self, terms: RetryTerms) -> Self {
+        self.retry = terms;
+        self
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        call(self.service.request(Method::GET, path, self.bearer.as_ref()), self.service.timeout()).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Error> {
+        let request = self.service.request(Method::POST, path, self.bearer.as_ref());
+        call(request.json(body), self.service.timeout()).await
+    }
+}

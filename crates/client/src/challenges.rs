@@ -1,0 +1,168 @@
+//! Challenges (captchas), and the passes that they earn.
+
+use serde::{Deserialize, Serialize};
+
+use crate::buyer::BuyerClient;
+use crate::error::Error;
+
+/// A challenge for one buyer and one sale. It is used up by the first answer, right or wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Challenge {
+    /// Its number.
+    pub challenge_id: String,
+    /// Until when it can be answered, in milliseconds since the epoch.
+    pub expires_at_ms: i64,
+    /// What is asked.
+    #[serde(flatten)]
+    pub question: Question,
+}
+
+/// What a challenge asks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Question {
+    /// Which text is in the picture? Upper and lower case count alike.
+    Image {
+        /// The picture, as a `data:` address.
+        image: String,
+        /// How many characters the text has.
+        length: u32,
+    },
+    /// Where does the piece belong?
+    Slider {
+        /// The picture with the gap, as a `data:` address.
+        image: String,
+        /// The piece, as a `data:` address.
+        piece: String,
+        /// The picture's width in pixels.
+        width: u32,
+        /// The picture's height in pixels.
+        height: u32,
+        /// The width and height of the piece in pixels.
+        piece_size: u32,
+        /// How far below the picture's upper edge the piece is moved, in pixels.
+        piece_y: u32,
+    },
+    /// Which number, written behind the prefix, gives a SHA-256 that begins with so many zero bits?
+    Work {
+        /// The text before the number.
+        prefix: String,
+        /// How many zero bits.
+        difficulty: u32,
+    },
+}
+
+/// A kind of challenge to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ChallengeKind {
+    /// A text in a picture.
+    Image,
+    /// A piece that is dragged into its gap.
+    Slider,
+    /// A proof of work: always allowed, for those who cannot see pictures.
+    Work,
+}
+
+/// The answer to a challenge, of the same kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum ChallengeAnswer {
+    /// The text in the picture.
+    Image(String),
+    /// Where the piece was let go, and how it came there.
+    Slider {
+        /// The left edge of the piece, in pixels of the picture.
+        x: i32,
+        /// Milliseconds since the beginning of the move, and where the pointer was then. At most 500 points.
+        trail: Vec<[i32; 3]>,
+    },
+    /// The proof of work.
+    Work {
+        /// The number, in decimal digits.
+        nonce: String,
+    },
+}
+
+/// What a solved challenge earns: [`crate::Purchase::pass`] takes it. It is spent when the purchase takes stock.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Pass {
+    /// The pass.
+    pub pass: String,
+    /// Until when it can be used, in milliseconds since the epoch.
+    pub expires_at_ms: i64,
+}
+
+#[derive(Serialize)]
+struct ChallengeRequest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<ChallengeKind>,
+}
+
+#[derive(Serialize)]
+struct PassRequest<'a> {
+    challenge_id: &'a str,
+    answer: &'a ChallengeAnswer,
+}
+
+impl BuyerClient {
+    /// Asks for a challenge: the sale's own kind, or another one.
+    ///
+    /// # Errors
+    /// [`Error::Problem`]: [`crate::Code::NotStarted`] with `opens_at_ms` too long before the start, [`crate::Code::Ended`],
+    /// [`crate::Code::NoChallenge`] if the sale asks for none, and others; or no answer.
+    pub async fn challenge(&self, sale_id: i64, kind: Option<ChallengeKind>) -> Result<Challenge, Error> {
+        self.post(&format!("/api/v1/sales/{sale_id}/challenges"), &ChallengeRequest { kind }).await
+    }
+
+    /// Answers a challenge.
+    ///
+    /// # Errors
+    /// [`Error::Problem`] with [`crate::Code::ChallengeFailed`]: ask for another challenge; and others; or no answer.
+    pub async fn pass(&self, sale_id: i64, challenge_id: &str, answer: &ChallengeAnswer) -> Result<Pass, Error> {
+        self.post(&format!("/api/v1/sales/{sale_id}/passes"), &PassRequest { challenge_id, answer }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_is_read() {
+        let read = |kind: serde_json::Value| {
+            let mut document = json!({ "challenge_id": "c", "expires_at_ms": 9, "new": true });
+            document.as_object_mut().unwrap().extend(kind.as_object().unwrap().clone());
+            serde_json::from_value::<Challenge>(document).unwrap().question
+        };
+        let image = read(json!({ "kind": "image", "image": "data:x", "length": 5 }));
+        assert_eq!(image, Question::Image { image: "data:x".into(), length: 5 });
+        let sizes = json!({ "kind": "slider", "image": "data:x", "piece": "data:y", "width": 320, "height": 160,
+            "piece_size": 44, "piece_y": 50 });
+        assert!(matches!(read(sizes), Question::Slider { piece_y: 50, .. }));
+        let work = read(json!({ "kind": "work", "prefix": "p.", "difficulty": 18 }));
+        assert_eq!(work, Question::Work { prefix: "p.".into(), difficulty: 18 });
+    }
+
+    #[test]
+    fn each_answer_is_written_as_the_service_reads_it() {
+        let written = |answer| {
+            serde_json::to_value(PassRequest { challenge_id: "c", answer: &answer }).unwrap()["answer"].clone()
+        };
+        assert_eq!(written(ChallengeAnswer::Image("ab3".into())), json!("ab3"));
+        let trail = vec![[0, 1, 20], [16, 9, 21]];
+        assert_eq!(
+            written(ChallengeAnswer::Slider { x: 9, trail }),
+            json!({ "x": 9, "trail": [[0, 1, 20], [16, 9, 21]] })
+        );
+        assert_eq!(written(ChallengeAnswer::Work { nonce: "12".into() }), json!({ "nonce": "12" }));
+        assert_eq!(serde_json::to_value(ChallengeRequest { kind: None }).unwrap(), json!({}));
+        let work = ChallengeRequest { kind: Some(ChallengeKind::Work) };
+        assert_eq!(serde_json::to_value(work).unwrap(), json!({ "kind": "work" }));
+    }
+}

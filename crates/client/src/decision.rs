@@ -1,0 +1,159 @@
+//! The answers to a request for permits.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::permit::Permit;
+
+/// What a request is answered with while the service is away: it cannot be reached, does not answer in time, or answers that it
+/// cannot decide (408, 429 of a proxy, 5xx).
+///
+/// This is about the way from the caller to the service. What the service answers while *its* limiter is away is a term of the
+/// policy (`--when-down`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenAway {
+    /// [`Decision::Refused`] with [`Reason::ServiceAway`]: what the policy protects must not be overrun. The default.
+    #[default]
+    Closed,
+    /// [`Decision::Granted`] with [`Reason::ServiceAway`], and nothing is counted: the work matters more than its limit.
+    Open,
+}
+
+/// The answer to a request for permits.
+#[derive(Debug)]
+pub enum Decision {
+    /// The work may go on. Keep the permit until it is done.
+    Granted(Permit),
+    /// The application has no such policy: nothing limits the work. A name that is spelled wrong looks like this, too.
+    NotConfigured,
+    /// The work must not go on.
+    Refused(Refusal),
+    /// The work must not go on, and the policy has an answer for the caller (`--excess degrade:JSON`).
+    Prepared {
+        /// The policy's answer, as it was set.
+        answer: Value,
+        /// Why, and until when.
+        refusal: Refusal,
+    },
+}
+
+impl Decision {
+    /// The permit if the work may go on, as it may without a policy; else why not.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn permit(self) -> Result<Permit, Refusal> {
+        match self {
+            Self::Granted(permit) => Ok(permit),
+            Self::NotConfigured => Ok(Permit::uncounted(None)),
+            Self::Refused(refusal) | Self::Prepared { refusal, .. } => Err(refusal),
+        }
+    }
+}
+
+/// Why a permit was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("refused ({reason:?}); again in {} ms", .retry_after.as_millis())]
+pub struct Refusal {
+    /// When the same call would be granted if no other caller came.
+    pub retry_after: Duration,
+    /// Why.
+    pub reason: Reason,
+    /// The policy that refused; `None` while the service is away.
+    pub policy: Option<String>,
+}
+
+/// Why a permit was refused, or granted although it should not have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// The limit is reached.
+    Limit,
+    /// The policy's breaker is open: calls under it failed or were slow.
+    Breaker,
+    /// Too many callers wait in the policy's line already.
+    QueueFull,
+    /// The service's limiter is away, and the policy says what is answered then.
+    LimiterDown,
+    /// The policy only counts: it would have refused.
+    Shadow,
+    /// The service could not be asked: [`WhenAway`].
+    #[serde(skip_deserializing)]
+    ServiceAway,
+    /// A reason that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// The service's answer.
+#[derive(Deserialize)]
+pub(crate) struct Verdict {
+    code: i8,
+    #[serde(default)]
+    remaining: i64,
+    #[serde(default)]
+    retry_after_ms: u64,
+    lease: Option<String>,
+    policy: Option<String>,
+    reason: Option<Reason>,
+    answer: Option<Value>,
+    delay_ms: Option<u64>,
+}
+
+impl Verdict {
+    /// Reads the answer. `hold` gives a granted permit its lease, if there is one.
+    pub(crate) fn decide(self, hold: impl FnOnce(Permit, String) -> Permit) -> Result<Decision, Error> {
+        match self.code {
+            1 => {
+                let delay = Duration::from_millis(self.delay_ms.unwrap_or(0));
+                let permit = Permit::granted(self.remaining, self.reason, delay);
+                Ok(Decision::Granted(match self.lease {
+                    Some(lease) => hold(permit, lease),
+                    None => permit,
+                }))
+            }
+            0 => Ok(Decision::NotConfigured),
+            -1 => {
+                let refusal = Refusal {
+                    retry_after: Duration::from_millis(self.retry_after_ms),
+                    reason: self.reason.unwrap_or(Reason::Unknown),
+                    policy: self.policy,
+                };
+                Ok(match self.answer {
+                    Some(answer) => Decision::Prepared { answer, refusal },
+                    None => Decision::Refused(refusal),
+                })
+            }
+            code => Err(Error::Unreadable(format!("code {code}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(verdict: &str) -> Result<Decision, Error> {
+        let verdict: Verdict = serde_json::from_str(verdict).unwrap();
+        verdict.decide(|permit, _| permit)
+    }
+
+    #[test]
+    fn every_answer_of_the_service_is_a_decision() {
+        let shadow = r#"{"code":1,"remaining":-1,"retry_after_ms":0,"reason":"shadow","delay_ms":20}"#;
+        let permit = decide(shadow).unwrap().permit().unwrap();
+        assert_eq!((permit.remaining(), permit.reason()), (None, Some(Reason::Shadow)));
+        assert_eq!(permit.delay(), Duration::from_millis(20));
+        assert!(decide(r#"{"code":0,"remaining":0,"retry_after_ms":0}"#).unwrap().permit().is_ok());
+        let new = r#"{"code":-1,"remaining":0,"retry_after_ms":70,"policy":"p","reason":"new-one"}"#;
+        let refusal = decide(new).unwrap().permit().unwrap_err();
+        assert_eq!((refusal.retry_after, refusal.reason), (Duration::from_millis(70), Reason::Unknown));
+        let prepared = decide(r#"{"code":-1,"remaining":0,"retry_after_ms":1,"reason":"limit","answer":{"a":1}}"#);
+        assert!(matches!(prepared, Ok(Decision::Prepared { answer, .. }) if answer["a"] == 1));
+        assert!(matches!(decide(r#"{"code":7}"#), Err(Error::Unreadable(_))));
+    }
+}

@@ -1,0 +1,265 @@
+//! What can go wrong with a call.
+
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde::Deserialize;
+use strum::{Display, EnumString};
+use uuid::Uuid;
+
+/// Why a call has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The service refused the call, and says why.
+    #[error("{0}")]
+    Problem(Box<Problem>),
+    /// There is no connection; nothing was sent.
+    #[error("no connection: {0}")]
+    Connect(String),
+    /// No answer came within this time. Whether the call took effect is unknown.
+    #[error("no answer within {} ms", .0.as_millis())]
+    TimeOut(Duration),
+    /// The connection broke before the whole answer had come. Whether the call took effect is unknown.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// The answer is not one of this API: the address belongs to another server, or to another version. The call may have
+    /// taken effect.
+    #[error("the answer is not one of this API: {0}")]
+    Unreadable(String),
+    /// Whether the purchase was made is unknown after all attempts. Repeat it later with the same [`crate::Purchase`].
+    #[error("after {attempts} attempts the result is still unknown: {last}")]
+    Undecided {
+        /// Requests that were sent.
+        attempts: u32,
+        /// How the last of them failed.
+        last: Box<Error>,
+    },
+    /// The caller's own value cannot be used; nothing was sent.
+    #[error("{what} {why}")]
+    Invalid {
+        /// The value, such as `the address`.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn invalid(what: &'static str, why: impl fmt::Display) -> Self {
+        Self::Invalid { what, why: why.to_string() }
+    }
+
+    /// The service's problem, if there is one. For [`Error::Undecided`], that of the last attempt.
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            Self::Problem(problem) => Some(problem),
+            Self::Undecided { last, .. } => last.problem(),
+            Self::Connect(_) | Self::TimeOut(_) | Self::Lost(_) | Self::Unreadable(_) | Self::Invalid { .. } => None,
+        }
+    }
+
+    /// The code of the service's problem, if there is one.
+    pub fn code(&self) -> Option<&Code> {
+        self.problem().map(|problem| &problem.code)
+    }
+
+    /// How long to wait before the call is repeated, if the service says so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.problem().and_then(|problem| problem.retry_after)
+    }
+
+    /// Whether the same call may succeed later. Calls that may have taken effect are among them: repeat a purchase with the
+    /// same [`crate::Purchase`], and read an order before you repeat a step of it.
+    pub fn may_retry(&self) -> bool {
+        match self {
+            Self::Problem(problem) => problem.may_pass() || problem.code == Code::OrderNotReady,
+            Self::Connect(_) | Self::TimeOut(_) | Self::Lost(_) | Self::Undecided { .. } => true,
+            Self::Unreadable(_) | Self::Invalid { .. } => false,
+        }
+    }
+
+    /// Whether the service could not be asked, or did not decide: the opposite of an answer.
+    pub(crate) fn is_away(&self) -> bool {
+        match self {
+            Self::Problem(problem) => problem.may_pass(),
+            Self::Connect(_) | Self::TimeOut(_) | Self::Lost(_) => true,
+            Self::Unreadable(_) | Self::Undecided { .. } | Self::Invalid { .. } => false,
+        }
+    }
+}
+
+/// A refusal of the service: problem details (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The HTTP status, 300 to 599.
+    pub status: u16,
+    /// What went wrong, for programs.
+    pub code: Code,
+    /// What went wrong, for people.
+    pub title: String,
+    /// More about this request, for people.
+    pub detail: Option<String>,
+    /// From the header `Retry-After`; at most a day.
+    pub retry_after: Option<Duration>,
+    /// With [`Code::AlreadyPurchased`]: the buyer's newest order of the sale.
+    pub order_id: Option<Uuid>,
+    /// With [`Code::NotStarted`]: when the sale starts, in milliseconds since the epoch.
+    pub starts_at_ms: Option<i64>,
+    /// With [`Code::NotStarted`] of a challenge: when challenges are given out, in milliseconds since the epoch.
+    pub opens_at_ms: Option<i64>,
+    /// With [`Code::LevelTooLow`]: the lowest level that may buy.
+    pub min_level: Option<i64>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.status, self.code, self.title)?;
+        self.detail.as_ref().map_or(Ok(()), |detail| write!(f, " ({detail})"))
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// The members of a problem document that are read.
+#[derive(Debug, Default, Deserialize)]
+struct Document {
+    code: Option<String>,
+    title: Option<String>,
+    detail: Option<String>,
+    order_id: Option<Uuid>,
+    starts_at_ms: Option<i64>,
+    opens_at_ms: Option<i64>,
+    min_level: Option<i64>,
+}
+
+impl Problem {
+    /// Reads an answer whose status is no success. A proxy's answer, which is no problem document, has the code `no-code`.
+    pub(crate) fn read(status: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> Self {
+        let document: Document = serde_json::from_slice(body).unwrap_or_default();
+        let code = document.code.unwrap_or_else(|| "no-code".to_owned());
+        let title = document.title.unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason").to_owned());
+        Self {
+            status: status.as_u16(),
+            code: code.parse().unwrap_or(Code::Other(code)),
+            title,
+            detail: document.detail,
+            retry_after,
+            order_id: document.order_id,
+            starts_at_ms: document.starts_at_ms,
+            opens_at_ms: document.opens_at_ms,
+            min_level: document.min_level,
+        }
+    }
+
+    /// Whether the cause passes by itself: too slow, too many requests, or the service cannot answer now.
+    fn may_pass(&self) -> bool {
+        matches!(self.status, 408 | 429 | 500..)
+    }
+}
+
+/// What went wrong. docs/errors.md says what a caller should do about each code.
+#[derive(Debug, Clone, PartialEq, Eq, Display, EnumString)]
+#[strum(serialize_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Code {
+    /// The request is malformed; nothing was done.
+    InvalidRequest,
+    /// The token is missing, not valid, or expired.
+    Unauthenticated,
+    /// The token belongs to another application.
+    Forbidden,
+    /// The sale has not started, or gives out no challenges yet.
+    NotStarted,
+    /// The sale has ended.
+    Ended,
+    /// The purchase key is not the open sale's: read its state again.
+    WrongKey,
+    /// The sale requires a higher level.
+    LevelTooLow,
+    /// The sale requires a pass, and this one is missing, spent, expired or another's.
+    PassInvalid,
+    /// The challenge was not solved. It is used up: ask for another one.
+    ChallengeFailed,
+    /// The sale asks for no challenge.
+    NoChallenge,
+    /// There is no such sale.
+    UnknownSale,
+    /// There is no such order, or it is another buyer's.
+    UnknownOrder,
+    /// There is nothing at this address.
+    NotFound,
+    /// The address does not support this method.
+    MethodNotAllowed,
+    /// The request's body did not arrive in time.
+    TooSlow,
+    /// No units are left at the moment. Unpaid units come back.
+    SoldOut,
+    /// The buyer has bought all that one buyer may.
+    AlreadyPurchased,
+    /// The order is still `accepted`: repeat the request shortly.
+    OrderNotReady,
+    /// The order's status does not allow this step.
+    IllegalState,
+    /// The body is too large.
+    BodyTooLarge,
+    /// The Idempotency-Key was used for another number of units.
+    IdempotencyMismatch,
+    /// A limit is reached; `retry_after` says when to come back.
+    QuotaExceeded,
+    /// The service cannot answer now.
+    TemporarilyUnavailable,
+    /// A code that this version does not know; `no-code` where the answer had none, as a proxy's.
+    #[strum(default)]
+    Other(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(status: u16, body: &str) -> Problem {
+        Problem::read(StatusCode::from_u16(status).unwrap(), None, body.as_bytes())
+    }
+
+    #[test]
+    fn a_problem_is_read_with_its_members() {
+        let problem =
+            read(403, r#"{"code":"not-started","title":"The sale has not started","starts_at_ms":7,"new":1}"#);
+        assert_eq!(
+            (&problem.code, problem.starts_at_ms, problem.detail.as_deref()),
+            (&Code::NotStarted, Some(7), None)
+        );
+        assert_eq!(problem.to_string(), "403 not-started: The sale has not started");
+        assert!(!Error::Problem(problem.into()).may_retry());
+    }
+
+    /// A proxy that has lost the service answers in HTML, and that is still worth a retry.
+    #[test]
+    fn an_answer_that_is_no_problem_document_has_its_status() {
+        let problem = read(502, "<html>");
+        assert_eq!((problem.status, problem.code.to_string().as_str()), (502, "no-code"));
+        assert!(Error::Problem(problem.into()).is_away());
+    }
+
+    /// Every code that a buyer or an application can meet is in the enum, and is written as the service writes it.
+    #[test]
+    fn the_codes_of_the_service_are_known() {
+        let table = include_str!("../../../docs/errors.md");
+        let mut known = 0;
+        for row in table.lines().filter(|line| line.starts_with("| 4") || line.starts_with("| 5")) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            if cells[3].starts_with("Admin API") || cells[3].starts_with("A payment channel") {
+                continue;
+            }
+            let text = cells[2].trim_matches('`');
+            let code: Code = text.parse().unwrap();
+            assert!(!matches!(code, Code::Other(_)), "{text} of docs/errors.md is not in the enum");
+            assert_eq!(code.to_string(), text);
+            known += 1;
+        }
+        assert!(known >= 15, "the table is not where it is looked for");
+        assert_eq!("brand-new".parse(), Ok(Code::Other("brand-new".to_owned())));
+    }
+}

@@ -1,0 +1,250 @@
+//! A granted permit, and how its lease finds its way back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use seckill_webhook::backoff_ms;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::decision::Reason;
+use crate::error::Error;
+use crate::flow::{Ask, Shared};
+
+/// Leases that wait to be given back, and how many of them are under way at once. A lease beyond the first number ends by itself
+/// after its policy's time, as one does whose holder died.
+const WAITING_MAX: usize = 1024;
+const AT_ONCE_MAX: usize = 16;
+/// How often a lease is tried to be given back, and the pauses in between.
+const ATTEMPTS: u32 = 5;
+const PAUSE_MS: u64 = 200;
+const PAUSE_MAX_MS: u64 = 3_000;
+/// A longer `Retry-After` is cut to this: leases often last no longer.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
+/// How often a drain looks whether it is done.
+const DRAIN_POLL: Duration = Duration::from_millis(10);
+/// The longest time that the service takes: the greatest whole number that every program can count to.
+const TOOK_MAX_MS: u64 = (1 << 53) - 1;
+
+/// How the work ended that a permit was for. The policy's breaker counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The work succeeded.
+    Ok,
+    /// The work failed.
+    Error,
+}
+
+/// Permission for one piece of work.
+///
+/// Where the policy limits how many work at once, or has a breaker, the permit holds a lease. [`Permit::release`] returns the
+/// lease and reports the outcome. A permit that is dropped, also by a task that is cancelled, returns the lease in the background
+/// without an outcome, or with [`Outcome::Error`] if its thread panics.
+#[must_use = "a permit that is dropped is given back at once"]
+#[derive(Debug)]
+pub struct Permit {
+    held: Option<Held>,
+    remaining: Option<u64>,
+    reason: Option<Reason>,
+    delay: Duration,
+    /// When the work began, or may begin.
+    began: Instant,
+    /// What was reported, once the work has ended.
+    report: Option<Report>,
+}
+
+/// How the work ended, and how long it took.
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    outcome: Option<Outcome>,
+    took: Duration,
+}
+
+/// A lease, and all that is needed to return it.
+#[derive(Debug)]
+struct Held {
+    shared: Arc<Shared>,
+    /// Where the background work runs: a permit may be dropped on a thread of no runtime.
+    runtime: Handle,
+    timeout: Duration,
+    lease: String,
+    /// The policies and keys that the lease is for.
+    dimensions: Vec<(String, String)>,
+}
+
+#[derive(Serialize)]
+struct Release<'a> {
+    app: &'a str,
+    policy: &'a str,
+    key: &'a str,
+    lease: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+    took_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct Released {
+    released: bool,
+}
+
+impl Permit {
+    /// A permit that holds no lease yet. `remaining` is -1 if the policy has no limit.
+    pub(crate) fn granted(remaining: i64, reason: Option<Reason>, delay: Duration) -> Self {
+        let remaining = u64::try_from(remaining).ok();
+        Self { held: None, remaining, reason, delay, began: Instant::now() + delay, report: None }
+    }
+
+    /// A permit that no policy has counted.
+    pub(crate) fn uncounted(reason: Option<Reason>) -> Self {
+        Self::granted(-1, reason, Duration::ZERO)
+    }
+
+    /// Holds the lease that came with the answer.
+    pub(crate) fn holding(mut self, shared: &Arc<Shared>, timeout: Duration, lease: String, asks: &[Ask<'_>]) -> Self {
+        self.held = Some(Held {
+            shared: Arc::clone(shared),
+            // The answer came over this runtime.
+            runtime: Handle::current(),
+            timeout,
+            lease,
+            dimensions: asks.iter().map(|ask| (ask.policy.to_owned(), ask.key.to_owned())).collect(),
+        });
+        self
+    }
+
+    /// Permits that are left; `None` without a limit, and where nothing was counted.
+    pub fn remaining(&self) -> Option<u64> {
+        self.remaining
+    }
+
+    /// Why the permit was granted although the limit did not grant it; usually `None`.
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason
+    }
+
+    /// How long to wait before the work, counted from the grant, so that a leaky bucket flows evenly; usually zero.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Waits for what is left of [`Permit::delay`].
+    pub async fn wait_turn(&self) {
+        sleep(self.began.saturating_duration_since(Instant::now())).await;
+    }
+
+    /// Whether the permit holds a lease, which is to be returned.
+    pub fn has_lease(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Returns the lease, and reports how the work ended and how long it took: the time since the grant, without the delay.
+    ///
+    /// Returns whether the lease was still held; `false` without a lease, and after the lease had expired. The request is sent
+    /// once. If it fails, or this future is dropped, the same report goes on in the background, at most five times.
+    ///
+    /// # Errors
+    /// The service did not confirm it.
+    pub async fn release(mut self, outcome: Outcome) -> Result<bool, Error> {
+        let report = Report { outcome: Some(outcome), took: self.took() };
+        self.report = Some(report);
+        let Some(held) = &self.held else { return Ok(false) };
+        let answer = held.give_back(report).await;
+        let is_over = match &answer {
+            Ok(_) => true,
+            Err(error) => !error.may_retry(),
+        };
+        if is_over {
+            self.held = None;
+        }
+        answer
+    }
+
+    fn took(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.began)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            let unreported = || {
+                let outcome = std::thread::panicking().then_some(Outcome::Error);
+                Report { outcome, took: self.took() }
+            };
+            let report = self.report.unwrap_or_else(unreported);
+            held.give_back_in_background(report);
+        }
+    }
+}
+
+impl Held {
+    /// Returns the lease once, for each of its policies. A second time changes nothing.
+    async fn give_back(&self, report: Report) -> Result<bool, Error> {
+        let took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX).min(TOOK_MAX_MS);
+        let (app, lease) = (self.shared.app.as_str(), self.lease.as_str());
+        let mut released = false;
+        for (policy, key) in &self.dimensions {
+            let body = Release { app, policy, key, lease, outcome: report.outcome, took_ms };
+            let answer: Released = self.shared.post("/api/v1/flow/release", &body, self.timeout).await?;
+            released |= answer.released;
+        }
+        Ok(released)
+    }
+
+    fn give_back_in_background(self, report: Report) {
+        let ReleaseLines { waiting, at_once } = self.shared.lines.clone();
+        let Ok(place) = waiting.try_acquire_owned() else {
+            tracing::warn!(app = self.shared.app, "too many leases wait to be released; this one ends by itself");
+            return;
+        };
+        let runtime = self.runtime.clone();
+        // A runtime that has ended drops the task: the lease ends by itself.
+        runtime.spawn(async move {
+            let _place = place;
+            // The line is never closed.
+            let _turn = at_once.acquire().await;
+            for attempt in 1..=ATTEMPTS {
+                match self.give_back(report).await {
+                    Ok(_) => return,
+                    Err(error) if !error.may_retry() || attempt == ATTEMPTS => {
+                        tracing::warn!(%error, app = self.shared.app, "a lease was not released; it ends by itself");
+                        return;
+                    }
+                    Err(error) => {
+                        let pause = Duration::from_millis(backoff_ms(attempt, PAUSE_MS, PAUSE_MAX_MS, rand::random()));
+                        sleep(error.retry_after().map_or(pause, |wait| pause.max(wait.min(RETRY_AFTER_MAX)))).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The leases on their way back: bounded in number, and few at once, so that a crowd whose permits end together is no storm.
+#[derive(Debug, Clone)]
+pub(crate) struct ReleaseLines {
+    waiting: Arc<Semaphore>,
+    at_once: Arc<Semaphore>,
+}
+
+impl Default for ReleaseLines {
+    fn default() -> Self {
+        Self { waiting: Arc::new(Semaphore::new(WAITING_MAX)), at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)) }
+    }
+}
+
+impl ReleaseLines {
+    /// Waits until no lease is on its way.
+    pub(crate) async fn drain(&self, within: Duration) -> bool {
+        let empty = async {
+            while self.waiting.available_permits() < WAITING_MAX {
+                sleep(DRAIN_POLL).await;
+            }
+        };
+        timeout(within, empty).await.is_ok()
+    }
+}

@@ -1,0 +1,153 @@
+//! Purchases: sent again under one Idempotency-Key until there is a definite answer.
+
+use std::time::Instant;
+
+use reqwest::Method;
+use reqwest::header::HeaderValue;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::buyer::BuyerClient;
+use crate::error::Error;
+use crate::orders::OrderStatus;
+use crate::retry::{Attempts, Next};
+use crate::service::call;
+
+/// The longest Idempotency-Key.
+const IDEMPOTENCY_KEY_MAX: usize = 200;
+
+/// What is to be bought, under an Idempotency-Key of its own.
+///
+/// Sent twice, it is still one purchase. Keep it, or its key, until its result is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Purchase {
+    sale_id: i64,
+    key: String,
+    quantity: Option<u32>,
+    pass: Option<String>,
+    idempotency_key: String,
+}
+
+impl Purchase {
+    /// One unit of a sale, under a new random Idempotency-Key. `key` is the sale's purchase key: [`crate::SaleState::key`].
+    pub fn new(sale_id: i64, key: impl Into<String>) -> Self {
+        let idempotency_key = Uuid::new_v4().to_string();
+        Self { sale_id, key: key.into(), quantity: None, pass: None, idempotency_key }
+    }
+
+    /// Buys so many units.
+    #[must_use]
+    pub fn quantity(mut self, units: u32) -> Self {
+        self.quantity = Some(units);
+        self
+    }
+
+    /// Shows a pass, where the sale asks for one: [`crate::Pass::pass`].
+    #[must_use]
+    pub fn pass(mut self, pass: impl Into<String>) -> Self {
+        self.pass = Some(pass.into());
+        self
+    }
+
+    /// Uses this Idempotency-Key, such as one that was stored before the program ended: 1 to 200 visible ASCII characters.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: the key cannot be one.
+    pub fn under(mut self, idempotency_key: impl Into<String>) -> Result<Self, Error> {
+        let key = idempotency_key.into();
+        if !(1..=IDEMPOTENCY_KEY_MAX).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Error::invalid("the Idempotency-Key", "must be 1 to 200 visible ASCII characters"));
+        }
+        self.idempotency_key = key;
+        Ok(self)
+    }
+
+    /// The Idempotency-Key.
+    pub fn idempotency_key(&self) -> &str {
+        &self.idempotency_key
+    }
+}
+
+/// A purchase that is durable: it ends in exactly one final status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Ticket {
+    /// The order. [`BuyerClient::follow`] follows it.
+    pub order_id: Uuid,
+    /// How it stands: `accepted` until the order is written, and the present status if the purchase was made before.
+    pub status: OrderStatus,
+    /// Until when it has to be paid, in milliseconds since the epoch; a lower bound while it is `accepted`.
+    pub expires_at_ms: i64,
+}
+
+#[derive(Serialize)]
+struct PurchaseRequest<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quantity: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pass: Option<&'a str>,
+}
+
+impl BuyerClient {
+    /// Buys. Tries again, within [`crate::RetryTerms`], until there is a definite answer; waits as long as `Retry-After` says.
+    ///
+    /// A future that is dropped leaves the result open: call this again with the same [`Purchase`].
+    ///
+    /// # Errors
+    /// [`Error::Problem`], [`Error::Connect`], [`Error::Invalid`]: nothing was bought under this Idempotency-Key.
+    /// [`Error::Undecided`]: it is unknown, and the same [`Purchase`] will find out later.
+    pub async fn purchase(&self, purchase: &Purchase) -> Result<Ticket, Error> {
+        let mut attempts = Attempts::new(self.retry, Instant::now());
+        loop {
+            let error = match self.try_purchase(purchase).await {
+                Ok(ticket) => return Ok(ticket),
+                Err(error) => error,
+            };
+            match attempts.failed(&error, Instant::now(), rand::random()) {
+                Next::Pause(pause) => {
+                    tracing::debug!(%error, ?pause, attempts = attempts.made, "the purchase is tried again");
+                    sleep(pause).await;
+                }
+                Next::Definite => return Err(error),
+                Next::Undecided => return Err(Error::Undecided { attempts: attempts.made, last: Box::new(error) }),
+            }
+        }
+    }
+
+    /// Buys with a single request, for callers with retries of their own.
+    ///
+    /// # Errors
+    /// [`Error::TimeOut`], [`Error::Lost`], [`Error::Unreadable`] and problems from 500 on leave open whether it was bought;
+    /// repeat it with the same [`Purchase`].
+    pub async fn try_purchase(&self, purchase: &Purchase) -> Result<Ticket, Error> {
+        let Purchase { sale_id, key, quantity, pass, idempotency_key } = purchase;
+        let body = PurchaseRequest { key, quantity: *quantity, pass: pass.as_deref() };
+        let idempotency_key = HeaderValue::from_str(idempotency_key)
+            .map_err(|_| Error::invalid("the Idempotency-Key", "must be visible ASCII characters"))?;
+        let path = format!("/api/v1/sales/{sale_id}/purchases");
+        let request = self.service.request(Method::POST, &path, self.bearer.as_ref());
+        call(request.header("idempotency-key", idempotency_key).json(&body), self.service.timeout()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_purchase_has_a_key_of_its_own_unless_it_is_given_one() {
+        let (one, other) = (Purchase::new(1, "k"), Purchase::new(1, "k"));
+        assert_ne!(one.idempotency_key(), other.idempotency_key());
+        assert_eq!(one.clone().under("stored").unwrap().idempotency_key(), "stored");
+        for key in ["", "two words", "line\n", &"x".repeat(201)] {
+            assert!(one.clone().under(key).is_err(), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_has_only_what_was_set() {
+        let body = PurchaseRequest { key: "k", quantity: None, pass: None };
+        assert_eq!(serde_json::to_string(&body).unwrap(), r#"{"key":"k"}"#);
+    }
+}

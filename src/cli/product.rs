@@ -1,0 +1,77 @@
+//! `product`: creates and changes products.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{ACTOR, print};
+use crate::app::stores;
+use crate::config::Config;
+use crate::domain::sale::ProductChange;
+use crate::ledger::sales::products::NewPicture;
+use crate::sale::manage::ProductSet;
+use crate::sale::picture::{self, FILE_BYTES_MAX};
+
+#[derive(Subcommand)]
+pub(super) enum ProductCommand {
+    /// Create a product, or change what is given of it; returns when every instance that is ready knows the change
+    Set(SetArgs),
+}
+
+#[derive(clap::Args)]
+pub(super) struct SetArgs {
+    /// Product name
+    #[arg(long)]
+    name: String,
+    /// What buyers are told of it, at most 5000 characters
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    /// A picture: a JPEG, PNG or WebP file of at most 10 MiB and 40 megapixels. It is drawn anew in two sizes
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+    /// What the picture shows, for those who cannot see it; without it, a new picture is described by the product's name
+    #[arg(long, value_name = "TEXT")]
+    alt: Option<String>,
+}
+
+impl ProductCommand {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
+        match self {
+            Self::Set(args) => set(config, args).await,
+        }
+    }
+}
+
+async fn set(config: &Config, SetArgs { name, description, picture, alt }: SetArgs) -> anyhow::Result<()> {
+    let mut change = ProductChange { name, description, picture: None, alt }.check()?;
+    let picture = match picture {
+        Some(file) => Some(drawn(&file).await.with_context(|| file.display().to_string())?),
+        None => None,
+    };
+    if let Some(picture) = &picture {
+        change.picture = Some(picture.hash.clone());
+        // An old text would describe the old picture.
+        change.alt.get_or_insert(change.name.clone());
+    }
+    match stores(config)?.set_product(&change, picture.as_ref(), ACTOR).await? {
+        ProductSet::NoPicture => bail!("product {:?} has no picture that --alt could describe", change.name),
+        ProductSet::Done { id, known_everywhere } => {
+            if !known_everywhere {
+                tracing::warn!(product = id, "changed, but a live instance has not confirmed that it knows the change");
+            }
+            print::json(&json!({ "product_id": id, "picture": change.picture }))
+        }
+    }
+}
+
+async fn drawn(path: &Path) -> anyhow::Result<NewPicture> {
+    let mut file = Vec::new();
+    // One byte more than is taken, so that a longer file is noticed, and never read as a whole.
+    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut file)?;
+    let drawing = tokio::task::spawn_blocking(move || picture::draw(&file)).await;
+    Ok(drawing.context("the picture cannot be read: its decoder has failed")??)
+}

@@ -1,0 +1,207 @@
+//! What a buyer may have to solve before buying, and how hard it is.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr};
+use utoipa::ToSchema;
+
+use super::ids::Invalid;
+
+/// What a sale asks of its buyers.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr, ToSchema,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum CaptchaKind {
+    #[default]
+    None,
+    Image,
+    Slider,
+    Work,
+}
+
+impl CaptchaKind {
+    /// Reads a kind from a command line.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        text.parse().map_err(|_| Invalid::new("captcha", "must be none, image, slider or work"))
+    }
+
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// The challenge that a buyer gets who wishes this kind, or any. Every sale that asks for something takes a proof of work
+    /// as well, for those who cannot see.
+    pub fn offer(self, wish: Option<ChallengeKind>) -> Option<ChallengeKind> {
+        let own = match self {
+            Self::None => return None,
+            Self::Image => ChallengeKind::Image,
+            Self::Slider => ChallengeKind::Slider,
+            Self::Work => ChallengeKind::Work,
+        };
+        match wish {
+            None => Some(own),
+            Some(wish) => (wish == own || wish == ChallengeKind::Work).then_some(wish),
+        }
+    }
+}
+
+/// A kind of challenge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", const_into_str)]
+pub enum ChallengeKind {
+    /// Letters to be read.
+    Image,
+    /// A piece to be dragged into its gap.
+    Slider,
+    /// A number to be searched for.
+    Work,
+}
+
+impl ChallengeKind {
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+}
+
+/// What a buyer has got for a right answer. It is good for one purchase, within its time (protocol, rule 18).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pass {
+    pub expires_at_ms: i64,
+    /// How many passes its buyer had spent in the sale when this one was earned. Spending one makes another number right.
+    pub spent_before: u32,
+}
+
+/// Whether a purchase needs a pass, and whether one was shown that is genuine. The box keeps purchases small that need none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PassCheck {
+    NotAsked,
+    Asked(Option<Box<Pass>>),
+}
+
+impl PassCheck {
+    /// Whether nothing is known against the pass at this moment.
+    pub fn is_good_at(&self, now_ms: i64) -> bool {
+        match self {
+            Self::NotAsked => true,
+            Self::Asked(pass) => pass.as_ref().is_some_and(|pass| now_ms < pass.expires_at_ms),
+        }
+    }
+}
+
+/// The least and the most zero bits of a proof of work. Each bit doubles the work.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkBits {
+    pub min: u32,
+    pub max: u32,
+}
+
+/// As many proofs of work a second cost the least. Twice as many cost a bit more, and so on.
+const EASY_PER_SECOND: f64 = 50.0;
+/// What a noticeable wait of purchases adds.
+const BITS_WHEN_PURCHASES_WAIT: u32 = 1;
+
+impl WorkBits {
+    /// The difficulty when so many proofs are asked for in a second.
+    pub fn at(self, asked_per_second: f64, purchases_wait: bool) -> u32 {
+        // A cast of a negative number is 0.
+        let for_crowd = (asked_per_second / EASY_PER_SECOND).log2().floor() as u32;
+        let for_wait = if purchases_wait { BITS_WHEN_PURCHASES_WAIT } else { 0 };
+        self.min.saturating_add(for_crowd).saturating_add(for_wait).min(self.max)
+    }
+}
+
+/// How often something happens: a count that fades.
+#[derive(Debug)]
+pub struct Rate {
+    last: Instant,
+    count: f64,
+}
+
+impl Rate {
+    /// After this time something counts 1/e as much.
+    const FADES: Duration = Duration::from_secs(3);
+
+    pub fn new(now: Instant) -> Self {
+        Self { last: now, count: 0.0 }
+    }
+
+    /// Counts one more. Returns how many there are in a second.
+    pub fn count(&mut self, now: Instant) -> f64 {
+        let since = now.saturating_duration_since(self.last);
+        self.last = self.last.max(now);
+        self.count = self.count * (-since.as_secs_f64() / Self::FADES.as_secs_f64()).exp() + 1.0;
+        self.count / Self::FADES.as_secs_f64()
+    }
+}
+
+/// A challenge was answered, and the server said this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spending {
+    /// This answer has spent the challenge; a pass that follows from it is for the next purchase of this buyer.
+    Spent {
+        now_ms: i64,
+        passes_spent: u32,
+    },
+    /// It was answered before.
+    SpentBefore,
+    Expired,
+    /// This Redis does not know the sale, or is being refilled. The challenge is not spent.
+    NotServing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sale_offers_its_own_kind_and_work_to_everybody() {
+        use ChallengeKind::{Image, Slider, Work};
+        for (sale, wish, offer) in [
+            (CaptchaKind::None, None, None),
+            (CaptchaKind::None, Some(Work), None),
+            (CaptchaKind::Image, None, Some(Image)),
+            (CaptchaKind::Image, Some(Image), Some(Image)),
+            (CaptchaKind::Image, Some(Work), Some(Work)),
+            (CaptchaKind::Image, Some(Slider), None),
+            (CaptchaKind::Slider, None, Some(Slider)),
+            (CaptchaKind::Work, None, Some(Work)),
+            (CaptchaKind::Work, Some(Image), None),
+        ] {
+            assert_eq!(sale.offer(wish), offer, "{sale} {wish:?}");
+        }
+        assert_eq!(CaptchaKind::parse("slider"), Ok(CaptchaKind::Slider));
+        assert!(CaptchaKind::parse("captcha").is_err() && CaptchaKind::parse("").is_err());
+    }
+
+    #[test]
+    fn work_grows_with_the_crowd_up_to_its_most() {
+        let bits = WorkBits { min: 16, max: 20 };
+        for (asked_per_second, difficulty) in
+            [(0.0, 16), (1.0, 16), (99.0, 16), (100.0, 17), (250.0, 18), (800.0, 20), (1e6, 20), (1e300, 20)]
+        {
+            assert_eq!(bits.at(asked_per_second, false), difficulty, "{asked_per_second}");
+        }
+        assert_eq!((bits.at(1.0, true), bits.at(1e6, true)), (17, 20));
+    }
+
+    #[test]
+    fn a_rate_follows_what_happens_and_fades() {
+        let start = Instant::now();
+        let mut rate = Rate::new(start);
+        let per_second = (1..=1_000).map(|n| rate.count(start + Duration::from_millis(10 * n))).last();
+        assert!(per_second.is_some_and(|rate| (90.0..110.0).contains(&rate)), "{per_second:?}");
+        let later = rate.count(start + Duration::from_secs(40));
+        assert!(later < 1.0, "{later}");
+    }
+
+    #[test]
+    fn a_pass_is_good_for_its_time() {
+        let shown = |expires_at_ms| PassCheck::Asked(Some(Box::new(Pass { expires_at_ms, spent_before: 0 })));
+        assert!(shown(1_000).is_good_at(999) && !shown(1_000).is_good_at(1_000));
+        assert!(PassCheck::NotAsked.is_good_at(0) && !PassCheck::Asked(None).is_good_at(0));
+    }
+}

@@ -1,0 +1,28 @@
+//! Cross-origin requests: pages of the listed origins may call the API.
+
+use actix_cors::Cors;
+use actix_web::http::Method;
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
+
+use crate::domain::origin::Origin;
+
+/// How long a browser may remember what is allowed.
+const REMEMBERED_S: usize = 3600;
+
+/// Allows what the pages send and read. Cookies are not among it, so no page elsewhere acts for a person who is signed in to the
+/// admin console. A request from any other origin is answered without these headers, and its browser keeps the answer from it.
+pub fn cors(origins: &[Origin]) -> Cors {
+    let cors = Cors::default()
+        .allowed_methods([Method::GET, Method::POST])
+        .allowed_headers([AUTHORIZATION, CONTENT_TYPE, HeaderName::from_static("idempotency-key")])
+        .expose_headers([
+            RETRY_AFTER,
+            LOCATION,
+            HeaderName::from_static("ratelimit"),
+            HeaderName::from_static("ratelimit-policy"),
+        ])
+        // Browsers name the origin in requests within one origin, too.
+        .block_on_origin_mismatch(false)
+        .max_age(REMEMBERED_S);
+    origins.iter().fold(cors, |cors, origin| cors.allowed_origin(origin.as_str()))
+}

@@ -1,0 +1,173 @@
+//! What a gateway asks for: policy, key and cost, from headers or from the query.
+
+use actix_web::HttpRequest;
+use actix_web::http::StatusCode;
+use actix_web::http::header::HeaderMap;
+use url::form_urlencoded;
+
+use crate::http::problem::Problem;
+
+/// Where terms are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TermsFrom {
+    /// From headers, because the query is the caller's.
+    Headers,
+    /// From one of the two: the one that names the policy.
+    HeadersOrQuery,
+}
+
+/// The terms of one request.
+#[derive(Debug)]
+pub struct Terms {
+    pub app: Option<String>,
+    pub policy: String,
+    pub key: String,
+    pub permits: Option<i64>,
+    /// The status of a refusal.
+    pub deny: StatusCode,
+}
+
+/// Each term: its name in the query, and its header.
+const NAMES: [(&str, &str); 5] = [
+    ("app", "x-seckill-app"),
+    ("policy", "x-seckill-policy"),
+    ("key", "x-seckill-key"),
+    ("permits", "x-seckill-permits"),
+    ("deny", "x-seckill-deny"),
+];
+/// The place of `policy` in that list.
+const POLICY: usize = 1;
+
+/// The values of the terms, in the order of `NAMES`. An empty value is no value: a gateway fills its headers with variables.
+type Values = [Option<String>; NAMES.len()];
+
+impl Terms {
+    /// Reads the terms of a request. They come all from headers or all from the query. A gateway writes one of the two, and its
+    /// caller may have written the other: a key from there would be a limit that callers choose for themselves.
+    ///
+    /// # Errors
+    /// `invalid-request` if there is no policy, if both name one, or if a value is not valid.
+    pub fn read(request: &HttpRequest, from: TermsFrom) -> Result<Self, Problem> {
+        let query = match from {
+            TermsFrom::Headers => "",
+            TermsFrom::HeadersOrQuery => request.query_string(),
+        };
+        let (query_name, header) = NAMES[POLICY];
+        let in_header = request.headers().contains_key(header);
+        let in_query = form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == query_name);
+        let values = match (in_header, in_query) {
+            (true, true) => return Err(Problem::invalid("X-Seckill-Policy and the query both name a policy")),
+            (false, true) => from_query(query)?,
+            (_, false) => from_headers(request.headers())?,
+        };
+        Self::parse(values)
+    }
+
+    fn parse([app, policy, key, permits, deny]: Values) -> Result<Self, Problem> {
+        let policy = policy.ok_or_else(|| Problem::invalid("no policy is named: set X-Seckill-Policy"))?;
+        let permits = match permits {
+            None => None,
+            // Anything else that `parse` takes, such as a sign, is no number of permits.
+            Some(text) if text.bytes().all(|b| b.is_ascii_digit()) => {
+                Some(text.parse().map_err(|_| Problem::invalid("permits must be 1 to 1000000000"))?)
+            }
+            Some(_) => return Err(Problem::invalid("permits must be a whole number")),
+        };
+        let deny = match deny.as_deref() {
+            None | Some("403") => StatusCode::FORBIDDEN,
+            Some("429") => StatusCode::TOO_MANY_REQUESTS,
+            Some(_) => return Err(Problem::invalid("deny must be 403 or 429")),
+        };
+        Ok(Self { app, policy, key: key.unwrap_or_default(), permits, deny })
+    }
+}
+
+fn from_query(query: &str) -> Result<Values, Problem> {
+    let mut values = Values::default();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let place = NAMES.iter().position(|(known, _)| *known == name);
+        let place = place.ok_or_else(|| Problem::invalid("the query may have app, policy, key, permits and deny"))?;
+        put(&mut values, place, &value)?;
+    }
+    Ok(values)
+}
+
+fn from_headers(headers: &HeaderMap) -> Result<Values, Problem> {
+    let mut values = Values::default();
+    for (place, (name, header)) in NAMES.iter().enumerate() {
+        for value in headers.get_all(*header) {
+            let value = std::str::from_utf8(value.as_bytes());
+            let value = value.map_err(|_| Problem::invalid(format_args!("{name} must be UTF-8")))?;
+            put(&mut values, place, value)?;
+        }
+    }
+    Ok(values)
+}
+
+fn put(values: &mut Values, place: usize, value: &str) -> Result<(), Problem> {
+    if !value.is_empty() && values[place].replace(value.to_owned()).is_some() {
+        return Err(Problem::invalid(format_args!("{} is given twice", NAMES[place].0)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    /// Policy, key, permits and the status of a refusal, or what is wrong.
+    type Outcome = Result<(String, String, Option<i64>, u16), String>;
+
+    fn read(from: TermsFrom, query: &str, headers: &[(&str, &str)]) -> Outcome {
+        let mut request = TestRequest::with_uri(&format!("/authorize?{query}"));
+        for (name, value) in headers {
+            request = request.append_header((*name, *value));
+        }
+        let terms = Terms::read(&request.to_http_request(), from).map_err(|problem| problem.to_string())?;
+        Ok((terms.policy, terms.key, terms.permits, terms.deny.as_u16()))
+    }
+
+    fn terms(policy: &str, key: &str, permits: Option<i64>, deny: u16) -> Outcome {
+        Ok((policy.into(), key.into(), permits, deny))
+    }
+
+    #[test]
+    fn terms_come_from_headers_or_from_the_query_and_never_from_both() {
+        use TermsFrom::{Headers, HeadersOrQuery};
+        let policy = ("X-Seckill-Policy", "web");
+        assert_eq!(read(HeadersOrQuery, "", &[policy]), terms("web", "", None, 403));
+        assert_eq!(read(HeadersOrQuery, "policy=web", &[]), terms("web", "", None, 403));
+        let all = "policy=web&key=%E5%AE%89%20n&permits=5&deny=429&app=shop";
+        assert_eq!(read(HeadersOrQuery, all, &[]), terms("web", "安 n", Some(5), 429));
+        // The caller of a gateway that sets headers chooses the query, and the other way round.
+        assert_eq!(read(HeadersOrQuery, "key=mine&permits=0&x", &[policy]), terms("web", "", None, 403));
+        let mine = [("X-Seckill-Key", "mine"), ("X-Seckill-Permits", "0")];
+        assert_eq!(read(HeadersOrQuery, "policy=web&key=yours", &mine), terms("web", "yours", None, 403));
+        assert!(read(HeadersOrQuery, "policy=web", &[policy]).is_err());
+        assert_eq!(read(Headers, "policy=other&key=mine", &[policy]), terms("web", "", None, 403));
+        assert!(read(Headers, "policy=web", &[]).is_err());
+    }
+
+    #[test]
+    fn what_is_not_valid_is_refused() {
+        for query in [
+            "",
+            "policy=",
+            "policy=web&policy=web",
+            "policy=web&key=a&key=b",
+            "policy=web&keys=a",
+            "policy=web&permits=+5",
+            "policy=web&permits=1.0",
+            "policy=web&permits=99999999999999999999",
+            "policy=web&deny=200",
+        ] {
+            assert_eq!(read(TermsFrom::HeadersOrQuery, query, &[]), Err("invalid-request".into()), "{query}");
+        }
+        let twice = [("X-Seckill-Policy", "web"), ("X-Seckill-Key", "a"), ("X-Seckill-Key", "b")];
+        assert!(read(TermsFrom::Headers, "", &twice).is_err());
+        let empty = [("X-Seckill-Policy", "web"), ("X-Seckill-Key", ""), ("X-Seckill-App", "")];
+        assert_eq!(read(TermsFrom::Headers, "", &empty), terms("web", "", None, 403));
+    }
+}

@@ -1,0 +1,127 @@
+//! Products and their pictures.
+
+use bytes::Bytes;
+use serde_json::json;
+
+use crate::domain::ids::SaleId;
+use crate::domain::picture::{PictureFile, Size};
+use crate::domain::sale::{ProductChange, Sale};
+use crate::ledger::audit_log;
+use crate::ledger::sales::terms::{self, load_sales};
+use crate::ledger::{Ledger, LedgerError};
+
+/// A picture as it is stored.
+pub struct NewPicture {
+    pub hash: String,
+    pub small: (Size, Vec<u8>),
+    pub large: (Size, Vec<u8>),
+}
+
+/// How long a picture that no product shows any more is kept: pages that are open may still ask for it.
+const UNUSED_FOR: &str = "1 day";
+
+impl Ledger {
+    /// Creates a product or changes it, with the picture that the change names. Returns its id, and the first version of the
+    /// catalogue that has the change; `None` when an alternative text is given for a product that has no picture.
+    pub async fn set_product(
+        &self,
+        change: &ProductChange,
+        picture: Option<&NewPicture>,
+        actor: &str,
+    ) -> Result<Option<(i64, i64)>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        if let Some(NewPicture { hash, small, large }) = picture {
+            // DO UPDATE also locks the row, so that nobody clears a picture that is about to be used.
+            sqlx::query!(
+                "INSERT INTO pictures (hash, small_width, small_height, small, large_width, large_height, large)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (hash) DO UPDATE SET unused_since = NULL",
+                hash,
+                small.0.width.cast_signed(),
+                small.0.height.cast_signed(),
+                &small.1[..],
+                large.0.width.cast_signed(),
+                large.0.height.cast_signed(),
+                &large.1[..]
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        // Two statements: a constraint of the table would judge the row that is proposed, not the one that is there.
+        sqlx::query!(
+            "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name",
+            change.name
+        )
+        .execute(&mut *tx)
+        .await?;
+        let changed = sqlx::query_scalar!(
+            "UPDATE products SET description = coalesce($2, description), picture = coalesce($3, picture),
+                                 picture_alt = coalesce($4, picture_alt)
+             WHERE name = $1 RETURNING id",
+            change.name,
+            change.description,
+            change.picture,
+            change.alt
+        )
+        .fetch_one(&mut *tx)
+        .await;
+        let id = match changed.map_err(LedgerError::from) {
+            Ok(id) => id,
+            Err(LedgerError::Refused(constraint)) if constraint == "products_picture_alt_needs_picture" => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let details = json!({ "description": change.description, "picture": change.picture, "alt": change.alt });
+        audit_log::append(&mut tx, actor, "product set", &format!("product {id}"), details).await?;
+        let version = terms::version(&mut tx).await?;
+        tx.commit().await?;
+        Ok(Some((id, version)))
+    }
+
+    /// Clears pictures that no product has shown for a day. Whoever dies between the statements leaves the rest to the next
+    /// call.
+    pub async fn clear_unused_pictures(&self) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE pictures SET unused_since = now()
+             WHERE unused_since IS NULL AND NOT EXISTS (SELECT FROM products WHERE picture = hash)"
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            "DELETE FROM pictures WHERE unused_since < now() - $1::text::interval
+               AND NOT EXISTS (SELECT FROM products WHERE picture = hash)",
+            UNUSED_FOR
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// A picture's file; `None` when there is no such file.
+    pub async fn picture(&self, file: &PictureFile) -> Result<Option<Bytes>, LedgerError> {
+        let found = sqlx::query_scalar!(
+            "SELECT CASE $2::integer WHEN small_width THEN small WHEN large_width THEN large END FROM pictures WHERE hash = $1",
+            file.hash(),
+            file.width()
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(found.flatten().map(Bytes::from))
+    }
+
+    /// The sales whose ids follow `after`, at most `limit`, in the order of their ids.
+    pub async fn sales_after(&self, after: Option<SaleId>, limit: i64) -> Result<Vec<Sale>, LedgerError> {
+        let after = after.map_or(0, SaleId::get);
+        let mut connection = self.pool.acquire().await?;
+        let ids = sqlx::query_scalar!("SELECT id FROM sales WHERE id > $1 ORDER BY id LIMIT $2", after, limit);
+        let ids = ids.fetch_all(&mut *connection).await?;
+        let mut sales = load_sales(&mut connection, &ids).await?;
+        sales.sort_unstable_by_key(|sale| sale.id);
+        Ok(sales)
+    }
+
+    /// The newest version of the catalogue.
+    pub async fn catalog_version(&self) -> Result<i64, LedgerError> {
+        terms::version(&mut *self.pool.acquire().await?).await
+    }
+}

@@ -1,0 +1,195 @@
+//! The pages' own files: scripts, style and icon. Each is served under a name that contains a hash of its content, so that caches
+//! may keep it for ever, and a changed file has another name.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const PICTURE: &str = "image/svg+xml";
+
+/// The files: name, type, content as it was written.
+const SOURCES: [(&str, &str, &str); 11] = [
+    ("account.js", SCRIPT, include_str!("../../frontend-static/account.js")),
+    ("challenge.js", SCRIPT, include_str!("../../frontend-static/challenge.js")),
+    ("docs.js", SCRIPT, include_str!("../../frontend-static/docs.js")),
+    ("front.js", SCRIPT, include_str!("../../frontend-static/front.js")),
+    ("icon.svg", PICTURE, include_str!("../../frontend-static/icon.svg")),
+    ("list.js", SCRIPT, include_str!("../../frontend-static/list.js")),
+    ("orders.js", SCRIPT, include_str!("../../frontend-static/orders.js")),
+    ("sale.js", SCRIPT, include_str!("../../frontend-static/sale.js")),
+    ("sign-in.js", SCRIPT, include_str!("../../frontend-static/sign-in.js")),
+    ("style.css", STYLE, include_str!("../../frontend-static/style.css")),
+    ("work.js", SCRIPT, include_str!("../../frontend-static/work.js")),
+];
+
+/// Why the files do not go together.
+#[derive(Debug, thiserror::Error)]
+pub enum AssetError {
+    #[error("{from} names ./{name}, and there is no such file")]
+    Unknown { from: String, name: String },
+    /// Each file's name depends on the names in it, so files that name each other have none.
+    #[error("these files name each other: {0}")]
+    Cycle(String),
+}
+
+/// A file as it is served.
+#[derive(Debug, Clone)]
+pub struct Asset {
+    /// Its address: `/assets/NAME.HASH.EXTENSION`.
+    pub path: String,
+    pub content_type: &'static str,
+    pub content: Bytes,
+}
+
+/// All files, by the names that pages and other files call them.
+#[derive(Debug, Default)]
+pub struct Assets {
+    by_name: BTreeMap<&'static str, Asset>,
+}
+
+impl Assets {
+    /// The files of this program.
+    ///
+    /// # Errors
+    /// A file names one that is not there, or files name each other.
+    pub fn embedded() -> Result<Self, AssetError> {
+        Self::of(&SOURCES)
+    }
+
+    fn of(sources: &[(&'static str, &'static str, &'static str)]) -> Result<Self, AssetError> {
+        let mut assets = Self::default();
+        for (name, ..) in sources {
+            assets.add(name, sources, &mut Vec::new())?;
+        }
+        Ok(assets)
+    }
+
+    /// Adds a file, after those that it names. `path` leads from the first file to this one.
+    fn add(
+        &mut self,
+        name: &str,
+        sources: &[(&'static str, &'static str, &'static str)],
+        path: &mut Vec<String>,
+    ) -> Result<(), AssetError> {
+        if self.by_name.contains_key(name) {
+            return Ok(());
+        }
+        let is_in_path = path.iter().any(|before| before == name);
+        path.push(name.to_owned());
+        if is_in_path {
+            return Err(AssetError::Cycle(path.join(" > ")));
+        }
+        let Some(&(name, content_type, source)) = sources.iter().find(|(known, ..)| *known == name) else {
+            let from = path.iter().rev().nth(1).cloned().unwrap_or_default();
+            return Err(AssetError::Unknown { from, name: name.to_owned() });
+        };
+        let mut text = source.to_owned();
+        for other in named_in(source) {
+            self.add(other, sources, path)?;
+            let hashed = self.url(other).trim_start_matches("/assets/");
+            text = text.replace(&format!("\"./{other}\""), &format!("\"./{hashed}\""));
+        }
+        path.pop();
+        let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
+        let path = format!("/assets/{stem}.{}.{extension}", short_hash(text.as_bytes()));
+        self.by_name.insert(name, Asset { path, content_type, content: text.into() });
+        Ok(())
+    }
+
+    /// The address of a file. A test looks up every name that a page uses.
+    pub fn url(&self, name: &str) -> &str {
+        self.by_name.get(name).map_or("/assets/unknown", |asset| &asset.path)
+    }
+
+    /// All files.
+    pub fn all(&self) -> impl Iterator<Item = &Asset> {
+        self.by_name.values()
+    }
+
+    /// The file at an address.
+    #[cfg(test)]
+    pub fn at(&self, path: &str) -> Option<&Asset> {
+        self.all().find(|asset| asset.path == path)
+    }
+}
+
+/// The files that a file names: `"./NAME"`.
+fn named_in(text: &str) -> impl Iterator<Item = &str> {
+    text.split("\"./").skip(1).filter_map(|rest| rest.split_once('"')).map(|(name, _)| name)
+}
+
+/// The first 16 hexadecimal digits of a content's hash: enough to tell apart what one program has ever written.
+pub fn short_hash(content: &[u8]) -> String {
+    blake3::hash(content).to_hex()[..16].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_go_together_and_each_name_is_the_hash_of_its_final_content() {
+        let assets = Assets::embedded().unwrap();
+        assert_eq!(assets.all().count(), SOURCES.len());
+        for asset in assets.all() {
+            let text = std::str::from_utf8(&asset.content).unwrap();
+            assert!(asset.path.contains(&format!(".{}.", short_hash(&asset.content))), "{}", asset.path);
+            for name in named_in(text) {
+                assert!(assets.at(&format!("/assets/{name}")).is_some(), "{} names {name}", asset.path);
+            }
+            // Other ways to name a file would not be rewritten.
+            for other in ["'./", "`./", "/static/", "\"../"] {
+                assert!(!text.contains(other), "{} has {other}", asset.path);
+            }
+            assert!(asset.content_type != STYLE || !text.contains("url("), "{}", asset.path);
+            let imports = text.split("from \"").skip(1).chain(text.split("import \"").skip(1));
+            assert!(imports.into_iter().all(|name| name.starts_with("./")), "{}", asset.path);
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_served() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/frontend-static")).unwrap();
+        for entry in folder {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(
+                name.ends_with(".html") || SOURCES.iter().any(|(known, ..)| *known == name),
+                "{name} is not in SOURCES"
+            );
+        }
+    }
+
+    #[test]
+    fn a_change_gives_a_new_name_to_the_file_and_to_all_that_name_it() {
+        let build = |leaf| {
+            let top = ("top.js", SCRIPT, "import \"./middle.js\"; new URL(\"./leaf.js\", import.meta.url);");
+            Assets::of(&[
+                top,
+                ("middle.js", SCRIPT, "import \"./leaf.js\";"),
+                ("leaf.js", SCRIPT, leaf),
+                ("a.css", STYLE, ""),
+            ])
+            .unwrap()
+        };
+        let (one, other) = (build("1"), build("2"));
+        for name in ["top.js", "middle.js", "leaf.js"] {
+            assert_ne!(one.url(name), other.url(name));
+        }
+        assert_eq!(one.url("a.css"), other.url("a.css"));
+        let top = String::from_utf8(one.at(one.url("top.js")).unwrap().content.to_vec()).unwrap();
+        assert!(
+            ["middle.js", "leaf.js"].iter().all(|name| top.contains(one.url(name).trim_start_matches("/assets/"))),
+            "{top}"
+        );
+    }
+
+    #[test]
+    fn files_that_name_each_other_or_none_are_refused() {
+        let cycle = [("a.js", SCRIPT, "import \"./b.js\";"), ("b.js", SCRIPT, "import \"./a.js\";")];
+        assert_eq!(Assets::of(&cycle).unwrap_err().to_string(), "these files name each other: a.js > b.js > a.js");
+        let unknown = [("a.js", SCRIPT, "import \"./b.js\";")];
+        assert_eq!(Assets::of(&unknown).unwrap_err().to_string(), "a.js names ./b.js, and there is no such file");
+    }
+}

@@ -1,0 +1,234 @@
+//! The folder of a published bundle. Each file is written under a temporary name and then renamed, so that a reader finds either
+//! the old content or the new one, wherever the writer dies.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::domain::ids::SaleId;
+
+/// How temporary files begin. A writer that has died leaves one at most.
+const TEMPORARY: &str = ".seckill-tmp-";
+/// The folders of the bundle, besides one for each sale.
+const FOLDERS: [&str; 5] = ["", "assets", "pictures", "sales", "orders"];
+const SALES: &str = "sales";
+const PAGE: &str = "index.html";
+
+/// Why the folder cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("{} is being written by another publish", .0.display())]
+    Locked(PathBuf),
+    #[error("{}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+/// The folder, locked for this writer.
+pub(super) struct Folder {
+    root: PathBuf,
+    /// The kernel unlocks it when the process ends, however it ends.
+    _lock: File,
+    /// Folders whose entries may not be on the disk yet.
+    changed: BTreeSet<PathBuf>,
+    temporary_files: u64,
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+    let path = path.to_owned();
+    move |error| FolderError::Io { path, error }
+}
+
+impl Folder {
+    /// Opens the folder, creates it if it does not exist, and clears what a dead writer has left.
+    pub(super) fn open(root: &Path) -> Result<Self, FolderError> {
+        fs::create_dir_all(root).map_err(at(root))?;
+        let lock = File::open(root).map_err(at(root))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(FolderError::Locked(root.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(at(root)(error)),
+        }
+        let folder = Self { root: root.to_owned(), _lock: lock, changed: BTreeSet::new(), temporary_files: 0 };
+        for name in FOLDERS {
+            folder.clear_temporary_files(&root.join(name))?;
+        }
+        for sale in folder.sales()? {
+            folder.clear_temporary_files(&root.join(SALES).join(sale.to_string()))?;
+        }
+        Ok(folder)
+    }
+
+    fn clear_temporary_files(&self, folder: &Path) -> Result<(), FolderError> {
+        for path in entries(folder)? {
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY)) {
+                fs::remove_file(&path).map_err(at(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The content of a file; `None` if it does not exist.
+    pub(super) fn read(&self, path: &str) -> Result<Option<Vec<u8>>, FolderError> {
+        let path = self.root.join(path);
+        found(fs::read(&path)).map_err(at(&path))
+    }
+
+    /// The length of a file; `None` if it does not exist.
+    pub(super) fn length(&self, path: &str) -> Result<Option<u64>, FolderError> {
+        let path = self.root.join(path);
+        Ok(found(fs::metadata(&path)).map_err(at(&path))?.map(|file| file.len()))
+    }
+
+    /// Writes a file, unless it has this content. Returns whether it was written.
+    pub(super) fn put(&mut self, path: &str, content: &[u8]) -> Result<bool, FolderError> {
+        let is_as_long = self.length(path)? == Some(content.len() as u64);
+        if is_as_long && self.read(path)?.is_some_and(|found| found == content) {
+            return Ok(false);
+        }
+        let path = self.root.join(path);
+        let folder = path.parent().unwrap_or(&self.root).to_owned();
+        fs::create_dir_all(&folder).map_err(at(&folder))?;
+        self.temporary_files += 1;
+        let temporary = folder.join(format!("{TEMPORARY}{}-{}", std::process::id(), self.temporary_files));
+        let written = write(&temporary, content).and_then(|()| fs::rename(&temporary, &path));
+        if let Err(error) = written {
+            // The disk may be full: what was written must not stay.
+            let _ = fs::remove_file(&temporary);
+            return Err(at(&path)(error));
+        }
+        if folder != self.root {
+            // The folder itself may be new.
+            self.changed.extend(folder.parent().map(Path::to_owned));
+        }
+        self.changed.insert(folder);
+        Ok(true)
+    }
+
+    /// Makes sure that the files that were put are found after a loss of power, before others name them.
+    pub(super) fn sync(&mut self) -> Result<(), FolderError> {
+        while let Some(folder) = self.changed.pop_last() {
+            File::open(&folder).and_then(|open| open.sync_all()).map_err(at(&folder))?;
+        }
+        Ok(())
+    }
+
+    /// The sales that have a folder.
+    pub(super) fn sales(&self) -> Result<Vec<SaleId>, FolderError> {
+        let names = entries(&self.root.join(SALES))?.into_iter();
+        let ids = names.filter_map(|path| SaleId::parse(&path.file_name()?.to_string_lossy()).ok());
+        Ok(ids.collect())
+    }
+
+    /// Removes the page of a sale. Files that were put beside it by others stay. Returns whether there was a page.
+    pub(super) fn remove_sale(&mut self, sale: SaleId) -> Result<bool, FolderError> {
+        let folder = self.root.join(SALES).join(sale.to_string());
+        let page = folder.join(PAGE);
+        let removed = found(fs::remove_file(&page)).map_err(at(&page))?;
+        match fs::remove_dir(&folder) {
+            Err(error) if !matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {
+                return Err(at(&folder)(error));
+            }
+            _ => {}
+        }
+        self.changed.extend(folder.parent().map(Path::to_owned));
+        Ok(removed.is_some())
+    }
+}
+
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// What is in a folder; nothing if there is no such folder.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
+    let Some(listed) = found(fs::read_dir(folder)).map_err(at(folder))? else { return Ok(Vec::new()) };
+    listed.map(|entry| Ok(entry.map_err(at(folder))?.path())).collect()
+}
+
+/// `None` in place of an error that says that there is no such file.
+fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder that is removed with the value.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new() -> Self {
+            Self(std::env::temp_dir().join(format!("seckill-folder-{}", uuid::Uuid::new_v4().simple())))
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_is_written_once_and_leaves_nothing_beside_it() {
+        let place = Place::new();
+        let mut folder = Folder::open(&place.0).unwrap();
+        for (content, written) in [("one", true), ("one", false), ("two", true), ("three", true)] {
+            assert_eq!(folder.put("sales/7/index.html", content.as_bytes()).unwrap(), written, "{content}");
+        }
+        folder.sync().unwrap();
+        assert_eq!(folder.read("sales/7/index.html").unwrap().unwrap(), b"three");
+        assert_eq!(entries(&place.0.join("sales/7")).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_a_dead_writer_has_left_is_cleared_and_nothing_else() {
+        let place = Place::new();
+        fs::create_dir_all(place.0.join("sales/7")).unwrap();
+        for name in [".seckill-tmp-1-1", "sales/7/.seckill-tmp-1-2", "sales/7/theirs", "robots.txt"] {
+            fs::write(place.0.join(name), "half a fi").unwrap();
+        }
+        let folder = Folder::open(&place.0).unwrap();
+        assert_eq!(folder.length(".seckill-tmp-1-1").unwrap(), None);
+        assert_eq!(folder.length("sales/7/.seckill-tmp-1-2").unwrap(), None);
+        assert!(folder.length("sales/7/theirs").unwrap().is_some() && folder.length("robots.txt").unwrap().is_some());
+    }
+
+    #[test]
+    fn two_writers_do_not_write_the_same_folder() {
+        let place = Place::new();
+        let first = Folder::open(&place.0).unwrap();
+        assert!(matches!(Folder::open(&place.0), Err(FolderError::Locked(_))));
+        drop(first);
+        assert!(Folder::open(&place.0).is_ok());
+    }
+
+    #[test]
+    fn a_removed_page_takes_its_folder_along_unless_others_use_it() {
+        let place = Place::new();
+        let mut folder = Folder::open(&place.0).unwrap();
+        for name in ["sales/7/index.html", "sales/8/index.html", "sales/8/theirs"] {
+            folder.put(name, b"x").unwrap();
+        }
+        let [seven, eight] = [7, 8].map(SaleId::from_db);
+        assert!(folder.remove_sale(seven).unwrap() && folder.remove_sale(eight).unwrap());
+        assert!(!place.0.join("sales/7").exists() && place.0.join("sales/8/theirs").exists());
+        assert!(!folder.remove_sale(eight).unwrap());
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named() {
+        let place = Place::new();
+        fs::write(&place.0, "a file").unwrap();
+        let error = Folder::open(&place.0.join("inside")).err().unwrap().to_string();
+        assert!(error.contains(&place.0.display().to_string()), "{error}");
+        fs::remove_file(&place.0).unwrap();
+    }
+}

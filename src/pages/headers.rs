@@ -1,0 +1,88 @@
+//! The headers of the pages' files. The service sends them, the manifest of a published bundle lists them, and a server of its
+//! own that serves the bundle sends the same.
+
+/// What kind of file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An HTML page. It keeps its address when it changes.
+    Page,
+    /// The page of the API's document. Swagger UI uses inline styles, and icons in data: addresses.
+    Docs,
+    /// A file whose name changes with its content: scripts, style, pictures.
+    Hashed,
+}
+
+/// Of pages: a copy may be kept, and is asked about each time.
+pub const CHECKED: &str = "public, max-age=0, must-revalidate";
+/// Of files that never change: a copy is kept for a year, and never asked about.
+pub const IMMUTABLE: &str = "public, max-age=31536000, immutable";
+
+/// The headers of a kind of file, besides those that depend on its content. `api` is the origin of the API that the pages call;
+/// empty if it is their own.
+pub fn of(kind: Kind, api: &str) -> Vec<(&'static str, String)> {
+    let cache = if kind == Kind::Hashed { IMMUTABLE } else { CHECKED };
+    vec![
+        ("Cache-Control", cache.to_owned()),
+        // Of scripts, too: a worker lives under the policy of its own script.
+        ("Content-Security-Policy", content_policy(kind, api)),
+        ("X-Content-Type-Options", "nosniff".to_owned()),
+        ("Referrer-Policy", "strict-origin-when-cross-origin".to_owned()),
+        ("Permissions-Policy", "camera=(), geolocation=(), microphone=()".to_owned()),
+        ("Cross-Origin-Opener-Policy", "same-origin".to_owned()),
+    ]
+}
+
+/// Allows what the pages use, and nothing else. Pictures of challenges come in data: addresses.
+fn content_policy(kind: Kind, api: &str) -> String {
+    if kind == Kind::Docs {
+        return "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; \
+                form-action 'self'; frame-ancestors 'none'"
+            .to_owned();
+    }
+    let own_and_api = if api.is_empty() { "'self'".to_owned() } else { format!("'self' {api}") };
+    format!(
+        "default-src 'none'; script-src {own_and_api}; style-src 'self'; img-src 'self' data:; connect-src {own_and_api}; \
+         worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(kind: Kind, api: &str, name: &str) -> String {
+        of(kind, api).into_iter().find(|(known, _)| *known == name).map(|(_, value)| value).unwrap_or_default()
+    }
+
+    /// deploy/headers.conf has them for nginx, which serves the bundle; how long a file is kept, nginx knows by its address.
+    #[test]
+    fn the_service_and_nginx_send_the_same_headers() {
+        let nginx = include_str!("../../deploy/headers.conf").lines().filter_map(|line| {
+            let (name, value) = line.strip_prefix("add_header ")?.strip_suffix(" always;")?.split_once(' ')?;
+            Some((name, value.trim_matches('"').to_owned()))
+        });
+        let mut own = of(Kind::Page, "");
+        own.retain(|(name, _)| *name != "Cache-Control");
+        assert_eq!(nginx.collect::<Vec<_>>(), own);
+        own.push(("Cache-Control", IMMUTABLE.to_owned()));
+        own.rotate_right(1);
+        assert_eq!(of(Kind::Hashed, ""), own);
+    }
+
+    #[test]
+    fn only_the_document_s_page_allows_anything_inline() {
+        for kind in [Kind::Page, Kind::Hashed] {
+            assert!(!header(kind, "", "Content-Security-Policy").contains("unsafe"));
+        }
+        let docs = header(Kind::Docs, "", "Content-Security-Policy");
+        assert!(docs.contains("style-src 'self' 'unsafe-inline'") && !docs.contains("script-src"), "{docs}");
+    }
+
+    #[test]
+    fn scripts_and_calls_may_go_to_the_api_that_the_pages_call() {
+        let own = header(Kind::Page, "", "Content-Security-Policy");
+        assert!(own.contains("script-src 'self'; ") && own.contains("connect-src 'self'; "), "{own}");
+        let other = header(Kind::Page, "https://api.example", "Content-Security-Policy");
+        assert_eq!(other.matches("'self' https://api.example; ").count(), 2, "{other}");
+    }
+}

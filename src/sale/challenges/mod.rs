@@ -1,0 +1,327 @@
+//! Challenges that buyers solve before they buy, and the passes that they earn (protocol, rule 18).
+//!
+//! A challenge is sealed and kept by its buyer, so that it costs nothing here until it is answered. Answering spends it in Redis,
+//! right or wrong. A pass is sealed, too, and names how many passes its buyer had spent: `reserve.lua` compares the number, and
+//! a hold makes it another one.
+
+mod pool;
+mod seal;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use seckill_captcha::{picture, slider, work};
+
+use super::catalog::Catalog;
+use super::quota::{CallerQuotas, CallerTooOften};
+use super::thread_state::ThreadState;
+use crate::domain::captcha::{CaptchaKind, ChallengeKind, Pass, Rate, Spending, WorkBits};
+use crate::domain::ids::{SaleId, UserId};
+use crate::domain::pressure::Pressure;
+use crate::domain::sale::{Sale, SalePhase};
+use pool::{Pool, Wanted};
+use seal::{OpenedChallenge, Seal, Solution};
+
+pub use pool::PoolTerms;
+
+/// Drawing begins so long before a sale's challenges can be asked for.
+const DRAW_BEFORE_MS: i64 = 600_000;
+
+/// The settings of challenges.
+#[derive(Debug, Clone, Copy)]
+pub struct ChallengeTerms {
+    /// How long before a sale's start its challenges can be asked for.
+    pub opens_before_ms: i64,
+    pub challenge_ttl_ms: i64,
+    pub pass_ttl_ms: i64,
+    pub work_bits: WorkBits,
+    /// Challenges that one buyer, and one address, may ask for in a window; and as many may be answered.
+    pub buyer_limit: u32,
+    pub address_limit: u32,
+    pub window: Duration,
+    pub pool: PoolTerms,
+}
+
+/// What the worker threads of an instance share.
+pub struct Challenges {
+    terms: ChallengeTerms,
+    seal: Seal,
+    pool: Pool,
+    pressure: Arc<Pressure>,
+    asked: Mutex<Rate>,
+    asking: CallerQuotas,
+    answering: CallerQuotas,
+}
+
+/// A challenge, as its buyer gets it.
+#[derive(Debug)]
+pub struct Challenge {
+    pub id: String,
+    pub expires_at_ms: i64,
+    pub question: Question,
+    /// What passes: for tests of a service in development. A release has no such code.
+    #[cfg(debug_assertions)]
+    pub solution: Option<Answer>,
+}
+
+/// What is to be solved. Pictures are `data:` addresses.
+#[derive(Debug)]
+pub enum Question {
+    Image { image: String },
+    Slider { image: String, piece: String, piece_y: u16 },
+    Work { prefix: String, difficulty: u32 },
+}
+
+impl Question {
+    pub fn kind(&self) -> ChallengeKind {
+        match self {
+            Self::Image { .. } => ChallengeKind::Image,
+            Self::Slider { .. } => ChallengeKind::Slider,
+            Self::Work { .. } => ChallengeKind::Work,
+        }
+    }
+}
+
+/// A buyer's answer. Which kind of challenge it is for is seen when the challenge is opened.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    Text(String),
+    Drag { x: f64, trail: Vec<slider::Sample> },
+    Nonce(String),
+}
+
+/// A pass, sealed.
+#[derive(Debug)]
+pub struct EarnedPass {
+    pub pass: String,
+    pub expires_at_ms: i64,
+}
+
+/// Why there is no challenge, or no pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChallengeRefusal {
+    UnknownSale,
+    /// The sale's challenges can be asked for from this moment on.
+    NotStarted {
+        starts_at_ms: i64,
+        opens_at_ms: i64,
+    },
+    Ended,
+    /// The sale asks for no challenge, or for none of this kind.
+    NoChallenge,
+    /// The answer is wrong or too late, or the challenge is not this buyer's of this sale, or was answered before. Only the metrics
+    /// say which: who guesses is not helped.
+    Failed,
+    TooOften(CallerTooOften),
+    /// No challenge of this kind is ready.
+    PoolEmpty,
+    /// Redis does not answer, or does not serve the sale now.
+    Unavailable,
+}
+
+impl Challenges {
+    /// Starts the threads that draw. `secret` is the same at all instances.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start(terms: ChallengeTerms, secret: &[u8; 32], pressure: &Arc<Pressure>) -> io::Result<Self> {
+        let quotas = || CallerQuotas::new(terms.buyer_limit, terms.address_limit, terms.window);
+        Ok(Self {
+            terms,
+            seal: Seal::new(secret),
+            pool: Pool::start(terms.pool, pressure)?,
+            pressure: Arc::clone(pressure),
+            asked: Mutex::new(Rate::new(Instant::now())),
+            asking: quotas(),
+            answering: quotas(),
+        })
+    }
+
+    /// Draws ahead for the sales whose challenges can be asked for now or soon, and shows how many are ready. To be called every
+    /// second or so.
+    pub fn prepare(&self, catalog: &Catalog) {
+        let now_ms = catalog.clock.now_ms();
+        let from_ms = now_ms + self.terms.opens_before_ms + DRAW_BEFORE_MS;
+        let is_near = |kind| {
+            catalog.any_live(|sale| {
+                sale.captcha == kind && sale.starts_at_ms <= from_ms && sale.phase_at(now_ms) != SalePhase::Ended
+            })
+        };
+        self.pool.want(Wanted { images: is_near(CaptchaKind::Image), sliders: is_near(CaptchaKind::Slider) });
+        let (images, sliders) = self.pool.ready();
+        for (kind, ready) in [(ChallengeKind::Image, images), (ChallengeKind::Slider, sliders)] {
+            metrics::gauge!("seckill_challenges_ready", "kind" => kind.as_str()).set(ready as f64);
+        }
+    }
+
+    /// Whether purchases wait so long that challenges are refused unread.
+    pub fn gives_way(&self) -> bool {
+        self.pressure.is_long_here(Instant::now())
+    }
+
+    /// The pass that a buyer shows for a purchase in this sale; `None` if it was not made for both.
+    pub(super) fn open_pass(&self, sale: SaleId, user: &UserId, sealed: &str) -> Option<Pass> {
+        self.seal.open_pass(sale, user, sealed)
+    }
+
+    /// Takes a question of this kind, with its solution; a proof of work has its prefix only when it is sealed.
+    fn take(&self, kind: ChallengeKind) -> Option<(Question, Solution)> {
+        let now = Instant::now();
+        let asked_per_second = self.asked.lock().count(now);
+        match kind {
+            ChallengeKind::Image => {
+                let drawn = self.pool.take_image()?;
+                Some((Question::Image { image: drawn.image }, Solution::Image { text: drawn.text }))
+            }
+            ChallengeKind::Slider => {
+                let drawn = self.pool.take_slider()?;
+                let question = Question::Slider { image: drawn.image, piece: drawn.piece, piece_y: drawn.y };
+                Some((question, Solution::Slider { x: drawn.x }))
+            }
+            ChallengeKind::Work => {
+                let bits = self.terms.work_bits.at(asked_per_second, self.pressure.is_noticeable(now));
+                // A hash has 256 bits; the settings allow far fewer.
+                let difficulty = u8::try_from(bits).unwrap_or(u8::MAX);
+                Some((Question::Work { prefix: String::new(), difficulty: bits }, Solution::Work { difficulty }))
+            }
+        }
+    }
+}
+
+impl ThreadState {
+    /// Gives a buyer a challenge of the kind that is wished, or of the sale's own.
+    ///
+    /// # Errors
+    /// The sale asks for none, or not now; the buyer has asked too often; or none is ready.
+    pub async fn challenge(
+        &self,
+        sale: SaleId,
+        user: &UserId,
+        address: &str,
+        wish: Option<ChallengeKind>,
+    ) -> Result<Challenge, ChallengeRefusal> {
+        let (sale, challenges) = (self.guarded_sale(sale).await?, &self.challenges);
+        let kind = sale.captcha.offer(wish).ok_or(ChallengeRefusal::NoChallenge)?;
+        // Who hears that none is ready may ask again: that counts against no limit.
+        if !challenges.pool.has(kind) {
+            return Err(ChallengeRefusal::PoolEmpty);
+        }
+        challenges.asking.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
+        let (mut question, solution) = challenges.take(kind).ok_or(ChallengeRefusal::PoolEmpty)?;
+        let expires_at_ms = self.catalog.clock.now_ms() + challenges.terms.challenge_ttl_ms;
+        let sealed = challenges.seal.close_challenge((sale.id, user), &solution, expires_at_ms);
+        let (id, serial) = sealed.ok_or(ChallengeRefusal::Unavailable)?;
+        if let Question::Work { prefix, .. } = &mut question {
+            *prefix = serial;
+        }
+        metrics::counter!("seckill_challenges_total", "kind" => kind.as_str()).increment(1);
+        Ok(Challenge {
+            id,
+            expires_at_ms,
+            question,
+            #[cfg(debug_assertions)]
+            solution: solution.right_answer(),
+        })
+    }
+
+    /// Takes a buyer's answer. Right or wrong, the challenge is spent by it.
+    ///
+    /// # Errors
+    /// `Failed` whatever is wrong with the answer or the challenge; or the sale asks for none; or the buyer has answered too
+    /// often; or Redis cannot be asked.
+    pub async fn earn_pass(
+        &self,
+        sale: SaleId,
+        user: &UserId,
+        address: &str,
+        challenge_id: &str,
+        answer: &Answer,
+    ) -> Result<EarnedPass, ChallengeRefusal> {
+        let (sale, challenges) = (self.guarded_sale(sale).await?, &self.challenges);
+        challenges.answering.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
+        let Some(challenge) = challenges.seal.open_challenge(sale.id, user, challenge_id) else {
+            count_answer("unknown", "forged");
+            return Err(ChallengeRefusal::Failed);
+        };
+        let is_right = challenge.is_solved_by(answer);
+        let now_ms = self.catalog.clock.now_ms();
+        // Spent even if the answer is wrong, or the caller hangs up: a pass that does not arrive costs a new challenge.
+        let spending =
+            self.gate.spend_challenge(sale.id, user, &challenge.serial, challenge.expires_at_ms, now_ms).await;
+        let spending = spending.map_err(|error| {
+            tracing::warn!(sale = %sale.id, %error, "challenge not spent");
+            ChallengeRefusal::Unavailable
+        })?;
+        let kind = challenge.solution.kind().as_str();
+        let (now_ms, spent_before) = match spending {
+            Spending::Spent { now_ms, passes_spent } if is_right => (now_ms, passes_spent),
+            Spending::NotServing => return Err(ChallengeRefusal::Unavailable),
+            Spending::Spent { .. } => return Err(failed(kind, "wrong")),
+            Spending::SpentBefore => return Err(failed(kind, "repeated")),
+            Spending::Expired => return Err(failed(kind, "expired")),
+        };
+        count_answer(kind, "right");
+        let expires_at_ms = now_ms + challenges.terms.pass_ttl_ms;
+        let pass = challenges.seal.close_pass(sale.id, user, &Pass { expires_at_ms, spent_before });
+        Ok(EarnedPass { pass: pass.ok_or(ChallengeRefusal::Unavailable)?, expires_at_ms })
+    }
+
+    /// The sale, if its challenges can be asked for and answered now.
+    async fn guarded_sale(&self, sale: SaleId) -> Result<Arc<Sale>, ChallengeRefusal> {
+        let found = self.catalog.sale(sale).await.map_err(|_| ChallengeRefusal::Unavailable)?;
+        let sale = found.ok_or(ChallengeRefusal::UnknownSale)?;
+        let now_ms = self.catalog.clock.now_ms();
+        let opens_at_ms = sale.starts_at_ms - self.challenges.terms.opens_before_ms;
+        if sale.phase_at(now_ms) == SalePhase::Ended {
+            return Err(ChallengeRefusal::Ended);
+        }
+        if now_ms < opens_at_ms {
+            return Err(ChallengeRefusal::NotStarted { starts_at_ms: sale.starts_at_ms, opens_at_ms });
+        }
+        if sale.captcha == CaptchaKind::None {
+            return Err(ChallengeRefusal::NoChallenge);
+        }
+        Ok(sale)
+    }
+}
+
+impl OpenedChallenge {
+    fn is_solved_by(&self, answer: &Answer) -> bool {
+        match (&self.solution, answer) {
+            (Solution::Image { text }, Answer::Text(written)) => picture::judge(text, written),
+            (Solution::Slider { x }, Answer::Drag { x: let_go_at, trail }) => {
+                slider::judge(*x, *let_go_at, trail).is_ok()
+            }
+            (Solution::Work { difficulty }, Answer::Nonce(nonce)) => {
+                work::judge(&self.serial, nonce, u32::from(*difficulty))
+            }
+            // The answer to another kind of challenge.
+            (Solution::Image { .. } | Solution::Slider { .. } | Solution::Work { .. }, _) => false,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Solution {
+    /// An answer that passes. A proof of work is its own hook: whoever asks for it can do it.
+    fn right_answer(&self) -> Option<Answer> {
+        match self {
+            Self::Image { text } => Some(Answer::Text(text.clone())),
+            Self::Slider { x } => {
+                Some(Answer::Drag { x: f64::from(*x), trail: slider::by_pointer(*x, &mut rand::rng()) })
+            }
+            Self::Work { .. } => None,
+        }
+    }
+}
+
+fn failed(kind: &'static str, result: &'static str) -> ChallengeRefusal {
+    count_answer(kind, result);
+    ChallengeRefusal::Failed
+}
+
+fn count_answer(kind: &'static str, result: &'static str) {
+    metrics::counter!("seckill_challenge_answers_total", "kind" => kind, "result" => result).increment(1);
+}

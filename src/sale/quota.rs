@@ -1,0 +1,135 @@
+//! How often one caller may do something on one instance: a fixed window, in memory.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// Callers that are counted in a window; when there are more, the counts begin anew. About 16 MB.
+const COUNTED_MAX: usize = 500_000;
+
+/// Counts the callers of one kind of request.
+pub struct Quota {
+    /// Requests of one caller in a window.
+    max: u32,
+    length: Duration,
+    hasher: RandomState,
+    window: Mutex<Window>,
+}
+
+struct Window {
+    began: Instant,
+    /// By the caller's hash: two callers that share one are improbable, and only share a quota.
+    counts: HashMap<u64, u32>,
+}
+
+/// The caller has asked too often: the limit, the length of its window, and when the next one begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooOften {
+    pub max: u32,
+    pub window: Duration,
+    pub retry: Duration,
+}
+
+impl Quota {
+    pub fn new(max: u32, window: Duration) -> Self {
+        let counts = Mutex::new(Window { began: Instant::now(), counts: HashMap::new() });
+        Self { max, length: window, hasher: RandomState::new(), window: counts }
+    }
+
+    /// Counts a request, unless it is one too many.
+    pub fn count(&self, caller: &str) -> Result<(), TooOften> {
+        let key = self.hasher.hash_one(caller);
+        let mut window = self.current();
+        self.check(&window, key)?;
+        *window.counts.entry(key).or_default() += 1;
+        Ok(())
+    }
+
+    /// The current window, begun anew where the last one is over or full.
+    fn current(&self) -> MutexGuard<'_, Window> {
+        let mut window = self.window.lock();
+        if window.began.elapsed() >= self.length || window.counts.len() >= COUNTED_MAX {
+            window.began = Instant::now();
+            window.counts.clear();
+        }
+        window
+    }
+
+    fn check(&self, window: &Window, key: u64) -> Result<(), TooOften> {
+        if window.counts.get(&key).is_none_or(|count| *count < self.max) {
+            return Ok(());
+        }
+        Err(TooOften { max: self.max, window: self.length, retry: self.length.saturating_sub(window.began.elapsed()) })
+    }
+}
+
+/// A limit for buyers and one for addresses. A request that one of them refuses counts against neither.
+pub struct CallerQuotas {
+    buyers: Quota,
+    addresses: Quota,
+}
+
+/// Which of the two limits refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallerTooOften {
+    Buyer(TooOften),
+    Address(TooOften),
+}
+
+impl CallerQuotas {
+    pub fn new(buyer_max: u32, address_max: u32, window: Duration) -> Self {
+        Self { buyers: Quota::new(buyer_max, window), addresses: Quota::new(address_max, window) }
+    }
+
+    /// Counts a request of this buyer from this address, unless it is one too many.
+    pub fn count(&self, buyer: &str, address: &str) -> Result<(), CallerTooOften> {
+        let key = self.buyers.hasher.hash_one(buyer);
+        // Always locked in this order.
+        let mut window = self.buyers.current();
+        self.buyers.check(&window, key).map_err(CallerTooOften::Buyer)?;
+        self.addresses.count(address).map_err(CallerTooOften::Address)?;
+        *window.counts.entry(key).or_default() += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_has_so_many_requests_in_a_window() {
+        let quota = Quota::new(2, Duration::from_secs(3600));
+        assert_eq!((quota.count("ann"), quota.count("ann")), (Ok(()), Ok(())));
+        let refused = quota.count("ann").unwrap_err();
+        assert!(refused.max == 2 && refused.retry <= refused.window);
+        assert_eq!(quota.count("ben"), Ok(()));
+        let over = Quota::new(1, Duration::ZERO);
+        assert_eq!((over.count("ann"), over.count("ann")), (Ok(()), Ok(())), "a new window has begun");
+    }
+
+    #[test]
+    fn a_request_that_one_limit_refuses_counts_against_neither() {
+        let quotas = CallerQuotas::new(2, 3, Duration::from_secs(3600));
+        let mut answers = Vec::new();
+        for (buyer, address) in [
+            ("ann", "a"),
+            ("ann", "a"),
+            ("ann", "a"),
+            ("ben", "a"),
+            ("eve", "a"),
+            ("eve", "b"),
+            ("eve", "b"),
+            ("eve", "b"),
+        ] {
+            answers.push(match quotas.count(buyer, address) {
+                Ok(()) => "",
+                Err(CallerTooOften::Buyer(_)) => "buyer",
+                Err(CallerTooOften::Address(_)) => "address",
+            });
+        }
+        assert_eq!(answers, ["", "", "buyer", "", "address", "", "", "buyer"]);
+    }
+}

@@ -1,0 +1,285 @@
+//! The client crate: permits and webhooks. `client_orders` has what it does for buyers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill::domain::policy::{Excess, NewPolicy};
+use seckill_client::{
+    Ask, Code, Decision, Error, FlowClient, OrderStatus, Outcome, Permit, Reason, Refusal, Service, SignatureError,
+    WebhookError, WebhookVerifier, WhenAway,
+};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::order_webhooks::{all_told, buy_and_cancel, started};
+use crate::permits_and_policies::{Caller, a_day, policy, set};
+use seckill_harness::receiver::{Arrival, Receiver};
+use seckill_harness::{PATIENCE, System, eventually, terms, webhook_secret};
+
+/// The address of a system's first instance.
+fn address(system: &System) -> String {
+    format!("http://{}", system.instances[0].address)
+}
+
+/// A client of the new application `shop`, which waits as long as a slow machine needs.
+async fn shop(system: &System) -> FlowClient {
+    let token = Caller::new(system, "shop").await.token;
+    FlowClient::new(&Service::new(&address(system)).unwrap(), "shop", &token).unwrap().with_timeout(PATIENCE)
+}
+
+/// A policy that lets one caller work at a time. Its leases outlast the test, so that only a release makes room.
+fn one_place(named: &str) -> NewPolicy {
+    let place = Parameters { limit: Some(1), lease_ms: Some(3_600_000), ..Parameters::default() };
+    policy("shop", named, Algorithm::new(AlgorithmKind::Concurrency, &place).unwrap())
+}
+
+/// Asks for one permit of a policy, under the key `k`.
+async fn ask(flow: &FlowClient, policy: &str) -> Result<Permit, Refusal> {
+    flow.acquire(policy, "k", 1).await.unwrap().permit()
+}
+
+/// Waits until a permit is granted.
+async fn granted(flow: &FlowClient, policy: &str) -> Permit {
+    eventually(|| async { ask(flow, policy).await.map_err(|refusal| refusal.to_string()) }).await
+}
+
+/// Each answer of the service is a decision of its own, and mistakes are errors.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_is_granted_refused_prepared_or_not_configured() {
+    let system = System::start().await;
+    let flow = shop(&system).await;
+    set(&system, policy("shop", "login", a_day(3))).await;
+    let page = Excess::parse(r#"degrade:{"page":"later"}"#).unwrap();
+    set(&system, NewPolicy { excess: page, ..policy("shop", "page", a_day(1)) }).await;
+
+    let Decision::Granted(permit) = flow.acquire("login", "ann", 2).await.unwrap() else { panic!("not granted") };
+    assert_eq!((permit.remaining(), permit.reason(), permit.has_lease()), (Some(1), None, false));
+    assert!(!permit.release(Outcome::Ok).await.unwrap(), "there is nothing to return");
+    let Decision::Refused(refusal) = flow.acquire("login", "ann", 2).await.unwrap() else { panic!("not refused") };
+    assert_eq!((refusal.reason, refusal.policy.as_deref()), (Reason::Limit, Some("login")));
+    assert!(refusal.retry_after > Duration::ZERO);
+    assert!(matches!(flow.acquire("logon", "ann", 1).await.unwrap(), Decision::NotConfigured));
+
+    assert!(ask(&flow, "page").await.is_ok());
+    let Decision::Prepared { answer, refusal } = flow.acquire("page", "k", 1).await.unwrap() else {
+        panic!("no prepared answer")
+    };
+    assert_eq!((answer, refusal.reason), (json!({ "page": "later" }), Reason::Limit));
+
+    // All or nothing over several policies: the refusal of one uses up nothing of the other.
+    let both = [Ask { policy: "login", key: "bob", permits: 1 }, Ask { policy: "page", key: "k", permits: 1 }];
+    assert!(flow.acquire_all(&both).await.unwrap().permit().is_err());
+    let left = flow.acquire("login", "bob", 1).await.unwrap().permit().unwrap();
+    assert_eq!(left.remaining(), Some(2));
+
+    let too_many = flow.acquire("login", "ann", 4).await.unwrap_err();
+    assert_eq!((too_many.code(), too_many.may_retry()), (Some(&Code::InvalidRequest), false));
+    let service = Service::new(&address(&system)).unwrap();
+    let stranger = FlowClient::new(&service, "shop", &"0".repeat(64)).unwrap().with_timeout(PATIENCE);
+    assert_eq!(stranger.acquire("login", "ann", 1).await.unwrap_err().code(), Some(&Code::Unauthenticated));
+    system.finish().await;
+}
+
+/// A lease returns however its holder ends: by hand, by a drop, by a task that is cancelled or panics, on a thread of no runtime.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_comes_back_however_its_holder_ends() {
+    let system = System::start().await;
+    let flow = shop(&system).await;
+    set(&system, one_place("place")).await;
+
+    let by_hand = granted(&flow, "place").await;
+    assert!(by_hand.has_lease() && ask(&flow, "place").await.is_err(), "there is one place");
+    assert!(by_hand.release(Outcome::Ok).await.unwrap());
+
+    let dropped = ask(&flow, "place").await.expect("a release that has returned has made room");
+    drop(dropped);
+    let cancelled = granted(&flow, "place").await;
+    let task = tokio::spawn(async move {
+        std::future::pending::<()>().await;
+        drop(cancelled);
+    });
+    assert!(ask(&flow, "place").await.is_err(), "the task holds it");
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+
+    let panics = granted(&flow, "place").await;
+    let task = tokio::spawn(async move {
+        let _held = panics;
+        panic!("as planned by the test");
+    });
+    assert!(task.await.unwrap_err().is_panic());
+    let elsewhere = granted(&flow, "place").await;
+    std::thread::spawn(move || drop(elsewhere)).join().unwrap();
+
+    // A release that is cancelled before its answer goes on in the background.
+    let hasty = granted(&flow, "place").await;
+    let mut release = Box::pin(hasty.release(Outcome::Error));
+    let first_poll = futures_util::poll!(&mut release);
+    assert!(first_poll.is_pending());
+    drop(release);
+    assert!(flow.drain(PATIENCE).await);
+    drop(ask(&flow, "place").await.expect("what was drained has been given back"));
+    assert!(flow.drain(PATIENCE).await);
+    system.finish().await;
+}
+
+/// The outcome that a release reports reaches the policy's breaker.
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_that_are_reported_open_the_breaker_of_a_policy() {
+    let system = System::start().await;
+    let flow = shop(&system).await;
+    let breaker = serde_json::from_value(json!({ "min_calls": 4, "open_ms": 600_000, "probes": 1 })).unwrap();
+    set(&system, NewPolicy { breaker: Some(breaker), ..policy("shop", "bank", a_day(1_000)) }).await;
+    for outcome in [Outcome::Ok, Outcome::Ok, Outcome::Error, Outcome::Error] {
+        ask(&flow, "bank").await.unwrap().release(outcome).await.unwrap();
+    }
+    let refusal =
+        eventually(|| async { ask(&flow, "bank").await.err().ok_or_else(|| "it is closed".to_owned()) }).await;
+    assert_eq!(refusal.reason, Reason::Breaker);
+    system.finish().await;
+}
+
+/// A service that does not answer, and one that is not there: the caller's choice holds, and nobody waits for longer than the
+/// time-out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_away_refuses_or_grants_as_the_caller_has_chosen() {
+    // Connections stand, because the kernel accepts them, and nothing comes of them.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gone = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap()
+    };
+    let patience = Duration::from_millis(300);
+    for address in [silent.local_addr().unwrap(), gone] {
+        let service = Service::new(&format!("http://{address}")).unwrap();
+        let flow = FlowClient::new(&service, "shop", "token").unwrap().with_timeout(patience);
+        let began = Instant::now();
+        let refusal = ask(&flow, "p").await.unwrap_err();
+        assert_eq!((refusal.reason, refusal.policy), (Reason::ServiceAway, None));
+        assert!(refusal.retry_after > Duration::ZERO);
+        let permit = ask(&flow.clone().with_when_away(WhenAway::Open), "p").await.unwrap();
+        assert_eq!((permit.reason(), permit.remaining()), (Some(Reason::ServiceAway), None));
+        assert!(!permit.release(Outcome::Ok).await.unwrap());
+        // Twice the time-out, and slack for a busy machine. Without a time-out the first call would never end.
+        assert!(began.elapsed() < 2 * patience + PATIENCE / 4, "{address}: {:?}", began.elapsed());
+    }
+}
+
+/// A way to a service that can be closed: connections are then dropped as they are made.
+struct Way {
+    address: String,
+    is_closed: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
+}
+
+async fn way_to(system: &System) -> Way {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (is_closed, connections) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let way = Way {
+        address: format!("http://{}", listener.local_addr().unwrap()),
+        is_closed: Arc::clone(&is_closed),
+        connections: Arc::clone(&connections),
+    };
+    let target = system.instances[0].address;
+    tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            connections.fetch_add(1, Ordering::SeqCst);
+            if !is_closed.load(Ordering::SeqCst) {
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(target).await.unwrap();
+                    tokio::io::copy_bidirectional(&mut near, &mut far).await
+                });
+            }
+        }
+    });
+    way
+}
+
+/// After a few failures callers stop asking, so that a service that comes back is not met by all of them; and they notice that it
+/// is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_of_a_service_that_is_away_do_not_storm_it() {
+    let system = System::start().await;
+    set(&system, policy("shop", "login", a_day(1_000_000))).await;
+    let way = way_to(&system).await;
+    let token = Caller::new(&system, "shop").await.token;
+    let flow = FlowClient::new(&Service::new(&way.address).unwrap(), "shop", &token).unwrap().with_timeout(PATIENCE);
+    for _ in 0..10_000 {
+        assert_eq!(ask(&flow, "login").await.unwrap_err().reason, Reason::ServiceAway);
+    }
+    // Three in a row, and then one after each pause.
+    let made = way.connections.load(Ordering::SeqCst);
+    assert!(made < 1_000, "{made} connections for 10000 calls");
+    way.is_closed.store(false, Ordering::SeqCst);
+    drop(granted(&flow, "login").await);
+    system.finish().await;
+}
+
+/// The headers of a message that arrived.
+fn headers(arrival: &Arrival) -> HashMap<&'static str, String> {
+    ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| (name, arrival.header(name))).into()
+}
+
+/// A message of the service is verified and read; one that is changed, old or signed by another is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_are_verified_and_forged_or_stale_ones_are_refused() {
+    let receiver = Receiver::start();
+    let (new, old) = (webhook_secret(), webhook_secret());
+    let both = format!("{new},{old}");
+    let settings = [("SECKILL_SHOP__WEBHOOK_URL", receiver.url()), ("SECKILL_SHOP__WEBHOOK_SECRETS", both.clone())];
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let system = started(&settings).await;
+    let sale = system.create_sale(terms(1)).await;
+    let order = buy_and_cancel(&system, &sale, "ann").await;
+    all_told(&system).await;
+    let arrivals = receiver.seen();
+
+    // A receiver that knows only one of the two secrets verifies as well.
+    for known in [&both, &new, &old] {
+        let verifier = WebhookVerifier::new(known).unwrap();
+        let mut statuses = Vec::new();
+        for arrival in &arrivals {
+            let headers = headers(arrival);
+            let header = |name: &str| headers.get(name).map(String::as_str);
+            let message = verifier.verify(header, &arrival.bytes, SystemTime::now()).unwrap();
+            assert_eq!(message.id, headers["webhook-id"]);
+            let change = message.order.expect("it is about an order");
+            assert_eq!((change.order_id.to_string(), change.user_id.as_str()), (order.clone(), "ann"));
+            assert_eq!(message.kind, format!("order.{}", change.status));
+            statuses.push(change.status);
+        }
+        assert_eq!(statuses, [OrderStatus::PendingPayment, OrderStatus::Cancelled]);
+    }
+
+    let verifier = WebhookVerifier::new(&both).unwrap();
+    let headers = headers(&arrivals[0]);
+    let header = |name: &str| headers.get(name).map(String::as_str);
+    let body = &arrivals[0].bytes;
+    let forged = String::from_utf8(body.clone()).unwrap().replace("\"ann\"", "\"bob\"");
+    let now = SystemTime::now();
+    let refused = |why| Err(WebhookError::Signature(why));
+    assert_eq!(verifier.verify(header, forged.as_bytes(), now), refused(SignatureError::NotOurs));
+    let stranger = WebhookVerifier::new(&webhook_secret()).unwrap();
+    assert_eq!(stranger.verify(header, body, now), refused(SignatureError::NotOurs));
+    // As if it were sent again ten minutes later, or came from a clock that is ten minutes ahead.
+    let minutes = Duration::from_secs(600);
+    for then in [now + minutes, now - minutes] {
+        assert_eq!(verifier.verify(header, body, then), refused(SignatureError::NotNow));
+    }
+    assert_eq!(verifier.verify(|_| None, body, now), refused(SignatureError::Malformed));
+    system.finish().await;
+}
+
+/// A server of another kind at the address is an error of its own, and no refusal: it would else be taken for a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_at_the_address_is_an_error() {
+    // The receiver answers every POST with 200 and the text `ok`.
+    let other = Receiver::start();
+    let service = Service::new(&format!("http://{}", other.address)).unwrap();
+    let flow = FlowClient::new(&service, "shop", "token").unwrap().with_timeout(PATIENCE);
+    assert!(matches!(flow.acquire("login", "ann", 1).await, Err(Error::Unreadable(_))));
+}

@@ -1,0 +1,389 @@
+//! The client crate: what it does for buyers, from the purchase to the end of the order; and the load program, which uses it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use seckill::domain::ids::Units;
+use seckill::domain::sale::NewSale;
+use seckill_client::{
+    BuyerClient, Captcha, Code, Error, Order, OrderChanges, OrderStatus, Purchase, RetryTerms, SalePhase, Service,
+    Ticket,
+};
+use seckill_load::Plan;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::broken_network::Wire;
+use crate::payments_and_callbacks::Callback;
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+
+/// A service that is waited for as long as a slow machine needs.
+fn service_at(address: SocketAddr) -> Service {
+    Service::builder(&format!("http://{address}")).timeout(PATIENCE).build().unwrap()
+}
+
+fn buyer_at(system: &System, address: SocketAddr, user: &str) -> BuyerClient {
+    BuyerClient::new(&service_at(address), &system.token(user, 0)).unwrap()
+}
+
+fn buyer(system: &System, user: &str) -> BuyerClient {
+    buyer_at(system, system.instances[0].address, user)
+}
+
+fn purchase(sale: &Sale) -> Purchase {
+    Purchase::new(sale.id.get(), sale.key.as_str())
+}
+
+/// Waits until an order is written.
+async fn written(buyer: &BuyerClient, ticket: &Ticket) -> Order {
+    buyer.wait_for(ticket.order_id, PATIENCE, |order| order.status != OrderStatus::Accepted).await.unwrap()
+}
+
+/// A proxy that loses the first answers: the service has done its work, and its caller never hears of it. It keeps what the
+/// callers have sent.
+struct Proxy {
+    address: SocketAddr,
+    sent: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Proxy {
+    async fn losing(answers: usize, system: &System) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, target) = (listener.local_addr().unwrap(), system.instances[0].address);
+        let (left, sent) = (Arc::new(AtomicUsize::new(answers)), Arc::new(Mutex::new(Vec::new())));
+        let heard = Arc::clone(&sent);
+        tokio::spawn(async move {
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                let (left, heard) = (Arc::clone(&left), Arc::clone(&heard));
+                tokio::spawn(async move {
+                    let (mut from_near, mut to_near) = near.into_split();
+                    let (mut from_far, mut to_far) = TcpStream::connect(target).await.unwrap().into_split();
+                    let up = async {
+                        let mut chunk = [0; 4096];
+                        while let Ok(length @ 1..) = from_near.read(&mut chunk).await {
+                            heard.lock().unwrap().extend_from_slice(&chunk[..length]);
+                            to_far.write_all(&chunk[..length]).await.unwrap();
+                        }
+                    };
+                    let down = async {
+                        let mut chunk = [0; 4096];
+                        while let Ok(length @ 1..) = from_far.read(&mut chunk).await {
+                            let one_less = |left: usize| left.checked_sub(1);
+                            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+                                return; // the answer is lost, and the connection with it
+                            }
+                            if to_near.write_all(&chunk[..length]).await.is_err() {
+                                return;
+                            }
+                        }
+                    };
+                    tokio::select! { () = up => {}, () = down => {} }
+                });
+            }
+        });
+        Self { address, sent }
+    }
+
+    /// How many requests have begun with this line.
+    fn requests(&self, line: &str) -> usize {
+        String::from_utf8_lossy(&self.sent.lock().unwrap()).matches(line).count()
+    }
+}
+
+/// The first two answers are lost on the way. The client asks again under the same Idempotency-Key, and there is one order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
+    let system = System::start_with(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
+    let sale = system.create_sale(NewSale { per_user: Units::parse(5).unwrap(), ..terms(5) }).await;
+    let proxy = Proxy::losing(2, &system).await;
+    let ticket = buyer_at(&system, proxy.address, "ann").purchase(&purchase(&sale)).await.unwrap();
+    assert_eq!(proxy.requests("POST "), 3);
+    let ann = buyer(&system, "ann");
+    assert_eq!(written(&ann, &ticket).await.status, OrderStatus::PendingPayment);
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (1, 4));
+
+    // When every answer is lost, the client says that it does not know; the same purchase finds out later.
+    let deaf = Proxy::losing(usize::MAX, &system).await;
+    let terms = RetryTerms { attempts: 2, ..RetryTerms::default() };
+    let again = purchase(&sale).under("stored-before-the-crash").unwrap();
+    let unknown = buyer_at(&system, deaf.address, "ann").with_retry(terms).purchase(&again).await.unwrap_err();
+    assert!(matches!(unknown, Error::Undecided { attempts: 2, .. }), "{unknown}");
+    let second = ann.purchase(&again).await.unwrap();
+    assert_ne!(second.order_id, ticket.order_id);
+    assert_eq!(ann.purchase(&again).await.unwrap().order_id, second.order_id);
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (2, 3));
+    system.finish().await;
+}
+
+/// A purchase that is dropped before its answer, by a caller who has no more patience, is the same purchase when it is repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purchase_that_is_cancelled_and_repeated_is_one() {
+    let system = System::start().await;
+    let sale = system.create_sale(NewSale { per_user: Units::parse(5).unwrap(), ..terms(5) }).await;
+    let (ann, wanted) = (buyer(&system, "ann"), purchase(&sale));
+    for _ in 0..3 {
+        let mut buying = Box::pin(ann.purchase(&wanted));
+        assert!(futures_util::poll!(&mut buying).is_pending());
+        drop(buying);
+    }
+    let ticket = ann.purchase(&wanted).await.unwrap();
+    written(&ann, &ticket).await;
+    system.settled(&sale).await;
+    assert_eq!(system.orders(&sale).await, 1);
+    system.finish().await;
+}
+
+/// Refusals have the service's code and what belongs to it, and come at the first attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_typed_and_are_not_retried() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(1)).await;
+    let later = system.create_sale(NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(1) }).await;
+    let (ann, bob) = (buyer(&system, "ann"), buyer(&system, "bob"));
+    let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
+    let again = ann.purchase(&purchase(&sale)).await.unwrap_err();
+    assert_eq!(again.code(), Some(&Code::AlreadyPurchased));
+    assert_eq!(again.problem().unwrap().order_id, Some(ticket.order_id));
+    assert_eq!(bob.purchase(&purchase(&sale)).await.unwrap_err().code(), Some(&Code::SoldOut));
+    let early = bob.purchase(&purchase(&later)).await.unwrap_err();
+    assert_eq!(early.code(), Some(&Code::NotStarted));
+    assert_eq!(early.problem().unwrap().starts_at_ms, Some(bob.state(later.id.get()).await.unwrap().starts_at_ms));
+    let other = system.create_sale(terms(1)).await;
+    let guessed = Purchase::new(other.id.get(), "guessed");
+    assert_eq!(bob.purchase(&guessed).await.unwrap_err().code(), Some(&Code::WrongKey));
+    let nowhere = Purchase::new(999_999_999, "k");
+    assert_eq!(bob.purchase(&nowhere).await.unwrap_err().code(), Some(&Code::UnknownSale));
+    let nobody = BuyerClient::new(&service_at(system.instances[0].address), "not-a-token").unwrap();
+    assert_eq!(nobody.purchase(&purchase(&sale)).await.unwrap_err().code(), Some(&Code::Unauthenticated));
+
+    assert_eq!(bob.order(ticket.order_id).await.unwrap_err().code(), Some(&Code::UnknownOrder));
+    assert_eq!(bob.follow(ticket.order_id).next().await.unwrap_err().code(), Some(&Code::UnknownOrder));
+    written(&ann, &ticket).await;
+    let unpaid = ann.refund(ticket.order_id, "too small").await.unwrap_err();
+    assert_eq!((unpaid.code(), unpaid.may_retry()), (Some(&Code::IllegalState), false));
+    let channel = ann.pay(ticket.order_id, "no-such-channel").await.unwrap_err();
+    assert_eq!(channel.code(), Some(&Code::InvalidRequest));
+    assert!(channel.to_string().contains("no such payment channel"), "{channel}");
+    system.finish().await;
+}
+
+/// What a buyer reads: sales, the state, the time, the channels, and a sign-in of development mode.
+#[tokio::test(flavor = "multi_thread")]
+async fn sales_and_their_state_are_read() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(3)).await;
+    let service = service_at(system.instances[0].address);
+    let anyone = BuyerClient::without_token(&service);
+    let shown = anyone.sale(sale.id.get()).await.unwrap();
+    assert_eq!((shown.product.name.as_str(), shown.price_cents, shown.per_user), ("Phone", 100, 1));
+    assert_eq!((shown.status, shown.captcha, shown.sold_out), (SalePhase::Open, Captcha::None, false));
+    assert!(anyone.sales().await.unwrap().iter().any(|listed| listed.id == shown.id));
+    let state = anyone.state(sale.id.get()).await.unwrap();
+    assert_eq!((state.open, state.key.as_str(), state.sold_out), (true, sale.key.as_str(), false));
+    let now_ms = anyone.now_ms().await.unwrap();
+    assert!((state.now_ms..state.ends_at_ms).contains(&now_ms), "{now_ms}");
+    assert_eq!(anyone.payment_channels().await.unwrap(), ["sandbox"]);
+    assert_eq!(anyone.sale(999_999_999).await.unwrap_err().code(), Some(&Code::UnknownSale));
+
+    let carl = BuyerClient::sign_in(&service, "carl", 0).await.unwrap();
+    let ticket = carl.purchase(&Purchase::new(shown.id, state.key)).await.unwrap();
+    let listed = carl.orders(Some(shown.id), None).await.unwrap();
+    assert_eq!((listed.orders.len(), listed.orders[0].order_id, listed.next), (1, ticket.order_id, None));
+    let refused = BuyerClient::sign_in(&service, "no name", 0).await.unwrap_err();
+    assert_eq!(refused.code(), Some(&Code::InvalidRequest));
+    system.finish().await;
+}
+
+/// More orders than fit on a page are all read, each once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buyer_of_many_orders_reads_them_page_by_page() {
+    let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
+    let system = System::start_with(&unlimited).await;
+    let sale = system.create_sale(NewSale { per_user: Units::parse(1_000).unwrap(), ..terms(1_000) }).await;
+    let ann = buyer(&system, "ann");
+    let mut bought = BTreeSet::new();
+    for _ in 0..120 {
+        bought.insert(ann.purchase(&purchase(&sale)).await.unwrap().order_id);
+    }
+    let ids = |orders: &[Order]| orders.iter().map(|order| order.order_id).collect::<BTreeSet<Uuid>>();
+    let first = ann.orders(Some(sale.id.get()), None).await.unwrap();
+    let second = ann.orders(Some(sale.id.get()), first.next).await.unwrap();
+    assert_eq!((first.orders.len(), second.orders.len(), second.next), (100, 20, None));
+    assert_eq!(ids(&[first.orders, second.orders].concat()), bought);
+    assert_eq!(ids(&ann.newest_orders(None, 1_000).await.unwrap()), bought);
+    assert_eq!(ann.newest_orders(None, 101).await.unwrap().len(), 101);
+    system.finish().await;
+}
+
+/// How far along an order is. Each status comes after those before it.
+fn progress(status: &OrderStatus) -> usize {
+    use OrderStatus::{Accepted, Cancelled, Paid, PendingPayment, Refunded, Refunding};
+    let order = [Accepted, PendingPayment, Paid, Refunding, Refunded, Cancelled];
+    order.iter().position(|other| other == status).expect("a status of these tests")
+}
+
+/// Whether statuses come in order, and each once.
+fn in_order(seen: &[OrderStatus]) -> bool {
+    seen.windows(2).all(|pair| progress(&pair[0]) < progress(&pair[1]))
+}
+
+/// The statuses that a follower sees, up to and with this one.
+async fn seen_until(mut changes: OrderChanges, last: OrderStatus) -> (Vec<OrderStatus>, OrderChanges) {
+    let mut seen = Vec::new();
+    while seen.last() != Some(&last) {
+        let next = timeout(PATIENCE, changes.next()).await.expect("no change came");
+        seen.push(next.unwrap().expect("the order has not ended").status);
+    }
+    (seen, changes)
+}
+
+/// An order is followed from its purchase to its payment and back, by events and by polling alone. Whoever follows by events does
+/// not poll.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    let ann = buyer(&system, "ann");
+    let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
+    let order = ticket.order_id;
+    let wire = Proxy::losing(0, &system).await;
+    let by_events = buyer_at(&system, wire.address, "ann").follow(order);
+    let by_polling = ann.follow(order).by_polling();
+    let followers = [by_events, by_polling].map(|changes| tokio::spawn(seen_until(changes, OrderStatus::Paid)));
+
+    written(&ann, &ticket).await;
+    let payment = ann.pay(order, "sandbox").await.unwrap();
+    let paid = Callback::of("payment.succeeded", payment.payment_id, ("order_id", order), 100);
+    assert_eq!(paid.send(&system).await, 200);
+    let mut still_following = Vec::new();
+    for follower in followers {
+        let (seen, changes) = follower.await.unwrap();
+        assert!(in_order(&seen), "{seen:?}");
+        still_following.push(changes);
+    }
+    assert_eq!(wire.requests(&format!("GET /api/v1/orders/{order} ")), 0, "a poll beside a stream that works");
+    assert_eq!(wire.requests(&format!("GET /api/v1/orders/{order}/events ")), 1);
+
+    let refund = ann.refund(order, "too small").await.unwrap();
+    assert_eq!(refund.status, "requested");
+    let key: Uuid = sqlx::query_scalar("SELECT key FROM refunds WHERE payment_id = $1")
+        .bind(payment.payment_id)
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    let returned = Callback::of("refund.succeeded", key, ("payment_key", payment.payment_id), 100);
+    assert_eq!(returned.send(&system).await, 200);
+    for changes in still_following {
+        let (_, mut changes) = seen_until(changes, OrderStatus::Refunded).await;
+        assert_eq!(changes.next().await.unwrap(), None, "nothing comes after the end");
+    }
+    system.finish().await;
+}
+
+/// Where no stream is to be had, because the instance has as many as it may have, or because the way to it breaks streams, the
+/// order is polled, and nothing is missed.
+#[tokio::test(flavor = "multi_thread")]
+async fn polling_is_the_net_under_events() {
+    let system = System::start_with(&[("SECKILL_HTTP__STREAMS_MAX", "1")]).await;
+    let sale = system.create_sale(terms(5)).await;
+    let (ann, bob) = (buyer(&system, "ann"), buyer(&system, "bob"));
+    let anns = ann.purchase(&purchase(&sale)).await.unwrap();
+    let bobs = bob.purchase(&purchase(&sale)).await.unwrap();
+    // Ann's stream is the only one.
+    let mut watching = ann.follow(anns.order_id);
+    watching.next().await.unwrap().unwrap();
+
+    let wire = Proxy::losing(0, &system).await;
+    let follower =
+        tokio::spawn(seen_until(buyer_at(&system, wire.address, "bob").follow(bobs.order_id), OrderStatus::Cancelled));
+    let refused = format!("GET /api/v1/orders/{}/events ", bobs.order_id);
+    eventually(|| async {
+        let asked = wire.requests(&refused);
+        (asked > 0).then_some(()).ok_or_else(|| "no stream was asked for".to_owned())
+    })
+    .await;
+    written(&bob, &bobs).await;
+    assert_eq!(bob.cancel(bobs.order_id).await.unwrap().status, OrderStatus::Cancelled);
+    let (seen, mut changes) = follower.await.unwrap();
+    assert_eq!(seen.last(), Some(&OrderStatus::Cancelled));
+    assert_eq!(changes.next().await.unwrap(), None);
+    assert!(wire.requests(&format!("GET /api/v1/orders/{} ", bobs.order_id)) > 0);
+    drop(watching);
+    system.finish().await;
+}
+
+/// A stream whose connection breaks is opened again; the follower misses nothing and hears nothing twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_survives_the_end_of_its_stream() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    let ann = buyer(&system, "ann");
+    let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
+    let wire = Wire::to(system.instances[0].address.to_string()).await;
+    let changes = buyer_at(&system, wire.address, "ann").follow(ticket.order_id);
+    let (seen, changes) = seen_until(changes, OrderStatus::Accepted).await;
+    assert_eq!(seen, [OrderStatus::Accepted]);
+    let follower = tokio::spawn(seen_until(changes, OrderStatus::Cancelled));
+    wire.cut();
+    wire.tried_in_vain(1).await;
+    wire.mend();
+
+    // With workers, the order is written.
+    system.serve(true).await;
+    written(&ann, &ticket).await;
+    assert_eq!(ann.cancel(ticket.order_id).await.unwrap().status, OrderStatus::Cancelled);
+    let (seen, _) = follower.await.unwrap();
+    assert!(in_order(&seen) && seen[0] != OrderStatus::Accepted, "{seen:?}");
+    system.finish().await;
+}
+
+/// The load program signs its crowd in, waits for the sale and follows winners through the client.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rush_follows_some_of_its_winners() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(10)).await;
+    let plan = Plan {
+        base: format!("http://{}", system.instances[0].address),
+        sale_id: sale.id.get(),
+        buyers: 30,
+        connections: 8,
+        watchers: 5,
+        ..Plan::default()
+    };
+    let users = (0..plan.identities()).map(|n| format!("rush-{n}"));
+    let buyers = seckill_load::sign_in(&plan.base, users, 0).await.unwrap();
+    let report = seckill_load::run(&plan, buyers, false).await.unwrap();
+    assert_eq!(report.orders, 10, "{}", report.render_text());
+    let watched = report.watched.as_ref().expect("orders were followed");
+    assert_eq!((watched.orders, watched.failed), (5, 0), "{watched}");
+    system.settled(&sale).await;
+    let unknown = seckill_load::sign_in(&plan.base, std::iter::once("no name".to_owned()), 0).await;
+    assert!(unknown.is_err_and(|error| error.to_string().starts_with("no name could not be signed in: 400")));
+    system.finish().await;
+}
+
+/// A wait for a status ends at its time-out, and an order that ends otherwise ends the wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_an_order_is_bounded() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(5)).await;
+    let ann = buyer(&system, "ann");
+    let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
+    written(&ann, &ticket).await;
+    let paid = |order: &Order| order.status == OrderStatus::Paid;
+    let within = Duration::from_millis(200);
+    assert!(matches!(ann.wait_for(ticket.order_id, within, paid).await, Err(Error::TimeOut(time)) if time == within));
+    ann.cancel(ticket.order_id).await.unwrap();
+    let ended = ann.wait_for(ticket.order_id, PATIENCE, paid).await.unwrap();
+    assert_eq!((ended.status, ended.reason.as_deref()), (OrderStatus::Cancelled, Some("by-buyer")));
+    system.finish().await;
+}

@@ -1,0 +1,302 @@
+//! The edge (deploy/nginx.conf) with a bundle that `seckill publish` has written, in front of a service in a process of its own: its
+//! metrics then count nothing but these requests.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use reqwest::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, IF_NONE_MATCH, RETRY_AFTER, VARY,
+};
+use reqwest::{Client, Method, Response};
+use seckill::domain::sale::NewSale;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::nginx::{Folder, Nginx};
+use crate::service_killed::{Process, free_address};
+use seckill_harness::{PATIENCE, Sale, System, terms};
+
+/// Views of a sale's page, and the browsers that view it, each at an address of its own.
+const VIEWS: usize = 10_000;
+const BROWSERS: usize = 50;
+/// How long one answer is shared, and what is forgiven a busy machine whose clocks are read late.
+const SHARED_MS: i64 = 100;
+const SLACK_MS: i64 = 400;
+
+const FRESH: &str = "public, max-age=0, must-revalidate";
+const FOR_EVER: &str = "public, max-age=31536000, immutable";
+
+/// A published sale behind the edge.
+struct Shop {
+    system: System,
+    service: Process,
+    /// The service's own address.
+    address: SocketAddr,
+    site: Folder,
+    edge: Nginx,
+    sale: Sale,
+}
+
+impl Shop {
+    async fn open(terms: NewSale) -> Self {
+        let system = System::prepare(&[]).await;
+        let address = free_address();
+        let service = Process::start_with(&system, address, &[("RUST_LOG", "error")], Stdio::inherit());
+        let service = service.ready(address).await;
+        let sale = system.create_sale(terms).await;
+        let site = Folder::new();
+        let publish = Command::new(env!("CARGO_BIN_EXE_seckill"))
+            .args(["publish", "--out"])
+            .arg(site.path())
+            .env_clear()
+            .envs(&system.environment)
+            .output()
+            .await
+            .unwrap();
+        assert!(publish.status.success(), "{}", String::from_utf8_lossy(&publish.stderr));
+        let edge = Nginx::edge(address, site.path(), &[]).await;
+        Self { system, service, address, site, edge, sale }
+    }
+
+    /// How many requests have reached the service, by what they were for.
+    async fn requests(&self, kind: &str) -> u64 {
+        let metrics = reqwest::get(format!("http://{}/metrics", self.address)).await.unwrap().text().await.unwrap();
+        let name = format!("seckill_requests_total{{kind=\"{kind}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&name)).map_or(0, |count| count.parse().unwrap())
+    }
+
+    fn page(&self) -> String {
+        format!("/sales/{}", self.sale.id)
+    }
+
+    async fn close(self) {
+        self.service.end();
+        self.system.finish().await;
+    }
+}
+
+/// What a state.js says.
+async fn state(answer: Response) -> Value {
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
+    let script = answer.text().await.unwrap();
+    let state = script.trim().strip_prefix("window.seckill = ").and_then(|rest| rest.strip_suffix(';'));
+    serde_json::from_str(state.unwrap_or_else(|| panic!("{script}"))).unwrap()
+}
+
+/// Asserts that an answer has the headers of deploy/headers.conf, each once.
+fn assert_secured(headers: &HeaderMap) {
+    let mut lines = 0;
+    for line in include_str!("../../deploy/headers.conf").lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.strip_prefix("add_header ").and_then(|rest| rest.split_once(' ')).unwrap();
+        let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix("\" always;")).unwrap();
+        let sent: Vec<_> = headers.get_all(name).iter().collect();
+        assert_eq!(sent, [value], "{name}");
+        lines += 1;
+    }
+    assert!(lines >= 5);
+    assert!(!headers["content-security-policy"].to_str().unwrap().contains("unsafe"));
+}
+
+/// Viewing a page costs the service nothing, and its state at most eleven requests a second, whatever the crowd.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_views_cost_the_service_eleven_requests_a_second() {
+    let shop = Shop::open(terms(50)).await;
+    let before = [shop.requests("page").await, shop.requests("api").await, shop.requests("state").await];
+    let began = Instant::now();
+    let browsers = (0..BROWSERS).map(|n| {
+        let (page, mark) = (shop.edge.url(&shop.page()), format!("data-sale=\"{}\"", shop.sale.id));
+        let from = IpAddr::from(Ipv4Addr::new(127, 0, 1, u8::try_from(n).unwrap() + 1));
+        let browser = Client::builder().local_address(from).build().unwrap();
+        tokio::spawn(async move {
+            for view in 0..VIEWS / BROWSERS {
+                let answer = browser.get(&page).send().await.unwrap();
+                assert_eq!(answer.status(), 200);
+                assert!(answer.text().await.unwrap().contains(&mark));
+                let asked = browser.get(format!("{page}/state.js?r={n}-{view}")).send().await.unwrap();
+                assert_eq!(state(asked).await["open"], true);
+            }
+        })
+    });
+    for viewed in join_all(browsers.collect::<Vec<_>>()).await {
+        viewed.unwrap();
+    }
+    let seconds = began.elapsed().as_secs() + 1;
+    let asked = shop.requests("state").await - before[2];
+    assert!((1..=11 * seconds).contains(&asked), "{asked} requests in {seconds} s");
+    assert_eq!([shop.requests("page").await, shop.requests("api").await], before[..2]);
+    eprintln!("{VIEWS} views in {seconds} s: {asked} requests reached the service");
+    shop.close().await;
+}
+
+/// At the start all who ask learn within a tenth of a second that the sale is open, and the purchase key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
+    let shop = Shop::open(terms(50)).await;
+    // Its page is not published, and its state is there none the less.
+    let sale = shop.system.create_sale(NewSale { starts_in_ms: 3_000, ..terms(50) }).await;
+    let watch = |n: usize| {
+        let (shop, sale, client) = (&shop, &sale, Client::new());
+        async move {
+            let (mut closed, mut open) = (0, 0);
+            while open < 20 {
+                let sent_ms = chrono::Utc::now().timestamp_millis();
+                let url = shop.edge.url(&format!("/sales/{}/state.js?r={n}-{sent_ms}", sale.id));
+                let state = state(client.get(url).send().await.unwrap()).await;
+                let [now_ms, starts_at_ms] = ["now_ms", "starts_at_ms"].map(|name| state[name].as_i64().unwrap());
+                assert!(now_ms >= sent_ms - SHARED_MS - SLACK_MS, "{} ms old when it was asked for", sent_ms - now_ms);
+                if state["open"] == true {
+                    assert_eq!(state["key"], sale.key.as_str());
+                    open += 1;
+                } else {
+                    assert!(sent_ms < starts_at_ms + SHARED_MS + SLACK_MS, "still closed");
+                    assert_ne!(state["key"], sale.key.as_str());
+                    closed += 1;
+                }
+            }
+            closed
+        }
+    };
+    let closed: usize = join_all((0..8).map(watch)).await.into_iter().sum();
+    assert!(closed > 0, "the sale was open before anybody asked");
+    shop.close().await;
+}
+
+/// One client cannot change what the others get, and cannot ask the service more often by another method.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_spoils_the_state_for_others() {
+    let shop = Shop::open(terms(50)).await;
+    let path = format!("{}/state.js", shop.page());
+    // Without a Host header, and with headers and a body that a server might refuse.
+    let spoilers = [
+        format!("GET {path} HTTP/1.0\r\n\r\n"),
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nRange: bytes=0-1\r\nIf-None-Match: *\r\nConnection: close\r\n\r\n"),
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nX: {}\r\nConnection: close\r\n\r\n", "x".repeat(7_000)),
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"),
+    ];
+    for spoiler in &spoilers {
+        let mut wire = TcpStream::connect(shop.edge.address).await.unwrap();
+        wire.write_all(spoiler.as_bytes()).await.unwrap();
+        let others = join_all((0..10).map(|_| shop.edge.get(&path))).await;
+        for other in others {
+            assert_eq!(state(other).await["open"], true);
+        }
+        let mut answer = String::new();
+        wire.read_to_string(&mut answer).await.unwrap();
+        assert!(["HTTP/1.1 20", "HTTP/1.1 304"].iter().any(|status| answer.starts_with(status)), "{answer}");
+    }
+    let before = shop.requests("state").await;
+    for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
+        let answer = Client::new().request(method, shop.edge.url(&path)).send().await.unwrap();
+        assert_eq!(answer.status(), 405);
+    }
+    assert_eq!(shop.requests("state").await, before);
+    // What does not exist is the service's answer, and shared as well.
+    let unknown = shop.edge.get("/sales/999999/state.js").await;
+    assert_eq!(unknown.status(), 404);
+    assert_eq!(unknown.headers()[CACHE_CONTROL], "no-store");
+    shop.close().await;
+}
+
+/// Each kind of file has its headers, and a browser that has it already gets 304.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_file_has_the_headers_of_its_kind() {
+    let shop = Shop::open(terms(50)).await;
+    std::fs::create_dir_all(shop.site.path().join("pictures")).unwrap();
+    std::fs::write(shop.site.path().join("pictures/0123456789abcdef-480.jpg"), [0xff, 0xd8, 0xff, 0xd9]).unwrap();
+    std::fs::write(shop.site.path().join("assets/.new"), "half").unwrap();
+    let html = shop.edge.get(&shop.page()).await.text().await.unwrap();
+    let asset = |ending: &str| {
+        let found = html.split('"').find(|word| word.starts_with("/assets/") && word.ends_with(ending));
+        found.unwrap_or_else(|| panic!("no {ending} in {html}")).to_owned()
+    };
+    let client = Client::new();
+    for (path, kind, cached) in [
+        ("/".to_owned(), "text/html; charset=utf-8", FRESH),
+        (shop.page(), "text/html; charset=utf-8", FRESH),
+        (format!("{}/", shop.page()), "text/html; charset=utf-8", FRESH),
+        ("/orders".to_owned(), "text/html; charset=utf-8", FRESH),
+        (asset(".css"), "text/css; charset=utf-8", FOR_EVER),
+        (asset(".js"), "text/javascript; charset=utf-8", FOR_EVER),
+        ("/pictures/0123456789abcdef-480.jpg".to_owned(), "image/jpeg", FOR_EVER),
+    ] {
+        let answer = shop.edge.get(&path).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        assert_secured(answer.headers());
+        assert_eq!(answer.headers()[CONTENT_TYPE], kind, "{path}");
+        assert_eq!(answer.headers()[CACHE_CONTROL], cached, "{path}");
+        let again = client.get(shop.edge.url(&path)).header(IF_NONE_MATCH, &answer.headers()[ETAG]);
+        let again = again.send().await.unwrap();
+        assert_eq!(again.status(), 304, "{path}");
+        assert_eq!(again.headers()[CACHE_CONTROL], cached, "{path}");
+    }
+    let zipped = client.get(shop.edge.url(&asset(".css"))).header("accept-encoding", "gzip").send().await.unwrap();
+    assert_eq!(zipped.headers()[CONTENT_ENCODING], "gzip");
+    assert_eq!(zipped.headers()[VARY], "Accept-Encoding");
+
+    // The page of an unknown sale, and a name that does not exist or is still being written.
+    let missing = std::fs::read_to_string(shop.site.path().join("404.html")).unwrap();
+    for path in ["/sales/999999", "/sales/x", "/assets/none.css", "/assets/.new", "/404.html", "/metrics"] {
+        let answer = shop.edge.get(path).await;
+        assert_eq!(answer.status(), 404, "{path}");
+        assert_secured(answer.headers());
+        assert_eq!(answer.headers()[CACHE_CONTROL], FRESH, "{path}");
+        assert_eq!(answer.text().await.unwrap(), missing, "{path}");
+    }
+    let posted = client.post(shop.edge.url("/")).send().await.unwrap();
+    assert_eq!(posted.status(), 405);
+    assert_secured(posted.headers());
+    shop.close().await;
+}
+
+/// Events pass one by one, as they happen.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_not_held_back() {
+    let shop = Shop::open(terms(50)).await;
+    let order = shop.system.buy_at(shop.edge.address, &shop.sale, "ann").send().await.order_id();
+    let token = shop.system.token("ann", 0);
+    let order = shop.edge.url(&format!("/api/v1/orders/{order}"));
+    let client = Client::new();
+    let mut events = client.get(format!("{order}/events")).bearer_auth(&token).send().await.unwrap();
+    assert_eq!(events.headers()[CONTENT_TYPE], "text/event-stream");
+    let mut seen = String::new();
+    // The next event comes only after this one was seen.
+    for (status, step) in [("pending_payment", Some("cancel")), ("cancelled", None)] {
+        let next = async {
+            while !seen.contains(&format!("\"status\":\"{status}\"")) {
+                let chunk = events.chunk().await.unwrap().expect("the stream goes on");
+                seen += std::str::from_utf8(&chunk).unwrap();
+            }
+        };
+        timeout(PATIENCE, next).await.expect("the event comes");
+        if let Some(step) = step {
+            let done = client.post(format!("{order}/{step}")).bearer_auth(&token).send().await.unwrap();
+            assert_eq!(done.status(), 200);
+        }
+    }
+    shop.close().await;
+}
+
+/// While no instance answers, the pages are there, and the rest is a problem that says when to come again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_stay_when_the_service_is_away() {
+    let shop = Shop::open(terms(50)).await;
+    let page = shop.page();
+    let Shop { system, service, edge, site: _site, .. } = shop;
+    service.end();
+    assert_eq!(edge.get(&page).await.status(), 200);
+    for path in [format!("{page}/state.js"), "/api/v1/sales".to_owned()] {
+        let answer = edge.get(&path).await;
+        assert_eq!(answer.status(), 503, "{path}");
+        assert_eq!(answer.headers()[RETRY_AFTER], "1", "{path}");
+        assert_eq!(answer.headers()[CONTENT_TYPE], "application/problem+json");
+        let problem: Value = answer.json().await.unwrap();
+        assert_eq!((&problem["code"], &problem["status"]), (&"temporarily-unavailable".into(), &503.into()));
+    }
+    system.finish().await;
+}

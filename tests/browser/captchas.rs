@@ -1,0 +1,180 @@
+//! The three challenges, each solved as a person solves it; the right answer comes with the challenge, which it does in
+//! development builds alone.
+
+use seckill_harness::Sale;
+use serde_json::Value;
+
+use crate::buyer::{GREY, LIVE, SOLVED};
+use crate::chromium::Page;
+use crate::input::{ENTER, LEFT, RIGHT, go_to, press, release};
+use crate::page::shown;
+use crate::shop::Shop;
+
+/// Where the piece of the puzzle is, in points of the picture.
+const PIECE_X: &str = "(() => {
+    const place = (id) => document.getElementById(id).getBoundingClientRect();
+    const [piece, picture] = [place('challenge-piece'), place('challenge-image')];
+    return (piece.left - picture.left) * window.seckillChallenge.width / picture.width;
+})()";
+/// Points of the screen for one point of the picture.
+const SCALE: &str =
+    "document.getElementById('challenge-image').getBoundingClientRect().width / window.seckillChallenge.width";
+/// The piece is in its gap when it is so near to it, in points of the picture. The service forgives more.
+const NEAR: f64 = 1.5;
+
+/// A shop with a page on which Ann is to solve a challenge of this kind.
+async fn before_a_challenge(kind: &str) -> (Shop, Page, Sale) {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "5", "--captcha", kind]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    (shop, page, sale)
+}
+
+/// The solved challenge lights the button, and its pass buys one unit.
+async fn buy_with_pass(shop: Shop, page: Page, sale: Sale, name: &str) {
+    page.wait(SOLVED).await;
+    page.screenshot(&format!("captcha-{name}-solved")).await;
+    page.buy().await;
+    shop.system.settled(&sale).await;
+    assert_eq!(shop.system.orders(&sale).await, 1);
+    page.close().await;
+    shop.close().await;
+}
+
+/// A wrong answer uses the challenge up: another picture comes. The right one gives the pass; without it the button stays grey.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_is_answered_by_typing() {
+    let (shop, page, sale) = before_a_challenge("image").await;
+    let first = page.challenge(&Value::Null).await;
+    assert_eq!(first["kind"], "image");
+    page.wait("document.getElementById('challenge-image').naturalWidth > 0").await;
+    assert!(page.is_true(GREY).await, "nothing is bought without a pass");
+    page.screenshot("captcha-image").await;
+    page.fill("#challenge-answer", "-").await;
+    page.click("#challenge-submit").await;
+    let second = page.challenge(&first["challenge_id"]).await;
+    page.wait("document.getElementById('challenge-status').innerText !== ''").await;
+    page.screenshot("captcha-image-wrong").await;
+    // A wrong answer may stay in the field to be seen.
+    page.evaluate("document.getElementById('challenge-answer').value = ''").await;
+    page.fill("#challenge-answer", second["answer_for_tests"].as_str().unwrap()).await;
+    page.click("#challenge-submit").await;
+    buy_with_pass(shop, page, sale, "image").await;
+}
+
+/// Drags the piece as the trail of the challenge does, and then to its place, whatever the handle looks like.
+async fn drag(page: &Page, challenge: &Value) {
+    let target = challenge["answer_for_tests"]["x"].as_f64().unwrap();
+    let trail: Vec<[f64; 3]> = serde_json::from_value(challenge["answer_for_tests"]["trail"].clone()).unwrap();
+    let (middle, y) = page.middle("#challenge-slider").await;
+    let width = page.number("document.getElementById('challenge-slider').getBoundingClientRect().width").await;
+    let scale = page.number(SCALE).await;
+    // A handle is taken in the middle; a whole bar where its handle is at first.
+    let x = if width > 120.0 { middle - width / 2.0 + 12.0 } else { middle };
+    let mut moves = vec![go_to(x, y, 50), press()];
+    let mut at = (x, y);
+    for pair in trail.windows(2) {
+        let [before, after] = [pair[0], pair[1]];
+        at = (x + (after[1] - trail[0][1]) * scale, y + (after[2] - trail[0][2]) * scale);
+        moves.push(go_to(at.0, at.1, (after[0] - before[0]).max(1.0) as u64));
+    }
+    page.mouse(moves).await;
+    for _ in 0..10 {
+        let missing = target - page.number(PIECE_X).await;
+        if missing.abs() <= NEAR {
+            break;
+        }
+        at.0 += missing * scale;
+        page.mouse(vec![go_to(at.0, at.1, 60)]).await;
+    }
+    assert!((target - page.number(PIECE_X).await).abs() <= NEAR, "the piece does not follow the mouse");
+}
+
+/// Sends the answer where letting go has not sent it already.
+async fn submit(page: &Page) {
+    page.wait(&format!("{SOLVED} || {}", shown("#challenge-submit"))).await;
+    if !page.is_true(SOLVED).await && page.is_true(&shown("#challenge-submit")).await {
+        page.click("#challenge-submit").await;
+    }
+}
+
+/// A piece that is dragged as a hand drags it gives the pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slider_is_dragged_by_the_mouse() {
+    let (shop, page, sale) = before_a_challenge("slider").await;
+    let challenge = page.challenge(&Value::Null).await;
+    assert_eq!(challenge["kind"], "slider");
+    page.wait("document.getElementById('challenge-image').naturalWidth > 0").await;
+    page.screenshot("captcha-slider").await;
+    drag(&page, &challenge).await;
+    page.screenshot("captcha-slider-in-place").await;
+    page.mouse(vec![release()]).await;
+    submit(&page).await;
+    buy_with_pass(shop, page, sale, "slider").await;
+}
+
+/// The same slider needs no mouse: arrow keys move the piece, Enter hands the answer in, and a screen reader hears where it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slider_is_moved_by_the_arrow_keys() {
+    let (shop, page, sale) = before_a_challenge("slider").await;
+    let challenge = page.challenge(&Value::Null).await;
+    page.wait("document.getElementById('challenge-image').naturalWidth > 0").await;
+    let target = challenge["answer_for_tests"]["x"].as_f64().unwrap();
+    page.tab_to("#challenge-slider").await;
+    let start = page.number(PIECE_X).await;
+    page.press([RIGHT]).await;
+    let step = page.number(PIECE_X).await - start;
+    assert!(step > 0.0, "an arrow key moves the piece");
+    // Long ways in bundles, and the last points one by one.
+    for _ in 0..50 {
+        let missing = target - page.number(PIECE_X).await;
+        if missing.abs() <= step.max(NEAR) / 2.0 + 0.5 {
+            break;
+        }
+        let key = if missing > 0.0 { RIGHT } else { LEFT };
+        let presses = (missing.abs() / step).floor().clamp(1.0, 40.0) as usize;
+        page.press(std::iter::repeat_n(key, presses)).await;
+    }
+    let value = page.evaluate("document.getElementById('challenge-slider').getAttribute('aria-valuenow')").await;
+    assert!(value.is_string(), "a screen reader says where the piece is");
+    page.press([ENTER]).await;
+    buy_with_pass(shop, page, sale, "slider-by-keys").await;
+}
+
+/// The page works in the background; the buyer does nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_is_done_by_the_page_itself() {
+    let (shop, page, sale) = before_a_challenge("work").await;
+    let challenge = page.challenge(&Value::Null).await;
+    assert_eq!(challenge["kind"], "work");
+    buy_with_pass(shop, page, sale, "work").await;
+}
+
+/// A buyer who cannot see the picture chooses another way, and then needs to do nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_see_lets_the_page_work() {
+    let (shop, page, sale) = before_a_challenge("image").await;
+    let picture = page.challenge(&Value::Null).await;
+    page.click("#challenge-other").await;
+    let work = page.challenge(&picture["challenge_id"]).await;
+    assert_eq!(work["kind"], "work");
+    buy_with_pass(shop, page, sale, "other-way").await;
+}
+
+/// The page asks for the challenge as soon as the sale gives any, which is before the start. The pass waits for the start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_challenge_is_solved_before_the_start() {
+    let opens = [("SECKILL_CAPTCHA__OPENS_BEFORE_MS", "25000")];
+    let shop = Shop::open_with(&opens).await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "5", "--captcha", "work", "--starts-in", "40"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.wait(SOLVED).await;
+    assert!(page.is_true(GREY).await, "the sale has not started");
+    page.screenshot("captcha-solved-before-the-start").await;
+    page.wait(LIVE).await;
+    buy_with_pass(shop, page, sale, "before-the-start").await;
+}

@@ -1,0 +1,180 @@
+//! A session of Chromium, by fantoccini and chromedriver, and the commands that fantoccini does not have.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fantoccini::wd::WebDriverCompatibleCommand;
+use fantoccini::{Client, ClientBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use reqwest::Method;
+use seckill_harness::PATIENCE;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use url::{ParseError, Url};
+
+use crate::program::{Folder, Server};
+
+/// Where the pictures and figures are left.
+pub const SCREENSHOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
+
+/// A browser without a screen, which also runs as root, and which talks to nobody but the pages' servers.
+const FLAGS: [&str; 11] = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--lang=en-US",
+    "--window-size=1280,900",
+];
+
+/// Pages are looked at this often while a test waits.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A POST to the session's address.
+#[derive(Debug)]
+struct Post {
+    path: &'static str,
+    body: Value,
+}
+
+impl WebDriverCompatibleCommand for Post {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
+        base.join(&format!("session/{}/{}", session.unwrap_or_default(), self.path))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(self.body.to_string()))
+    }
+}
+
+/// A browser with an empty profile, which shows one page. The fields are dropped in their order.
+pub struct Page {
+    pub client: Client,
+    _driver: Server,
+    _profile: Folder,
+}
+
+impl Page {
+    pub async fn open() -> Self {
+        let profile = Folder::new();
+        // Whatever a browser writes into a home goes into the folder too.
+        let mut command = Server::command("/usr/bin/chromedriver");
+        let driver = Server::start(command.arg("--port=0").env("HOME", profile.path(""))).await;
+        let own = format!("--user-data-dir={}", profile.path("profile"));
+        let patience_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
+        let capabilities = json!({
+            "goog:chromeOptions": {
+                "binary": "/usr/bin/chromium",
+                "args": FLAGS.into_iter().chain([own.as_str()]).collect::<Vec<_>>(),
+                "prefs": { "intl.accept_languages": "en-US,en" },
+            },
+            "goog:loggingPrefs": { "browser": "ALL" },
+            "timeouts": { "pageLoad": patience_ms, "script": patience_ms },
+        });
+        let Value::Object(capabilities) = capabilities else { unreachable!("an object was written") };
+        let client = ClientBuilder::new(HttpConnector::new())
+            .capabilities(capabilities)
+            .connect(&format!("http://127.0.0.1:{}", driver.port))
+            .await
+            .expect("./dev test installs chromium and chromium-driver");
+        Self { client, _driver: driver, _profile: profile }
+    }
+
+    /// Ends the browser. No page may have failed scripts, or have used what its content policy forbids.
+    pub async fn close(self) {
+        let log = self.post("se/log", json!({ "type": "browser" })).await.unwrap();
+        // To the browser a refused purchase is an error of the source "network".
+        let bad = |entry: &&Value| entry["level"] == "SEVERE" && entry["source"] != "network";
+        let complaints: Vec<_> = log.as_array().unwrap().iter().filter(bad).map(|entry| &entry["message"]).collect();
+        self.client.clone().close().await.unwrap();
+        assert!(complaints.is_empty(), "{complaints:#?}");
+    }
+
+    pub async fn post(&self, path: &'static str, body: Value) -> Result<Value, String> {
+        self.client.issue_cmd(Post { path, body }).await.map_err(|error| error.to_string())
+    }
+
+    /// A command of the DevTools protocol.
+    pub async fn devtools(&self, command: &str, parameters: Value) -> Value {
+        self.try_devtools(command, parameters).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    async fn try_devtools(&self, command: &str, parameters: Value) -> Result<Value, String> {
+        self.post("goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await
+    }
+
+    /// The value of an expression in the page; of a promise what it resolves to. The page's content policy does not apply.
+    pub async fn try_evaluate(&self, expression: &str) -> Result<Value, String> {
+        let parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let mut answer = self.try_devtools("Runtime.evaluate", parameters).await?;
+        match answer.get("exceptionDetails") {
+            Some(details) => Err(format!("{expression}: {details}")),
+            None => Ok(answer["result"]["value"].take()),
+        }
+    }
+
+    pub async fn evaluate(&self, expression: &str) -> Value {
+        self.try_evaluate(expression).await.unwrap()
+    }
+
+    pub async fn number(&self, expression: &str) -> f64 {
+        let value = self.evaluate(expression).await;
+        value.as_f64().unwrap_or_else(|| panic!("{expression} is {value}"))
+    }
+
+    pub async fn is_true(&self, expression: &str) -> bool {
+        self.evaluate(&format!("Boolean({expression})")).await == true
+    }
+
+    /// Waits until an expression is true in the page. Fails with a picture of the page.
+    pub async fn wait(&self, expression: &str) {
+        let condition = format!("Boolean({expression})");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // An error is no answer: the page may be loading, or have no such element yet.
+            let found = self.try_evaluate(&condition).await;
+            if found == Ok(Value::Bool(true)) {
+                return;
+            }
+            if Instant::now() > deadline {
+                self.give_up(expression, &found).await;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn give_up(&self, expression: &str, found: &Result<Value, String>) -> ! {
+        let test = std::thread::current().name().unwrap_or("test").replace("::", "-");
+        let name = format!("failed-{test}");
+        self.screenshot(&name).await;
+        let shown = self.try_evaluate("location.href + '\\n' + document.body.innerText").await.unwrap_or_default();
+        let shown = shown.as_str().unwrap_or_default();
+        panic!("not so in time: {expression} ({found:?}). See {SCREENSHOTS}/{name}.png. The page:\n{shown}");
+    }
+
+    /// Writes a picture of the whole page, once its movements have come to an end.
+    pub async fn screenshot(&self, name: &str) {
+        let still = "document.getAnimations().every((one) => !(one instanceof CSSTransition))";
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.try_evaluate(still).await == Ok(Value::Bool(false)) && Instant::now() < deadline {
+            sleep(LOOK_EVERY).await;
+        }
+        std::fs::create_dir_all(SCREENSHOTS).unwrap();
+        self.picture(&Path::new(SCREENSHOTS).join(format!("{name}.png"))).await;
+    }
+
+    pub async fn picture(&self, file: &Path) {
+        let size = self.devtools("Page.getLayoutMetrics", json!({})).await["cssContentSize"].take();
+        let clip = json!({ "x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1 });
+        let parameters = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
+        let taken = self.devtools("Page.captureScreenshot", parameters).await;
+        std::fs::write(file, STANDARD.decode(taken["data"].as_str().unwrap()).unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,44 @@
+//! The whole purchase without a mouse.
+
+use serde_json::Value;
+
+use crate::buyer::{LIVE, SOLVED, order};
+use crate::chromium::Page;
+use crate::input::ENTER;
+use crate::shop::Shop;
+
+/// Tab and Enter alone: sign in, answer the challenge, buy, pay. Whatever has the focus shows that it has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purchase_by_keyboard_alone() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "5", "--captcha", "image"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.tab_to("#sign-in [name=user]").await;
+    page.press("kim".chars()).await;
+    page.press([ENTER]).await;
+    page.signed_in_as("kim").await;
+    let challenge = page.challenge(&Value::Null).await;
+    page.tab_to("#challenge-answer").await;
+    page.press(challenge["answer_for_tests"].as_str().unwrap().chars()).await;
+    page.screenshot("keyboard-challenge").await;
+    page.press([ENTER]).await;
+    page.wait(SOLVED).await;
+    page.wait(LIVE).await;
+    // The page may have put the focus there already.
+    if !page.is_true("document.activeElement.id === 'buy'").await {
+        page.tab_to("#buy").await;
+    }
+    page.screenshot("keyboard-buy").await;
+    page.press([ENTER]).await;
+    page.wait(&order("pending_payment")).await;
+    page.tab_to("#orders li .pay").await;
+    page.press([ENTER]).await;
+    page.wait(&order("paid")).await;
+    // The focus is not lost with the button that has gone.
+    page.wait("document.activeElement !== document.body").await;
+    shop.system.settled(&sale).await;
+    assert_eq!(shop.system.orders(&sale).await, 1);
+    page.close().await;
+    shop.close().await;
+}

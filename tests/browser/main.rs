@@ -1,0 +1,22 @@
+//! The pages in Chromium, driven by WebDriver, against a complete system with a bank.
+//!
+//! `./dev test` installs chromium, a Chinese font and axe-core. The tests leave pictures of the pages and a table of figures in
+//! `target/screenshots`. A test that fails leaves a picture there too, named after the test.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+
+mod accessibility;
+mod buyer;
+mod captchas;
+mod chromium;
+mod figures;
+mod input;
+mod keyboard;
+mod languages_and_sizes;
+mod network_cut;
+mod orders_page;
+mod other_server;
+mod page;
+mod program;
+mod purchases;
+mod shop;

@@ -1,0 +1,102 @@
+//! The network goes away in the middle of a purchase, and comes back.
+
+use seckill_harness::{Sale, eventually};
+
+use crate::buyer::{LIVE, order, says};
+use crate::chromium::Page;
+use crate::shop::Shop;
+
+/// What the page says while it does not know.
+pub const HONEST: &str = "no answer|connection|offline|network";
+
+async fn before_a_purchase() -> (Shop, Page, Sale) {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    // Two units may be bought, so that a second purchase would be seen.
+    let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.wait(LIVE).await;
+    (shop, page, sale)
+}
+
+/// Nothing is claimed while the network is away; then it comes back, and there is one order, which is paid.
+async fn offline_and_back(shop: Shop, page: Page, sale: Sale, name: &str) {
+    page.wait(&says(HONEST)).await;
+    assert!(page.is_true("!document.querySelector('#orders li')").await, "the page claims what it cannot know");
+    page.screenshot(name).await;
+    page.network(false, 0).await;
+    // The page asks again by itself. If it had given up, it has told the buyer to click once more.
+    eventually(|| async {
+        if page.is_true(&order("pending_payment")).await {
+            return Ok(());
+        }
+        if page.is_true(&format!("{LIVE} && !document.querySelector('#orders li')")).await {
+            page.click("#buy").await;
+        }
+        Err("there is no order".to_owned())
+    })
+    .await;
+    page.pay().await;
+    shop.system.settled(&sale).await;
+    assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (1, 4));
+    page.close().await;
+    shop.close().await;
+}
+
+/// The purchase is certain, and its answer gets lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_lost_is_asked_for_again() {
+    let (shop, page, sale) = before_a_purchase().await;
+    // The first answer is held back until the network is cut, and then it is lost.
+    let lost = "(() => {
+        const real = window.fetch;
+        window.fetch = (url, ...more) => {
+            const answer = real(url, ...more);
+            if (!String(url).endsWith('/purchases')) return answer;
+            window.fetch = real;
+            return answer.then(() => new Promise((_, lose) => {
+                window.loseAnswer = () => lose(new TypeError('the network was cut'));
+            }));
+        };
+    })()";
+    page.evaluate(lost).await;
+    page.click("#buy").await;
+    shop.one_purchase(&sale).await;
+    page.wait("Boolean(window.loseAnswer)").await;
+    page.network(true, 0).await;
+    page.evaluate("window.loseAnswer()").await;
+    offline_and_back(shop, page, sale, "network-cut-after-the-purchase").await;
+}
+
+/// The purchase never arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_click_without_a_network_is_sent_later() {
+    let (shop, page, sale) = before_a_purchase().await;
+    page.network(true, 0).await;
+    page.click("#buy").await;
+    page.wait(&says(HONEST)).await;
+    assert_eq!(shop.purchases(&sale).await, 0);
+    offline_and_back(shop, page, sale, "network-cut-before-the-purchase").await;
+}
+
+/// A network as on a train: the page works, only later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_network_is_enough() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "5", "--captcha", "work"]).await;
+    // 400 ms until an answer begins, and 50 kB a second.
+    let slow = serde_json::json!({
+        "offline": false, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000,
+    });
+    page.network_like(slow).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.buy().await;
+    page.pay().await;
+    shop.system.settled(&sale).await;
+    assert_eq!(shop.system.orders(&sale).await, 1);
+    page.close().await;
+    shop.close().await;
+}

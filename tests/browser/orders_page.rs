@@ -1,0 +1,71 @@
+//! The page of a buyer's own orders, and the page of addresses that do not exist.
+
+use crate::buyer::order;
+use crate::chromium::Page;
+use crate::page::{READY, shown};
+use crate::shop::Shop;
+
+/// Orders of all sales on one page: one is paid there and refunded, one is cancelled, and each leads to its sale. Another
+/// buyer's orders are not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    let first = shop.sale_of("Phone", "100", &["--stock", "5"]).await;
+    let second = shop.sale_of("Lamp", "2500", &["--stock", "5"]).await;
+    for (sale, user) in [(&first, "ann"), (&second, "ann"), (&first, "bob")] {
+        assert_eq!(shop.system.buy(sale, user).send().await.code(), "202");
+    }
+    shop.system.settled(&first).await;
+    shop.system.settled(&second).await;
+    page.visit(&shop.system.url("/orders")).await;
+    page.screenshot("orders-signed-out").await;
+    page.sign_in("ann").await;
+    page.wait("document.querySelectorAll('#orders li.pending_payment').length === 2").await;
+    for name in ["Phone", "Lamp"] {
+        page.wait(&format!("document.getElementById('orders').innerText.includes({name:?})")).await;
+    }
+    let link = format!("#orders a[href*='/sales/{}']", second.id);
+    page.wait(&format!("document.querySelector({link:?})")).await;
+    // The button that is pressed first is the first order's, whichever that is.
+    page.click("#orders li.pending_payment .pay").await;
+    page.wait(&order("paid")).await;
+    page.screenshot("orders-page").await;
+    // What cannot be undone needs two presses.
+    page.click("#orders li.pending_payment .cancel").await;
+    page.click("#orders li.pending_payment .cancel").await;
+    page.wait(&order("cancelled")).await;
+    page.click("#orders li.paid .refund").await;
+    page.click("#orders li.paid .refund").await;
+    page.wait(&order("refunded")).await;
+    page.screenshot("orders-page-settled").await;
+    assert_eq!(page.number("document.querySelectorAll('#orders li').length").await, 2.0);
+    page.reload().await;
+    page.wait(&format!("{} && {}", order("cancelled"), order("refunded"))).await;
+    page.click("#sign-out").await;
+    page.wait(&format!("!document.querySelector('#orders li') && {}", shown("#sign-in"))).await;
+    shop.system.settled(&first).await;
+    shop.system.settled(&second).await;
+    page.close().await;
+    shop.close().await;
+}
+
+/// An address that does not exist is a page too: it says so, and leads back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_page_leads_back() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    for path in ["/sales/999999", "/sales/none", "/no-such-page"] {
+        let url = shop.system.url(path);
+        let as_browser = reqwest::Client::new().get(&url).header("accept", "text/html,*/*;q=0.8");
+        assert_eq!(as_browser.send().await.unwrap().status(), 404, "{path}");
+        page.client.goto(&url).await.unwrap();
+        page.wait(READY).await;
+        page.wait("document.querySelector('main a[href=\"/\"]')").await;
+    }
+    page.screenshot("missing").await;
+    page.click("main a[href=\"/\"]").await;
+    page.wait("location.pathname === '/'").await;
+    page.close().await;
+    shop.close().await;
+}

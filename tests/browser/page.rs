@@ -1,0 +1,114 @@
+//! What every page has: addresses, elements, languages, sizes and colours.
+
+use fantoccini::Locator;
+use fantoccini::elements::Element;
+use seckill_harness::eventually;
+use serde_json::{Value, json};
+
+use crate::chromium::Page;
+
+/// The script of the page has started, and has drawn what it knows.
+pub const READY: &str = "document.documentElement.dataset.ready === '1'";
+
+/// Whether an element is shown.
+pub fn shown(selector: &str) -> String {
+    format!("document.querySelector({selector:?})?.checkVisibility()")
+}
+
+/// The text of an element as it is read aloud or seen.
+pub fn text(selector: &str) -> String {
+    format!("(document.querySelector({selector:?})?.innerText ?? '')")
+}
+
+impl Page {
+    /// Opens an address, and waits until the page is ready.
+    pub async fn visit(&self, url: &str) {
+        self.client.goto(url).await.unwrap();
+        self.wait(READY).await;
+    }
+
+    /// Loads the page again, and waits until it is ready.
+    pub async fn reload(&self) {
+        self.client.refresh().await.unwrap();
+        self.wait(READY).await;
+    }
+
+    async fn element(&self, selector: &str) -> Result<Element, String> {
+        self.client.find(Locator::Css(selector)).await.map_err(|error| error.to_string())
+    }
+
+    /// Clicks an element once it can be clicked: until then it is redrawn, hidden or covered, and not clicked.
+    pub async fn click(&self, selector: &str) {
+        eventually(|| async {
+            let element = self.element(selector).await?;
+            element.click().await.map_err(|error| format!("{selector}: {error}"))
+        })
+        .await;
+    }
+
+    /// Types into a field that is empty.
+    pub async fn fill(&self, selector: &str, text: &str) {
+        eventually(|| async {
+            let element = self.element(selector).await?;
+            element.send_keys(text).await.map_err(|error| format!("{selector}: {error}"))
+        })
+        .await;
+    }
+
+    /// A phone: 360 by 740, which is among the smallest in use.
+    pub async fn be_a_phone(&self) {
+        let size = json!({ "width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": true });
+        self.devtools("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// Shows pages in the colours of a system that is set to `light` or `dark`.
+    pub async fn prefer(&self, colours: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": colours }]);
+        self.devtools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+        self.wait(&format!("matchMedia('(prefers-color-scheme: {colours})').matches")).await;
+    }
+
+    /// Switches the language, and waits until the page speaks it.
+    pub async fn speak(&self, language: &str) {
+        if !self.is_true(&format!("document.documentElement.lang.startsWith({language:?})")).await {
+            self.click("#language").await;
+        }
+        self.wait(&format!("document.documentElement.lang.startsWith({language:?})")).await;
+    }
+
+    /// Nothing of the page is wider than the screen.
+    pub async fn assert_fits(&self, what: &str) {
+        // A part of the page that scrolls by itself may hide what is beyond its edge.
+        let beyond = "(() => {
+            const width = document.documentElement.clientWidth;
+            const scrolls = (one) => one && one !== document.body
+                && (getComputedStyle(one).overflowX !== 'visible' || scrolls(one.parentElement));
+            return [...document.body.querySelectorAll('*')]
+                .filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > width + 0.5)
+                .filter((one) => !scrolls(one.parentElement))
+                .map((one) => `${one.tagName}#${one.id}.${one.className}: ${one.getBoundingClientRect().right}`);
+        })()";
+        assert_eq!(self.evaluate(beyond).await, json!([]), "{what}: beyond the edge");
+        let (width, scroll) = ("document.documentElement.clientWidth", "document.documentElement.scrollWidth");
+        assert!(self.number(scroll).await <= self.number(width).await, "{what} scrolls sideways");
+    }
+
+    /// The requests of this page whose address ends so, answered or not.
+    pub async fn requests(&self, ending: &str) -> f64 {
+        let named = format!("performance.getEntriesByType('resource').filter((one) => one.name.endsWith({ending:?}))");
+        self.number(&format!("{named}.length")).await
+    }
+
+    /// Makes the network so slow (milliseconds until an answer begins) or takes it away.
+    pub async fn network(&self, offline: bool, latency_ms: u32) {
+        let unlimited = json!({
+            "offline": offline, "latency": latency_ms, "downloadThroughput": -1, "uploadThroughput": -1,
+        });
+        self.network_like(unlimited).await;
+    }
+
+    pub async fn network_like(&self, conditions: Value) {
+        self.devtools("Network.enable", json!({})).await;
+        self.devtools("Network.emulateNetworkConditions", conditions).await;
+    }
+}

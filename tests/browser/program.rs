@@ -1,0 +1,73 @@
+//! Programs that a test starts. They end with the test.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use seckill_harness::PATIENCE;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// A folder of a test, removed when the value is dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{}", Uuid::new_v4().simple()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A process that was killed a moment ago may still write. What stays is cleared with the target folder.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that chooses its own port, and prints it. It is killed when the value is dropped.
+pub struct Server {
+    pub port: u16,
+    _child: Child,
+}
+
+impl Server {
+    /// A command whose process the kernel kills when the calling thread ends: a test that is killed cannot end it itself.
+    pub fn command(program: &str) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", program]);
+        command
+    }
+
+    /// Starts the command, and waits until it has printed its port.
+    pub async fn start(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.kill_on_drop(true).spawn().expect("setpriv, which every Debian has");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let printed = async {
+            loop {
+                let line = lines.next_line().await.unwrap().unwrap_or_else(|| panic!("{command:?} ended"));
+                if let Some(port) = port(&line) {
+                    return port;
+                }
+            }
+        };
+        let port = timeout(PATIENCE, printed).await.expect("the program prints its port");
+        // Reads on, so that a full pipe never blocks the program.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Self { port, _child: child }
+    }
+}
+
+/// The port that a line names: "… was started successfully on port 40123." Port 0 only repeats what was asked for.
+fn port(line: &str) -> Option<u16> {
+    let (_, rest) = line.split_once(" port ")?;
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    digits.parse().ok().filter(|port| *port > 0)
+}

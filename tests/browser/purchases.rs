@@ -1,0 +1,128 @@
+//! One purchase, from waiting for the start to the payment, and what may come in between.
+
+use seckill_harness::eventually;
+
+use crate::buyer::{COUNTDOWN_S, GREY, LIVE, order, says};
+use crate::chromium::Page;
+use crate::shop::Shop;
+
+/// The button is grey and the countdown runs; at the start the button lights up by itself. One click buys, and the payment is
+/// seen on the page.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buyer_waits_for_the_start_buys_and_pays() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    // The page has to be there before the start, also on a slow machine.
+    let sale = shop.sale(&["--stock", "5", "--starts-in", "30"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.evaluate("window.sameDocument = true").await;
+    page.wait(GREY).await;
+    let left = page.number(COUNTDOWN_S).await;
+    assert!(left > 0.0 && left <= 30.0, "{left} s");
+    page.wait(&format!("{COUNTDOWN_S} < {left}")).await;
+    page.screenshot("sale-before-the-start").await;
+    page.click("#buy").await;
+    page.wait(LIVE).await;
+    assert!(page.is_true("window.sameDocument").await, "the button lights up without a reload");
+    assert_eq!(page.requests("/purchases").await, 0.0, "a click on a grey button asks for nothing");
+    page.screenshot("sale-open").await;
+    page.click("#buy").await;
+    page.wait(&order("pending_payment")).await;
+    // The wait is shown step by step, and the time to pay runs down.
+    assert!(page.is_true("document.querySelectorAll('#steps > li').length >= 3").await);
+    assert!(page.is_true(r"/\d\d:\d\d/.test(document.querySelector('#orders li').innerText)").await);
+    page.screenshot("order-waits-for-payment").await;
+    page.pay().await;
+    page.wait(GREY).await;
+    page.screenshot("order-paid").await;
+    assert_eq!(page.requests("/purchases").await, 1.0);
+    shop.system.settled(&sale).await;
+    assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (1, 4));
+    page.close().await;
+    shop.close().await;
+}
+
+/// A double click makes one purchase, even where two are allowed. The button rests for ten seconds, and then lights up again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_double_click_makes_one_order() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.wait(LIVE).await;
+    let clicked_ms = page.number("performance.now()").await;
+    page.double_click("#buy").await;
+    page.wait(&order("pending_payment")).await;
+    assert!(page.is_true(GREY).await || page.number("performance.now()").await - clicked_ms > 10_000.0);
+    page.wait(LIVE).await;
+    let rested_ms = page.number("performance.now()").await - clicked_ms;
+    assert!(rested_ms >= 9_900.0, "the button has rested for {rested_ms} ms");
+    assert_eq!(page.requests("/purchases").await, 1.0);
+    shop.system.settled(&sale).await;
+    assert_eq!(shop.system.orders(&sale).await, 1);
+    page.close().await;
+    shop.close().await;
+}
+
+/// "Sold out" is said, and taken back when another buyer's unit returns: the button lights up by itself, and buys.
+#[tokio::test(flavor = "multi_thread")]
+async fn sold_out_and_back_again() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "1"]).await;
+    let bought = shop.system.buy(&sale, "bob").send().await;
+    assert_eq!(bought.code(), "202");
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.wait(&says("sold out")).await;
+    page.evaluate("window.sameDocument = true").await;
+    page.screenshot("sold-out").await;
+    let cancel = format!("/api/v1/orders/{}/cancel", bought.order_id());
+    eventually(|| async {
+        let (status, problem) = shop.system.post(&cancel, "bob").await;
+        (status == 200).then_some(()).ok_or_else(|| problem.to_string())
+    })
+    .await;
+    page.wait(&format!("{LIVE} && !{}", says("sold out"))).await;
+    assert!(page.is_true("window.sameDocument").await, "the button lights up without a reload");
+    page.screenshot("back-again").await;
+    page.buy().await;
+    page.pay().await;
+    shop.system.settled(&sale).await;
+    assert_eq!(shop.system.stock(&sale).await, 0);
+    page.close().await;
+    shop.close().await;
+}
+
+/// The page is loaded again while the answer to a purchase is still on its way: the same purchase is asked for again, without a
+/// click, and there is one order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_in_the_middle_of_a_purchase_resumes_it() {
+    let shop = Shop::open().await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.wait(LIVE).await;
+    // The answer never comes back to the page.
+    let lost = "(() => {
+        const real = window.fetch;
+        window.fetch = (url, ...more) => {
+            const answer = real(url, ...more);
+            return String(url).endsWith('/purchases') ? answer.then(() => new Promise(() => {})) : answer;
+        };
+    })()";
+    page.evaluate(lost).await;
+    page.click("#buy").await;
+    shop.one_purchase(&sale).await;
+    page.reload().await;
+    page.wait(&order("pending_payment")).await;
+    page.signed_in_as("ann").await;
+    page.pay().await;
+    shop.system.settled(&sale).await;
+    assert_eq!(shop.system.orders(&sale).await, 1);
+    page.close().await;
+    shop.close().await;
+}

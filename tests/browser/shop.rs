@@ -1,0 +1,98 @@
+//! A system, its bank, and sales made as a shop makes them: by the command.
+
+use std::net::TcpListener;
+
+use seckill::domain::ids::SaleId;
+use seckill_harness::{Sale, System, eventually};
+use seckill_sandbox::{Sandbox, Stopper};
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinHandle;
+
+use crate::program::Folder;
+
+/// So many tests with a browser run at once: a browser keeps a core busy while a page loads.
+static BROWSERS: Semaphore = Semaphore::const_new(2);
+
+pub struct Shop {
+    pub system: System,
+    bank: Stopper,
+    bank_runs: JoinHandle<anyhow::Result<()>>,
+    pub folder: Folder,
+    _turn: SemaphorePermit<'static>,
+}
+
+impl Shop {
+    pub async fn open() -> Self {
+        Self::open_with(&[]).await
+    }
+
+    /// Waits for its turn, and starts the service and the bank.
+    pub async fn open_with(settings: &[(&str, &str)]) -> Self {
+        let turn = BROWSERS.acquire().await.unwrap();
+        let folder = Folder::new();
+        let bank = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let (url, file) = (format!("http://{bank}"), folder.path("bank.jsonl"));
+        let own = [
+            ("SECKILL_CHANNELS__SANDBOX__URL", url.as_str()),
+            ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
+            ("SECKILL_SANDBOX__BIND", &bank),
+            ("SECKILL_SANDBOX__DATA_FILE", &file),
+            ("SECKILL_SANDBOX__CONFIRM_MS", "20"),
+        ];
+        let system = System::start_with(&[&own, settings].concat()).await;
+        let mut bank = system.config.sandbox.clone();
+        bank.callback_url = system.url("/api/v1/payments/callbacks/sandbox");
+        let bank = Sandbox::bind(&bank).unwrap();
+        Self { system, bank: bank.stopper(), bank_runs: tokio::spawn(bank.run()), folder, _turn: turn }
+    }
+
+    /// Ends in good order.
+    pub async fn close(self) {
+        self.system.finish().await;
+        self.bank.stop().await;
+        self.bank_runs.await.unwrap().unwrap();
+    }
+
+    /// Runs a command of the program, and returns what it prints.
+    pub async fn command(&self, arguments: &[&str]) -> Vec<u8> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        command.args(arguments).env_clear().envs(&self.system.environment).env("RUST_LOG", "error");
+        let output = command.output().await.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
+    /// A sale of phones at one yuan.
+    pub async fn sale(&self, options: &[&str]) -> Sale {
+        self.sale_of("Phone", "100", options).await
+    }
+
+    pub async fn sale_of(&self, product: &str, price_cents: &str, options: &[&str]) -> Sale {
+        let terms = ["sale", "create", "--product", product, "--price-cents", price_cents];
+        let created: Value = serde_json::from_slice(&self.command(&[&terms, options].concat()).await).unwrap();
+        let id = created["sale_id"].as_i64().unwrap();
+        let keys = "SELECT purchase_key, waiting_key FROM sales WHERE id = $1";
+        let keys: (String, String) = sqlx::query_as(keys).bind(id).fetch_one(&self.system.sql).await.unwrap();
+        Sale { id: SaleId::from_db(id), key: keys.0, waiting_key: keys.1 }
+    }
+
+    pub fn page_of(&self, sale: &Sale) -> String {
+        self.system.url(&format!("/sales/{}", sale.id))
+    }
+
+    /// Waits until a purchase is certain, whether its buyer knows or not.
+    pub async fn one_purchase(&self, sale: &Sale) {
+        eventually(|| async {
+            let purchases = self.purchases(sale).await;
+            (purchases == 1).then_some(()).ok_or_else(|| format!("{purchases} purchases"))
+        })
+        .await;
+    }
+
+    pub async fn purchases(&self, sale: &Sale) -> i64 {
+        let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed'";
+        self.system.count(rows, sale).await
+    }
+}
