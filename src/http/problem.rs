@@ -31,7 +31,7 @@ pub struct Problem {
     code: Code,
     /// The code's, except for a gateway.
     status: StatusCode,
-    detail: Option<String>,
+    detail: Option<Box<str>>,
     members: Members,
     headers: Vec<(HeaderName, String)>,
     /// Whether the request's body was not read to its end.
@@ -188,7 +188,7 @@ impl Problem {
     }
 
     fn detail(mut self, detail: impl fmt::Display) -> Self {
-        self.detail = Some(detail.to_string());
+        self.detail = Some(detail.to_string().into());
         self
     }
 

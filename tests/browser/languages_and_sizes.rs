@@ -13,7 +13,7 @@ use crate::page::READY;
 use crate::shop::Shop;
 
 /// The picture of the product: a cup of tea.
-const DRAWING: &str = r##"<!doctype html><body style="margin:0"><svg viewBox="0 0 1200 900" width="1200" height="900">
+const DRAWING: &str = r##"<!doctype html><body style="margin:0"><svg viewBox="0 0 1200 900" style="display:block;width:100%">
 <defs><linearGradient id="wall" x2="0" y2="1"><stop stop-color="#f4efe6"/><stop offset="1" stop-color="#d9cdb8"/></linearGradient>
 <linearGradient id="glaze"><stop stop-color="#86b39b"/><stop offset=".4" stop-color="#cfe6d8"/>
 <stop offset="1" stop-color="#6b9883"/></linearGradient></defs>

@@ -74,7 +74,7 @@ pub async fn measure(
 
 /// One purchase of each of the watchers: the orders' ids.
 async fn buy(service: &Service, tokens: &[&str]) -> anyhow::Result<Vec<String>> {
-    let sale: Sale = service.sale(WATCHERS as i64).await?;
+    let sale: Sale = service.sale(WATCHERS.cast_signed() as i64).await?;
     let url = format!("http://{}{}", service.process.address, sale.path);
     let purchases = tokens.iter().enumerate().map(|(n, token)| {
         let address = format!("10.50.{}.{}", n / 250, n % 250);

@@ -99,7 +99,7 @@ impl Stroke {
 
     const fn points(&self) -> &'static [(f32, f32)] {
         match self {
-            Corners(points) | Curve(points) => *points,
+            Corners(points) | Curve(points) => points,
         }
     }
 
