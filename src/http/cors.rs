@@ -2,7 +2,7 @@
 
 use actix_cors::Cors;
 use actix_web::http::Method;
-use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
+use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, LINK, LOCATION, RETRY_AFTER};
 
 use crate::domain::origin::Origin;
 
@@ -18,6 +18,7 @@ pub fn cors(origins: &[Origin]) -> Cors {
         .expose_headers([
             RETRY_AFTER,
             LOCATION,
+            LINK,
             HeaderName::from_static("ratelimit"),
             HeaderName::from_static("ratelimit-policy"),
         ])
