@@ -21,7 +21,7 @@ pub(super) struct PublishArgs {
     /// Folder of the files; created if it does not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Origin of the API that the pages call, such as https://api.example; without it, they call their own server. The API must
+    /// Origin of the API that the pages call, scheme and host and port; without it, they call their own server. The API must
     /// list the pages' origin in http.cors_origins
     #[arg(long, value_name = "URL", value_parser = origin)]
     api: Option<Origin>,

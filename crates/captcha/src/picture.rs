@@ -19,9 +19,9 @@ pub const LENGTH: usize = 5;
 /// Shades between paper and ink. Few make small files, and enough smooth edges.
 const SHADES: usize = 8;
 /// Lines that cross all letters.
-const LINES: usize = 3;
+const LINES: usize = 2;
 /// Short lines here and there.
-const HOOKS: usize = 7;
+const HOOKS: usize = 5;
 const SPECKS: usize = 90;
 
 /// A picture, and the text that it shows.
@@ -40,7 +40,7 @@ pub fn draw(rng: &mut impl Rng) -> Result<Picture, DrawError> {
     let mut canvas = Canvas::new(WIDTH, HEIGHT);
     let bend = Bend::by_chance(rng);
     for (n, glyph) in glyphs.iter().enumerate() {
-        write(&mut canvas, glyph, &Place::by_chance(rng, n), &bend, rng.random_range(1.8..2.5));
+        write(&mut canvas, glyph, &Place::by_chance(rng, n), &bend, rng.random_range(2.1..2.8));
     }
     for _ in 0..LINES {
         cross(&mut canvas, rng);
@@ -50,11 +50,11 @@ pub fn draw(rng: &mut impl Rng) -> Result<Picture, DrawError> {
         let to = at(from.x + rng.random_range(-14.0..14.0), from.y + rng.random_range(-14.0..14.0));
         canvas.path([from, bend.point(to)], rng.random_range(0.9..1.4));
     }
-    let bands = [Band::by_chance(rng), Band::by_chance(rng)];
+    let band = Band::by_chance(rng);
     let mut pixels = Vec::with_capacity(WIDTH * HEIGHT);
     for y in 0..HEIGHT {
         for x in 0..WIDTH {
-            let ink = bands.iter().fold(canvas.cover(x, y), |ink, band| band.exchange(ink, x as f32, y as f32));
+            let ink = band.exchange(canvas.cover(x, y), x as f32, y as f32);
             pixels.push((ink * (SHADES - 1) as f32).round() as u8);
         }
     }
@@ -150,7 +150,7 @@ fn cross(canvas: &mut Canvas, rng: &mut impl Rng) {
         let x = step as f32 / 40.0 * (width + 10.0) - 5.0;
         at(x, from + (to - from) * x / width + wave.at(x))
     });
-    canvas.path(points, rng.random_range(0.8..1.3));
+    canvas.path(points, rng.random_range(0.5..0.9));
 }
 
 /// A wavy band in which light and dark are exchanged.
@@ -164,7 +164,7 @@ struct Band {
 impl Band {
     fn by_chance(rng: &mut impl Rng) -> Self {
         Self {
-            middle: rng.random_range(14.0..66.0),
+            middle: rng.random_range(26.0..54.0),
             slope: rng.random_range(-0.12..0.12),
             wave: Wave::by_chance(rng, 3.0..9.0, 70.0..150.0),
             half_height: rng.random_range(4.0..8.0),
