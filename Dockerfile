@@ -1,18 +1,35 @@
-FROM rust:1-bookworm AS build
+# The program `seckill`, small and without root. docs/docker.md explains it; tests/docker_by_hand.sh carries out these steps without
+# Docker, so they use only what it knows.
+
+# What decides which dependencies are built: each crate's manifest, with an empty program in place of its code.
+FROM rust:1.95.0-bookworm AS manifests
 WORKDIR /seckill
-COPY . .
+COPY Cargo.toml Cargo.lock build.rs ./
+COPY crates crates
+RUN find crates -type f ! -name Cargo.toml -delete \
+ && mkdir -p tests/faults && echo 'fn main() {}' >tests/faults/main.rs \
+ && for crate in . crates/*; do mkdir -p "$crate/src" && : >"$crate/src/lib.rs" && echo 'fn main() {}' >"$crate/src/main.rs"; done
+
+FROM rust:1.95.0-bookworm AS build
+WORKDIR /seckill
 # The queries are checked against .sqlx, so the build needs no database.
 ENV SQLX_OFFLINE=true
-# The caches outlive a build but are not part of the image, so the program is copied out of them.
-RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/seckill/target \
-    cargo build --release --locked --bin seckill && cp target/release/seckill /usr/local/bin/
+# The dependencies alone. This layer is built again only if a manifest has changed: the code comes after it.
+COPY --from=manifests /seckill .
+RUN cargo build --release --locked --bin seckill
+COPY . .
+# cargo goes by the times of files, and those of the code may be older than the empty programs.
+RUN find src crates build.rs -type f -exec touch {} + && cargo build --release --locked --bin seckill
 
-FROM debian:bookworm-slim
-RUN useradd --system --no-create-home seckill && install -d -o seckill /data /var/www/seckill
+FROM debian:12.11-slim
+# A number, so that an orchestrator sees that it is not root.
+RUN useradd --system --no-create-home --uid 10001 seckill && install -d -o seckill /data /var/www/seckill
 # The certificate authorities that outgoing TLS connections trust.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
-COPY --from=build /usr/local/bin/seckill /usr/local/bin/
-USER seckill
+COPY deploy/answers.sh /usr/local/bin/answers
+COPY --from=build /seckill/target/release/seckill /usr/local/bin/
+USER 10001
 EXPOSE 8080
+HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=3 CMD ["answers"]
 ENTRYPOINT ["seckill"]
 CMD ["serve"]

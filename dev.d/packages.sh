@@ -10,6 +10,7 @@ missing() { # THING…: prints the packages that provide the missing ones
       mq) [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || echo rabbitmq-server ;;
       curl | wrk | shellcheck) command -v "$thing" >/dev/null || echo "$thing" ;;
       nginx) [ -x /usr/sbin/nginx ] || echo nginx ;;
+      promtool) command -v promtool >/dev/null || echo prometheus ;;   # the server comes with it
       protoc) command -v protoc >/dev/null || echo protobuf-compiler ;;
       chromium)                                  # without its recommendations it comes without any font
         [ -x /usr/bin/chromium ] || echo chromium fonts-liberation
@@ -58,7 +59,9 @@ install_packages() { # PACKAGE…, as root: installs them and changes nothing el
   apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$@" </dev/null
   # The new servers shall not start with the machine either.
   for unit in "$@"; do
-    case $unit in redis-server | rabbitmq-server | nginx) update-rc.d "$unit" disable ;; esac
+    case $unit in
+      redis-server | rabbitmq-server | nginx | prometheus) [ ! -e "/etc/init.d/$unit" ] || update-rc.d "$unit" disable ;;
+    esac
     if [ "$unit" = rabbitmq-server ] && [ -d /run/systemd/system ]; then systemctl disable epmd.socket epmd.service; fi
   done
 }

@@ -27,7 +27,7 @@ no_warnings() { # clippy sees the code only with failpoints; cargo repeats the w
 cargo_tests() {
   local code=0
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}   # tests often wait
-  cargo test --locked --workspace --no-fail-fast > >(exec tee $TESTS_LOG) 2>&1 9>&- || code=$?
+  cargo test --locked --workspace --no-fail-fast > >(exec tee $TESTS_LOG 9>&-) 2>&1 9>&- || code=$?
   wait_for 10 ended $! || true                   # a process that a test left behind would keep the pipe open for ever
   return $code
 }
@@ -76,13 +76,13 @@ run_tests() {
   trap "finish_tests \$? $(now)" EXIT
   trap 'exit 130' INT TERM
   mapfile -t servers < <(private_servers)
-  ensure curl cc chinese chromium faketime nginx npm python shellcheck "${servers[@]}"
+  ensure curl cc chinese chromium faketime nginx npm promtool python shellcheck "${servers[@]}"
   install_axe
   rm -rf target/screenshots                      # those that the tests leave are of this run
   export CARGO_INCREMENTAL=0                     # saves gigabytes of disk, and a first build is no slower
 
   check "formatting" "cargo fmt corrects it; $components" cargo fmt --all --check
-  check "shell scripts" "" shellcheck --check-sourced --external-sources dev .ci/run
+  check "shell scripts" "" shellcheck --check-sourced --external-sources dev .ci/run deploy/*.sh tests/*.sh
   step "building the tests" "The compiler's message is above" build_tests
   check "no compiler warnings" "See $BUILD_LOG" no_warnings
   start_empty test

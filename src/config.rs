@@ -1,7 +1,7 @@
 //! The configuration: config.default.toml, overridden by environment variables, checked before anything starts.
 
 mod check;
-mod production;
+pub mod production;
 pub mod tls;
 
 use std::collections::{BTreeMap, HashMap};
@@ -45,6 +45,7 @@ pub struct Config {
     pub channels: BTreeMap<String, Channel>,
     pub sandbox: seckill_sandbox::Settings,
     pub shop: Shop,
+    pub traces: Traces,
 }
 
 /// What a service may have outside development mode although it is unsafe.
@@ -128,6 +129,7 @@ pub struct Amqp {
     pub heartbeat_s: u16,
     pub prefetch: u16,
     pub queue_max_length: u32,
+    pub management_url: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -285,6 +287,14 @@ pub struct Shop {
     pub webhook_secrets: Vec<String>,
 }
 
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Traces {
+    pub endpoint: String,
+    pub per_second_max: u32,
+    pub sample_one_in: u32,
+}
+
 /// Why the configuration cannot be used. Each message names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -301,6 +311,17 @@ pub enum ConfigError {
         "configuration: channels.{0}: a channel's name must be 1 to 56 of a-z 0-9 _ -, and begin with a letter or digit"
     )]
     WrongChannelName(String),
+}
+
+impl ConfigError {
+    /// The setting that is wrong, if it is one, such as `http.bind`.
+    pub fn setting(&self) -> Option<String> {
+        match self {
+            Self::Wrong { setting, .. } => Some((*setting).to_owned()),
+            Self::WrongChannel { channel, setting, .. } => Some(format!("channels.{channel}.{setting}")),
+            Self::Unreadable(_) | Self::Unknown(_) | Self::WrongChannelName(_) => None,
+        }
+    }
 }
 
 macro_rules! sensitive {
@@ -380,6 +401,7 @@ fn layers(environment: &HashMap<String, String>) -> Result<Source, ConfigError> 
                 .set_override_option("redis.url", well_known("REDIS_URL"))?
                 .set_override_option("database.url", well_known("DATABASE_URL"))?
                 .set_override_option("amqp.url", well_known("AMQP_URL"))?
+                .set_override_option("traces.endpoint", well_known("OTEL_EXPORTER_OTLP_ENDPOINT"))?
                 .build()?,
         )
         .add_source(Environment::with_prefix("SECKILL").prefix_separator("_").separator("__").source(Some(settings)));

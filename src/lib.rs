@@ -8,9 +8,11 @@
 //! 4. [`queue`]: RabbitMQ, which carries work from the outbox to the workers. [`channel`]: the payment channels.
 //! 5. [`sale`]: the use cases of a sale: purchase, fulfil, expire, release, refill, reconcile, audit.
 //! 6. [`flow`]: permits for other applications, and outflows at a constant rate. [`pay`]: payments and refunds.
-//!    [`admin`]: accounts that administer policies.
-//! 7. [`http`]: the API. [`pages`]: the web pages. [`worker`]: the loop that repeats background steps.
-//! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`config`] and [`telemetry`] serve all rooms.
+//!    [`admin`]: what people see and change who are signed in.
+//! 7. [`http`]: the API. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`worker`]: the loop that
+//!    repeats background steps.
+//! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`doctor`]: looks for what is unsafe in
+//!    production. [`config`] and [`telemetry`] serve all rooms.
 //!
 //! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale::relay` →
 //! `queue` → `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
@@ -24,6 +26,8 @@ pub mod app;
 pub mod channel;
 pub mod cli;
 pub mod config;
+pub mod console;
+pub mod doctor;
 pub mod domain;
 pub mod failpoint;
 pub mod flow;

@@ -18,12 +18,9 @@ fn main() -> ExitCode {
         Err(help) => help.exit(),
     };
     seckill::failpoint::set_up();
-    let failure = command.failure();
-    let run = || {
-        let _telemetry = seckill::telemetry::start()?;
-        command.run()
-    };
-    run().unwrap_or_else(|error| {
+    let (failure, reports_failures) = (command.failure(), command.reports_failures());
+    seckill::telemetry::start_logs(reports_failures);
+    command.run().unwrap_or_else(|error| {
         eprintln!("seckill: {error:#}");
         if error.is::<seckill::cli::CouldNotRun>() { ExitCode::from(2) } else { failure }
     })

@@ -1,10 +1,20 @@
-//! The use cases of the admin API: signing in, and seeing and changing flow control. `domain::account` decides what an
-//! account may do; the audit log has every change and every refused attempt.
+//! The use cases of the console and of the admin API: signing in, and what people see and change there. `domain::account` decides
+//! what an account may do; the audit log has every change and every refused attempt.
 
+pub mod accounts;
 mod attempts;
 mod device;
+pub mod log;
+pub mod money;
+pub mod order_lines;
+pub mod orders;
+pub mod overview;
+pub mod paging;
 pub mod password;
 pub mod policies;
+pub mod products;
+pub mod queues;
+pub mod sales;
 pub mod session;
 
 use std::sync::Arc;
@@ -13,6 +23,7 @@ use attempts::AttemptLimits;
 use device::DeviceTokens;
 use password::{Hasher, HashingError, HashingTerms};
 use session::SessionTokens;
+use tokio::sync::Semaphore;
 
 use crate::domain::account::{Account, Denied};
 use crate::domain::ids::Invalid;
@@ -22,6 +33,9 @@ use crate::flow::FlowError;
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::ledger::{Ledger, LedgerError};
+use crate::pay::PayError;
+use crate::sale::picture::PictureError;
+use crate::sale::{SaleError, Stores};
 
 /// Why a request of the admin API fails.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +65,24 @@ pub enum AdminError {
     Denied(Denied),
     #[error("there is no such {0}")]
     Unknown(&'static str),
+    /// The change does not fit what is there now.
+    #[error("{0}")]
+    Conflict(String),
+    /// Each part is right, and they do not go together.
+    #[error("{0}")]
+    Unworkable(Invalid),
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    #[error(transparent)]
+    Sale(#[from] SaleError),
+    /// The order's status does not allow this step.
+    #[error("{0}")]
+    IllegalState(&'static str),
+    /// So many of these are under way that no more can begin.
+    #[error("too many {0} at once")]
+    Busy(&'static str),
+    #[error(transparent)]
+    Pay(#[from] PayError),
 }
 
 impl AdminError {
@@ -69,7 +101,14 @@ impl AdminError {
             | Self::WrongCredentials
             | Self::TooMany { .. }
             | Self::SignedOut
-            | Self::Unknown(_) => None,
+            | Self::Unknown(_)
+            | Self::Conflict(_)
+            | Self::Unworkable(_)
+            | Self::Picture(_)
+            | Self::Sale(_)
+            | Self::IllegalState(_)
+            | Self::Busy(_)
+            | Self::Pay(_) => None,
         }
     }
 }
@@ -77,11 +116,15 @@ impl AdminError {
 /// Signs accounts in, and acts for them.
 pub struct Console {
     ledger: Ledger,
+    /// The ledger and the gate, for the use cases of sales.
+    stores: Stores,
     hasher: Hasher,
     attempts: AttemptLimits,
     sessions: SessionTokens,
     devices: DeviceTokens,
     terms: SessionTerms,
+    /// The place of the export of orders that is under way.
+    exports: Arc<Semaphore>,
 }
 
 /// How long a session lasts, and how often sign-in may be attempted.
@@ -108,7 +151,7 @@ impl Console {
     /// Takes as long as one sign-in, because it computes the hash that unknown names are compared with. `secret` is the same
     /// at all instances.
     pub fn new(
-        ledger: Ledger,
+        stores: Stores,
         limiter: Limiter,
         secret: &[u8; 32],
         pressure: &Arc<Pressure>,
@@ -117,10 +160,23 @@ impl Console {
         let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms)?;
         let hasher = Hasher::start(terms.hashing, pressure)?;
         let (sessions, devices) = (SessionTokens::new(secret), DeviceTokens::new(secret));
-        Ok(Self { ledger, hasher, attempts, sessions, devices, terms })
+        let (ledger, exports) = (stores.ledger.clone(), Arc::new(Semaphore::new(1)));
+        Ok(Self { ledger, stores, hasher, attempts, sessions, devices, terms, exports })
     }
 }
 
-fn admins_only(account: &Account) -> Result<(), AdminError> {
+/// Refuses all but admins.
+///
+/// # Errors
+/// `Denied`.
+pub fn admins_only(account: &Account) -> Result<(), AdminError> {
     if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+}
+
+/// Refuses accounts that may not run sales.
+///
+/// # Errors
+/// `Denied`.
+pub fn operators_only(account: &Account) -> Result<(), AdminError> {
+    if account.may_operate() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }

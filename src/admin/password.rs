@@ -44,16 +44,19 @@ pub struct HashingTerms {
     pub line_max: usize,
 }
 
-/// A password to check.
+/// What a thread is to do.
 struct Job {
-    password: String,
-    hash: String,
-    reply: oneshot::Sender<bool>,
+    task: Task,
     /// A stranger's place in the line.
     place: Option<OwnedSemaphorePermit>,
 }
 
-/// Verifies passwords, a few at once. Its threads end when it is dropped.
+enum Task {
+    Verify { password: String, hash: String, reply: oneshot::Sender<bool> },
+    Hash { password: NewPassword, reply: oneshot::Sender<Result<String, HashingError>> },
+}
+
+/// Verifies and hashes passwords, a few at once. Its threads end when it is dropped.
 pub(super) struct Hasher {
     line: SyncSender<Job>,
     /// Places in the line for those whom the account does not know: half of it.
@@ -92,9 +95,24 @@ impl Hasher {
         let is_known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.unknown_account.clone());
         let (reply, answer) = oneshot::channel();
-        match self.line.try_send(Job { password, hash, reply, place }) {
+        let matches = self.answered(Job { task: Task::Verify { password, hash, reply }, place }, answer).await?;
+        Ok(matches && is_known)
+    }
+
+    /// The hash of a new password, with a random salt.
+    ///
+    /// # Errors
+    /// `Busy` if the line is full, or no answer came within 10 s.
+    pub(super) async fn hash(&self, password: NewPassword) -> Result<String, HashingError> {
+        let (reply, answer) = oneshot::channel();
+        self.answered(Job { task: Task::Hash { password, reply }, place: None }, answer).await?
+    }
+
+    /// Puts a job into the line, and waits for its answer.
+    async fn answered<T>(&self, job: Job, answer: oneshot::Receiver<T>) -> Result<T, HashingError> {
+        match self.line.try_send(job) {
             Ok(()) => match timeout(ANSWER_MAX, answer).await {
-                Ok(Ok(matches)) => Ok(matches && is_known),
+                Ok(Ok(answer)) => Ok(answer),
                 Ok(Err(_)) | Err(_) => Err(HashingError::Busy),
             },
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(HashingError::Busy),
@@ -106,22 +124,26 @@ impl Hasher {
 fn work(jobs: &Mutex<Receiver<Job>>, pressure: &Pressure) {
     loop {
         let job = jobs.lock().recv();
-        let Ok(Job { password, hash, reply, place }) = job else { return };
+        let Ok(Job { task, place }) = job else { return };
         // The place in the line is free.
         drop(place);
-        // A caller that has gone needs no answer.
-        if reply.is_closed() {
-            continue;
-        }
         let began = Instant::now();
-        // The hash itself says with which parameters to verify.
-        let matches = Argon2::default().verify_password(password.as_bytes(), hash.as_str()).is_ok();
-        _ = reply.send(matches);
+        // A caller that has gone needs no answer.
+        match task {
+            Task::Verify { reply, .. } if reply.is_closed() => continue,
+            Task::Hash { reply, .. } if reply.is_closed() => continue,
+            Task::Verify { password, hash, reply } => {
+                // The hash itself says with which parameters to verify.
+                let matches = Argon2::default().verify_password(password.as_bytes(), hash.as_str()).is_ok();
+                _ = reply.send(matches);
+            }
+            Task::Hash { password, reply } => _ = reply.send(hash_new(password)),
+        }
         std::thread::sleep(pressure.read_rest(began.elapsed(), Instant::now()));
     }
 }
 
-/// The hash of a new password, with a random salt. Blocks for about 20 ms: for the command line.
+/// The hash of a new password, with a random salt. Blocks for about 20 ms: for the command line, and for the threads above.
 pub fn hash_new(password: NewPassword) -> Result<String, HashingError> {
     hash(password.into_text().as_bytes())
 }
@@ -157,5 +179,8 @@ mod tests {
         assert!(first.unwrap() && second.unwrap(), "a password that is right, behind strangers");
         assert!(!unknown.unwrap(), "an account that does not exist");
         assert!(!hasher.verify("another password".into(), Some(known.clone()), false).await.unwrap());
+        let new = || NewPassword::parse("a good password".into()).unwrap();
+        let fresh = hasher.hash(new()).await.unwrap();
+        assert!(fresh != known && hasher.verify("a good password".into(), Some(fresh), false).await.unwrap());
     }
 }

@@ -1,14 +1,17 @@
-//! Seeing and changing policies, applications, grants, the audit log and alarms, as far as the account may.
+//! Seeing and changing policies, applications and grants, as far as the account may.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::{AdminError, Console, admins_only};
 use crate::domain::account::{Account, AccountName, Denied};
 use crate::domain::policy::{Name, NewPolicy, Policy, Role};
+use crate::domain::policy_preview::{self, RecordedMinute, Refusals, SHOWN_MINUTES};
 use crate::domain::warning::warnings;
 use crate::flow::FlowError;
 use crate::flow::policy_changes::{self, NewToken};
-use crate::ledger::audit_log::LogLine;
-use crate::ledger::flow::alarms::Alarm;
-use crate::ledger::flow::apps::App;
+
+pub use crate::ledger::flow::apps::App;
 
 /// A policy as an account sees it.
 pub struct VisiblePolicy {
@@ -17,6 +20,29 @@ pub struct VisiblePolicy {
     pub apps: Vec<Name>,
     pub may_change: bool,
     pub warnings: Vec<String>,
+}
+
+/// What a change of a policy would have refused in the last hour.
+pub struct Preview {
+    /// The hour, in minutes since the epoch. The minute that is still going on is not in it.
+    pub shown: Range<i64>,
+    /// The minutes that were recorded, each with what the changed terms would have refused.
+    pub minutes: Vec<(RecordedMinute, Refusals)>,
+    /// What the present terms refuse by the same replay; `None` if there is no such policy yet.
+    pub present: Option<Refusals>,
+    pub changed: Refusals,
+    /// What the figures leave out.
+    pub notes: Vec<&'static str>,
+    /// Thresholds that would contradict each other after the change.
+    pub warnings: Vec<String>,
+}
+
+impl Preview {
+    /// All calls of the hour, and how many of them were refused when they came.
+    pub fn recorded(&self) -> (u64, u64) {
+        let refused = self.minutes.iter().map(|(minute, _)| minute.refused).sum();
+        (self.minutes.iter().map(|(minute, _)| minute.calls()).sum(), refused)
+    }
 }
 
 impl Console {
@@ -39,16 +65,91 @@ impl Console {
         Ok(visible.collect())
     }
 
+    /// The policy that an application has under a name, and what was recorded of it in the last hour, in minutes since
+    /// the epoch.
+    pub async fn policy(
+        &self,
+        account: &Account,
+        app: &Name,
+        name: &Name,
+    ) -> Result<(VisiblePolicy, Range<i64>, Vec<RecordedMinute>), AdminError> {
+        let policies = self.policies(account, Some(app)).await?;
+        let found = policies.into_iter().find(|visible| visible.policy.terms.name == *name);
+        let visible = found.ok_or(AdminError::Unknown("policy"))?;
+        let shown = self.last_hour().await?;
+        let minutes = self.recorded(visible.policy.id, shown.clone()).await?;
+        Ok((visible, shown, minutes))
+    }
+
     /// Creates or changes a policy. Returns whether every instance already uses the change.
     pub async fn set_policy(&self, account: &Account, policy: NewPolicy) -> Result<bool, AdminError> {
+        let policy = self.check_change(account, policy).await?;
+        // The ledger checks the existing policy's applications in the transaction that changes it.
+        Ok(policy_changes::set(&self.ledger, policy, account).await?)
+    }
+
+    /// Says what a change would have refused in the last hour, to those who may make the change. It changes nothing.
+    pub async fn preview_policy(&self, account: &Account, policy: NewPolicy) -> Result<Preview, AdminError> {
+        let policy = self.check_change(account, policy).await?;
+        let all = self.ledger.policies(None).await?;
+        let is_shared = |other: &&Policy| other.terms.apps.iter().any(|app| policy.apps.contains(app));
+        let mut found = all.iter().filter(|other| other.terms.name == policy.name).filter(is_shared);
+        let existing = match (found.next(), found.next()) {
+            (_, Some(_)) => return Err(FlowError::Ambiguous.into()),
+            (Some(existing), None) if account.may_change(&existing.terms.apps).is_err() => {
+                return Err(FlowError::NotOwned.into());
+            }
+            (existing, None) => existing,
+        };
+        let shown = self.last_hour().await?;
+        let lead_of_existing = existing.map_or(0, |existing| policy_preview::lead_minutes(&existing.algorithm));
+        let lead = policy_preview::lead_minutes(&policy.algorithm).max(lead_of_existing);
+        let replayed = shown.start - lead..shown.end;
+        let recorded = match existing {
+            Some(existing) => self.recorded(existing.id, replayed).await?,
+            None => Vec::new(),
+        };
+        // What was replayed before the hour only fills windows and buckets.
+        let first = recorded.partition_point(|minute| minute.minute < shown.start);
+        let sum = |refusals: &[Refusals]| {
+            let mut sum = Refusals::default();
+            refusals.iter().for_each(|minute| sum += *minute);
+            sum
+        };
+        let changed = policy_preview::replay(&policy.algorithm, &recorded).split_off(first);
+        let present = |existing: &Policy| sum(&policy_preview::replay(&existing.algorithm, &recorded)[first..]);
+        Ok(Preview {
+            present: existing.map(present),
+            changed: sum(&changed),
+            notes: policy_preview::notes(&policy),
+            warnings: warnings_after(account, &all, existing, policy),
+            minutes: recorded.into_iter().skip(first).zip(changed).collect(),
+            shown,
+        })
+    }
+
+    /// Checks the terms of a change, and whether the account may change policies of all its applications.
+    async fn check_change(&self, account: &Account, policy: NewPolicy) -> Result<NewPolicy, AdminError> {
         // Checked first, because it bounds the number of applications that are looked up.
         let policy = policy.check().map_err(FlowError::from)?;
         for app in &policy.apps {
             self.check_visible(account, app).await?;
         }
         account.may_change(&policy.apps).map_err(AdminError::Denied)?;
-        // The ledger checks the existing policy's applications in the transaction that changes it.
-        Ok(policy_changes::set(&self.ledger, policy, account).await?)
+        Ok(policy)
+    }
+
+    /// The minutes of the last hour that are over.
+    async fn last_hour(&self) -> Result<Range<i64>, AdminError> {
+        let now = self.ledger.now_ms().await?.div_euclid(60_000);
+        Ok(now - SHOWN_MINUTES..now)
+    }
+
+    async fn recorded(&self, policy: i64, range: Range<i64>) -> Result<Vec<RecordedMinute>, AdminError> {
+        let minutes = self.ledger.policy_minutes(policy, range).await?.into_iter();
+        let minutes =
+            minutes.map(|row| RecordedMinute { minute: row.minute, granted: row.granted, refused: row.refused });
+        Ok(minutes.collect())
     }
 
     /// Deletes the policy that an application has under a name. Returns whether every instance already uses the change.
@@ -94,18 +195,6 @@ impl Console {
         Ok(policy_changes::grant(&self.ledger, app, to, role, account.name.as_str()).await?)
     }
 
-    /// The newest lines of the audit log.
-    pub async fn audit_log(&self, account: &Account, limit: i64) -> Result<Vec<LogLine>, AdminError> {
-        admins_only(account)?;
-        Ok(self.ledger.audit_log(limit).await?)
-    }
-
-    /// The newest alarms, open ones first. They may name any application, so only admins see them.
-    pub async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
-        admins_only(account)?;
-        Ok(self.ledger.alarms(limit).await?)
-    }
-
     /// Refuses an application that the account does not see. To all but admins, it looks like one that does not exist.
     async fn check_visible(&self, account: &Account, app: &Name) -> Result<(), AdminError> {
         if !account.sees(app) {
@@ -113,4 +202,18 @@ impl Console {
         }
         if self.ledger.has_app(app).await? { Ok(()) } else { Err(AdminError::Unknown("application")) }
     }
+}
+
+/// The warnings about the policies that share an application with a changed one, as they would be after the change.
+fn warnings_after(account: &Account, all: &[Policy], existing: Option<&Policy>, changed: NewPolicy) -> Vec<String> {
+    let apps = changed.apps.clone();
+    let others = all.iter().filter(|other| existing.is_none_or(|existing| existing.id != other.id)).cloned();
+    let after: Vec<Policy> = others.chain(Policy::planned(changed)).collect();
+    let concerned = after.iter().filter(|policy| policy.terms.apps.iter().any(|app| apps.contains(app)));
+    let warned = concerned.flat_map(|policy| {
+        let warnings = warnings(policy, &after, |app| account.sees(app)).into_iter();
+        warnings.map(move |warning| format!("{}: {warning}", policy.terms.name))
+    });
+    // The same warning about two policies of one name is said once.
+    warned.collect::<BTreeSet<String>>().into_iter().collect()
 }

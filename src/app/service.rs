@@ -15,6 +15,7 @@ use super::{http_server, notifying_payment_service};
 use crate::admin::password::HashingTerms;
 use crate::admin::{Console, SessionTerms};
 use crate::config::{self, Config};
+use crate::console;
 use crate::domain::captcha::WorkBits;
 use crate::domain::pressure::Pressure;
 use crate::flow::permits::Permits;
@@ -26,10 +27,12 @@ use crate::http::{self, ApiDocument, AppState, Bulkheads, CookieNames, Health, R
 use crate::ledger::orders::commit::Committer;
 use crate::pages::{self, Pages};
 use crate::pay::payment_batcher::PaymentBatcher;
+use crate::queue::Broker;
 use crate::sale::Stores;
 use crate::sale::catalog::Catalog;
 use crate::sale::challenges::{ChallengeTerms, Challenges, PoolTerms};
 use crate::sale::confirmer::Confirmer;
+use crate::sale::live::{LiveSales, Sources};
 use crate::sale::load_shedder::LoadShedder;
 use crate::sale::order_reader::OrderReader;
 use crate::sale::order_streams::OrderStreams;
@@ -46,6 +49,7 @@ pub struct Service {
     catalog: Arc<Catalog>,
     health: Arc<Health>,
     order_streams: OrderStreams,
+    live: LiveSales,
 }
 
 /// Stops a service from outside.
@@ -54,6 +58,7 @@ pub struct Stopper {
     handle: ServerHandle,
     health: Arc<Health>,
     order_streams: OrderStreams,
+    live: LiveSales,
 }
 
 impl Stopper {
@@ -62,6 +67,7 @@ impl Stopper {
         self.health.stopping.store(true, Ordering::Relaxed);
         // Streams would not finish by themselves.
         self.order_streams.close();
+        self.live.close();
         self.handle.stop(true).await;
     }
 }
@@ -92,9 +98,17 @@ impl Service {
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let secret = ledger.order_id_secret().await?;
         let terms = session_terms(&config.admin);
-        let console = Console::new(ledger.clone(), limiter.clone(), &secret, &parts.pressure, terms)?;
+        let console = Console::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, terms)?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
         let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);
+        let live_sources = Sources {
+            stores: parts.stores.clone(),
+            clock: Arc::clone(&catalog.clock),
+            metrics: metrics.clone(),
+            pressure: Arc::clone(&parts.pressure),
+            broker: Broker::new(config),
+        };
+        let live = LiveSales::new(live_sources, parts.tasks.clone());
         let thread_parts = ThreadParts::start(&parts, &catalog).await?;
 
         parts.fold_metrics(metrics.clone());
@@ -125,20 +139,25 @@ impl Service {
             payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),
             payment_service,
             order_streams: order_streams.clone(),
+            live: live.clone(),
             cookies: CookieNames::new(config.dev),
             dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         };
         let app_state = web::Data::new(app_state);
-        let pages = web::Data::new(Pages::new(super::page_settings(config, None))?);
+        let page_settings = super::page_settings(config, None);
+        let console_files = web::Data::new(console::Files::embedded(&page_settings.currency)?);
+        let pages = web::Data::new(Pages::new(page_settings)?);
         let app = move || {
             let thread_parts = thread_parts.clone();
             App::new()
                 .app_data(app_state.clone())
                 .app_data(pages.clone())
+                .app_data(console_files.clone())
                 .data_factory(move || std::future::ready(thread_parts.clone().thread_state()))
                 .configure(http::routes(app_state.dev, pages::missing))
+                .configure(console::routes(http::unsupported_methods))
                 .configure(pages::routes(http::unsupported_methods))
         };
         // Where no origin is listed, no purchase passes through the code that looks for one.
@@ -148,7 +167,7 @@ impl Service {
         } else {
             http_server::start(&config.http, listener, move || app().wrap(http::cors(&origins)))
         }?;
-        Ok(Self { parts, server, address, catalog, health, order_streams })
+        Ok(Self { parts, server, address, catalog, health, order_streams, live })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -157,7 +176,7 @@ impl Service {
 
     pub fn stopper(&self) -> Stopper {
         let (health, order_streams) = (Arc::clone(&self.health), self.order_streams.clone());
-        Stopper { handle: self.server.handle(), health, order_streams }
+        Stopper { handle: self.server.handle(), health, order_streams, live: self.live.clone() }
     }
 
     /// Serves until stopped. Then commits the purchases under way, and stops the background tasks.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::parts::{Parts, Rhythm};
 use crate::flow::policy_cache::PolicyCache;
@@ -13,6 +14,7 @@ use crate::flow::{FlowError, policy_counts};
 use crate::http::Health;
 use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::Committer;
+use crate::ledger::processes::WORKERS_REPORT_S;
 use crate::sale::Step;
 use crate::sale::catalog::Catalog;
 use crate::sale::challenges::Challenges;
@@ -92,6 +94,15 @@ impl Parts {
                 catalog.load_changes().await
             },
         );
+    }
+
+    /// Reports, for the console, that this process is alive and runs these workers.
+    pub(super) fn report_workers(&self, workers: Vec<String>) {
+        let state = (self.stores.ledger.clone(), Uuid::new_v4(), workers);
+        let every = Duration::from_secs(WORKERS_REPORT_S);
+        self.repeat(Rhythm::every(every, "presence").giving_way(), state, |(ledger, process, workers)| async move {
+            ledger.in_time(ledger.report_workers(process, &workers)).await.map(|()| Step::Idle)
+        });
     }
 
     /// Keeps the policies current, hands those of purchases to the gate, and writes down how often each was asked.

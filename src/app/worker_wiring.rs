@@ -124,7 +124,7 @@ impl<'a> WorkerWiring<'a> {
                     Rhythm::every(Duration::ZERO, "fulfil").giving_way(),
                     consumer,
                     fulfilment,
-                    |fulfilment, messages| async move { fulfilment.settle(messages).await },
+                    |fulfilment, received| async move { fulfilment.settle(received).await },
                 );
             }
             Worker::Expire => {
@@ -134,7 +134,7 @@ impl<'a> WorkerWiring<'a> {
                     Rhythm::every(Duration::ZERO, "expire"),
                     consumer,
                     self.expiry.clone(),
-                    |expiry, messages| async move { expiry.settle(messages).await.map(|()| Vec::new()) },
+                    |expiry, received| async move { expiry.settle(received.messages).await.map(|()| Vec::new()) },
                 );
             }
             Worker::Release => {
@@ -193,7 +193,7 @@ impl<'a> WorkerWiring<'a> {
                         Rhythm::every(Duration::ZERO, "pay"),
                         consumer,
                         sender,
-                        |sender, messages| async move { sender.settle(messages).await.map(|()| Vec::new()) },
+                        |sender, received| async move { sender.settle(received).await.map(|()| Vec::new()) },
                     );
                 }
             }
@@ -303,14 +303,14 @@ impl<'a> WorkerWiring<'a> {
     }
 }
 
-/// Repeats a consumer's step. `settle` gets the messages with a clone of `of`, and returns the indexes of those that go to
+/// Repeats a consumer's step. `settle` gets what was received with a clone of `of`, and returns the indexes of those that go to
 /// the dead-letter queue. A mark that has come through the queue is recorded in the ledger.
 fn consume<M, T, F, E>(
     parts: &Parts,
     rhythm: Rhythm,
     consumer: Consumer<M>,
     of: T,
-    settle: impl Fn(T, Vec<M>) -> F + Copy + Send + Sync + 'static,
+    settle: impl Fn(T, Received<M>) -> F + Copy + Send + Sync + 'static,
 ) where
     M: DeserializeOwned + Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
@@ -322,10 +322,11 @@ fn consume<M, T, F, E>(
     parts.repeat(rhythm, state, move |(consumer, of)| {
         let (stop, ledger, queue) = (stop.clone(), ledger.clone(), queue.clone());
         async move {
-            let settle = |Received { messages, mark_ms }: Received<M>| {
+            let settle = |received: Received<M>| {
                 let (of, ledger, queue) = (of.clone(), ledger.clone(), queue.clone());
                 async move {
-                    let failed = if messages.is_empty() { Vec::new() } else { settle(of, messages).await? };
+                    let mark_ms = received.mark_ms;
+                    let failed = if received.messages.is_empty() { Vec::new() } else { settle(of, received).await? };
                     if let Some(mark_ms) = mark_ms {
                         ledger.mark_passed(&queue, mark_ms).await?;
                     }

@@ -43,7 +43,11 @@ pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationT
 
 pub(super) fn spawn_workers(parts: &Parts, only: Option<&[Worker]>, payment_service: &PaymentService) {
     let wiring = WorkerWiring::new(parts, payment_service);
-    for worker in Worker::value_variants().iter().filter(|worker| only.is_none_or(|only| only.contains(worker))) {
+    let chosen = Worker::value_variants().iter().filter(|worker| only.is_none_or(|only| only.contains(worker)));
+    let mut names = Vec::new();
+    for worker in chosen {
         wiring.spawn(*worker);
+        names.extend(worker.to_possible_value().map(|value| value.get_name().to_owned()));
     }
+    parts.report_workers(names);
 }

@@ -9,6 +9,7 @@ use futures_util::poll;
 use tokio::time::{sleep, sleep_until};
 
 use crate::domain::outflow::DeliveryOutcome;
+use crate::telemetry::spans::Span;
 use seckill_webhook::{HttpAnswer, HttpSender, PreparedRequest, SendError};
 
 /// How long a receiver that cannot be connected to is left alone.
@@ -31,6 +32,19 @@ pub fn reached(answer: &Result<HttpAnswer, SendError>) -> Option<Result<(), Stri
         Ok(_) => Some(Ok(())),
         Err(why @ SendError::Connect(_)) => Some(Err(why.to_string())),
         Err(SendError::Target | SendError::TimeOut | SendError::Lost(_)) => None,
+    }
+}
+
+/// Writes an answer, or its lack, into the span of its request.
+pub fn note_answer(span: &mut Span, answer: &Result<HttpAnswer, SendError>) {
+    match answer {
+        Ok(answer) => {
+            span.set("http.response.status_code", i64::from(answer.status));
+            if answer.status >= 400 {
+                span.fail(answer.status.to_string());
+            }
+        }
+        Err(error) => span.fail(error.to_string()),
     }
 }
 

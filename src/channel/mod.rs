@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::config::{self, ChannelKind};
 use crate::domain::outflow::{Pace, PaceError};
 use crate::domain::payment::{About, ChannelReport};
+use crate::domain::trace_context::TraceContext;
 use sandbox::Sandbox;
 use seckill_webhook::{
     HttpAnswer, HttpSender, InvalidSecret, PreparedRequest, Secret, SendError, SignatureError, SignedRequest,
@@ -142,8 +143,14 @@ impl Channel {
     ///
     /// # Errors
     /// No connection: nothing was sent.
-    pub async fn prepare(&self, charge: &Charge<'_>, now_s: i64) -> Result<PreparedRequest, SendError> {
-        self.sender.prepare(self.request(charge, now_s)).await
+    pub async fn prepare(
+        &self,
+        charge: &Charge<'_>,
+        trace: Option<&TraceContext>,
+        now_s: i64,
+    ) -> Result<PreparedRequest, SendError> {
+        let request = self.request(charge, now_s).with_headers(trace.into_iter().flat_map(TraceContext::headers));
+        self.sender.prepare(request).await
     }
 
     /// The request for a payment or refund.

@@ -6,6 +6,7 @@ use super::arguments::ListArgs;
 use super::print;
 use crate::app::stores;
 use crate::config::Config;
+use crate::domain::alarm::AlarmKind;
 use crate::ledger::flow::alarms::Alarm;
 
 pub(super) async fn list(config: &Config, args: &ListArgs) -> anyhow::Result<()> {
@@ -20,6 +21,7 @@ struct AlarmLine {
     raised_at: String,
     cleared_at: Option<String>,
     details: String,
+    runbook: &'static str,
 }
 
 impl From<&Alarm> for AlarmLine {
@@ -30,6 +32,7 @@ impl From<&Alarm> for AlarmLine {
             raised_at: print::time(alarm.raised_at.timestamp_millis()),
             cleared_at: alarm.cleared_at.map(|at| print::time(at.timestamp_millis())),
             details: alarm.details.to_string(),
+            runbook: AlarmKind::runbook_of(&alarm.kind).unwrap_or_default(),
         }
     }
 }

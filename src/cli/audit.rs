@@ -8,6 +8,7 @@ use super::arguments::SaleOption;
 use super::{CouldNotRun, print};
 use crate::app::{payment_service, stores};
 use crate::config::Config;
+use crate::ledger::sales::terms::SaleSearch;
 use crate::pay::compare_books::ChannelVerdict;
 use crate::sale::audit::SaleVerdict;
 
@@ -33,7 +34,8 @@ impl AuditArgs {
         let sales = match self.sale.sale {
             Some(id) => vec![id],
             None => {
-                let all = stores.ledger.sale_figures(None, SALES_MAX).await.map_err(|e| could_not(e.to_string()))?;
+                let all = stores.ledger.sale_figures(&SaleSearch::newest(SALES_MAX)).await;
+                let all = all.map_err(|e| could_not(e.to_string()))?;
                 all.into_iter().map(|figures| figures.sale.id).collect()
             }
         };

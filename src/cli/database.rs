@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
 use crate::domain::sale::{NewSale, ProductChange, Stock};
+use crate::ledger::sales::terms::SaleSearch;
 
 /// Name and description of the sample products; the sample sale sells the first of them.
 const SAMPLE_PRODUCTS: [(&str, &str); 3] = [
@@ -31,7 +32,7 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
     }
     let product = SAMPLE_PRODUCTS[0].0;
     let now_ms = stores.ledger.now_ms().await?;
-    let sales = stores.ledger.sale_figures(None, SALES_MAX).await?;
+    let sales = stores.ledger.sale_figures(&SaleSearch::newest(SALES_MAX)).await?;
     if let Some(open) = sales.iter().find(|s| s.sale.product == product && s.sale.is_open_at(now_ms)) {
         tracing::info!(sale = %open.sale.id, "the sample sale exists");
         return Ok(());
@@ -49,7 +50,7 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
         captcha: CaptchaKind::None,
         waves: Vec::new(),
     };
-    let (sale, _) = stores.create_sale(&new.check()?).await?;
+    let (sale, _) = stores.create_sale(&new.check()?, ACTOR).await?;
     tracing::info!(%sale, "created the sample sale");
     Ok(())
 }

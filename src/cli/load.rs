@@ -14,6 +14,7 @@ use crate::app::stores;
 use crate::config::Config;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{OrderId, SaleId, UserId};
+use crate::ledger::sales::terms::SaleSearch;
 use crate::sale::Stores;
 use crate::sale::audit::SaleVerdict;
 
@@ -116,7 +117,7 @@ impl LoadArgs {
 
     async fn plan(&self, config: &Config, stores: &Stores, sale: SaleId) -> anyhow::Result<Plan> {
         let paced = self.rate.is_some() || self.seconds.is_some();
-        let figures = stores.ledger.sale_figures(Some(sale), 1).await?;
+        let figures = stores.ledger.sale_figures(&SaleSearch::one(sale)).await?;
         if figures.first().is_some_and(|figures| figures.sale.captcha != CaptchaKind::None) {
             tracing::warn!(%sale, "the sale asks for a challenge, which these buyers do not solve: each will be refused");
         }
@@ -221,6 +222,6 @@ fn audit_summary(verdict: &SaleVerdict, promised: usize, lost: usize) -> AuditSu
 }
 
 async fn newest_sale(stores: &Stores) -> anyhow::Result<SaleId> {
-    let newest = stores.ledger.sale_figures(None, 1).await?;
+    let newest = stores.ledger.sale_figures(&SaleSearch::newest(1)).await?;
     Ok(newest.first().context("there is no sale: create one with `seckill sale create`")?.sale.id)
 }

@@ -7,6 +7,7 @@ mod apps;
 mod arguments;
 mod audit;
 mod database;
+mod doctor;
 mod load;
 mod orders;
 mod outbox;
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config};
+use crate::telemetry::spans::{self, SpanExport, TraceTerms};
 
 /// A check could not be made at all, as opposed to a check that failed. The exit code is 2.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +82,9 @@ enum Command {
     Load(load::LoadArgs),
     /// Check sales for broken invariants: exit code 0 if all hold, 1 if one is broken, 2 if the check could not run
     Audit(audit::AuditArgs),
+    /// Look at the servers and settings for what is unsafe in production: exit code 0 if nothing is, 1 if something is, 2 if the
+    /// look failed
+    Doctor(doctor::DoctorArgs),
     /// Show and retry parked messages
     #[command(subcommand)]
     Outbox(outbox::OutboxCommand),
@@ -109,9 +114,15 @@ enum Command {
 const ACTOR: &str = "command line";
 
 impl Cli {
-    /// The exit code for an error: 2 for an audit, since an audit that could not run has found nothing broken.
+    /// The exit code for an error: 2 for a check, since a check that could not run has found nothing broken.
     pub fn failure(&self) -> ExitCode {
-        ExitCode::from(if matches!(self.program, Program::Service(Command::Audit(_))) { 2 } else { 1 })
+        let is_check = matches!(self.program, Program::Service(Command::Audit(_) | Command::Doctor(_)));
+        ExitCode::from(if is_check { 2 } else { 1 })
+    }
+
+    /// Whether what the command prints says what went wrong, so that the clients of the servers need not log it, too.
+    pub fn reports_failures(&self) -> bool {
+        matches!(self.program, Program::Service(Command::Doctor(_)))
     }
 
     /// Reads the configuration and runs the command.
@@ -120,10 +131,19 @@ impl Cli {
     /// The configuration cannot be used, or the command failed. [`CouldNotRun`] asks for exit code 2.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let is_bounded = matches!(self.program, Program::Service(Command::Doctor(_)));
         match self.program {
             Program::Service(command) => {
                 let config = Config::load()?;
-                runtime()?.block_on(command.run(config))
+                // Ends after the runtime, with all spans that were begun in it.
+                let _traces = command.start_traces(&config.traces)?;
+                let runtime = runtime()?;
+                let code = runtime.block_on(command.run(config));
+                if is_bounded {
+                    // A name server that does not answer would hold up the end of the process.
+                    runtime.shutdown_background();
+                }
+                code
             }
             Program::ChannelSandbox => {
                 let settings = config::sandbox_settings(&std::env::vars().collect())?;
@@ -135,6 +155,20 @@ impl Cli {
 }
 
 impl Command {
+    /// Only processes that run on trace anything.
+    fn start_traces(&self, traces: &config::Traces) -> anyhow::Result<Option<SpanExport>> {
+        let service = if matches!(self, Self::Serve(_)) {
+            "seckill-serve"
+        } else if matches!(self, Self::Work(_)) {
+            "seckill-work"
+        } else {
+            return Ok(None);
+        };
+        let config::Traces { endpoint, per_second_max, sample_one_in } = traces;
+        let terms = TraceTerms { service, endpoint, per_second_max: *per_second_max, sample_one_in: *sample_one_in };
+        spans::start(terms).map(Some)
+    }
+
     async fn run(self, config: Config) -> anyhow::Result<ExitCode> {
         match self {
             Self::Serve(args) => args.run(config).await?,
@@ -148,6 +182,7 @@ impl Command {
             Self::Orders(args) => args.run(&config).await?,
             Self::Load(args) => return args.run(&config).await,
             Self::Audit(args) => return args.run(&config).await,
+            Self::Doctor(args) => return args.run(&config).await,
             Self::Outbox(command) => command.run(&config).await?,
             Self::App(command) => command.run(&config).await?,
             Self::Alarms(args) => alarms::list(&config, &args).await?,

@@ -1,14 +1,13 @@
 //! `orders`: shows orders.
 
-use serde::Serialize;
-
 use super::arguments::{Format, SaleOption, user};
 use super::print;
+use crate::admin::order_lines::OrderLine;
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::ids::UserId;
 use crate::domain::order::OrderStatus;
-use crate::ledger::orders::read::{OrderFilter, OwnedOrder};
+use crate::ledger::orders::read::OrderFilter;
 
 #[derive(clap::Args)]
 pub(super) struct OrdersArgs {
@@ -39,35 +38,5 @@ impl OrdersArgs {
         };
         let orders = stores(config)?.ledger.orders(&filter).await?;
         print::rows(orders.iter().map(OrderLine::from), self.format)
-    }
-}
-
-#[derive(Serialize)]
-struct OrderLine {
-    order_id: String,
-    sale_id: i64,
-    user: String,
-    quantity: i32,
-    amount_cents: i64,
-    status: &'static str,
-    reason: String,
-    created_at: String,
-    expires_at: String,
-}
-
-impl From<&OwnedOrder> for OrderLine {
-    fn from(owned: &OwnedOrder) -> Self {
-        let order = &owned.order;
-        Self {
-            order_id: order.order_id.to_string(),
-            sale_id: order.sale_id.get(),
-            user: owned.user_id.clone(),
-            quantity: order.quantity,
-            amount_cents: order.amount_cents,
-            status: order.status.as_str(),
-            reason: order.reason.clone().unwrap_or_default(),
-            created_at: print::time(order.created_at_ms),
-            expires_at: print::time(order.expires_at_ms),
-        }
     }
 }

@@ -8,8 +8,8 @@ use super::arguments::ListArgs;
 use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
-use crate::ledger::notices::Topic;
 use crate::ledger::outbox::ParkedRow;
+use crate::sale::parked::{self, Parked};
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {
@@ -31,8 +31,8 @@ impl OutboxCommand {
                 print::rows(ledger.parked(limit).await?.iter().map(ParkedLine::from), format)
             }
             Self::Retry { ids } => {
-                let retried = ledger.unpark(&ids, ACTOR).await?;
-                ledger.notify(Topic::Outbox).await?;
+                let which = if ids.is_empty() { Parked::All } else { Parked::Ids(&ids) };
+                let retried = parked::retry(&ledger, which, ACTOR).await?;
                 print::json(&json!({ "retried": retried }))
             }
         }

@@ -11,8 +11,10 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::outflow::Pace;
+use crate::flow::outflow_changes::{self, OutflowChange};
 use crate::ledger::LedgerError;
-use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem, ParkedItem};
+use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem};
+use crate::ledger::outflow::parked::{ItemFilter, ParkedItem};
 
 #[derive(Subcommand)]
 pub(super) enum OutflowCommand {
@@ -89,7 +91,12 @@ pub(super) enum OutflowCommand {
 impl OutflowCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let ledger = stores(config)?.ledger;
-        let check_exists = |found: bool, name: &str| if found { Ok(()) } else { bail!("there is no outflow {name}") };
+        let change = async |name: String, change: OutflowChange| -> anyhow::Result<()> {
+            if !outflow_changes::change(&ledger, &name, change, ACTOR).await? {
+                bail!("there is no outflow {name}");
+            }
+            Ok(())
+        };
         match self {
             Self::Create { name, rate, target, jitter_ms, capacity } => {
                 let pace = Pace::parse(rate, jitter_ms)?;
@@ -107,17 +114,12 @@ impl OutflowCommand {
                 }
             }
             Self::List { format } => {
-                ledger.count_outflow().await?;
-                return print::rows(ledger.outflow_figures().await?.iter().map(OutflowLine::from), format);
+                return print::rows(outflow_changes::outflows(&ledger).await?.iter().map(OutflowLine::from), format);
             }
-            Self::Pause { name } => check_exists(ledger.pause_outflow(&name, true, ACTOR).await?, &name)?,
-            Self::Resume { name } => check_exists(ledger.pause_outflow(&name, false, ACTOR).await?, &name)?,
+            Self::Pause { name } => change(name, OutflowChange { paused: Some(true), ..Default::default() }).await?,
+            Self::Resume { name } => change(name, OutflowChange { paused: Some(false), ..Default::default() }).await?,
             Self::Rate { name, rate, jitter_ms } => {
-                let outflows = ledger.outflow_figures().await?;
-                let current = outflows.iter().find(|outflow| outflow.name == name);
-                let jitter_ms = jitter_ms.or(current.map(|outflow| outflow.jitter_ms.into())).unwrap_or(0);
-                let pace = Pace::parse(rate, jitter_ms)?;
-                check_exists(ledger.set_outflow_pace(&name, pace, ACTOR).await?, &name)?;
+                change(name, OutflowChange { rate: Some(rate), jitter_ms, ..Default::default() }).await?;
             }
             Self::Add { name, key, payload, id } => {
                 let item = NewItem { id: id.unwrap_or_else(Uuid::now_v7), channel: name, key, payload };
@@ -129,7 +131,8 @@ impl OutflowCommand {
                 }
             }
             Self::Parked(ListArgs { format, limit }) => {
-                return print::rows(ledger.parked_outflow(limit).await?.iter().map(ParkedItemLine::from), format);
+                let items = ledger.parked_outflow(&ItemFilter { limit, ..ItemFilter::default() }).await?;
+                return print::rows(items.iter().map(ParkedItemLine::from), format);
             }
             Self::Retry { name, ids } => {
                 print::json(&json!({ "retried": ledger.unpark_outflow(&name, &ids, ACTOR).await? }))?;
@@ -173,7 +176,7 @@ impl<'a> From<&'a ChannelFigures> for OutflowLine<'a> {
             jitter_ms: c.jitter_ms,
             paused: c.paused,
             waiting: c.waiting,
-            oldest_s: c.oldest_at.map_or(0, |at| (c.now - at).num_seconds()),
+            oldest_s: c.oldest_s(),
             parked: c.parked,
             capacity: c.capacity,
             target: &c.target,

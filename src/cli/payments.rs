@@ -11,13 +11,14 @@ use crate::app::payment_service;
 use crate::config::Config;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{RefundId, RefundReason};
+use crate::ledger::money::lists::MoneyFilter;
 use crate::pay::RefundAsked;
 
 #[derive(Subcommand)]
 pub(super) enum PaymentsCommand {
     /// Show payments, newest first
     List(ListArgs),
-    /// Show callbacks that were set aside because they conflict with our data
+    /// Show callbacks that were set aside because they conflict with our data, newest first
     SetAside(ListArgs),
     /// Mark callbacks that were set aside as dealt with
     Settle {
@@ -53,10 +54,11 @@ impl PaymentsCommand {
         let payment_service = payment_service(config)?;
         match self {
             Self::List(ListArgs { format, limit }) => {
-                print::rows(payment_service.ledger.payments(limit).await?.into_iter(), format)
+                let filter = MoneyFilter { limit, ..MoneyFilter::default() };
+                print::rows(payment_service.ledger.payments(&filter).await?.into_iter(), format)
             }
             Self::SetAside(ListArgs { format, limit }) => {
-                print::rows(payment_service.ledger.callbacks_set_aside(limit).await?.into_iter(), format)
+                print::rows(payment_service.ledger.callbacks_set_aside(None, limit).await?.into_iter(), format)
             }
             Self::Settle { ids } => {
                 let settled = payment_service.ledger.settle_set_aside(&ids, ACTOR).await?;
@@ -71,7 +73,8 @@ impl RefundsCommand {
         let payment_service = payment_service(config)?;
         match self {
             Self::List(ListArgs { format, limit }) => {
-                print::rows(payment_service.ledger.refunds(limit).await?.into_iter(), format)
+                let filter = MoneyFilter { limit, ..MoneyFilter::default() };
+                print::rows(payment_service.ledger.refunds(&filter).await?.into_iter(), format)
             }
             Self::Create { order, reason } => {
                 let reason = RefundReason::parse(&reason)?;

@@ -10,7 +10,7 @@ use crate::app::stores;
 use crate::config::Config;
 use crate::domain::account::AccountName;
 use crate::domain::ids::Invalid;
-use crate::domain::limiter::{AlgorithmKind, Parameters};
+use crate::domain::limiter::AlgorithmKind;
 use crate::domain::policy::{Name, Policy, Role, WhenDown};
 use crate::domain::policy_form::{PolicyForm, names};
 use crate::flow::policy_changes;
@@ -185,26 +185,11 @@ impl From<&Policy> for PolicyLine {
     fn from(policy: &Policy) -> Self {
         let terms = &policy.terms;
         let apps: Vec<_> = terms.apps.iter().map(Name::as_str).collect();
-        let Parameters { limit, capacity, rate, window_ms, lease_ms } = policy.algorithm.parameters();
-        let named = [
-            ("limit", limit),
-            ("capacity", capacity),
-            ("rate", rate),
-            ("window_ms", window_ms),
-            ("lease_ms", lease_ms),
-        ];
-        let mut parts: Vec<_> = named.into_iter().filter_map(|(name, n)| Some(format!("{name} {}", n?))).collect();
-        if let Some(range) = &terms.range {
-            parts.push(format!("adapts {} to {}", range.floor, range.ceiling));
-        }
-        if terms.breaker.is_some() {
-            parts.push("breaker".to_owned());
-        }
         Self {
             name: terms.name.to_string(),
             apps: apps.join(" "),
             algorithm: terms.algorithm.kind().as_str(),
-            terms: parts.join(", "),
+            terms: policy.describe_terms(),
             excess: terms.excess.to_string(),
             when_down: terms.when_down.as_str(),
             key: terms.key.clone(),

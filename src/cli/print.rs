@@ -3,11 +3,11 @@
 use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
-use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::arguments::Format;
+pub(super) use crate::admin::order_lines::time;
 
 /// A writer that discards what it is given once its reader has gone: `seckill orders | head` is no error.
 struct UntilClosed<W>(W);
@@ -91,12 +91,6 @@ fn write_table<T: Serialize>(rows: impl Iterator<Item = T>, mut out: impl Write)
         return Ok(writeln!(out, "no rows")?);
     }
     Ok(writeln!(out, "{}", table.trim_fmt())?)
-}
-
-/// A time as RFC 3339, in UTC.
-pub(super) fn time(ms: i64) -> String {
-    let time = DateTime::<Utc>::from_timestamp_millis(ms).unwrap_or_default();
-    time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 #[cfg(test)]

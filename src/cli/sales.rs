@@ -13,7 +13,7 @@ use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
 use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
 use crate::ledger::sales::lapsed_holds::LapsedHolds;
-use crate::ledger::sales::terms::SaleFigures;
+use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
 use crate::sale::Stores;
 
 #[derive(Subcommand)]
@@ -120,14 +120,14 @@ impl SaleCommand {
         match self {
             Self::Create(args) => create(&stores, *args).await,
             Self::Show { sale: SaleArg { id }, format } => {
-                let sales = stores.ledger.sale_figures(Some(id), 1).await?;
+                let sales = stores.ledger.sale_figures(&SaleSearch::one(id)).await?;
                 if sales.is_empty() {
                     bail!("there is no sale {id}");
                 }
                 print_sales(&stores, &sales, format).await
             }
             Self::List(ListArgs { format, limit }) => {
-                let sales = stores.ledger.sale_figures(None, limit).await?;
+                let sales = stores.ledger.sale_figures(&SaleSearch::newest(limit)).await?;
                 print_sales(&stores, &sales, format).await
             }
             Self::Close(sale) => set_status(&stores, sale, SaleStatus::Closed).await,
@@ -171,7 +171,7 @@ async fn create(stores: &Stores, args: CreateArgs) -> anyhow::Result<()> {
         captcha: args.captcha,
         waves: args.waves,
     };
-    let (sale, known_everywhere) = stores.create_sale(&new.check()?).await?;
+    let (sale, known_everywhere) = stores.create_sale(&new.check()?, ACTOR).await?;
     if !known_everywhere {
         tracing::warn!(%sale, "created, but a live instance has not confirmed that it knows the sale");
     }

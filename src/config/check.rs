@@ -70,6 +70,9 @@ impl Config {
         if !(1..=60).contains(&self.amqp.heartbeat_s) {
             return wrong("amqp.heartbeat_s", "must be 1 to 60", "SECKILL_AMQP__HEARTBEAT_S");
         }
+        if !self.amqp.management_url.is_empty() && !is_address(&self.amqp.management_url) {
+            return wrong("amqp.management_url", NO_ADDRESS, "SECKILL_AMQP__MANAGEMENT_URL");
+        }
         if !(5..=10_000).contains(&self.purchase.wait_target_ms) {
             return wrong("purchase.wait_target_ms", "must be 5 to 10000", "SECKILL_PURCHASE__WAIT_TARGET_MS");
         }
@@ -179,6 +182,7 @@ impl Config {
             }
         }
         self.check_payments()?;
+        self.check_traces()?;
         self.check_captcha()?;
         if !(100..=60_000).contains(&self.outflow.request_timeout_ms) {
             let variable = "SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS";
@@ -210,6 +214,24 @@ impl Config {
         if !checked && ["sslrootcert=", "ssl-root-cert=", "ssl-ca="].iter().any(|name| self.database.url.contains(name))
         {
             return wrong("database.url: sslrootcert", problem, "DATABASE_URL");
+        }
+        Ok(())
+    }
+
+    fn check_traces(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        let traces = &self.traces;
+        // The exporter speaks no TLS: a collector stands on the same machine or in the same network, and forwards.
+        let is_http = is_address(&traces.endpoint) && traces.endpoint.starts_with("http://");
+        if !traces.endpoint.is_empty() && !is_http {
+            return wrong("traces.endpoint", "must be an http:// address", "SECKILL_TRACES__ENDPOINT");
+        }
+        if traces.per_second_max > 10_000 {
+            return wrong("traces.per_second_max", "must be at most 10000", "SECKILL_TRACES__PER_SECOND_MAX");
+        }
+        if traces.sample_one_in > 0 && traces.endpoint.is_empty() {
+            let problem = "needs traces.endpoint: without it, traces that begin here are shown nowhere";
+            return wrong("traces.sample_one_in", problem, "SECKILL_TRACES__SAMPLE_ONE_IN");
         }
         Ok(())
     }

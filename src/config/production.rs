@@ -22,6 +22,23 @@ const NOT_HTTPS: &str =
 const IS_PLAY_BANK: &str = "offer the play bank, which approves every payment: remove them, or set \
                             SECKILL_ALLOW__SANDBOX_CHANNEL=1 if this is what you want";
 
+/// Something that only development mode may have.
+#[derive(Debug)]
+pub struct Unfit {
+    pub kind: UnfitKind,
+    pub error: ConfigError,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnfitKind {
+    /// Anybody can read it in this repository.
+    PublishedSecret,
+    /// What is sent there travels without TLS.
+    PlainReceiver,
+    /// It approves every payment.
+    PlayBank,
+}
+
 impl Config {
     /// Whether payment channels and receivers of webhooks and outflows may have an `http://` address.
     pub fn allows_http(&self) -> bool {
@@ -36,64 +53,77 @@ impl Config {
     /// Checks that a service has nothing that only development mode may have.
     ///
     /// # Errors
-    /// A published secret or password, the play bank, or a receiver without TLS, by the setting that names it.
+    /// The first of `unfit_for_production`.
     pub fn check_for_service(&self) -> Result<(), ConfigError> {
-        if self.dev {
-            return Ok(());
-        }
-        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        let first = (!self.dev).then(|| self.unfit_for_production().into_iter().next()).flatten();
+        first.map_or(Ok(()), |unfit| Err(unfit.error))
+    }
+
+    /// Everything that only development mode may have, and `[allow]` does not allow.
+    pub fn unfit_for_production(&self) -> Vec<Unfit> {
+        let mut unfit = Vec::new();
+        let mut found = |kind, setting, problem, variable| {
+            unfit.push(Unfit { kind, error: ConfigError::Wrong { setting, problem, variable } });
+        };
         let amqp_password = password_in(&self.amqp.url).unwrap_or_else(|| AMQP_PASSWORD.to_owned());
         let database_password = password_in(&self.database.url).or_else(|| std::env::var("PGPASSWORD").ok());
+        let management = password_in(&self.amqp.management_url);
         for (password, setting, variable) in [
             (database_password, "database.url", "DATABASE_URL"),
             (password_in(&self.redis.url), "redis.url", "REDIS_URL"),
             (Some(amqp_password), "amqp.url", "AMQP_URL"),
+            (management, "amqp.management_url", "SECKILL_AMQP__MANAGEMENT_URL"),
         ] {
             if password.is_some_and(|password| is_published(&password)) {
-                return wrong(setting, HAS_PUBLISHED, variable);
+                found(UnfitKind::PublishedSecret, setting, HAS_PUBLISHED, variable);
             }
         }
         if self.redis.lock_urls.iter().filter_map(|url| password_in(url)).any(|password| is_published(&password)) {
-            return wrong("redis.lock_urls", HAS_PUBLISHED, "SECKILL_REDIS__LOCK_URLS");
+            found(UnfitKind::PublishedSecret, "redis.lock_urls", HAS_PUBLISHED, "SECKILL_REDIS__LOCK_URLS");
         }
         let one = std::slice::from_ref;
         for (secrets, setting, variable) in [
             (one(&self.auth.jwt_secret), "auth.jwt_secret", "SECKILL_AUTH__JWT_SECRET"),
             (&self.shop.webhook_secrets[..], "shop.webhook_secrets", "SECKILL_SHOP__WEBHOOK_SECRETS"),
             (one(&self.alarms.webhook_secret), "alarms.webhook_secret", "SECKILL_ALARMS__WEBHOOK_SECRET"),
+            (one(&self.sandbox.secret), "sandbox.secret", "SECKILL_SANDBOX__SECRET"),
         ] {
             if secrets.iter().any(|secret| is_published(secret)) {
-                return wrong(setting, IS_PUBLISHED, variable);
+                found(UnfitKind::PublishedSecret, setting, IS_PUBLISHED, variable);
             }
         }
-        check_sandbox(&self.sandbox, self.dev)?;
         for (url, setting, variable) in [
             (&self.shop.webhook_url, "shop.webhook_url", "SECKILL_SHOP__WEBHOOK_URL"),
             (&self.alarms.webhook_url, "alarms.webhook_url", "SECKILL_ALARMS__WEBHOOK_URL"),
         ] {
             if is_http(url) && !self.allow.http_receivers {
-                return wrong(setting, NOT_HTTPS, variable);
+                found(UnfitKind::PlainReceiver, setting, NOT_HTTPS, variable);
             }
         }
-        self.channels.iter().try_for_each(|(name, channel)| self.check_channel_for_service(name, channel))
+        for (name, channel) in &self.channels {
+            self.find_unfit_channel(name, channel, &mut unfit);
+        }
+        unfit
     }
 
-    fn check_channel_for_service(&self, name: &str, channel: &Channel) -> Result<(), ConfigError> {
-        let wrong = |setting, problem| Err(ConfigError::WrongChannel { channel: name.to_owned(), setting, problem });
+    fn find_unfit_channel(&self, name: &str, channel: &Channel, unfit: &mut Vec<Unfit>) {
+        let mut found = |kind, setting, problem| {
+            let error = ConfigError::WrongChannel { channel: name.to_owned(), setting, problem };
+            unfit.push(Unfit { kind, error });
+        };
         if channel.secrets.iter().any(|secret| is_published(secret)) {
-            return wrong("secrets", IS_PUBLISHED);
+            found(UnfitKind::PublishedSecret, "secrets", IS_PUBLISHED);
         }
         // The defaults name the play bank's address. Without secrets it is not offered.
         if !channel.is_offered() {
-            return Ok(());
+            return;
         }
         if name == PLAY_BANK && !self.allow.sandbox_channel {
-            return wrong("secrets", IS_PLAY_BANK);
+            found(UnfitKind::PlayBank, "secrets", IS_PLAY_BANK);
         }
         if is_http(&channel.url) && !self.allow.http_receivers {
-            return wrong("url", NOT_HTTPS);
+            found(UnfitKind::PlainReceiver, "url", NOT_HTTPS);
         }
-        Ok(())
     }
 }
 

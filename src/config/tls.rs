@@ -46,6 +46,24 @@ pub(super) fn ca_file<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     file.map_err(serde::de::Error::custom)
 }
 
+/// The way to a server, as its address says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// `None` for a socket of this machine.
+    pub host: Option<String>,
+    pub protection: Protection,
+}
+
+/// What keeps others from reading and changing what is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protection {
+    Nothing,
+    /// TLS, with any certificate.
+    AnyCertificate,
+    /// TLS, with a certificate that is checked.
+    CheckedCertificate,
+}
+
 /// A server answers, and no TLS connection to it is possible: a service does not start.
 #[derive(Debug, thiserror::Error)]
 #[error(

@@ -1,4 +1,4 @@
-//! Accounts of the people who administer flow control, and what each may see and change. Pure.
+//! Accounts of the people who work with the console and its API, and what each may see and change. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
+use super::alarm::AlarmKind;
 use super::ids::Invalid;
 use super::policy::{Name, Role};
 
@@ -44,9 +45,9 @@ impl fmt::Display for AccountName {
 pub enum AccountRole {
     /// Sees and changes everything.
     Admin,
-    /// Sees and changes what it was granted.
+    /// Runs sales: sees and changes sales, orders, money and queues, and the policies that it was granted.
     Manager,
-    /// Sees what it was granted, and changes nothing.
+    /// Sees sales, orders and the policies that it was granted, and changes nothing.
     Viewer,
 }
 
@@ -113,6 +114,19 @@ pub enum Denied {
 impl Account {
     pub fn is_admin(&self) -> bool {
         self.role == AccountRole::Admin
+    }
+
+    /// Whether the account may run sales: see money and queues, plan and change sales, refund, and repeat what has failed.
+    pub fn may_operate(&self) -> bool {
+        match self.role {
+            AccountRole::Admin | AccountRole::Manager => true,
+            AccountRole::Viewer => false,
+        }
+    }
+
+    /// Whether the account may see alarms of this kind. Some name an application, which the account may not know.
+    pub fn sees_alarms(&self, kind: AlarmKind) -> bool {
+        self.is_admin() || !kind.names_application()
     }
 
     /// Whether the account may see this application's policies.
@@ -194,6 +208,16 @@ mod tests {
         // `Hidden` wins over `Forbidden`.
         assert_eq!(may(Manager, &["mine", "other"]), Err(Denied::Hidden));
         assert_eq!(may(Viewer, &["other"]), Err(Denied::Hidden));
+    }
+
+    #[test]
+    fn managers_run_sales_and_only_admins_see_the_alarms_that_name_an_application() {
+        use AccountRole::{Admin, Manager, Viewer};
+        for (role, operates, sees_all) in [(Admin, true, true), (Manager, true, false), (Viewer, false, false)] {
+            assert_eq!(account(role).may_operate(), operates, "{role:?}");
+            assert_eq!(account(role).sees_alarms(AlarmKind::Refusals), sees_all, "{role:?}");
+            assert!(account(role).sees_alarms(AlarmKind::Parked), "{role:?}");
+        }
     }
 
     #[test]

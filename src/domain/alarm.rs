@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Kinds of alarms (docs/alarms.md).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum AlarmKind {
     /// Outbox rows that are parked: no worker tries them again.
@@ -35,6 +35,47 @@ pub enum AlarmKind {
 impl AlarmKind {
     pub const fn as_str(self) -> &'static str {
         self.into_str()
+    }
+
+    /// The file that says what to do, from the top of the repository.
+    pub const fn runbook(self) -> &'static str {
+        match self {
+            Self::Parked => "docs/runbooks/parked.md",
+            Self::OutboxOld => "docs/runbooks/outbox-old.md",
+            Self::Drift => "docs/runbooks/drift.md",
+            Self::DeadChannel => "docs/runbooks/dead-channel.md",
+            Self::Refusals => "docs/runbooks/refusals.md",
+            Self::LimiterDown => "docs/runbooks/limiter-down.md",
+            Self::LimiterSlow => "docs/runbooks/limiter-slow.md",
+            Self::LimiterBroken => "docs/runbooks/limiter-broken.md",
+            Self::ReceiverAway => "docs/runbooks/receiver-away.md",
+            Self::SetAside => "docs/runbooks/set-aside.md",
+            Self::RefundFailed => "docs/runbooks/refund-failed.md",
+            Self::MoneyStuck => "docs/runbooks/money-stuck.md",
+        }
+    }
+
+    /// Whether the subject of such an alarm names an application: a policy and its application.
+    pub const fn names_application(self) -> bool {
+        match self {
+            Self::Refusals | Self::LimiterBroken => true,
+            Self::Parked
+            | Self::OutboxOld
+            | Self::Drift
+            | Self::DeadChannel
+            | Self::LimiterDown
+            | Self::LimiterSlow
+            | Self::ReceiverAway
+            | Self::SetAside
+            | Self::RefundFailed
+            | Self::MoneyStuck => false,
+        }
+    }
+
+    /// The runbook of an alarm that is stored by its kind's name. A newer version may have stored a kind that this one does
+    /// not know: it has none here.
+    pub fn runbook_of(kind: &str) -> Option<&'static str> {
+        kind.parse::<Self>().ok().map(Self::runbook)
     }
 }
 
@@ -78,7 +119,30 @@ pub enum Refusals {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use strum::VariantArray;
+
     use super::*;
+
+    /// Each kind has a runbook of its own name, with the sections that every runbook has; docs/alarms.md links to it.
+    #[test]
+    fn every_kind_has_its_runbook() {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let table = std::fs::read_to_string(top.join("docs/alarms.md")).unwrap();
+        for kind in AlarmKind::VARIANTS {
+            let (name, runbook) = (kind.as_str(), kind.runbook());
+            assert_eq!(runbook, format!("docs/runbooks/{name}.md"));
+            let text = std::fs::read_to_string(top.join(runbook)).unwrap_or_default();
+            for section in ["What it means", "How to see it", "What to do", "What not to do", "When it is over"] {
+                assert!(text.contains(&format!("## {section}")), "{runbook} has no section {section:?}");
+            }
+            let link = format!("| [`{name}`](runbooks/{name}.md) |");
+            assert!(table.contains(&link), "docs/alarms.md does not link {runbook}");
+            assert_eq!(AlarmKind::runbook_of(name), Some(runbook));
+        }
+        assert_eq!(AlarmKind::runbook_of("of-a-newer-version"), None);
+    }
 
     #[test]
     fn refusals_count_from_a_hundred_answers_on() {

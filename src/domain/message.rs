@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::ids::{OrderId, SaleId, uuid_from};
+use super::ids::{Invalid, OrderId, SaleId, uuid_from};
 use super::payment::PaymentId;
 
 /// What an outbox row asks for.
@@ -29,6 +30,31 @@ impl OutboxKind {
         let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 message id");
         hasher.update(self.as_str().as_bytes()).update(&[0]).update(about.into().as_bytes());
         uuid_from(&hasher)
+    }
+}
+
+/// What can be parked: a row of the outbox, by its kind, or an event of the order webhook.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, EnumString, IntoStaticStr, VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum ParkedKind {
+    OrderPlaced,
+    OrderExpire,
+    PaymentRequested,
+    HoldRelease,
+    WaveRelease,
+    OrderEvent,
+}
+
+impl ParkedKind {
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        text.parse().map_err(|_| Invalid::new("kind", "must be a kind of message, such as order_placed"))
     }
 }
 
@@ -88,6 +114,14 @@ mod tests {
         let ids = || OutboxKind::VARIANTS.iter().map(|kind| kind.message_id(OrderId(Uuid::from_u128(7))));
         assert!(ids().eq(ids()));
         assert_eq!(ids().collect::<HashSet<_>>().len(), OutboxKind::VARIANTS.len());
+    }
+
+    #[test]
+    fn every_kind_of_the_outbox_can_be_parked() {
+        let kinds = OutboxKind::VARIANTS.iter().map(|kind| kind.as_str()).chain(["order_event"]);
+        assert!(ParkedKind::VARIANTS.iter().map(|kind| kind.as_str()).eq(kinds));
+        assert_eq!(ParkedKind::parse("hold_release"), Ok(ParkedKind::HoldRelease));
+        assert!(ParkedKind::parse("Hold").is_err());
     }
 
     #[test]

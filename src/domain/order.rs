@@ -28,6 +28,11 @@ impl OrderStatus {
         self.into()
     }
 
+    /// The statuses that an order in the table can have: all but that of a purchase without an order.
+    pub fn stored() -> impl Iterator<Item = Self> {
+        Self::VARIANTS.iter().copied().filter(|status| *status != Self::Accepted)
+    }
+
     /// Whether an order of this status holds its units.
     pub const fn holds_units(self) -> bool {
         matches!(self, Self::Accepted | Self::PendingPayment | Self::Paid | Self::Refunding)

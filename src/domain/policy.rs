@@ -278,6 +278,42 @@ impl NewPolicy {
 }
 
 impl Policy {
+    /// The policy that these terms would make, if nobody had changed them since. Nothing of it is stored.
+    pub fn planned(terms: NewPolicy) -> Option<Self> {
+        let home = terms.apps.first()?.clone();
+        Some(Self {
+            id: 0,
+            home,
+            version: 0,
+            algorithm: terms.algorithm,
+            terms,
+            trouble_at: None,
+            created_by: String::new(),
+            updated_by: String::new(),
+            updated_at_ms: 0,
+        })
+    }
+
+    /// The parameters in force, for people.
+    pub fn describe_terms(&self) -> String {
+        let Parameters { limit, capacity, rate, window_ms, lease_ms } = self.algorithm.parameters();
+        let named = [
+            ("limit", limit),
+            ("capacity", capacity),
+            ("rate", rate),
+            ("window_ms", window_ms),
+            ("lease_ms", lease_ms),
+        ];
+        let mut parts: Vec<_> = named.into_iter().filter_map(|(name, n)| Some(format!("{name} {}", n?))).collect();
+        if let Some(range) = &self.terms.range {
+            parts.push(format!("adapts {} to {}", range.floor, range.ceiling));
+        }
+        if self.terms.breaker.is_some() {
+            parts.push("breaker".to_owned());
+        }
+        parts.join(", ")
+    }
+
     /// The most permits that a call may ask for, when its threshold is as high as it can be.
     pub fn most_permits(&self) -> i64 {
         let highest = self.terms.range.and_then(|range| with_threshold(&self.algorithm, range.ceiling).ok());

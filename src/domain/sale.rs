@@ -36,7 +36,7 @@ impl Stock {
 }
 
 /// What a manager has set a sale to. Whether it is open also depends on its window: see [`SalePhase`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum SaleStatus {
@@ -52,13 +52,36 @@ impl SaleStatus {
 }
 
 /// How a sale stands at a moment, by its status and its window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, EnumString)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum SalePhase {
     Scheduled,
     Open,
     Paused,
     Ended,
+}
+
+impl SalePhase {
+    /// The phase of a sale with this status and this window.
+    pub fn at(now_ms: i64, status: SaleStatus, starts_at_ms: i64, ends_at_ms: i64) -> Self {
+        match status {
+            SaleStatus::Closed => Self::Ended,
+            SaleStatus::Open | SaleStatus::Paused if now_ms >= ends_at_ms => Self::Ended,
+            SaleStatus::Paused => Self::Paused,
+            SaleStatus::Open if now_ms < starts_at_ms => Self::Scheduled,
+            SaleStatus::Open => Self::Open,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Open => "open",
+            Self::Paused => "paused",
+            Self::Ended => "ended",
+        }
+    }
 }
 
 /// A sale as instances keep it in memory: its terms and what its page shows, not its stock.
@@ -105,13 +128,7 @@ impl Sale {
     }
 
     pub fn phase_at(&self, now_ms: i64) -> SalePhase {
-        match self.status {
-            SaleStatus::Closed => SalePhase::Ended,
-            _ if now_ms >= self.ends_at_ms => SalePhase::Ended,
-            SaleStatus::Paused => SalePhase::Paused,
-            SaleStatus::Open if now_ms < self.starts_at_ms => SalePhase::Scheduled,
-            SaleStatus::Open => SalePhase::Open,
-        }
+        SalePhase::at(now_ms, self.status, self.starts_at_ms, self.ends_at_ms)
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::FlowError;
 use crate::channel::deliver::{outcome_of, reached};
+use crate::domain::alarm::AlarmKind;
 use crate::domain::outflow::DeliveryOutcome;
 use crate::domain::step::Step;
 use crate::ledger::Ledger;
@@ -53,7 +54,13 @@ impl AlarmWebhook {
         let body = json!({
             "type": format!("alarm.{event}"),
             "timestamp": at,
-            "data": { "id": alarm.id, "kind": alarm.kind, "subject": alarm.subject, "details": alarm.details },
+            "data": {
+                "id": alarm.id,
+                "kind": alarm.kind,
+                "subject": alarm.subject,
+                "details": alarm.details,
+                "runbook": AlarmKind::runbook_of(&alarm.kind),
+            },
         });
         let (id, secrets) = (format!("alarm-{}-{event}", alarm.id), std::slice::from_ref(&self.secret));
         SignedRequest::message(&self.url, &id, secrets, now_s, body.to_string().into_bytes())

@@ -5,6 +5,7 @@ pub mod alarm_webhook;
 mod limiter_health;
 mod local_limiter;
 pub mod order_webhooks;
+pub mod outflow_changes;
 pub mod outflow_drain;
 pub mod permit_request;
 pub mod permits;
@@ -19,6 +20,7 @@ mod unread_grant;
 mod waiting_line;
 
 use crate::domain::ids::Invalid;
+use crate::domain::outflow::PaceError;
 use crate::domain::policy::WrongPolicy;
 use crate::gate::GateError;
 use crate::ledger::LedgerError;
@@ -34,6 +36,8 @@ pub enum FlowError {
     Invalid(#[from] Invalid),
     #[error(transparent)]
     Policy(#[from] WrongPolicy),
+    #[error(transparent)]
+    Pace(#[from] PaceError),
     /// The policy or application does not exist.
     #[error("there is no {0}")]
     Unknown(String),

@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
-use crate::channel::deliver::{outcome_of, reached, write_outcome};
+use crate::channel::deliver::{note_answer, outcome_of, reached, write_outcome};
 use crate::die_at;
 use crate::domain::outflow::DeliveryOutcome;
 use crate::domain::step::Step;
@@ -16,6 +17,7 @@ use crate::ledger::notices::{Listener, Topic};
 use crate::ledger::orders::webhook_events::{EventOutcome, OrderEvent};
 use crate::ledger::outbox::RetryTerms;
 use crate::ledger::{Ledger, LedgerError};
+use crate::telemetry::spans::{Span, SpanKind};
 use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
 /// Requests under way from one process.
@@ -76,10 +78,13 @@ impl OrderWebhooks {
         for event in taken.events {
             let (webhooks, receiver, now_s) = (self.clone(), Arc::clone(receiver), taken.now_s);
             let permit = Arc::clone(&self.under_way).acquire_owned().await;
-            self.tasks.spawn(async move {
-                webhooks.deliver(&receiver, &event, now_s).await;
+            let span = event.trace.as_ref().map(|trace| Span::below(trace, SpanKind::Client, "POST webhook"));
+            let log_span = span.as_ref().map_or_else(tracing::Span::none, Span::log_span);
+            let delivery = async move {
+                webhooks.deliver(&receiver, &event, span, now_s).await;
                 drop(permit);
-            });
+            };
+            self.tasks.spawn(delivery.instrument(log_span));
         }
         Ok(if taken.more { Step::More } else { Step::Idle })
     }
@@ -104,11 +109,18 @@ impl OrderWebhooks {
         self.rests_until.lock().replace(Instant::now() + rest);
     }
 
-    async fn deliver(&self, receiver: &WebhookReceiver, event: &OrderEvent, now_s: i64) {
+    async fn deliver(&self, receiver: &WebhookReceiver, event: &OrderEvent, span: Option<Span>, now_s: i64) {
         let deadline = Instant::now() + LEASE;
         die_at!("webhook.taken");
-        let answer = self.sender.post(request(receiver, event, now_s), PATIENCE).await;
+        let request =
+            request(receiver, event, now_s).with_headers(span.iter().flat_map(|span| span.context().headers()));
+        let answer = self.sender.post(request, PATIENCE).await;
         die_at!("webhook.answered");
+        if let Some(mut span) = span {
+            span.set("order", event.order.to_string());
+            span.set("order.status", event.status.clone());
+            note_answer(&mut span, &answer);
+        }
         let outcome = outcome_of(&answer);
         if let DeliveryOutcome::NotNow(rest) = outcome {
             self.rest(rest, &answer);

@@ -4,6 +4,7 @@ pub mod challenges;
 pub mod document_cache;
 pub mod holds;
 pub mod id_filter;
+pub mod inspect;
 mod keys;
 pub mod limiter;
 pub mod lock;

@@ -201,6 +201,6 @@ impl Master {
 }
 
 /// The value of a line of INFO.
-fn info_value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn info_value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

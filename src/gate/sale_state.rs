@@ -19,6 +19,8 @@ pub struct SaleView {
     pub available: Option<i64>,
     /// Holds whose purchase row is not known to be committed.
     pub unconfirmed: i64,
+    /// Purchases that ever got a hold: each left a ticket, also where its order has ended.
+    pub winners: i64,
     /// A number that rises with every hold that is taken or ended.
     pub changes: i64,
     pub now_ms: i64,
@@ -55,14 +57,15 @@ impl Gate {
         let keys = self.keys.sale(sale, Shard::HOME);
         let mut fields = cmd("HMGET");
         fields.arg(&keys.sale).arg(&["epoch", "state", "stock", "returning", "changes"]);
-        let (time, fields, unconfirmed): (Vec<i64>, Vec<Option<String>>, i64) = pipe()
+        let (time, fields, unconfirmed, winners): (Vec<i64>, Vec<Option<String>>, i64, i64) = pipe()
             .atomic()
             .add_command(cmd("TIME"))
             .add_command(fields)
             .zcard(&keys.unconfirmed)
+            .hlen(&keys.tickets)
             .query_async(&mut self.connection.clone())
             .await?;
-        read_view(&time, &fields, unconfirmed)
+        read_view(&time, &fields, unconfirmed, winners)
     }
 
     /// Everything that Redis has of a sale, for the auditor; `None` when this server does not know the sale.
@@ -105,7 +108,12 @@ impl Gate {
     }
 }
 
-fn read_view(time: &[i64], fields: &[Option<String>], unconfirmed: i64) -> Result<Option<SaleView>, GateError> {
+fn read_view(
+    time: &[i64],
+    fields: &[Option<String>],
+    unconfirmed: i64,
+    winners: i64,
+) -> Result<Option<SaleView>, GateError> {
     let (&[seconds, micros], [epoch, state, stock, returning, changes]) = (time, fields) else {
         return Err(GateError::Malformed("HMGET"));
     };
@@ -118,6 +126,7 @@ fn read_view(time: &[i64], fields: &[Option<String>], unconfirmed: i64) -> Resul
         serving: state.as_deref().is_some_and(|s| s != "filling"),
         available: (stock >= 0).then_some(stock + returning),
         unconfirmed,
+        winners,
         changes,
         now_ms: seconds * 1000 + micros / 1000,
     }))

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use actix_web::http::StatusCode;
-use metrics::Counter;
+use metrics::{Counter, Histogram};
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
@@ -122,10 +123,13 @@ impl Code {
     }
 }
 
-/// Counts a purchase that was accepted.
-pub fn count_accepted() {
-    static COUNTER: OnceLock<Counter> = OnceLock::new();
-    COUNTER.get_or_init(|| counter("accepted")).increment(1);
+/// Counts a purchase that was accepted, and the time that it took.
+pub fn count_accepted(took: Duration) {
+    static COUNTERS: OnceLock<(Counter, Histogram)> = OnceLock::new();
+    let (counter, seconds) =
+        COUNTERS.get_or_init(|| (counter("accepted"), metrics::histogram!("seckill_purchase_seconds")));
+    counter.increment(1);
+    seconds.record(took.as_secs_f64());
 }
 
 fn counter(code: &'static str) -> Counter {

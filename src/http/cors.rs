@@ -5,6 +5,7 @@ use actix_web::http::Method;
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, LINK, LOCATION, RETRY_AFTER};
 
 use crate::domain::origin::Origin;
+use crate::domain::trace_context::{TRACEPARENT, TRACESTATE};
 
 /// How long a browser may remember what is allowed.
 const REMEMBERED_S: usize = 3600;
@@ -14,7 +15,13 @@ const REMEMBERED_S: usize = 3600;
 pub fn cors(origins: &[Origin]) -> Cors {
     let cors = Cors::default()
         .allowed_methods([Method::GET, Method::POST])
-        .allowed_headers([AUTHORIZATION, CONTENT_TYPE, HeaderName::from_static("idempotency-key")])
+        .allowed_headers([
+            AUTHORIZATION,
+            CONTENT_TYPE,
+            HeaderName::from_static("idempotency-key"),
+            HeaderName::from_static(TRACEPARENT),
+            HeaderName::from_static(TRACESTATE),
+        ])
         .expose_headers([
             RETRY_AFTER,
             LOCATION,

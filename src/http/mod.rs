@@ -21,11 +21,12 @@ mod schema;
 mod state;
 mod system;
 
-pub use admin::CookieNames;
+pub use admin::{Caller, CookieNames, as_caller, query};
 pub use api::ApiDocument;
 pub use bulkhead::{Bulkheads, ReadTerms};
 pub use cors::cors;
 pub use extract::Tokens;
+pub use problem::Problem;
 pub use requests::count_request;
 pub use system::Health;
 
@@ -41,6 +42,7 @@ use crate::admin::Console;
 use crate::flow::permits::Permits;
 use crate::pay::PaymentService;
 use crate::pay::payment_batcher::PaymentBatcher;
+use crate::sale::live::LiveSales;
 use crate::sale::order_streams::OrderStreams;
 
 /// What the handlers of all worker threads share.
@@ -56,6 +58,7 @@ pub struct AppState {
     pub payment_service: PaymentService,
     pub payment_batcher: PaymentBatcher,
     pub order_streams: OrderStreams,
+    pub live: LiveSales,
     pub cookies: CookieNames,
     /// Development mode.
     pub dev: bool,
@@ -114,9 +117,41 @@ pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig
         at("/api/v1/admin/session", get().to(admin::session::show));
         at("/api/v1/admin/session", delete().to(admin::session::delete));
         at("/api/v1/admin/sessions", delete().to(admin::session::delete_all));
+        at("/api/v1/admin/overview", get().to(admin::overview::show));
+        at("/api/v1/admin/accounts", get().to(admin::accounts::list));
+        at("/api/v1/admin/accounts", post().to(admin::accounts::create));
+        at("/api/v1/admin/accounts/{name}", put().to(admin::accounts::change));
+        at("/api/v1/admin/sales", get().to(admin::sales::list));
+        at("/api/v1/admin/sales", post().to(admin::sales::plan));
+        at("/api/v1/admin/sales/{id}", get().to(admin::sales::show));
+        at("/api/v1/admin/sales/{id}", delete().to(admin::sales::remove));
+        at("/api/v1/admin/sales/{id}/status", put().to(admin::sales::set_status));
+        at("/api/v1/admin/sales/{id}/stock", post().to(admin::sales::add_stock));
+        at("/api/v1/admin/sales/{id}/lapsed-holds", get().to(admin::lapsed_holds::list));
+        at("/api/v1/admin/sales/{id}/live", get().to(admin::live::follow));
+        at("/api/v1/admin/products/{name}", put().to(admin::products::set));
+        at("/api/v1/admin/products/{name}/picture", put().to(admin::products::set_picture));
+        at("/api/v1/admin/orders", get().to(admin::orders::list));
+        at("/api/v1/admin/orders.csv", get().to(admin::orders::export));
+        at("/api/v1/admin/orders/{id}", get().to(admin::orders::show));
+        at("/api/v1/admin/orders/{id}/refunds", post().to(admin::orders::refund));
+        at("/api/v1/admin/payments", get().to(admin::money::payments));
+        at("/api/v1/admin/payments/conflicts", get().to(admin::money::conflicts));
+        at("/api/v1/admin/payments/conflicts/{id}/settle", post().to(admin::money::settle));
+        at("/api/v1/admin/refunds", get().to(admin::money::refunds));
+        at("/api/v1/admin/refunds/{id}/retry", post().to(admin::money::retry));
+        at("/api/v1/admin/outbox", get().to(admin::queues::outbox));
+        at("/api/v1/admin/outbox/retry", post().to(admin::queues::retry_messages));
+        at("/api/v1/admin/outbox/{id}/retry", post().to(admin::queues::retry_message));
+        at("/api/v1/admin/outflows", get().to(admin::outflows::list));
+        at("/api/v1/admin/outflows/{name}", put().to(admin::outflows::change));
+        at("/api/v1/admin/outflows/{name}/retry", post().to(admin::outflows::retry_items));
+        at("/api/v1/admin/outflow-items", get().to(admin::outflows::items));
+        at("/api/v1/admin/outflow-items/{id}/retry", post().to(admin::outflows::retry_item));
         at("/api/v1/admin/policies", get().to(admin::policies::list));
         at("/api/v1/admin/policies/{name}", put().to(admin::policies::set));
         at("/api/v1/admin/policies/{name}", delete().to(admin::policies::delete));
+        at("/api/v1/admin/policies/{name}/preview", post().to(admin::policies::preview));
         at("/api/v1/admin/apps", get().to(admin::apps::list));
         at("/api/v1/admin/apps", post().to(admin::apps::create));
         at("/api/v1/admin/apps/{name}/tokens", post().to(admin::apps::rotate_token));

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::AppState;
 use super::codes::problems;
-use super::extract::{Body, order_id};
+use super::extract::{Body, order_id, request_span};
 use super::problem::Problem;
 use crate::domain::ids::OrderId;
 use crate::domain::json_object;
@@ -99,7 +99,12 @@ pub async fn pay(
     let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Pay { channel } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
-    match app_state.payment_batcher.pay(&buyer.user, order, &channel).await? {
+    let mut span = request_span(&request, "POST payments");
+    let trace = span.as_ref().map(|span| Box::new(span.context().clone()));
+    if let Some(span) = &mut span {
+        span.set("order", order.to_string());
+    }
+    match app_state.payment_batcher.pay(&buyer.user, order, &channel, trace).await? {
         PayOutcome::NoSuchChannel => Err(Problem::invalid("there is no such payment channel")),
         PayOutcome::PaymentStart(PaymentStart::Payment(payment_id, status)) => {
             Ok(HttpResponse::Accepted().json(PaymentBegun { payment_id, status }))
@@ -189,6 +194,8 @@ pub async fn callback(
         Err(NotBelieved::TooLong) => return Err(Problem::too_large(CALLBACK_MAX_BYTES)),
         Err(NotBelieved::Callback(why)) => return Err(Problem::not_believed(&why)),
     };
+    // Only now: what is signed comes from the channel.
+    let _span = request_span(&request, "POST callbacks");
     let takes = app_state.clone();
     let take = async move { takes.payment_service.take_callback(callback).await };
     match app_state.bulkheads.callbacks.run(take).await? {

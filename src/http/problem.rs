@@ -1,14 +1,16 @@
 //! The one mapping of errors to HTTP: problem details (RFC 9457) with a code that docs/errors.md explains.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use actix_web::body::BoxBody;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use actix_web::web::Data;
+use actix_web::web::{Bytes, Data};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
+use strum::VariantArray;
 use utoipa::ToSchema;
 
 use super::AppState;
@@ -22,6 +24,7 @@ use crate::flow::FlowError;
 use crate::pay::PayError;
 use crate::sale::SaleError;
 use crate::sale::challenges::ChallengeRefusal;
+use crate::sale::picture::{FILE_BYTES_MAX, PictureError};
 use crate::sale::purchase::Refusal;
 use crate::sale::quota::{CallerTooOften, TooOften};
 
@@ -39,7 +42,7 @@ pub struct Problem {
 }
 
 /// Members of a problem that depend on its code.
-#[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct Members {
     /// With `already-purchased`: the newest of the buyer's orders.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,6 +190,16 @@ impl Problem {
         self.code.into_str()
     }
 
+    /// What went wrong, for people.
+    pub fn title(&self) -> &'static str {
+        self.code.title()
+    }
+
+    /// More about this request, for people.
+    pub fn text(&self) -> Option<&str> {
+        self.detail.as_deref()
+    }
+
     fn detail(mut self, detail: impl fmt::Display) -> Self {
         self.detail = Some(detail.to_string().into());
         self
@@ -200,6 +213,21 @@ impl Problem {
     fn header(mut self, name: HeaderName, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
+    }
+
+    /// The body as it is sent. Where nothing but the code is told, as to nearly all of a crowd, it is made once and kept for ever.
+    fn json(&self) -> Bytes {
+        static BARE: OnceLock<Vec<Bytes>> = OnceLock::new();
+        let is_bare = self.detail.is_none() && self.members == Members::default() && self.status == self.code.status();
+        // The body holds only strings and numbers, so serializing cannot fail.
+        let written = |problem: &Self| serde_json::to_vec(&problem.body()).unwrap_or_default();
+        if !is_bare {
+            return written(self).into();
+        }
+        // Bytes that are never freed are shared without counting who uses them.
+        let kept = |code: &Code| Bytes::from_static(written(&Self::new(*code)).leak());
+        let bare = BARE.get_or_init(|| Code::VARIANTS.iter().map(kept).collect());
+        bare.get(self.code as usize).cloned().unwrap_or_default()
     }
 
     fn body(&self) -> Body<'_> {
@@ -236,8 +264,7 @@ impl ResponseError for Problem {
         for (name, value) in &self.headers {
             response.insert_header((name.clone(), value.as_str()));
         }
-        // The body holds only strings and numbers, so serializing cannot fail.
-        response.body(serde_json::to_vec(&self.body()).unwrap_or_default())
+        response.body(self.json())
     }
 }
 
@@ -278,6 +305,15 @@ impl From<AdminError> for Problem {
             AdminError::Denied(Denied::Forbidden) => Self::new(Code::Forbidden),
             // The answer does not say which of the two it is.
             AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::not_found(),
+            AdminError::Conflict(why) => Self::new(Code::Conflict).detail(why),
+            AdminError::Unworkable(why) => Self::new(Code::UnworkableTerms).detail(why),
+            AdminError::Picture(PictureError::Busy) => Self::shed("pictures"),
+            AdminError::Picture(PictureError::TooLong) => Self::too_large(FILE_BYTES_MAX),
+            AdminError::Picture(wrong) => Self::invalid(wrong),
+            AdminError::Sale(error) => error.into(),
+            AdminError::IllegalState(why) => Self::illegal_state().detail(why),
+            AdminError::Busy(what) => Self::shed(what),
+            AdminError::Pay(error) => error.into(),
             AdminError::Hashing(HashingError::Busy) => Self::shed("sign-ins"),
             AdminError::Gate(_) | AdminError::Ledger(_) | AdminError::Hashing(_) => {
                 tracing::warn!(%error, "request failed");
@@ -293,6 +329,7 @@ impl From<FlowError> for Problem {
             FlowError::Invalid(invalid) => Self::invalid(invalid),
             FlowError::Policy(wrong @ WrongPolicy::Unworkable(_)) => Self::new(Code::UnworkableTerms).detail(wrong),
             FlowError::Policy(wrong) => Self::invalid(wrong),
+            FlowError::Pace(wrong) => Self::invalid(wrong),
             FlowError::Unknown(_) => Self::not_found(),
             FlowError::Ambiguous | FlowError::Exists(_) | FlowError::TwoTokens { .. } => {
                 Self::new(Code::Conflict).detail(error)

@@ -1,20 +1,24 @@
 //! `POST /api/v1/sales/{id}/purchases`
 
+use std::time::Instant;
+
 use actix_web::http::header::LOCATION;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
+use tracing::Instrument;
 use utoipa::ToSchema;
 
 use super::AppState;
 use super::codes::{self, problems};
-use super::extract::{Body, client_address, sale_id, unverified_user};
+use super::extract::{Body, client_address, request_span, sale_id, unverified_user};
 use super::problem::Problem;
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
 use crate::domain::json_object;
 use crate::domain::whole_number;
 use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
+use crate::telemetry::spans::Span;
 
 /// Longer texts are refused unread. Characters.
 const KEY_MAX: usize = 128;
@@ -73,6 +77,7 @@ pub async fn create(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
+    let began = Instant::now();
     // Before anything that costs much time.
     if sale_id(&request).is_ok_and(|sale| thread.load_shedder.sheds(sale, || unverified_user(&request))) {
         return Err(Problem::shed("purchases"));
@@ -93,6 +98,8 @@ pub async fn create(
         (Some(key), None) => Some(IdempotencyKey::parse(key.to_str().unwrap_or_default())?),
         (Some(_), Some(_)) => return Err(Problem::invalid("Idempotency-Key must be sent once")),
     };
+    // Only now, so that strangers cannot have anything traced.
+    let span = request_span(&request, "POST purchases");
     let purchase = Request {
         sale,
         user: buyer.user,
@@ -102,8 +109,25 @@ pub async fn create(
         units,
         idempotency_key,
         pass: asked.pass.map(String::into_boxed_str),
+        trace: span.as_ref().map(|span| Box::new(span.context().clone())),
     };
-    let ticket = thread.purchase(purchase).await?;
-    codes::count_accepted();
+    let answer = match &span {
+        None => thread.purchase(purchase).await.map_err(Problem::from),
+        Some(span) => Box::pin(thread.purchase(purchase).instrument(span.log_span())).await.map_err(Problem::from),
+    };
+    if let Some(span) = span {
+        end(span, &answer);
+    }
+    let ticket = answer?;
+    codes::count_accepted(began.elapsed());
     Ok(HttpResponse::Accepted().insert_header((LOCATION, format!("/api/v1/orders/{}", ticket.order_id))).json(ticket))
+}
+
+/// Ends the span of a purchase with what came of it.
+fn end(mut span: Box<Span>, answer: &Result<Ticket, Problem>) {
+    match answer {
+        Ok(ticket) => span.set("order", ticket.order_id.to_string()),
+        // A refusal is an answer, and no failure.
+        Err(problem) => span.set("refused", problem.code()),
+    }
 }

@@ -4,10 +4,11 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 
 use super::audit_log;
+use super::sessions::read_role;
 use super::{Ledger, LedgerError};
 use crate::domain::account::{AccountName, AccountRole};
 
-/// An account as the command line lists it.
+/// An account as it is listed.
 pub struct ListedAccount {
     pub name: String,
     pub role: String,
@@ -23,6 +24,24 @@ pub struct SignInTerms {
     pub password_hash: String,
     /// The account has signed in from this address not long ago.
     pub address_is_known: bool,
+}
+
+/// A change of an account. What is `None` stays as it is.
+#[derive(Debug, Default)]
+pub struct AccountChange<'a> {
+    pub role: Option<AccountRole>,
+    pub disabled: Option<bool>,
+    pub password_hash: Option<&'a str>,
+}
+
+/// What a change of an account came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountOutcome {
+    Changed,
+    /// There is no such account.
+    Unknown,
+    /// Nothing was changed, because no other admin can sign in.
+    LastAdmin,
 }
 
 impl Ledger {
@@ -88,30 +107,79 @@ impl Ledger {
 
     /// Changes an account's password, which ends its sessions. Returns `false` if there is no such account.
     pub async fn set_password(&self, name: &AccountName, hash: &str, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
-        let changed = sqlx::query!("UPDATE accounts SET password_hash = $2 WHERE name = $1", name.as_str(), hash);
-        if changed.execute(&mut *tx).await?.rows_affected() == 0 {
-            return Ok(false);
-        }
-        audit_log::append(&mut tx, actor, "password changed", &format!("account {name}"), json!({})).await?;
-        tx.commit().await?;
-        Ok(true)
+        let change = AccountChange { password_hash: Some(hash), ..AccountChange::default() };
+        Ok(self.change(name, &change, false, actor).await? != AccountOutcome::Unknown)
     }
 
     /// Disables an account, which ends its sessions, or enables it again. Returns `false` if there is no such account.
     pub async fn set_disabled(&self, name: &AccountName, disabled: bool, actor: &str) -> Result<bool, LedgerError> {
+        let change = AccountChange { disabled: Some(disabled), ..AccountChange::default() };
+        Ok(self.change(name, &change, false, actor).await? != AccountOutcome::Unknown)
+    }
+
+    /// Changes an account, unless no admin who can sign in would be left: then nobody could make one in the console again.
+    pub async fn change_account(
+        &self,
+        name: &AccountName,
+        change: &AccountChange<'_>,
+        actor: &str,
+    ) -> Result<AccountOutcome, LedgerError> {
+        self.change(name, change, true, actor).await
+    }
+
+    /// Makes all parts of the change, or none. `keeps_admin`: an admin must be left.
+    async fn change(
+        &self,
+        name: &AccountName,
+        change: &AccountChange<'_>,
+        keeps_admin: bool,
+        actor: &str,
+    ) -> Result<AccountOutcome, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let changed = sqlx::query!(
-            "UPDATE accounts SET disabled_at = CASE WHEN $2 THEN coalesce(disabled_at, now()) END WHERE name = $1",
-            name.as_str(),
-            disabled
-        );
-        if changed.execute(&mut *tx).await?.rows_affected() == 0 {
-            return Ok(false);
+        // All admins are locked, in one order: of two admins who disable each other at once, the second one sees what the first
+        // one did.
+        let locked = sqlx::query!(
+            "SELECT name, role, disabled_at FROM accounts
+             WHERE name = $1 OR (role = 'admin' AND disabled_at IS NULL) ORDER BY name FOR UPDATE",
+            name.as_str()
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let Some(before) = locked.iter().find(|row| row.name == name.as_str()) else {
+            return Ok(AccountOutcome::Unknown);
+        };
+        let (role_before, was_disabled) = (read_role(&before.role)?, before.disabled_at.is_some());
+        let (role, disabled) = (change.role.unwrap_or(role_before), change.disabled.unwrap_or(was_disabled));
+        let was_admin = role_before == AccountRole::Admin && !was_disabled;
+        let is_admin = role == AccountRole::Admin && !disabled;
+        if keeps_admin && was_admin && !is_admin && locked.len() == 1 {
+            return Ok(AccountOutcome::LastAdmin);
         }
-        let action = if disabled { "account disabled" } else { "account enabled" };
-        audit_log::append(&mut tx, actor, action, &format!("account {name}"), json!({})).await?;
+        // A trigger ends the sessions of an account that is disabled or has another password.
+        sqlx::query!(
+            "UPDATE accounts SET role = $2, password_hash = coalesce($3, password_hash),
+                                 disabled_at = CASE WHEN $4 THEN coalesce(disabled_at, now()) END
+             WHERE name = $1",
+            name.as_str(),
+            role.into_str(),
+            change.password_hash,
+            disabled
+        )
+        .execute(&mut *tx)
+        .await?;
+        let subject = format!("account {name}");
+        if role != role_before {
+            let details = json!({ "before": role_before, "after": role });
+            audit_log::append(&mut tx, actor, "role changed", &subject, details).await?;
+        }
+        if change.password_hash.is_some() {
+            audit_log::append(&mut tx, actor, "password changed", &subject, json!({})).await?;
+        }
+        if disabled != was_disabled {
+            let action = if disabled { "account disabled" } else { "account enabled" };
+            audit_log::append(&mut tx, actor, action, &subject, json!({})).await?;
+        }
         tx.commit().await?;
-        Ok(true)
+        Ok(AccountOutcome::Changed)
     }
 }

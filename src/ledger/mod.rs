@@ -4,11 +4,15 @@ pub mod accounts;
 pub mod audit_log;
 pub mod fences;
 pub mod flow;
+pub mod inspect;
+mod migrate;
 pub mod money;
 pub mod notices;
 pub mod orders;
 pub mod outbox;
 pub mod outflow;
+pub mod overview;
+pub mod processes;
 pub mod sales;
 pub mod sessions;
 
@@ -18,7 +22,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection, PgPool};
+use sqlx::{ConnectOptions, Connection, Executor, PgPool, Postgres, Transaction};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +43,11 @@ pub enum LedgerError {
     Failed(#[source] sqlx::Error),
     #[error("migrations: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
+    /// Transactions have kept a migration from its lock.
+    #[error(
+        "migration {0} was given up: for a minute, transactions have used what it changes; docs/upgrades.md says how to find them"
+    )]
+    InUse(i64),
     /// Another holder has written under a newer fencing token: the lock was lost. The transaction is to be rolled back.
     #[error("fencing token {0} is older than the newest seen")]
     Overtaken(FenceToken),
@@ -147,11 +156,6 @@ impl Ledger {
         Ok(Self { pool, reserved, timeout, encrypted, outages: watch::Sender::new(()), away: Arc::default() })
     }
 
-    /// Brings the schema up to date. May run at any time, and in several processes at once.
-    pub async fn migrate(&self) -> Result<(), LedgerError> {
-        Ok(sqlx::migrate!("./migrations").run(&self.pool).await?)
-    }
-
     /// Checks that the server does not refuse TLS, where the address asks for it. A server that cannot be reached now is not
     /// checked.
     ///
@@ -214,6 +218,19 @@ impl Ledger {
     /// Changes each time that what waits for the server is to be given up.
     pub fn outages(&self) -> watch::Receiver<()> {
         self.outages.subscribe()
+    }
+
+    /// Begins to read for people: one snapshot, in which nothing can be changed. A statement that takes more than 3 s is cancelled,
+    /// before its caller gives up. Each is planned for its own values, because a plan for all values uses no partial index.
+    async fn begin_reading(&self) -> Result<Transaction<'static, Postgres>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        (&mut *tx)
+            .execute(
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '3s';
+                 SET LOCAL plan_cache_mode = force_custom_plan",
+            )
+            .await?;
+        Ok(tx)
     }
 
     /// PostgreSQL's clock, in milliseconds since the epoch.

@@ -9,7 +9,8 @@ use sqlx::{Postgres, Transaction};
 use super::{Ledger, LedgerError};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::message::OutboxKind;
-pub use parked::ParkedRow;
+use crate::domain::trace_context::TraceContext;
+pub use parked::{ParkedFilter, ParkedRow};
 use seckill_webhook::backoff_ms;
 pub use task::{BrokerMessage, UnitRelease};
 use task::{ClaimedRow, Task};
@@ -34,6 +35,8 @@ pub struct OutboxRow<T> {
     pub shard: Shard,
     pub attempts: u32,
     pub task: T,
+    /// The step that wrote the row, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// Rows of the outbox, locked until they are settled or the connection is lost.
@@ -69,7 +72,7 @@ impl Ledger {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query_as!(
             ClaimedRow,
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, NULL::bigint AS lapsed_at_ms,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
                       CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
                       END AS channel
@@ -92,7 +95,7 @@ impl Ledger {
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query_as!(
             ClaimedRow,
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace,
                       0::bigint AS "remaining_ms!", NULL::text AS channel,
                       (SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l
                        WHERE l.order_id = outbox.order_id) AS lapsed_at_ms
@@ -255,6 +258,7 @@ impl<T> ClaimedBatch<T> {
                 shard: Shard(row.shard),
                 attempts: row.attempts.unsigned_abs(),
                 task: select(row.task()?).ok_or(LedgerError::Unreadable("outbox.kind"))?,
+                trace: row.trace.as_deref().and_then(TraceContext::from_text).map(Box::new),
             })
         };
         Ok(Self { tx, rows: rows.into_iter().map(row).collect::<Result<_, LedgerError>>()? })

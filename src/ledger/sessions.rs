@@ -141,6 +141,6 @@ async fn append_of(
     audit_log::append_bounded(tx, &format!("sign-ins of {account}"), line).await
 }
 
-fn read_role(text: &str) -> Result<AccountRole, LedgerError> {
+pub(super) fn read_role(text: &str) -> Result<AccountRole, LedgerError> {
     AccountRole::parse(text).map_err(|_| LedgerError::Unreadable("accounts.role"))
 }

@@ -1,16 +1,21 @@
 //! The pages' own files: scripts, style and icon. Each is served under a name that contains a hash of its content, so that caches
-//! may keep it for ever, and a changed file has another name.
+//! may keep it for ever, and a changed file has another name. The console's files are named the same way (`console::Files`).
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
-const STYLE: &str = "text/css; charset=utf-8";
-const PICTURE: &str = "image/svg+xml";
+pub const SCRIPT: &str = "text/javascript; charset=utf-8";
+pub const STYLE: &str = "text/css; charset=utf-8";
+pub const PICTURE: &str = "image/svg+xml";
 
-/// The files: name, type, content as it was written.
-const SOURCES: [(&str, &str, &str); 11] = [
+/// A file: its name, its type, and its content as it was written.
+pub type Source = (&'static str, &'static str, &'static str);
+
+/// The folder in which the pages' files are served.
+const FOLDER: &str = "/assets/";
+/// The pages' files.
+const SOURCES: [Source; 11] = [
     ("account.js", SCRIPT, include_str!("../../frontend-static/account.js")),
     ("challenge.js", SCRIPT, include_str!("../../frontend-static/challenge.js")),
     ("docs.js", SCRIPT, include_str!("../../frontend-static/docs.js")),
@@ -37,29 +42,35 @@ pub enum AssetError {
 /// A file as it is served.
 #[derive(Debug, Clone)]
 pub struct Asset {
-    /// Its address: `/assets/NAME.HASH.EXTENSION`.
+    /// Its address: the folder and `NAME.HASH.EXTENSION`.
     pub path: String,
     pub content_type: &'static str,
     pub content: Bytes,
 }
 
 /// All files, by the names that pages and other files call them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Assets {
+    /// Where they are served.
+    folder: &'static str,
     by_name: BTreeMap<&'static str, Asset>,
 }
 
 impl Assets {
-    /// The files of this program.
+    /// The pages' files.
     ///
     /// # Errors
     /// A file names one that is not there, or files name each other.
     pub fn embedded() -> Result<Self, AssetError> {
-        Self::of(&SOURCES)
+        Self::of(FOLDER, &SOURCES)
     }
 
-    fn of(sources: &[(&'static str, &'static str, &'static str)]) -> Result<Self, AssetError> {
-        let mut assets = Self::default();
+    /// Files that are served in a folder, whose address ends with a slash.
+    ///
+    /// # Errors
+    /// A file names one that is not there, or files name each other.
+    pub fn of(folder: &'static str, sources: &[Source]) -> Result<Self, AssetError> {
+        let mut assets = Self { folder, by_name: BTreeMap::new() };
         for (name, ..) in sources {
             assets.add(name, sources, &mut Vec::new())?;
         }
@@ -67,12 +78,7 @@ impl Assets {
     }
 
     /// Adds a file, after those that it names. `path` leads from the first file to this one.
-    fn add(
-        &mut self,
-        name: &str,
-        sources: &[(&'static str, &'static str, &'static str)],
-        path: &mut Vec<String>,
-    ) -> Result<(), AssetError> {
+    fn add(&mut self, name: &str, sources: &[Source], path: &mut Vec<String>) -> Result<(), AssetError> {
         if self.by_name.contains_key(name) {
             return Ok(());
         }
@@ -88,19 +94,19 @@ impl Assets {
         let mut text = source.to_owned();
         for other in named_in(source) {
             self.add(other, sources, path)?;
-            let hashed = self.url(other).trim_start_matches("/assets/");
+            let hashed = self.url(other).trim_start_matches(self.folder);
             text = text.replace(&format!("\"./{other}\""), &format!("\"./{hashed}\""));
         }
         path.pop();
         let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
-        let path = format!("/assets/{stem}.{}.{extension}", short_hash(text.as_bytes()));
+        let path = format!("{}{stem}.{}.{extension}", self.folder, short_hash(text.as_bytes()));
         self.by_name.insert(name, Asset { path, content_type, content: text.into() });
         Ok(())
     }
 
     /// The address of a file. A test looks up every name that a page uses.
     pub fn url(&self, name: &str) -> &str {
-        self.by_name.get(name).map_or("/assets/unknown", |asset| &asset.path)
+        self.by_name.get(name).map_or("unknown", |asset| &asset.path)
     }
 
     /// All files.
@@ -109,7 +115,6 @@ impl Assets {
     }
 
     /// The file at an address.
-    #[cfg(test)]
     pub fn at(&self, path: &str) -> Option<&Asset> {
         self.all().find(|asset| asset.path == path)
     }
@@ -152,8 +157,8 @@ mod tests {
     #[test]
     fn every_file_of_the_folder_is_served() {
         let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/frontend-static")).unwrap();
-        for entry in folder {
-            let name = entry.unwrap().file_name().into_string().unwrap();
+        for entry in folder.map(Result::unwrap).filter(|entry| entry.path().is_file()) {
+            let name = entry.file_name().into_string().unwrap();
             assert!(
                 name.ends_with(".html") || SOURCES.iter().any(|(known, ..)| *known == name),
                 "{name} is not in SOURCES"
@@ -165,12 +170,10 @@ mod tests {
     fn a_change_gives_a_new_name_to_the_file_and_to_all_that_name_it() {
         let build = |leaf| {
             let top = ("top.js", SCRIPT, "import \"./middle.js\"; new URL(\"./leaf.js\", import.meta.url);");
-            Assets::of(&[
-                top,
-                ("middle.js", SCRIPT, "import \"./leaf.js\";"),
-                ("leaf.js", SCRIPT, leaf),
-                ("a.css", STYLE, ""),
-            ])
+            Assets::of(
+                FOLDER,
+                &[top, ("middle.js", SCRIPT, "import \"./leaf.js\";"), ("leaf.js", SCRIPT, leaf), ("a.css", STYLE, "")],
+            )
             .unwrap()
         };
         let (one, other) = (build("1"), build("2"));
@@ -188,8 +191,14 @@ mod tests {
     #[test]
     fn files_that_name_each_other_or_none_are_refused() {
         let cycle = [("a.js", SCRIPT, "import \"./b.js\";"), ("b.js", SCRIPT, "import \"./a.js\";")];
-        assert_eq!(Assets::of(&cycle).unwrap_err().to_string(), "these files name each other: a.js > b.js > a.js");
+        assert_eq!(
+            Assets::of(FOLDER, &cycle).unwrap_err().to_string(),
+            "these files name each other: a.js > b.js > a.js"
+        );
         let unknown = [("a.js", SCRIPT, "import \"./b.js\";")];
-        assert_eq!(Assets::of(&unknown).unwrap_err().to_string(), "a.js names ./b.js, and there is no such file");
+        assert_eq!(
+            Assets::of(FOLDER, &unknown).unwrap_err().to_string(),
+            "a.js names ./b.js, and there is no such file"
+        );
     }
 }

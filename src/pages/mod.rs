@@ -1,7 +1,7 @@
 //! The pages. They are static: what they show depends on the terms of sales, neither on the visitor nor on a sale's state. The
 //! service serves them from memory, at the addresses at which a published bundle has its files.
 
-mod assets;
+pub mod assets;
 pub mod bundle;
 mod docs;
 mod folder;
@@ -19,7 +19,7 @@ use utoipa::openapi::OpenApi as Document;
 
 use self::headers::Kind;
 use self::pictures::NoPicture;
-pub use self::render::Settings;
+pub use self::render::{Settings, price};
 pub use self::served::{PageError, Pages};
 use crate::domain::ids::SaleId;
 use crate::domain::picture::PictureFile;

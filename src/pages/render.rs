@@ -219,7 +219,7 @@ fn iso(ms: i64) -> String {
 }
 
 /// An amount of minor units in the currency's main unit. The currencies that are not divided by a hundred are those of ISO 4217.
-fn price(minor_units: i64, currency: &str) -> String {
+pub fn price(minor_units: i64, currency: &str) -> String {
     let digits = match currency {
         "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF" | "UGX" | "UYI" | "VND"
         | "VUV" | "XAF" | "XOF" | "XPF" => 0,

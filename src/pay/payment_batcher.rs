@@ -7,6 +7,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{PayError, PayTerms, PaymentService};
 use crate::domain::ids::{OrderId, UserId};
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
 
 /// Requests in one transaction, and transactions under way at once.
@@ -43,12 +44,18 @@ impl PaymentBatcher {
     }
 
     /// Begins to pay an order through a channel, or finds the payment that is under way.
-    pub async fn pay(&self, user: &UserId, order: OrderId, channel: &str) -> Result<PayOutcome, PayError> {
+    pub async fn pay(
+        &self,
+        user: &UserId,
+        order: OrderId,
+        channel: &str,
+        trace: Option<Box<TraceContext>>,
+    ) -> Result<PayOutcome, PayError> {
         if self.payment_service.channels.get(channel).is_none() {
             return Ok(PayOutcome::NoSuchChannel);
         }
         let (reply, replied) = oneshot::channel();
-        let request = PaymentRequest { order, user: user.to_string(), channel: channel.to_owned() };
+        let request = PaymentRequest { order, user: user.to_string(), channel: channel.to_owned(), trace };
         self.queue.try_send((request, reply)).map_err(|_| PayError::TooMany)?;
         // A lane that does not reply could not reach the ledger, or does not know whether its transaction committed.
         replied.await.map(PayOutcome::PaymentStart).map_err(|_| PayError::Unknown)

@@ -9,17 +9,21 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use super::{PayError, PaymentService};
-use crate::channel::deliver::{UNREACHABLE_REST, outcome_of, reached, send_in_slot};
+use crate::channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
 use crate::channel::{Channel, Charge};
 use crate::die_at;
 use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome, ProbeId};
 use crate::domain::message::PaymentRequestedV1;
 use crate::domain::outflow::{DeliveryOutcome, PROMPT};
 use crate::domain::payment::{About, PaymentId};
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::LedgerError;
 use crate::ledger::money::payment_dispatch::{Claimed, DuePayment, SendState};
+use crate::queue::Received;
+use crate::telemetry::spans::{Span, SpanKind};
 use seckill_webhook::{CONNECT_MAX, HttpAnswer, SendError};
 
 /// Requests under way from one process to one channel, which may take seconds for each.
@@ -74,18 +78,24 @@ impl PaymentSender {
 
     /// Settles a batch of messages: their payments have slots, or need none.
     #[tracing::instrument(level = "debug", name = "pay", skip_all,
-                          fields(channel = self.channel.name, messages = messages.len()))]
-    pub async fn settle(&self, messages: Vec<PaymentRequestedV1>) -> Result<(), PayError> {
-        let payments: Vec<PaymentId> = messages.iter().map(|message| message.payment_id).collect();
+                          fields(channel = self.channel.name, messages = received.messages.len()))]
+    pub async fn settle(&self, received: Received<PaymentRequestedV1>) -> Result<(), PayError> {
+        let payments: Vec<PaymentId> = received.messages.iter().map(|message| message.payment_id).collect();
+        let traces = received.traces.into_iter().map(|(index, trace)| (payments[index], trace)).collect();
         self.payment_service.open().await?;
         let (ledger, Channel { name, pace, .. }) = (&self.payment_service.ledger, &*self.channel);
         self.pace_set.get_or_try_init(async || ledger.set_payment_pace(name, *pace).await).await?;
-        self.send_all(payments, Instant::now() + SETTLE_MAX).await
+        self.send_all(payments, traces, Instant::now() + SETTLE_MAX).await
     }
 
     /// Sends payments until each has a slot. Those that have none by `deadline`, because the channel rests or other workers have
     /// its slots, are sent again later; so are all that are left when the process stops.
-    async fn send_all(&self, mut left: Vec<PaymentId>, deadline: Instant) -> Result<(), PayError> {
+    async fn send_all(
+        &self,
+        mut left: Vec<PaymentId>,
+        traces: Vec<(PaymentId, TraceContext)>,
+        deadline: Instant,
+    ) -> Result<(), PayError> {
         let (ledger, channel) = (&self.payment_service.ledger, &self.channel);
         while !left.is_empty() {
             if self.stop.is_cancelled() || Instant::now() > deadline {
@@ -115,11 +125,15 @@ impl PaymentSender {
                     left.retain(|id| payments.iter().all(|due| due.id != *id));
                     for payment in payments {
                         let Ok(permit) = Arc::clone(&self.under_way).acquire_owned().await else { return Ok(()) };
+                        let trace = traces.iter().find(|(id, _)| *id == payment.id).map(|(_, trace)| trace);
+                        let span = trace.map(|trace| Span::below(trace, SpanKind::Client, "POST payment"));
+                        let log_span = span.as_ref().map_or_else(tracing::Span::none, Span::log_span);
                         let sender = self.clone();
-                        self.tasks.spawn(async move {
-                            sender.deliver(&payment, now_s, admission).await;
+                        let delivery = async move {
+                            sender.deliver(&payment, span, now_s, admission).await;
                             drop(permit);
-                        });
+                        };
+                        self.tasks.spawn(delivery.instrument(log_span));
                     }
                 }
             }
@@ -139,11 +153,11 @@ impl PaymentSender {
         Ok((admission, if admission == Admission::Probe { 1 } else { u32::MAX }))
     }
 
-    async fn deliver(&self, payment: &DuePayment, now_s: i64, admission: Admission) {
+    async fn deliver(&self, payment: &DuePayment, mut span: Option<Span>, now_s: i64, admission: Admission) {
         let (channel, ledger) = (&self.channel, &self.payment_service.ledger);
         let about = About::Payment { key: payment.id, order: payment.order };
         let charge = Charge { about, amount_cents: payment.amount_cents, currency: &payment.currency };
-        let answer = match channel.prepare(&charge, now_s).await {
+        let answer = match channel.prepare(&charge, span.as_ref().map(Span::context), now_s).await {
             Ok(ready) => {
                 let slot = payment.earliest..=payment.latest;
                 // Beside the answer, so that a slow ledger is not taken for a slow channel.
@@ -156,6 +170,7 @@ impl PaymentSender {
                 let Some(answer) = sent else {
                     self.breaker.lock().withdraw(admission);
                     count("forfeited");
+                    span.iter_mut().for_each(|span| span.fail("too late for its slot; sent again later"));
                     let taken_back = ledger.take_back(payment.id, payment.claim, SendState::Nothing, AGAIN);
                     return self.write(payment, taken_back).await;
                 };
@@ -165,6 +180,10 @@ impl PaymentSender {
         };
         let probe = (admission == Admission::Probe).then_some(payment.id.0.as_u128());
         self.report_to_breaker(&answer, payment.earliest, probe);
+        if let Some(mut span) = span {
+            span.set("payment", payment.id.0.to_string());
+            note_answer(&mut span, &answer);
+        }
         self.settle_payment(payment, &answer).await;
         die_at!("pay.settled");
     }

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions};
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::{Broker, Link, MARK, QueueError, Source};
 use crate::domain::step::Step;
+use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
 
 /// How long one step waits for a message.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -33,6 +34,8 @@ pub struct Consumer<M> {
 #[derive(Debug, Clone)]
 pub struct Received<M> {
     pub messages: Vec<M>,
+    /// The traces of the messages that are traced, with their places in `messages`.
+    pub traces: Vec<(usize, TraceContext)>,
     /// Everything that was published to this queue before this time, in milliseconds by PostgreSQL's clock, has been delivered.
     pub mark_ms: Option<i64>,
 }
@@ -79,7 +82,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
         };
         let was_idle = began.elapsed() > IDLE_FROM;
         let failed = match &batch.received {
-            Received { messages, mark_ms: None } if messages.is_empty() => Ok(Vec::new()),
+            Received { messages, mark_ms: None, .. } if messages.is_empty() => Ok(Vec::new()),
             received => settle(received.clone()).await,
         };
         match failed {
@@ -112,7 +115,7 @@ impl<M: DeserializeOwned> Batch<M> {
         metrics::counter!("seckill_redelivered_total", "queue" => queue).increment(redelivered as u64);
         let (mut messages, mut positions) =
             (Vec::with_capacity(deliveries.len()), Vec::with_capacity(deliveries.len()));
-        let (mut mark_ms, mut marks) = (None, Vec::new());
+        let (mut mark_ms, mut marks, mut traces) = (None, Vec::new(), Vec::new());
         for (position, delivery) in deliveries.iter().enumerate() {
             if delivery.properties.kind().as_ref().is_some_and(|kind| kind.as_str() == MARK) {
                 mark_ms = mark_ms.max(std::str::from_utf8(&delivery.data).ok().and_then(|text| text.parse().ok()));
@@ -121,6 +124,7 @@ impl<M: DeserializeOwned> Batch<M> {
             }
             match serde_json::from_slice(&delivery.data) {
                 Ok(message) => {
+                    traces.extend(trace_of(delivery).map(|trace| (messages.len(), trace)));
                     messages.push(message);
                     positions.push(position);
                 }
@@ -130,8 +134,19 @@ impl<M: DeserializeOwned> Batch<M> {
                 }
             }
         }
-        Self { deliveries, received: Received { messages, mark_ms }, positions, marks }
+        Self { deliveries, received: Received { messages, traces, mark_ms }, positions, marks }
     }
+}
+
+/// The trace that a message carries in its headers, if it is sampled. Malformed headers are ignored.
+fn trace_of(delivery: &Delivery) -> Option<TraceContext> {
+    let headers = delivery.properties.headers().as_ref()?.inner();
+    let text = |name: &str| match headers.get(name)? {
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),
+        _ => None,
+    };
+    let trace = TraceContext::parse(text(TRACEPARENT)?).filter(TraceContext::is_sampled)?;
+    Some(trace.with_state(text(TRACESTATE).unwrap_or_default()))
 }
 
 /// A channel that receives one queue's messages.

@@ -1,6 +1,9 @@
 //! RabbitMQ: publishing and consuming messages. The only room that names lapin.
 
 mod consumer;
+mod depths;
+pub mod inspect;
+pub mod policies;
 mod publisher;
 mod tls_connection;
 mod topology;
@@ -14,6 +17,7 @@ use lapin::{Connection, ConnectionProperties, ErrorKind};
 use crate::config::{self, Config, tls};
 
 pub use consumer::{Consumer, Received};
+pub use depths::QueueDepths;
 pub use publisher::{Outgoing, Publisher, Receipt};
 use topology::Topology;
 pub use topology::{Destination, Source};
@@ -29,6 +33,8 @@ pub enum QueueError {
     TimedOut,
     #[error("rabbitmq closed the consumer")]
     Closed,
+    #[error("rabbitmq's management interface: {0}")]
+    Management(String),
 }
 
 /// The state of the dead-letter queue.

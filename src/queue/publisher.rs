@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Confirmation};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::{Broker, DeadLetters, Destination, Link, MARK, QueueError, Source};
 use crate::domain::delay::rung_for;
+use crate::domain::trace_context::TraceContext;
 
 /// A message to be published.
 #[derive(Debug, Clone)]
@@ -19,6 +21,8 @@ pub struct Outgoing {
     /// The same each time that this message is sent.
     pub id: Uuid,
     pub body: Vec<u8>,
+    /// The step that sends it, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// What became of a message at the broker.
@@ -127,6 +131,10 @@ impl Publisher {
                     properties
                 }
             };
+            let properties = match &message.trace {
+                Some(trace) => properties.with_headers(headers(trace)),
+                None => properties,
+            };
             let exchange = self.broker.topology.exchange();
             confirmations
                 .push(Some(link.channel.basic_publish(exchange, key, options, &message.body, properties).await?));
@@ -146,4 +154,13 @@ impl Publisher {
         });
         join_all(receipts).await.into_iter().collect()
     }
+}
+
+/// The headers by which a message carries its trace, as HTTP does.
+fn headers(trace: &TraceContext) -> FieldTable {
+    let mut headers = FieldTable::default();
+    for (name, value) in trace.headers() {
+        headers.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    headers
 }

@@ -54,6 +54,15 @@ impl Source {
 /// The queue of messages that could not be processed, for people to look at.
 const DEAD: &str = "dead";
 
+/// How every queue is declared.
+pub(super) const QUEUE: QueueDeclareOptions = QueueDeclareOptions {
+    durable: true,      // quorum queues are
+    exclusive: false,   // all instances share it
+    auto_delete: false, // it stays when it has no consumer
+    passive: false,
+    nowait: false,
+};
+
 /// All names, under a prefix of their own, so that several systems can share a broker.
 #[derive(Debug, Clone)]
 pub struct Topology {
@@ -115,11 +124,17 @@ impl Topology {
             nowait: false, // so that an error is returned here
         };
         channel.exchange_declare(self.exchange(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
-        self.queue(connection, self.name(DEAD), self.common()).await?;
-        for source in self.sources() {
-            self.queue(connection, self.queue_of(&source), self.dead_lettering_to(self.name(DEAD))).await?;
+        for (name, arguments) in self.queues() {
+            self.queue(connection, name, arguments).await?;
         }
         Ok(())
+    }
+
+    /// The queues that every link declares, with their arguments.
+    pub(super) fn queues(&self) -> Vec<(ShortString, FieldTable)> {
+        let sources = self.sources().into_iter();
+        let sources = sources.map(|source| (self.queue_of(&source), self.dead_lettering_to(self.name(DEAD))));
+        std::iter::once((self.name(DEAD), self.common())).chain(sources).collect()
     }
 
     /// Declares the queue of one delay.
@@ -152,17 +167,10 @@ impl Topology {
     /// Declares and binds a queue. One that exists with other arguments, such as an earlier bound, is used as it is: the
     /// broker closes a channel that declares it otherwise.
     async fn queue(&self, connection: &Connection, name: ShortString, arguments: FieldTable) -> Result<(), QueueError> {
-        let options = QueueDeclareOptions {
-            durable: true,      // quorum queues are
-            exclusive: false,   // all instances share it
-            auto_delete: false, // it stays when it has no consumer
-            passive: false,
-            nowait: false,
-        };
         let mut channel = connection.create_channel().await?;
-        if let Err(error) = channel.queue_declare(name.clone(), options, arguments).await {
+        if let Err(error) = channel.queue_declare(name.clone(), QUEUE, arguments).await {
             channel = connection.create_channel().await?;
-            let existing = QueueDeclareOptions { passive: true, ..options };
+            let existing = QueueDeclareOptions { passive: true, ..QUEUE };
             channel.queue_declare(name.clone(), existing, FieldTable::default()).await.map_err(|_| error)?;
             tracing::warn!(queue = %name, "queue exists with other arguments than configured; used as it is");
         }
@@ -173,9 +181,20 @@ impl Topology {
 
     /// The state of the dead-letter queue; `None` when it does not exist.
     pub async fn dead_letters(&self, channel: &Channel) -> Option<DeadLetters> {
+        let messages = self.messages(channel, DEAD).await?;
+        Some(DeadLetters { messages, max: self.max_length })
+    }
+
+    /// The messages of a queue that are ready to be delivered; `None` when there is no such queue, and the channel is closed then.
+    pub async fn messages(&self, channel: &Channel, name: &str) -> Option<u32> {
         let existing = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let queue = channel.queue_declare(self.name(DEAD), existing, FieldTable::default()).await.ok()?;
-        Some(DeadLetters { messages: queue.message_count(), max: self.max_length })
+        let queue = channel.queue_declare(self.name(name), existing, FieldTable::default()).await.ok()?;
+        Some(queue.message_count())
+    }
+
+    /// The names of the queues that every link declares, without the prefix.
+    pub fn queue_names(&self) -> Vec<String> {
+        self.sources().iter().map(Source::key).chain([DEAD.to_owned()]).collect()
     }
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {

@@ -40,6 +40,7 @@ impl OrderExpiry {
                     to: Destination::OrderExpire { remaining_ms },
                     id: OutboxKind::OrderExpire.message_id(order),
                     body: serde_json::to_vec(&message).unwrap_or_default(),
+                    trace: None,
                 }),
             })
             .collect();

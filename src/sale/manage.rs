@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{SaleError, Stores};
 use crate::domain::ids::SaleId;
@@ -13,13 +13,39 @@ use crate::ledger::sales::products::NewPicture;
 
 /// How long a change waits until every instance has loaded it.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long the console waits for a new sale. A request of the admin API is given up after 5 s.
+const PLAN_WAIT_MAX: Duration = Duration::from_secs(3);
 
 impl Stores {
     /// Creates a sale and fills its Redis, then waits until every instance that is alive has loaded it. Returns whether
     /// all of them have.
-    pub async fn create_sale(&self, new: &NewSale) -> Result<(SaleId, bool), SaleError> {
+    pub async fn create_sale(&self, new: &NewSale, actor: &str) -> Result<(SaleId, bool), SaleError> {
         let [purchase_key, waiting_key] = [random_key(), random_key()];
-        let (sale, version) = self.ledger.create_sale(new, [&purchase_key, &waiting_key]).await?;
+        let (sale, version) = self.ledger.create_sale(new, [&purchase_key, &waiting_key], None, actor).await?;
+        Ok((sale, self.publish_sale(sale, version).await?))
+    }
+
+    /// Creates a sale whose times count from `from_ms`, and waits for a short time until it is known everywhere. Returns whether it is.
+    ///
+    /// # Errors
+    /// Only where there is no sale: once it is in the ledger, instances fill and load it by themselves, and an error would invite the
+    /// caller to create it once more.
+    pub async fn plan_sale(&self, new: &NewSale, from_ms: i64, actor: &str) -> Result<(SaleId, bool), SaleError> {
+        let [purchase_key, waiting_key] = [random_key(), random_key()];
+        let keys = [purchase_key.as_str(), waiting_key.as_str()];
+        let (sale, version) = self.ledger.create_sale(new, keys, Some(from_ms), actor).await?;
+        match timeout(PLAN_WAIT_MAX, self.publish_sale(sale, version)).await {
+            Ok(Ok(everywhere)) => Ok((sale, everywhere)),
+            Ok(Err(error)) => {
+                tracing::warn!(%sale, %error, "planned, but not yet filled in Redis; instances try again");
+                Ok((sale, false))
+            }
+            Err(_) => Ok((sale, false)),
+        }
+    }
+
+    /// Fills a new sale's Redis, and waits until every instance that is alive has loaded it. Returns whether all of them have.
+    async fn publish_sale(&self, sale: SaleId, version: i64) -> Result<bool, SaleError> {
         // Serving instances do the same: the first one fills the sale, and the others find it whole.
         let (mut server, slots) = (self.gate.connect_to_run().await?, Arc::new(Semaphore::new(1)));
         let deadline = Instant::now() + WAIT_MAX;
@@ -32,8 +58,7 @@ impl Stores {
                 Err(error) => return Err(error),
             }
         }
-        let everyone = self.ledger.wait_for_instances(version, WAIT_MAX).await?;
-        Ok((sale, everyone))
+        Ok(self.ledger.wait_for_instances(version, WAIT_MAX).await?)
     }
 
     /// Adds units to a sale's stock and puts them on sale; `false` when there is no such sale, the sale is closed, or its

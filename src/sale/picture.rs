@@ -2,14 +2,19 @@
 //! file reaches a buyer, neither its metadata nor what may hide beside the picture.
 
 use std::io::{Cursor, ErrorKind};
+use std::time::Duration;
 
+use bytes::Bytes;
 use image::codecs::jpeg::JpegEncoder;
 use image::imageops::FilterType;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
 
 use crate::domain::picture::Size;
 use crate::ledger::sales::products::NewPicture;
+use crate::low_priority;
 
 /// The longest file.
 pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -24,6 +29,8 @@ const SCANS_MAX: usize = 100;
 const SMALL: (u32, u32) = (480, 960);
 const LARGE: (u32, u32) = (1200, 2400);
 const QUALITY: u8 = 82;
+/// How long a picture waits for the one before it.
+const LINE_MAX: Duration = Duration::from_secs(10);
 
 /// Why a file is refused as a picture.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +45,10 @@ pub enum PictureError {
     CutOff,
     #[error("the picture cannot be read: {0}")]
     Broken(String),
+    #[error("the picture cannot be read: its decoder has failed")]
+    Failed,
+    #[error("another picture is being drawn")]
+    Busy,
 }
 
 impl From<ImageError> for PictureError {
@@ -63,6 +74,26 @@ pub fn draw(file: &[u8]) -> Result<NewPicture, PictureError> {
     hasher.update(&(small.1.len() as u64).to_be_bytes()).update(&small.1).update(&large.1);
     let hash = hasher.finalize().to_hex()[..32].to_owned();
     Ok(NewPicture { hash, small, large })
+}
+
+/// Pictures of one instance that are drawn at the same time: each takes up to half a gigabyte of memory.
+static DRAWING: Semaphore = Semaphore::const_new(1);
+
+/// Draws likewise, on a thread that gives way to all others, one picture at a time.
+///
+/// # Errors
+/// Also `Busy`, if another picture is drawn for long, and `Failed` if the decoder has failed.
+pub async fn draw_apart(file: Bytes) -> Result<NewPicture, PictureError> {
+    let Ok(Ok(place)) = timeout(LINE_MAX, DRAWING.acquire()).await else { return Err(PictureError::Busy) };
+    let (reply, drawn) = oneshot::channel();
+    let work = move || {
+        // The place is free when the memory is, also if the caller has gone.
+        let _place = place;
+        // A caller that has gone needs no answer.
+        _ = reply.send(draw(&file));
+    };
+    low_priority::spawn("picture".to_owned(), work).map_err(|_| PictureError::Busy)?;
+    drawn.await.unwrap_or(Err(PictureError::Failed))
 }
 
 /// The pixels of a picture, turned as its metadata asks.

@@ -8,7 +8,9 @@ use crate::domain::captcha::{CaptchaKind, PassCheck};
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::orders::commit::{Committed, Purchase};
+use crate::telemetry::spans::{Span, SpanKind};
 
 /// A buyer's request, parsed.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Request {
     pub idempotency_key: Option<IdempotencyKey>,
     /// What a challenge has yielded, sealed.
     pub pass: Option<Box<str>>,
+    /// The trace of the request, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// A purchase that is durable.
@@ -120,6 +124,7 @@ impl ThreadState {
             units: request.units.get().cast_signed(),
             address: Some(request.address.clone()),
             hold,
+            trace: request.trace.clone(),
         };
         match admission {
             Admission::Reserved { hold, expires_at_ms } => {
@@ -177,16 +182,28 @@ impl ThreadState {
 
     /// Commits the purchase row. When that fails the hold stays: a repeat with the same key, or the reconciler, finishes
     /// it (rule 4).
-    #[tracing::instrument(level = "debug", name = "purchase", skip_all, fields(sale = %purchase.sale, order = %purchase.order))]
-    async fn commit(&self, purchase: Purchase) -> Result<(), Refusal> {
+    async fn commit(&self, mut purchase: Purchase) -> Result<(), Refusal> {
         let Purchase { order, sale, hold, .. } = purchase;
-        match self.committer.commit(purchase).await {
+        let mut span = purchase.trace.as_mut().map(|trace| {
+            let span = Box::new(Span::below(trace, SpanKind::Internal, "commit"));
+            **trace = span.context().clone();
+            span
+        });
+        let committed = self.committer.commit(purchase).await;
+        if let Some(span) = &mut span {
+            span.set("order", order.to_string());
+            tracing::debug!(%order, ?committed, "purchase");
+        }
+        match committed {
             Committed::Durable => {
                 die_at!("purchase.committed");
                 self.confirmer.confirm(sale, hold.shard, order);
                 Ok(())
             }
-            Committed::StaleEpoch | Committed::Unknown => Err(Refusal::Unavailable),
+            Committed::StaleEpoch | Committed::Unknown => {
+                span.iter_mut().for_each(|span| span.fail(format!("{committed:?}")));
+                Err(Refusal::Unavailable)
+            }
         }
     }
 

@@ -101,6 +101,7 @@ impl Stores {
                 units: i32::try_from(hold.units).unwrap_or(i32::MAX),
                 address: None,
                 hold: Hold { epoch: hold.epoch, shard: Shard::HOME },
+                trace: None,
             })
             .collect();
         let known = self.ledger.known_orders(&holds.iter().map(|hold| hold.order).collect::<Vec<_>>()).await?;

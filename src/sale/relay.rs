@@ -7,7 +7,8 @@ use crate::die_at;
 use crate::domain::message::{OrderExpireV1, OrderPlacedV1, PaymentRequestedV1, Version};
 use crate::ledger::Ledger;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
-use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, Receipt};
+use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt};
+use crate::telemetry::spans::{Span, SpanKind};
 
 /// Publishes outbox rows to the broker.
 #[derive(Clone)]
@@ -29,11 +30,11 @@ impl Relay {
             return Ok(Step::Idle);
         }
         die_at!("relay.claimed");
-        let messages: Vec<Outgoing> = claim.rows.iter().map(outgoing).collect();
-        for (kind, about) in claim.rows.iter().map(|row| row.task.key()) {
-            tracing::debug!(order = %about, kind = kind.as_str(), "to be published");
-        }
-        let receipts = self.publisher.publish(&messages).await?;
+        let mut messages: Vec<Outgoing> = claim.rows.iter().map(outgoing).collect();
+        let spans = publish_spans(&claim.rows, &mut messages);
+        let published = self.publisher.publish(&messages).await;
+        end_spans(spans, &published);
+        let receipts = published?;
         die_at!("relay.published");
         let mut outcome = PublishOutcome::default();
         for (row, receipt) in claim.rows.iter().zip(receipts) {
@@ -93,6 +94,7 @@ impl Relay {
                 to: Destination::Mark(source),
                 id: uuid::Uuid::now_v7(),
                 body: now_ms.to_string().into_bytes(),
+                trace: None,
             })
             .collect();
         if !marks.is_empty() {
@@ -127,5 +129,34 @@ fn outgoing(row: &OutboxRow<BrokerMessage>) -> Outgoing {
         ),
     };
     // Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
-    Outgoing { to, id: kind.message_id(about), body: body.unwrap_or_default() }
+    Outgoing { to, id: kind.message_id(about), body: body.unwrap_or_default(), trace: None }
+}
+
+/// Begins a span for each message that is traced, and gives it to the message to carry on. Returns the spans with the places of
+/// their messages.
+fn publish_spans(rows: &[OutboxRow<BrokerMessage>], messages: &mut [Outgoing]) -> Vec<(usize, Span)> {
+    let mut spans = Vec::new();
+    for (index, (row, message)) in rows.iter().zip(messages).enumerate() {
+        let (kind, about) = row.task.key();
+        let trace_id = row.trace.as_ref().map(|trace| trace.trace_id());
+        tracing::debug!(order = %about, kind = kind.as_str(), trace_id, "to be published");
+        if let Some(trace) = &row.trace {
+            let mut span = Span::below(trace, SpanKind::Producer, "publish");
+            span.set("message.kind", kind.as_str());
+            span.set("message.group.size", i64::try_from(rows.len()).unwrap_or(i64::MAX));
+            message.trace = Some(Box::new(span.context().clone()));
+            spans.push((index, span));
+        }
+    }
+    spans
+}
+
+fn end_spans(spans: Vec<(usize, Span)>, published: &Result<Vec<Receipt>, QueueError>) {
+    for (index, mut span) in spans {
+        match published.as_ref().map(|receipts| receipts.get(index)) {
+            Ok(Some(Receipt::Confirmed)) => {}
+            Ok(receipt) => span.fail(format!("{receipt:?}")),
+            Err(error) => span.fail(error.to_string()),
+        }
+    }
 }

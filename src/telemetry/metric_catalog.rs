@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 54] = [
+pub const METRICS: [Metric; 57] = [
     metric(
         "seckill_requests_total",
         Counter,
@@ -45,7 +45,7 @@ pub const METRICS: [Metric; 54] = [
         "seckill_shed_total",
         Counter,
         "what",
-        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `refunds`, `callbacks`, `sign-ins`, `admin`, `challenges` (none was ready, or purchases waited for long)",
+        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `refunds`, `callbacks`, `sign-ins`, `admin`, `exports` (another one is under way, or one took too long), `challenges` (none was ready, or purchases waited for long), `live streams`, `pictures`",
     ),
     metric(
         "seckill_clients_cut_total",
@@ -58,6 +58,12 @@ pub const METRICS: [Metric; 54] = [
         Gauge,
         "",
         "How long purchases wait in this process before they are worked on",
+    ),
+    metric(
+        "seckill_purchase_seconds",
+        Histogram,
+        "",
+        "Time from the arrival of a purchase with its body to its 202; of accepted purchases only",
     ),
     metric(
         "seckill_reads_total",
@@ -92,7 +98,7 @@ pub const METRICS: [Metric; 54] = [
         "seckill_relayed_total",
         Counter,
         "result",
-        "Messages published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`",
+        "Messages published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`; and `no-channel`: payments of a channel that is not configured, which are not published",
     ),
     metric("seckill_queue_marks_total", Counter, "", "Marks sent through queues that hold overdue messages"),
     metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),
@@ -106,6 +112,13 @@ pub const METRICS: [Metric; 54] = [
     metric("seckill_dead_letters", Gauge, "", "Messages in the dead-letter queue; NaN if there is no such queue"),
     metric("seckill_orders_total", Counter, "outcome", "Purchases turned into orders: `accepted`, `rejected`"),
     metric("seckill_order_streams", Gauge, "", "Open streams of server-sent events, each following one order"),
+    metric("seckill_live_streams", Gauge, "", "Open streams of the console's live page"),
+    metric(
+        "seckill_live_samples_total",
+        Counter,
+        "",
+        "Times that the figures of a sale were read for the live page: once a second for each sale that is watched at this instance, however many watch it",
+    ),
     metric(
         "seckill_holds_looked_into_total",
         Counter,
@@ -198,7 +211,13 @@ pub const METRICS: [Metric; 54] = [
 pub(super) fn describe() {
     for metric in METRICS {
         match metric.kind {
-            Counter => metrics::describe_counter!(metric.name, metric.meaning),
+            Counter => {
+                metrics::describe_counter!(metric.name, metric.meaning);
+                // A counter that first appears with its first event hides that event: Prometheus sees no rise.
+                if metric.labels.is_empty() {
+                    metrics::counter!(metric.name).increment(0);
+                }
+            }
             Gauge => metrics::describe_gauge!(metric.name, metric.meaning),
             Histogram => metrics::describe_histogram!(metric.name, metric.meaning),
         }

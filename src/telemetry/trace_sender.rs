@@ -1,6 +1,7 @@
-//! Posts traces to the OTLP collector over HTTP/1.1, with the crates that webhooks use. The exporter's own clients would
+//! Posts spans to the OTLP collector over HTTP/1.1, with the crates that webhooks use. The exporter's own clients would
 //! bring a second HTTP stack into the program.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,6 +24,8 @@ const ANSWER_MAX_BYTES: usize = 64 * 1024;
 pub(super) struct TraceSender {
     runtime: Runtime,
     timeout: Duration,
+    /// Whether the last request failed.
+    failing: AtomicBool,
 }
 
 impl TraceSender {
@@ -31,14 +34,32 @@ impl TraceSender {
         let names = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
         let timeout_ms = names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
         let timeout = Duration::from_millis(timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS));
-        Ok(Self { runtime: Builder::new_current_thread().enable_all().build()?, timeout })
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { runtime, timeout, failing: AtomicBool::new(false) })
+    }
+
+    /// Logs when the collector begins to fail, and when it is back: once, however many batches are lost.
+    fn note(&self, answer: &Result<Response<Bytes>, HttpError>) {
+        let problem = match answer {
+            Ok(answer) if answer.status().is_success() => None,
+            Ok(answer) => Some(answer.status().to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        match (self.failing.swap(problem.is_some(), Ordering::Relaxed), problem) {
+            (false, Some(why)) => tracing::warn!(why, "the collector does not take spans; they are lost"),
+            (true, None) => tracing::info!("the collector takes spans again"),
+            (false, None) | (true, Some(_)) => {}
+        }
     }
 }
 
 #[async_trait]
 impl HttpClient for TraceSender {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        self.runtime.block_on(async { tokio::time::timeout(self.timeout, post(request)).await? })
+        let sending = async { tokio::time::timeout(self.timeout, post(request)).await? };
+        let answer = self.runtime.block_on(sending);
+        self.note(&answer);
+        answer
     }
 }
 

@@ -6,21 +6,24 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use uuid::Uuid;
 
 use crate::admin_api::{self, Person};
 use crate::challenges::{EASY, guarded, solved};
+use crate::pages;
 use crate::payments_and_callbacks::{self, Callback};
 use crate::permits_and_policies;
 use seckill::domain::account::AccountRole;
 use seckill::domain::captcha::CaptchaKind;
 use seckill::domain::ids::Units;
+use seckill::domain::outflow::Pace;
 use seckill::domain::policy::{Name, NewPolicy};
 use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, terms};
 
 /// Every address of the service, written down once more: an address that changes by accident fails a test.
-const ADDRESSES: [&str; 43] = [
+const ADDRESSES: [&str; 75] = [
     "GET /",
     "GET /sales/{id}",
     "GET /orders",
@@ -33,9 +36,41 @@ const ADDRESSES: [&str; 43] = [
     "GET /api/v1/admin/session",
     "DELETE /api/v1/admin/session",
     "DELETE /api/v1/admin/sessions",
+    "GET /api/v1/admin/overview",
+    "GET /api/v1/admin/accounts",
+    "POST /api/v1/admin/accounts",
+    "PUT /api/v1/admin/accounts/{name}",
+    "GET /api/v1/admin/sales",
+    "POST /api/v1/admin/sales",
+    "GET /api/v1/admin/sales/{id}",
+    "DELETE /api/v1/admin/sales/{id}",
+    "PUT /api/v1/admin/sales/{id}/status",
+    "POST /api/v1/admin/sales/{id}/stock",
+    "GET /api/v1/admin/sales/{id}/lapsed-holds",
+    "GET /api/v1/admin/sales/{id}/live",
+    "PUT /api/v1/admin/products/{name}",
+    "PUT /api/v1/admin/products/{name}/picture",
+    "GET /api/v1/admin/orders",
+    "GET /api/v1/admin/orders.csv",
+    "GET /api/v1/admin/orders/{id}",
+    "POST /api/v1/admin/orders/{id}/refunds",
+    "GET /api/v1/admin/payments",
+    "GET /api/v1/admin/payments/conflicts",
+    "POST /api/v1/admin/payments/conflicts/{id}/settle",
+    "GET /api/v1/admin/refunds",
+    "POST /api/v1/admin/refunds/{id}/retry",
+    "GET /api/v1/admin/outbox",
+    "POST /api/v1/admin/outbox/retry",
+    "POST /api/v1/admin/outbox/{id}/retry",
+    "GET /api/v1/admin/outflows",
+    "PUT /api/v1/admin/outflows/{name}",
+    "POST /api/v1/admin/outflows/{name}/retry",
+    "GET /api/v1/admin/outflow-items",
+    "POST /api/v1/admin/outflow-items/{id}/retry",
     "GET /api/v1/admin/policies",
     "PUT /api/v1/admin/policies/{name}",
     "DELETE /api/v1/admin/policies/{name}",
+    "POST /api/v1/admin/policies/{name}/preview",
     "GET /api/v1/admin/apps",
     "POST /api/v1/admin/apps",
     "POST /api/v1/admin/apps/{name}/tokens",
@@ -128,9 +163,14 @@ impl Document {
     }
 }
 
-async fn read(response: Response) -> Answer {
+async fn read(mut response: Response) -> Answer {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    let text = response.text().await.unwrap();
+    // The stream of a live page does not end.
+    let is_endless = response.url().path().ends_with("/live") && status == 200;
+    let text = match is_endless {
+        true => String::from_utf8(response.chunk().await.unwrap().unwrap().to_vec()).unwrap(),
+        false => response.text().await.unwrap(),
+    };
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
     Answer { status, body, headers }
 }
@@ -172,6 +212,54 @@ fn filled(path: &str, value: &str) -> String {
     ["{id}", "{name}", "{channel}", "{path}"].iter().fold(path.to_owned(), |path, part| path.replace(part, value))
 }
 
+/// What operators have to decide, written into the tables: a refund that was refused, a parked item and message, and a callback that
+/// contradicts our books.
+pub struct ForOperators {
+    refund: Uuid,
+    item: Uuid,
+    message: i64,
+    callback: i64,
+}
+
+impl ForOperators {
+    pub async fn write(system: &System, sale: &Sale) -> Self {
+        let other = system.create_sale(terms(1)).await;
+        let order = payments_and_callbacks::order(system, &other, "ann").await;
+        payments_and_callbacks::paid(system, order, "ann").await;
+        let asked = payments_and_callbacks::post(system, order, "refunds", "ann", json!({ "reason": "" })).await;
+        assert_eq!(asked.code(), "202");
+        let refund: Uuid = sqlx::query_scalar(
+            "UPDATE refunds SET status = 'failed', ended_at = now() WHERE order_id = $1 RETURNING id",
+        )
+        .bind(order)
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+        let ledger = &system.stores.ledger;
+        ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), "http://127.0.0.1:9", 9, "test").await.unwrap();
+        let item: Uuid = sqlx::query_scalar(
+            "INSERT INTO outflow_items (id, channel, key, payload, status, last_error)
+             VALUES (gen_random_uuid(), 'letters', 'k', '{}', 'parked', 'test') RETURNING id",
+        )
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+        // The expiry of an order that does not exist, tomorrow.
+        let message: i64 = sqlx::query_scalar(
+            "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at, status, last_error)
+             VALUES ('order_expire', gen_random_uuid(), $1, 'ann', 1, 0, 0, now() + interval '1 day', 'parked', 'test')
+             RETURNING id",
+        )
+        .bind(sale.id.get())
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+        ledger.set_aside("sandbox", "msg_1", "test", "{}").await.unwrap();
+        let callback = sqlx::query_scalar("SELECT id FROM callbacks_set_aside").fetch_one(&system.sql).await.unwrap();
+        Self { refund, item, message, callback }
+    }
+}
+
 /// Calls every operation correctly and incorrectly.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_one_that_the_document_lists() {
@@ -180,6 +268,8 @@ async fn every_answer_is_one_that_the_document_lists() {
     let sale = system.create_sale(terms(50)).await;
     let guarded = system.create_sale(guarded(CaptchaKind::Work, 50, 1)).await;
     let solved = solved(&system, &guarded, "ann").await;
+    let (managed, spare) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
+    let picture = pages::png(20, 20, [1, 2, 3]);
     let http = Client::new();
     let order = system.buy(&sale, "ann").send().await.order_id();
     system.settled(&sale).await;
@@ -196,16 +286,26 @@ async fn every_answer_is_one_that_the_document_lists() {
     }
     let payment = payments_and_callbacks::paid(&system, to_refund[0], "ann").await;
     let callback = Callback::of("payment.succeeded", payment, ("order_id", to_refund[0]), 100);
+    let for_operators = ForOperators::write(&system, &sale).await;
     admin_api::account(&system, "ann", AccountRole::Admin).await;
     admin_api::account(&system, "bob", AccountRole::Viewer).await;
     for (method, path, _) in document.operations() {
         let (known, unknown) = match path {
+            "/api/v1/admin/orders/{id}" => (order.clone(), UNKNOWN_ORDER),
+            "/api/v1/admin/refunds/{id}/retry" => (for_operators.refund.to_string(), UNKNOWN_ORDER),
+            "/api/v1/admin/outflow-items/{id}/retry" => (for_operators.item.to_string(), UNKNOWN_ORDER),
+            "/api/v1/admin/outbox/{id}/retry" => (for_operators.message.to_string(), "999999999"),
+            "/api/v1/admin/payments/conflicts/{id}/settle" => (for_operators.callback.to_string(), "999999999"),
+            _ if path.starts_with("/api/v1/admin/outflows/") => ("letters".into(), "elsewhere"),
             _ if path.ends_with("/payments") => (to_pay[0].to_string(), UNKNOWN_ORDER),
             _ if path.ends_with("/refunds") => (to_refund[0].to_string(), UNKNOWN_ORDER),
             _ if path.starts_with("/api/v1/orders") => (order.clone(), UNKNOWN_ORDER),
             CALLBACKS => ("sandbox".into(), "elsewhere"),
             _ if path.ends_with("/challenges") || path.ends_with("/passes") => (guarded.id.to_string(), "999999"),
             _ if path.ends_with("/tokens") => ("bob".into(), "elsewhere"),
+            _ if path.contains("/admin/accounts") => ("bob".into(), "elsewhere"),
+            _ if path.contains("/admin/sales/") && method == "DELETE" => (spare.id.to_string(), "999999"),
+            _ if path.contains("/admin/sales/") => (managed.id.to_string(), "999999"),
             _ => (sale.id.to_string(), "999999"),
         };
         let for_apps = path.starts_with("/api/v1/flow/");
@@ -213,17 +313,27 @@ async fn every_answer_is_one_that_the_document_lists() {
             _ if path.ends_with("/acquire") => json!({ "app": "ann", "policy": "p" }),
             _ if path.ends_with("/release") => json!({ "app": "ann", "policy": "p", "lease": format!("{order}.0") }),
             _ if path.ends_with("/admin/session") => json!({ "name": "ann", "password": admin_api::PASSWORD }),
-            _ if path.ends_with("/policies/{name}") => {
+            _ if path.contains("/policies/{name}") => {
                 json!({ "apps": ["ann"], "algorithm": "fixed-window", "limit": 5, "window_ms": 1000 })
             }
             _ if path.ends_with("/tokens") => json!({ "overlap_ms": 1000 }),
+            _ if path.ends_with("/admin/accounts") => {
+                json!({ "name": "new", "role": "viewer", "password": admin_api::PASSWORD })
+            }
+            _ if path.ends_with("/admin/sales") => json!({ "product": "Phone", "price_cents": 100, "stock": 5 }),
+            _ if path.ends_with("/status") => json!({ "status": "paused" }),
+            _ if path.ends_with("/stock") => json!({ "units": 1 }),
+            _ if path.ends_with("/products/{name}") => json!({ "description": "New" }),
+            _ if path.ends_with("/accounts/{name}") => json!({ "role": "viewer", "disabled": false }),
             _ if path.ends_with("/admin/apps") => json!({ "name": "new" }),
             _ if path.ends_with("/admin/grants") => json!({ "app": "ann", "account": "bob", "role": "viewer" }),
             CALLBACKS => serde_json::from_str(&callback.body()).unwrap(),
             _ if path.ends_with("/challenges") => json!({}),
             _ if path.ends_with("/passes") => solved.clone(),
             _ if path.ends_with("/payments") => json!({ "channel": "sandbox" }),
-            _ if path.ends_with("/refunds") => json!({ "reason": "" }),
+            _ if path.ends_with("/refunds") => json!({ "reason": "too small" }),
+            _ if path.ends_with("/outbox/retry") => json!({ "kind": "hold_release" }),
+            _ if path.ends_with("/outflows/{name}") => json!({ "rate": 20 }),
             PURCHASES => json!({ "key": sale.key, "quantity": 1 }),
             _ => json!({ "user": "ann", "level": 3 }),
         };
@@ -256,8 +366,10 @@ async fn every_answer_is_one_that_the_document_lists() {
                 address += "?app=ann";
             }
             let mut request = http.request(method.parse().unwrap(), system.url(&address));
+            let sends_picture = path.ends_with("/picture");
             if for_people {
-                request = request.header(CONTENT_TYPE, "application/json");
+                let kind = if sends_picture { "image/png" } else { "application/json" };
+                request = request.header(CONTENT_TYPE, kind);
             }
             if path == CALLBACKS && user.is_some() {
                 for (name, value) in callback.headers() {
@@ -271,7 +383,8 @@ async fn every_answer_is_one_that_the_document_lists() {
                 };
             }
             if ["POST", "PUT"].contains(&method.as_str()) {
-                request = request.body(body.to_owned());
+                let body = if sends_picture && body != "{" { picture.clone() } else { body.to_owned().into() };
+                request = request.body(body);
             }
             if path.starts_with(AUTHORIZE) {
                 request = request.header("x-seckill-policy", "p").header("x-seckill-app", "ann");

@@ -62,11 +62,16 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_HTTP__STREAMS_MAX", "0", "http.streams_max"),
         ("SECKILL_SHOP__WEBHOOK_URL", "shop.example/orders", "shop.webhook_url"),
         ("SECKILL_SHOP__WEBHOOK_URL", "http://shop.example/orders", "shop.webhook_secrets"),
+        ("SECKILL_TRACES__ENDPOINT", "https://collector:4318", "traces.endpoint"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "traces.endpoint"),
+        ("SECKILL_TRACES__PER_SECOND_MAX", "10001", "traces.per_second_max"),
+        ("SECKILL_TRACES__SAMPLE_ONE_IN", "10", "traces.endpoint"),
         ("SECKILL_AUTH__JWT_SECRET", "short", "auth.jwt_secret"),
         ("SECKILL_DEV", "0", "auth.jwt_secret"),
         ("REDIS_URL", "", "redis.url"),
         ("SECKILL_REDIS__CA_FILE", "/nowhere/ca.pem", "redis.ca_file"),
         ("SECKILL_AMQP__CA_FILE", "/dev/null", "amqp.ca_file"),
+        ("SECKILL_AMQP__MANAGEMENT_URL", "broker:15672", "amqp.management_url"),
         ("DATABASE_URL", "postgres://x@127.0.0.1:1/x?sslmode=require&sslrootcert=/ca.pem", "sslmode=verify-full"),
     ] {
         let error = read(&[(name, value)]).expect_err(name);

@@ -96,12 +96,13 @@ async fn ten_deliveries_have_one_effect() {
 fn placed(order: OrderId, sale: &seckill_harness::Sale) -> Outgoing {
     let message = OrderPlacedV1 { version: Version, order_id: order, sale_id: sale.id };
     let body = serde_json::to_vec(&message).unwrap();
-    Outgoing { to: Destination::OrderPlaced, id: OutboxKind::OrderPlaced.message_id(order), body }
+    Outgoing { to: Destination::OrderPlaced, id: OutboxKind::OrderPlaced.message_id(order), body, trace: None }
 }
 
 fn expires(order: OrderId) -> Outgoing {
     let body = json!({ "version": 1, "order_id": order, "due_at_ms": 0 }).to_string().into_bytes();
-    Outgoing { to: Destination::OrderExpire { remaining_ms: 0 }, id: OutboxKind::OrderExpire.message_id(order), body }
+    let (to, id) = (Destination::OrderExpire { remaining_ms: 0 }, OutboxKind::OrderExpire.message_id(order));
+    Outgoing { to, id, body, trace: None }
 }
 
 /// F13, in its plain form: what cannot be read goes to the dead-letter queue alone; what cannot be written is tried
@@ -125,6 +126,7 @@ async fn a_poison_message_holds_up_nobody() {
         to: Destination::OrderPlaced,
         id: uuid::Uuid::new_v4(),
         body: body.as_bytes().to_vec(),
+        trace: None,
     });
     publisher.publish(&garbage).await.unwrap();
     // One purchase that the schema will refuse, whoever tries.

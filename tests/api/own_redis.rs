@@ -11,25 +11,47 @@ pub struct OwnRedis {
     child: Child,
     port: u16,
     folder: PathBuf,
-    /// Whether the server's clock is the one of `set_clock`.
-    own_clock: bool,
+    kind: Kind,
+}
+
+/// What is special about a server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// Its clock is the one of `set_clock`.
+    OwnClock,
+    /// No file of it may be longer than this. It writes its append-only file each second.
+    SmallFiles {
+        kilobytes: u32,
+    },
+    /// It is a node of a Redis Cluster.
+    ClusterNode,
 }
 
 impl OwnRedis {
     pub async fn start() -> Self {
-        Self::start_as(false).await
+        Self::start_as(Kind::Plain).await
     }
 
     /// A server whose clock can be set.
     pub async fn start_with_own_clock() -> Self {
-        Self::start_as(true).await
+        Self::start_as(Kind::OwnClock).await
     }
 
-    async fn start_as(own_clock: bool) -> Self {
+    /// A server that can write files of at most this length, as if its disk was full then.
+    pub async fn start_with_small_files(kilobytes: u32) -> Self {
+        Self::start_as(Kind::SmallFiles { kilobytes }).await
+    }
+
+    pub async fn start_as_cluster_node() -> Self {
+        Self::start_as(Kind::ClusterNode).await
+    }
+
+    async fn start_as(kind: Kind) -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = std::env::temp_dir().join(format!("seckill-redis-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).unwrap();
-        if own_clock {
+        if kind == Kind::OwnClock {
             std::fs::write(folder.join("clock"), 0_i64.to_ne_bytes()).unwrap();
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/clock_shift.c");
             let library = folder.join("clock_shift.so");
@@ -37,7 +59,7 @@ impl OwnRedis {
             compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(library).arg(source);
             assert!(compiler.status().unwrap().success());
         }
-        let own = Self { child: spawn(port, &folder, own_clock), port, folder, own_clock };
+        let own = Self { child: spawn(port, &folder, kind), port, folder, kind };
         own.answers().await;
         own
     }
@@ -80,7 +102,7 @@ impl OwnRedis {
     /// Kills the server, and starts it again with what it had written.
     pub async fn restart(&mut self) {
         self.kill();
-        self.child = spawn(self.port, &self.folder, self.own_clock);
+        self.child = spawn(self.port, &self.folder, self.kind);
         self.answers().await;
     }
 
@@ -93,8 +115,15 @@ impl OwnRedis {
         let length = std::fs::metadata(&log).unwrap().len();
         let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
         file.set_len((length as f64 * share) as u64).unwrap();
-        self.child = spawn(self.port, &self.folder, self.own_clock);
+        self.child = spawn(self.port, &self.folder, self.kind);
         self.answers().await;
+    }
+
+    /// Takes the folder of the append-only file away, so that no new one can be begun. The server goes on writing the present one.
+    pub fn take_folder_away(&self) {
+        let folder = self.folder.join("appendonlydir");
+        std::fs::rename(&folder, self.folder.join("away")).unwrap();
+        std::fs::write(folder, "no folder").unwrap();
     }
 
     fn kill(&mut self) {
@@ -122,15 +151,34 @@ impl Drop for OwnRedis {
     }
 }
 
-fn spawn(port: u16, folder: &Path, own_clock: bool) -> Child {
-    let mut command = Command::new("redis-server");
+fn spawn(port: u16, folder: &Path, kind: Kind) -> Child {
+    let flush = if let Kind::SmallFiles { .. } = kind { "everysec" } else { "always" };
+    let mut command = match kind {
+        Kind::SmallFiles { kilobytes } => {
+            // A process that ignores SIGXFSZ gets an error where it would have written too much.
+            let limited = format!("trap '' XFSZ; ulimit -f {kilobytes}; exec redis-server \"$@\"");
+            let mut bash = Command::new("bash");
+            bash.args(["-c", &limited, "redis-server"]);
+            bash
+        }
+        Kind::Plain | Kind::OwnClock | Kind::ClusterNode => Command::new("redis-server"),
+    };
     command
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
-        .args(["--appendfsync", "always", "--repl-diskless-sync-delay", "0", "--dir"])
+        .args(["--appendfsync", flush, "--repl-diskless-sync-delay", "0", "--dir"])
         .arg(folder)
         .stdout(Stdio::null());
-    if own_clock {
-        command.env("LD_PRELOAD", folder.join("clock_shift.so")).env("CLOCK_SHIFT", folder.join("clock"));
+    match kind {
+        Kind::OwnClock => {
+            let clock = folder.join("clock");
+            command.env("LD_PRELOAD", folder.join("clock_shift.so")).env("CLOCK_SHIFT", clock);
+        }
+        Kind::ClusterNode => {
+            // The bus of a cluster has a port of its own, by default one that may not exist.
+            let bus = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            command.args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()]);
+        }
+        Kind::Plain | Kind::SmallFiles { .. } => {}
     }
     command.spawn().unwrap()
 }

@@ -15,7 +15,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const LIST: &str = "src/config/published.txt";
 
 /// Settings of a service outside development mode that are all right. It has no servers: a refusal comes before it needs one.
-fn safe() -> HashMap<String, String> {
+pub fn safe() -> HashMap<String, String> {
     [
         ("REDIS_URL", format!("redis://:{}@127.0.0.1:1/", secret())),
         ("DATABASE_URL", format!("postgres://seckill:{}@127.0.0.1:1/x", secret())),
@@ -102,6 +102,10 @@ fn uses(secret: &str) -> Vec<(Vec<(&'static str, String)>, &'static str)> {
         (vec![("DATABASE_URL", format!("postgres://seckill@127.0.0.1:1/x?password={encoded}"))], "DATABASE_URL"),
         (vec![("REDIS_URL", format!("redis://:{encoded}@127.0.0.1:1/"))], "REDIS_URL"),
         (vec![("AMQP_URL", format!("amqp://seckill:{encoded}@127.0.0.1:1/%2f"))], "AMQP_URL"),
+        (
+            vec![("SECKILL_AMQP__MANAGEMENT_URL", format!("https://seckill:{encoded}@127.0.0.1:1"))],
+            "SECKILL_AMQP__MANAGEMENT_URL",
+        ),
         (
             vec![("SECKILL_REDIS__LOCK_URLS", format!("redis://127.0.0.1:1/,rediss://a:{encoded}@127.0.0.1:2/"))],
             "SECKILL_REDIS__LOCK_URLS",

@@ -164,13 +164,22 @@ struct Callers<'a> {
     system: &'a System,
     http: Client,
     sale: Sale,
+    /// The sales that managers change, and whose status they set.
+    managed: Sale,
+    closed: Sale,
     app: String,
     person: Person,
 }
 
 impl Callers<'_> {
     fn request(&self, method: &str, path: &str) -> RequestBuilder {
-        let filled = path.replace("/sales/{id}", &format!("/sales/{}", self.sale.id));
+        let sale = match path {
+            // It is closed soon, and then nothing can be changed.
+            _ if path.ends_with("/status") => &self.closed,
+            _ if path.contains("/admin/") => &self.managed,
+            _ => &self.sale,
+        };
+        let filled = path.replace("/sales/{id}", &format!("/sales/{}", sale.id));
         let filled = filled.replace("{id}", "00000000-0000-0000-0000-000000000000");
         let filled = filled.replace("/apps/{name}", "/apps/till").replace("{name}", "p");
         let request = self.http.request(method.parse().unwrap(), self.system.url(&filled));
@@ -213,6 +222,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     // More units than one buyer may have are a 400 that no schema can tell: this sale allows all of them.
     let any = NewSale { per_user: Units::parse(10_000).unwrap(), ..terms(0) };
     let sale = system.create_sale(NewSale { stock: Stock::parse(-1).unwrap(), ..any }).await;
+    let (managed, closed) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
     let app = async |name| {
         let name = Name::parse(name, "app").unwrap();
         policy_changes::create_app(&system.stores.ledger, &name, "test").await.unwrap()
@@ -221,7 +231,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     let (app, _) = (app("shop").await, app("till").await);
     admin_api::account(&system, "root", AccountRole::Admin).await;
     let person = Person::sign_in(&system, "root").await;
-    let callers = Callers { system: &system, http: Client::new(), sale, app, person };
+    let callers = Callers { system: &system, http: Client::new(), sale, managed, closed, app, person };
     let document = system.get("/api/openapi.json", None).await.1;
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut maker = Maker { document: document.clone(), runner: TestRunner::new_with_rng(Config::default(), rng) };
@@ -286,6 +296,8 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
         ("acquire", 200),
         ("release", 200),
         ("admin/apps", 201),
+        ("admin/sales", 201),
+        ("stock", 200),
     ] {
         for status in [ok, 400] {
             assert!(

@@ -25,11 +25,18 @@ impl Process {
     }
 
     pub fn start_with(system: &System, address: SocketAddr, more: &[(&str, &str)], log: Stdio) -> Self {
+        let bind = address.to_string();
+        let settings: Vec<_> =
+            [("SECKILL_HTTP__BIND", bind.as_str())].into_iter().chain(more.iter().copied()).collect();
+        Self::run(system, &["serve", "--with-workers"], &settings, log)
+    }
+
+    /// A command of the program that runs until it is ended, with more settings than the system's.
+    pub fn run(system: &System, command: &[&str], more: &[(&str, &str)], log: Stdio) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
-            .args(["serve", "--with-workers"])
+            .args(command)
             .env_clear()
             .envs(&system.environment)
-            .env("SECKILL_HTTP__BIND", address.to_string())
             .envs(more.iter().copied())
             .stdout(Stdio::null())
             .stderr(log)

@@ -186,6 +186,7 @@ async fn a_webhook_receives_signed_alarms() {
         verify(&keys, id, at, signature, body.as_bytes(), now_s).unwrap();
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!((&body["type"], &body["data"]["kind"]), (&json!(expected), &json!("parked")));
+        assert_eq!(body["data"]["runbook"], "docs/runbooks/parked.md");
     }
     system.finish().await;
 }

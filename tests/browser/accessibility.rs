@@ -17,14 +17,14 @@ const SERIOUS: &str = "axe.run(document, { resultTypes: ['violations'] }).then((
         [`${one.id} (${one.impact}): ${one.help}`, node.html, node.failureSummary].join('\\n    '))))";
 
 /// The states that were looked at, and what is wrong with them.
-struct Audit {
+pub struct Audit {
     axe: String,
     states: usize,
     findings: Vec<String>,
 }
 
 impl Audit {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let file = std::env::var("AXE_CORE").unwrap_or_else(|_| INSTALLED.to_owned());
         let axe = std::fs::read_to_string(&file);
         let axe = axe.unwrap_or_else(|error| panic!("{file}, which ./dev test installs: {error}"));
@@ -32,7 +32,7 @@ impl Audit {
     }
 
     /// Looks at what the page shows at the moment.
-    async fn look(&mut self, page: &Page, what: &str) {
+    pub async fn look(&mut self, page: &Page, what: &str) {
         for colours in ["light", "dark"] {
             page.prefer(colours).await;
             // Colours that change just now are nobody's colours.
@@ -46,6 +46,11 @@ impl Audit {
             self.findings.extend(told);
             self.states += 1;
         }
+    }
+
+    /// Fails with all findings.
+    pub fn passes(&self) {
+        assert!(self.findings.is_empty(), "in {} looks:\n{}", self.states, self.findings.join("\n"));
     }
 }
 
@@ -115,7 +120,7 @@ async fn axe_finds_nothing_serious_on_any_page_and_in_any_state() {
     page.visit(&shop.page_of(&later)).await;
     page.speak("zh").await;
     audit.look(&page, "a phone, in Chinese").await;
-    assert!(audit.findings.is_empty(), "in {} looks:\n{}", audit.states, audit.findings.join("\n"));
+    audit.passes();
     page.close().await;
     shop.close().await;
 }

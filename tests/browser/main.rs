@@ -1,4 +1,4 @@
-//! The pages in Chromium, driven by WebDriver, against a complete system with a bank.
+//! The pages and the console in Chromium, driven by WebDriver, against a complete system with a bank.
 //!
 //! `./dev test` installs chromium, a Chinese font and axe-core. The tests leave pictures of the pages and a table of figures in
 //! `target/screenshots`. A test that fails leaves a picture there too, named after the test.
@@ -9,6 +9,13 @@ mod accessibility;
 mod buyer;
 mod captchas;
 mod chromium;
+mod console;
+mod console_orders;
+mod console_pages;
+mod console_people;
+mod console_planning;
+mod console_sale_day;
+mod day;
 mod figures;
 mod input;
 mod keyboard;

@@ -33,7 +33,7 @@ impl Page {
         self.wait(READY).await;
     }
 
-    async fn element(&self, selector: &str) -> Result<Element, String> {
+    pub async fn element(&self, selector: &str) -> Result<Element, String> {
         self.client.find(Locator::Css(selector)).await.map_err(|error| error.to_string())
     }
 

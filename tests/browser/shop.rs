@@ -72,10 +72,14 @@ impl Shop {
     pub async fn sale_of(&self, product: &str, price_cents: &str, options: &[&str]) -> Sale {
         let terms = ["sale", "create", "--product", product, "--price-cents", price_cents];
         let created: Value = serde_json::from_slice(&self.command(&[&terms, options].concat()).await).unwrap();
-        let id = created["sale_id"].as_i64().unwrap();
+        self.sale_with(SaleId::from_db(created["sale_id"].as_i64().unwrap())).await
+    }
+
+    /// The sale of this id, with its keys.
+    pub async fn sale_with(&self, id: SaleId) -> Sale {
         let keys = "SELECT purchase_key, waiting_key FROM sales WHERE id = $1";
-        let keys: (String, String) = sqlx::query_as(keys).bind(id).fetch_one(&self.system.sql).await.unwrap();
-        Sale { id: SaleId::from_db(id), key: keys.0, waiting_key: keys.1 }
+        let keys: (String, String) = sqlx::query_as(keys).bind(id.get()).fetch_one(&self.system.sql).await.unwrap();
+        Sale { id, key: keys.0, waiting_key: keys.1 }
     }
 
     pub fn page_of(&self, sale: &Sale) -> String {

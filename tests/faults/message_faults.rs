@@ -42,12 +42,13 @@ pub async fn ten_deliveries(options: Options) -> anyhow::Result<RunSummary> {
     let placed = |order: &Uuid| {
         let message = OrderPlacedV1 { version: Version, order_id: OrderId(*order), sale_id: id };
         let body = serde_json::to_vec(&message).unwrap();
-        Outgoing { to: Destination::OrderPlaced, id: OutboxKind::OrderPlaced.message_id(OrderId(*order)), body }
+        let (to, id) = (Destination::OrderPlaced, OutboxKind::OrderPlaced.message_id(OrderId(*order)));
+        Outgoing { to, id, body, trace: None }
     };
     let expire = |order: &Uuid| {
         let body = json!({ "version": 1, "order_id": order, "due_at_ms": 0 }).to_string().into_bytes();
         let to = Destination::OrderExpire { remaining_ms: 0 };
-        Outgoing { to, id: OutboxKind::OrderExpire.message_id(OrderId(*order)), body }
+        Outgoing { to, id: OutboxKind::OrderExpire.message_id(OrderId(*order)), body, trace: None }
     };
     let mut messages: Vec<Outgoing> =
         orders.iter().flat_map(|o| [vec![placed(o); 10], vec![expire(o); 10]].concat()).collect();
@@ -99,7 +100,10 @@ async fn publish(publisher: &Publisher, messages: &[Outgoing]) -> anyhow::Result
 /// Messages whose bodies cannot be parsed.
 fn poison_messages_to_publish() -> Vec<Outgoing> {
     let bodies = ["", "{", "{\"version\":2}", "\u{0}", "[]"];
-    let poison_messages = |body: &str| Outgoing { to: Destination::OrderPlaced, id: Uuid::new_v4(), body: body.into() };
+    let poison_messages = |body: &str| {
+        let (to, id) = (Destination::OrderPlaced, Uuid::new_v4());
+        Outgoing { to, id, body: body.into(), trace: None }
+    };
     bodies.map(poison_messages).into()
 }
 

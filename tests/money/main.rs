@@ -14,5 +14,6 @@ mod misbehaving_bank;
 mod pay_cancel_races;
 mod payment_peak;
 mod refund_rate;
+mod restore_drill;
 mod two_channels;
 mod world;

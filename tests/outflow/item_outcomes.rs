@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use seckill::domain::outflow::{DeliveryOutcome, Pace};
 use seckill::ledger::outbox::RetryTerms;
 use seckill::ledger::outflow::items::{Enqueued, NewItem};
+use seckill::ledger::outflow::parked::ItemFilter;
 use seckill::ledger::outflow::slots::{Settled, Slot};
 use serde_json::json;
 use uuid::Uuid;
@@ -102,7 +103,7 @@ async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_delays_
             .await
             .unwrap();
     assert_eq!(attempts, [("busy".into(), 0), ("slow".into(), 1)], "429 must not count as an attempt");
-    let parked = works.ledger.parked_outflow(10).await.unwrap();
+    let parked = works.ledger.parked_outflow(&ItemFilter { limit: 10, ..ItemFilter::default() }).await.unwrap();
     assert_eq!(parked.len(), 2);
     assert!(parked.iter().any(|item| item.last_error.as_deref() == Some("422 ok")), "{parked:?}");
     // Parked items are retried by hand when the receiver works again.

@@ -204,7 +204,7 @@ impl System {
     }
 
     pub async fn create_sale(&self, terms: NewSale) -> Sale {
-        let (id, everyone) = self.stores.create_sale(&terms.check().unwrap()).await.unwrap();
+        let (id, everyone) = self.stores.create_sale(&terms.check().unwrap(), "test").await.unwrap();
         assert!(everyone, "an instance has not loaded the new sale");
         let keys: (String, String) = sqlx::query_as("SELECT purchase_key, waiting_key FROM sales WHERE id = $1")
             .bind(id.get())

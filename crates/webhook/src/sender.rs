@@ -82,6 +82,13 @@ impl SignedRequest {
         let key = Uuid::new_v5(&Uuid::NAMESPACE_OID, id.as_bytes());
         Self { target: target.to_owned(), key, headers: signed_headers(secrets, id, now_s, &body), body }
     }
+
+    /// Adds headers, which are not signed.
+    #[must_use]
+    pub fn with_headers(mut self, headers: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        self.headers.extend(headers);
+        self
+    }
 }
 
 /// A receiver's answer.
@@ -155,8 +162,26 @@ impl HttpSender {
     /// # Errors
     /// No answer within `patience`, the connection included.
     pub async fn get(&self, target: &str, patience: Duration) -> Result<HttpAnswer, SendError> {
+        self.get_with(target, &[], patience).await
+    }
+
+    /// Sends a GET request with these headers and reads the answer.
+    ///
+    /// # Errors
+    /// No answer within `patience`, the connection included.
+    pub async fn get_with(
+        &self,
+        target: &str,
+        headers: &[(&'static str, String)],
+        patience: Duration,
+    ) -> Result<HttpAnswer, SendError> {
+        let mut request = Request::new(Full::default());
+        for (name, value) in headers {
+            let value = HeaderValue::from_str(value).map_err(|_| SendError::Target)?;
+            request.headers_mut().insert(*name, value);
+        }
         let asking = async {
-            let ready = self.connect(target, Request::new(Full::default())).await?;
+            let ready = self.connect(target, request).await?;
             self.send(ready, patience).await
         };
         timeout(patience, asking).await.unwrap_or(Err(SendError::TimeOut))

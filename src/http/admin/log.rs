@@ -7,7 +7,9 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::as_caller;
+use crate::domain::alarm::AlarmKind;
 use crate::domain::ids::Invalid;
+use crate::domain::log_filter::LogFilter;
 use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::problem::Problem;
@@ -41,12 +43,62 @@ struct Alarm {
     raised_at_ms: i64,
     /// Null while the alarm is open.
     cleared_at_ms: Option<i64>,
+    /// The file that says what to do, from the top of the repository. Null for a kind that only a newer version knows.
+    runbook: Option<&'static str>,
 }
 
 /// The newest alarms.
 #[derive(Serialize, ToSchema)]
 struct Alarms {
     alarms: Vec<Alarm>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LogQuery {
+    /// Only lines of this actor.
+    #[param(nullable = false, min_length = 1, max_length = 64)]
+    actor: Option<String>,
+    /// Only lines with this action.
+    #[param(nullable = false, min_length = 1, max_length = 64)]
+    action: Option<String>,
+    /// Only lines about this subject, such as `sale 7`.
+    #[param(nullable = false, min_length = 1, max_length = 1000)]
+    subject: Option<String>,
+    /// Only lines from this moment on.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 0, maximum = 253_402_300_799_999_i64)]
+    from_ms: Option<String>,
+    /// Only lines before this moment.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 0, maximum = 253_402_300_799_999_i64)]
+    to_ms: Option<String>,
+    /// Only lines older than the one with this id. The last id of an answer leads to the next page.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    before: Option<String>,
+    /// The most lines to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+}
+
+impl LogQuery {
+    fn filter(self) -> Result<LogFilter, Invalid> {
+        Ok(LogFilter {
+            actor: self.actor,
+            action: self.action,
+            subject: self.subject,
+            from_ms: whole("from_ms", self.from_ms)?,
+            to_ms: whole("to_ms", self.to_ms)?,
+            before: whole("before", self.before)?,
+            limit: whole("limit", self.limit)?.unwrap_or(LIMIT),
+        })
+    }
+}
+
+/// The most entries of an answer where the caller names no limit.
+const LIMIT: i64 = 100;
+
+fn whole(field: &'static str, text: Option<String>) -> Result<Option<i64>, Invalid> {
+    let number = text.map(|text| text.parse::<i64>()).transpose();
+    number.map_err(|_| Invalid::new(field, "must be a whole number"))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -58,6 +110,7 @@ pub struct LimitQuery {
 }
 
 problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
+problems!(AlarmsNotShown: InvalidRequest, SignedOut, TemporarilyUnavailable);
 
 /// The audit log: changes and refused attempts, the newest first
 ///
@@ -68,12 +121,14 @@ problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable
     operation_id = "audit_log",
     tag = "admin",
     security(("session" = [])),
-    params(LimitQuery),
-    responses((status = 200, description = "The newest lines", body = AuditLog), NotShown),
+    params(LogQuery),
+    responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotShown),
 )]
 pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
     let lines = as_caller(request, &app_state, async move |console, caller| {
-        console.audit_log(&caller.account, limit(&caller.request)?).await
+        let query = Query::<LogQuery>::from_query(caller.request.query_string());
+        let query = query.map_err(|_| Invalid::new("each filter", "must be given once"))?.into_inner();
+        console.audit_log(&caller.account, query.filter()?).await
     });
     let lines = lines.await?.into_iter().map(|line| LogLine {
         id: line.id,
@@ -88,7 +143,7 @@ pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<Ht
 
 /// The alarms, open ones first
 ///
-/// For admins.
+/// Alarms that name an application are for admins.
 #[utoipa::path(
     get,
     path = "/api/v1/admin/alarms",
@@ -96,7 +151,7 @@ pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<Ht
     tag = "admin",
     security(("session" = [])),
     params(LimitQuery),
-    responses((status = 200, description = "The newest alarms", body = Alarms), NotShown),
+    responses((status = 200, description = "The newest alarms", body = Alarms), AlarmsNotShown),
 )]
 pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
     let alarms = as_caller(request, &app_state, async move |console, caller| {
@@ -104,6 +159,7 @@ pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<H
     });
     let alarms = alarms.await?.into_iter().map(|alarm| Alarm {
         id: alarm.id,
+        runbook: AlarmKind::runbook_of(&alarm.kind),
         kind: alarm.kind,
         subject: alarm.subject,
         details: alarm.details,
@@ -116,8 +172,8 @@ pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<H
 fn limit(request: &HttpRequest) -> Result<i64, Invalid> {
     let wrong = Invalid::new("limit", "must be 1 to 1000");
     let query = Query::<LimitQuery>::from_query(request.query_string()).map_err(|_| wrong.clone())?;
-    match query.into_inner().limit.as_deref().unwrap_or("100").parse() {
-        Ok(limit @ 1..=1000) => Ok(limit),
+    match whole("limit", query.into_inner().limit)?.unwrap_or(LIMIT) {
+        limit @ 1..=1000 => Ok(limit),
         _ => Err(wrong),
     }
 }

@@ -1,10 +1,21 @@
 //! The admin API, for people who are signed in: a cookie names the session, and every request that changes something
 //! carries a token against forgery (CSRF).
 
+pub mod accounts;
 pub mod apps;
 mod cookies;
+pub mod lapsed_holds;
+pub mod live;
 pub mod log;
+pub mod money;
+pub mod orders;
+pub mod outflows;
+pub mod overview;
 pub mod policies;
+pub mod products;
+pub mod queues;
+mod sale_forms;
+pub mod sales;
 pub mod session;
 
 pub use cookies::CookieNames;
@@ -12,13 +23,15 @@ pub use cookies::CookieNames;
 use actix_web::HttpRequest;
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, HOST, ORIGIN};
-use actix_web::web::Data;
+use actix_web::web::{Data, Query};
+use serde::de::DeserializeOwned;
 
 use super::AppState;
 use super::problem::Problem;
 use crate::admin::session::SessionToken;
 use crate::admin::{AdminError, Console};
 use crate::domain::account::Account;
+use crate::domain::ids::Invalid;
 use crate::domain::policy::Name;
 
 const CSRF_HEADER: &str = "x-csrf-token";
@@ -26,26 +39,49 @@ const CSRF_HEADER: &str = "x-csrf-token";
 const PATH_MAX_CHARS: usize = 200;
 
 /// An account that is signed in, its session, and its request.
-struct Caller {
-    request: HttpRequest,
-    account: Account,
-    token: SessionToken,
-    expires_at_ms: i64,
+pub struct Caller {
+    pub request: HttpRequest,
+    pub account: Account,
+    pub token: SessionToken,
+    /// The latest end of the session.
+    pub expires_at_ms: i64,
 }
 
 /// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
-async fn as_caller<T: 'static>(
+pub async fn as_caller<T: 'static>(
     request: HttpRequest,
     app_state: &Data<AppState>,
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
 ) -> Result<T, Problem> {
-    let token = cookies::cookie(&request, app_state.cookies.session).ok_or(AdminError::SignedOut)?;
-    // An invented one stands in no line.
-    let token = app_state.console.received(token)?;
-    app_state.bulkheads.admin.run(act_with_token(request, token, app_state.clone(), act)).await
+    as_sender_of(Sends::Json, request, app_state, act).await
+}
+
+/// What the body of a request that changes something must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sends {
+    Json,
+    Picture,
+}
+
+/// Acts likewise for a request whose body is something else than JSON.
+async fn as_sender_of<T: 'static>(
+    sends: Sends,
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+) -> Result<T, Problem> {
+    let token = session_token(&request, app_state)?;
+    app_state.bulkheads.admin.run(act_with_token(sends, request, token, app_state.clone(), act)).await
+}
+
+/// The token that the session's cookie carries. An invented one is refused here, and stands in no line.
+fn session_token(request: &HttpRequest, app_state: &AppState) -> Result<SessionToken, AdminError> {
+    let token = cookies::cookie(request, app_state.cookies.session).ok_or(AdminError::SignedOut)?;
+    app_state.console.received(token)
 }
 
 async fn act_with_token<T>(
+    sends: Sends,
     request: HttpRequest,
     token: SessionToken,
     app_state: Data<AppState>,
@@ -54,7 +90,7 @@ async fn act_with_token<T>(
     let console = &app_state.console;
     let (account, expires_at_ms) = console.account(&token).await?;
     let caller = Caller { request, account, token, expires_at_ms };
-    let outcome = match check_not_forged(&caller.request, &caller.token) {
+    let outcome = match check_not_forged(sends, &caller.request, &caller.token) {
         Ok(()) => act(console, &caller).await,
         Err(forged) => Err(forged),
     };
@@ -69,11 +105,22 @@ async fn act_with_token<T>(
 }
 
 /// Refuses a request that changes something unless a page of ours sent it.
-fn check_not_forged(request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
+fn check_not_forged(sends: Sends, request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
     if request.method() == Method::GET {
         return Ok(());
     }
-    check_same_site(request)?;
+    match sends {
+        Sends::Json => check_same_site(request)?,
+        Sends::Picture => {
+            // A form of another site can send neither of these types.
+            if !content_type(request)
+                .is_some_and(|given| given.starts_with("image/") || given == "application/octet-stream")
+            {
+                return Err(AdminError::Forged("Content-Type must be an image's"));
+            }
+            check_origin(request)?;
+        }
+    }
     let given = request.headers().get(CSRF_HEADER).and_then(|value| value.to_str().ok());
     match given {
         Some(given) if token.is_csrf(given) => Ok(()),
@@ -85,14 +132,24 @@ fn check_not_forged(request: &HttpRequest, token: &SessionToken) -> Result<(), A
 /// Refuses what another site's page could send without the browser's permission: other types than JSON, and a foreign
 /// Origin.
 fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
-    let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
+    let content_type = content_type(request);
+    let is_json = content_type.as_deref() == Some("application/json");
     // The body of a DELETE is not used, so it needs no type.
-    let content_type = header(CONTENT_TYPE.as_str()).map(|value| value.split(';').next().unwrap_or_default().trim());
-    let is_json = content_type.is_some_and(|value| value.eq_ignore_ascii_case("application/json"));
     let needs_none = request.method() == Method::DELETE && content_type.is_none();
     if !is_json && !needs_none {
         return Err(AdminError::Forged("Content-Type must be application/json"));
     }
+    check_origin(request)
+}
+
+/// The type of the body in small letters, without its parameters.
+fn content_type(request: &HttpRequest) -> Option<String> {
+    let given = request.headers().get(CONTENT_TYPE)?.to_str().unwrap_or_default();
+    Some(given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn check_origin(request: &HttpRequest) -> Result<(), AdminError> {
+    let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
     let Some(origin) = header(ORIGIN.as_str()) else { return Ok(()) };
     let host = header(HOST.as_str()).unwrap_or_default();
     let origins = ["http://", "https://"].iter().filter_map(|scheme| origin.strip_prefix(scheme));
@@ -105,4 +162,14 @@ fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
 
 fn app(text: &str) -> Result<Name, AdminError> {
     Ok(Name::parse(text, "app")?)
+}
+
+/// Reads the query of a list.
+///
+/// # Errors
+/// A parameter that is not known, or is given twice.
+pub fn query<T: DeserializeOwned>(text: &str) -> Result<T, Invalid> {
+    let query =
+        Query::<T>::from_query(text).map_err(|_| Invalid::new("query", "must have known parameters only, each once"));
+    query.map(Query::into_inner)
 }

@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{app, as_caller};
-use crate::admin::policies::VisiblePolicy;
+use crate::admin::policies::{Preview, VisiblePolicy};
 use crate::domain::breaker::BreakerTerms;
 use crate::domain::ids::Invalid;
 use crate::domain::json_object;
 use crate::domain::limiter::{AlgorithmKind, Parameters};
 use crate::domain::policy::{Name, WhenDown, threshold};
 use crate::domain::policy_form::PolicyForm;
+use crate::domain::policy_preview::{self, Refusals};
 use crate::flow::FlowError;
 use crate::http::AppState;
 use crate::http::codes::problems;
@@ -95,6 +96,86 @@ struct Policies {
     policies: Vec<PolicyView>,
 }
 
+/// What a change would have refused in the last hour.
+#[derive(Serialize, ToSchema)]
+struct PolicyPreview {
+    /// The hour that was replayed: whole minutes, up to the latest that is over.
+    from_ms: i64,
+    to_ms: i64,
+    /// The length of what is known apart: within it, nobody recorded when a call came.
+    resolution_ms: i64,
+    /// Calls in this hour, and how many of them were refused when they came.
+    calls: u64,
+    recorded_refused: u64,
+    /// What the present terms refuse by the same replay, to compare with; null if there is no such policy yet.
+    present: Option<Replayed>,
+    changed: Replayed,
+    /// The minutes with calls.
+    minutes: Vec<PreviewedMinute>,
+    /// Thresholds that would contradict each other after the change.
+    warnings: Vec<String>,
+    /// What the figures leave out.
+    notes: Vec<String>,
+    /// The preview in words, with its warnings and notes, a line each.
+    text: String,
+}
+
+/// How many calls a replay refuses.
+#[derive(Serialize, ToSchema)]
+struct Replayed {
+    /// If the calls of each minute came evenly.
+    evenly: u64,
+    /// If all calls of a minute came at once.
+    at_once: u64,
+}
+
+/// A minute, replayed.
+#[derive(Serialize, ToSchema)]
+struct PreviewedMinute {
+    at_ms: i64,
+    calls: u64,
+    recorded_refused: u64,
+    changed: Replayed,
+}
+
+impl From<Refusals> for Replayed {
+    fn from(Refusals { evenly, at_once }: Refusals) -> Self {
+        Self { evenly, at_once }
+    }
+}
+
+impl From<Preview> for PolicyPreview {
+    fn from(preview: Preview) -> Self {
+        let (calls, recorded_refused) = preview.recorded();
+        let summary = policy_preview::summary(calls, recorded_refused, preview.changed);
+        let warnings = preview.warnings.iter().map(|warning| format!("Warning: {warning}"));
+        let notes = preview.notes.iter().map(|note| (*note).to_owned());
+        let lines: Vec<String> = std::iter::once(summary).chain(warnings).chain(notes).collect();
+        let minutes = preview.minutes.into_iter().map(|(minute, changed)| PreviewedMinute {
+            at_ms: minute.minute * MINUTE_MS,
+            calls: minute.calls(),
+            recorded_refused: minute.refused,
+            changed: changed.into(),
+        });
+        Self {
+            from_ms: preview.shown.start * MINUTE_MS,
+            to_ms: preview.shown.end * MINUTE_MS,
+            resolution_ms: MINUTE_MS,
+            calls,
+            recorded_refused,
+            present: preview.present.map(Replayed::from),
+            changed: preview.changed.into(),
+            minutes: minutes.collect(),
+            warnings: preview.warnings,
+            notes: preview.notes.into_iter().map(str::to_owned).collect(),
+            text: lines.join("\n"),
+        }
+    }
+}
+
+/// What is recorded of a policy, is recorded by the minute.
+const MINUTE_MS: i64 = 60_000;
+
 /// The change is done.
 #[derive(Serialize, ToSchema)]
 struct Changed {
@@ -121,6 +202,10 @@ pub struct DeleteQuery {
 problems!(NotListed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
 problems! {
     NotSet: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
+    UnworkableTerms, TemporarilyUnavailable
+}
+problems! {
+    NotPreviewed: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
     UnworkableTerms, TemporarilyUnavailable
 }
 problems! {
@@ -170,6 +255,33 @@ pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Bo
         console.set_policy(&caller.account, policy).await
     });
     Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
+}
+
+/// Say what a change would have refused
+///
+/// Replays the calls that were recorded in the last hour, by the minute, under the terms of the change. It changes
+/// nothing. Whoever may make the change may ask.
+#[utoipa::path(
+    post,
+    path = "/api/v1/admin/policies/{name}/preview",
+    operation_id = "preview_policy",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(("name" = Name, Path, description = "The policy")),
+    request_body = PolicyForm,
+    responses((status = 200, description = "The replay", body = PolicyPreview), NotPreviewed),
+)]
+pub async fn preview(
+    request: HttpRequest,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let preview = as_caller(request, &app_state, async move |console, caller| {
+        let form: PolicyForm = json_object::from_slice(&body)?;
+        let policy = form.named(caller.request.match_info().query("name")).map_err(FlowError::from)?;
+        console.preview_policy(&caller.account, policy).await
+    });
+    Ok(HttpResponse::Ok().json(PolicyPreview::from(preview.await?)))
 }
 
 /// Delete a policy

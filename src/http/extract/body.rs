@@ -35,8 +35,8 @@ impl FromRequest for Body {
     }
 }
 
-/// `length` is what the head says, if it says anything: no more room than `max_bytes` is made for it.
-async fn read(
+/// Reads a whole body. `length` is what the head says, if it says anything: no more room than `max_bytes` is made for it.
+pub async fn read(
     mut payload: impl Stream<Item = Result<Bytes, PayloadError>> + Unpin,
     length: Option<usize>,
     max_bytes: usize,

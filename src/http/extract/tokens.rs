@@ -1,12 +1,19 @@
 //! Bearer tokens, and the buyer that a token names.
 
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
 use actix_web::HttpRequest;
 use actix_web::http::header::AUTHORIZATION;
-use jsonwebtoken::dangerous::insecure_decode;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use ring::hmac;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::ids::UserId;
+use crate::domain::json_object;
 use crate::http::problem::Problem;
 
 /// A buyer, as the token says.
@@ -16,14 +23,40 @@ pub struct Buyer {
     pub level: i64,
 }
 
-/// What is read of a token. Its audience and issuer are checked before.
+/// What is read of a token.
 #[derive(Debug, Deserialize)]
-struct Claims {
-    sub: String,
+struct Claims<'a> {
+    #[serde(borrow)]
+    sub: Cow<'a, str>,
     #[serde(default)]
     level: i64,
     /// Seconds since the epoch.
     exp: i64,
+    #[serde(borrow)]
+    aud: Option<Names<'a>>,
+    #[serde(borrow)]
+    iss: Option<Names<'a>>,
+}
+
+/// A claim that is a name, or a list of names.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Names<'a> {
+    #[serde(borrow)]
+    One(Cow<'a, str>),
+    #[serde(borrow)]
+    Several(Vec<Cow<'a, str>>),
+    Other(IgnoredAny),
+}
+
+impl Names<'_> {
+    fn contain(&self, name: &str) -> bool {
+        match self {
+            Self::One(one) => one == name,
+            Self::Several(names) => names.iter().any(|other| other == name),
+            Self::Other(_) => false,
+        }
+    }
 }
 
 /// What is written into a token of development mode.
@@ -42,9 +75,43 @@ struct IssuedClaims<'a> {
 pub struct Tokens {
     key: DecodingKey,
     validation: Validation,
+    shared_secret: Option<SharedSecret>,
     signing: Option<EncodingKey>,
     audience: Option<String>,
     issuer: Option<String>,
+}
+
+/// Checks the signatures of tokens that are signed by a shared secret (HS256) and have a header that has been checked before: every
+/// token of a crowd is checked on the path of the purchase, and reading the same header again would take as long as all the rest.
+struct SharedSecret {
+    key: hmac::Key,
+    /// Headers of tokens that have passed the whole check. An issuer has one, and another one when it names a new key.
+    headers: [OnceLock<Box<str>>; 4],
+}
+
+impl SharedSecret {
+    fn new(secret: &str) -> Self {
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), headers: Default::default() }
+    }
+
+    /// Whether a token has a header that is known, and the right signature.
+    fn has_signed(&self, header: &str, message: &str, signature: &str) -> bool {
+        let is_known = self.headers.iter().map_while(OnceLock::get).any(|known| **known == *header);
+        let mut bytes = [0; 48];
+        is_known
+            && BASE64_URL_SAFE_NO_PAD
+                .decode_slice(signature, &mut bytes)
+                .is_ok_and(|length| hmac::verify(&self.key, message.as_bytes(), &bytes[..length]).is_ok())
+    }
+
+    /// Remembers the header of a token that has passed the whole check.
+    fn remember(&self, header: &str) {
+        for known in &self.headers {
+            if **known.get_or_init(|| header.into()) == *header {
+                return;
+            }
+        }
+    }
 }
 
 /// The configured key cannot verify tokens.
@@ -69,8 +136,9 @@ impl Tokens {
         // `buyer` checks `exp` against the database's clock, not this machine's.
         validation.validate_exp = false;
         validation.validate_aud = false;
+        let shared_secret = public_key.is_empty().then(|| SharedSecret::new(secret));
         let signing = (dev && public_key.is_empty()).then(|| EncodingKey::from_secret(secret.as_bytes()));
-        Ok(Self { key, validation, signing, audience: None, issuer: None })
+        Ok(Self { key, validation, shared_secret, signing, audience: None, issuer: None })
     }
 
     /// Takes only tokens that are meant for this audience, and come from this issuer; an empty text requires nothing.
@@ -105,21 +173,51 @@ impl Tokens {
     /// # Errors
     /// `unauthenticated` if the token is missing, not valid, or expired at `now_ms`.
     pub fn buyer(&self, request: &HttpRequest, now_ms: i64) -> Result<Buyer, Problem> {
-        let claims = decode::<Claims>(bearer_token(request)?, &self.key, &self.validation)
-            .map_err(|_| Problem::unauthenticated("the token is not valid"))?
-            .claims;
+        let not_valid = || Problem::unauthenticated("the token is not valid");
+        let token = bearer_token(request)?;
+        self.check_signature(token).ok_or_else(not_valid)?;
+        let json = claims_json(token).ok_or_else(not_valid)?;
+        let claims: Claims = json_object::from_slice(&json).map_err(|_| not_valid())?;
+        let names = |claim: &Option<Names>, required: &Option<String>| {
+            required.as_ref().is_none_or(|name| claim.as_ref().is_some_and(|names| names.contain(name)))
+        };
+        if !names(&claims.aud, &self.audience) || !names(&claims.iss, &self.issuer) {
+            return Err(not_valid());
+        }
         if claims.exp.saturating_mul(1000) <= now_ms {
             return Err(Problem::unauthenticated("the token has expired"));
         }
         let user = UserId::parse(&claims.sub).map_err(|_| Problem::unauthenticated("the token names no valid user"))?;
         Ok(Buyer { user, level: claims.level })
     }
+
+    /// `None` unless the token is signed by the configured key.
+    fn check_signature(&self, token: &str) -> Option<()> {
+        let (message, signature) = token.rsplit_once('.')?;
+        let (header, _) = message.split_once('.')?;
+        if self.shared_secret.as_ref().is_some_and(|secret| secret.has_signed(header, message, signature)) {
+            return Some(());
+        }
+        decode::<IgnoredAny>(token, &self.key, &self.validation).ok()?;
+        if let Some(secret) = &self.shared_secret {
+            secret.remember(header);
+        }
+        Some(())
+    }
+}
+
+/// The claims of a token, whoever signed it.
+fn claims_json(token: &str) -> Option<Vec<u8>> {
+    let (_, claims_and_signature) = token.split_once('.')?;
+    let (claims, _) = claims_and_signature.split_once('.')?;
+    BASE64_URL_SAFE_NO_PAD.decode(claims).ok()
 }
 
 /// The user that a token claims to be of. Anybody can claim that: good only to decide who is refused unread.
 pub fn unverified_user(request: &HttpRequest) -> Option<String> {
-    let token = insecure_decode::<Claims>(bearer_token(request).ok()?).ok()?;
-    Some(token.claims.sub)
+    let json = claims_json(bearer_token(request).ok()?)?;
+    let claims: Claims = json_object::from_slice(&json).ok()?;
+    Some(claims.sub.into_owned())
 }
 
 /// The bearer token of the Authorization header.
@@ -131,5 +229,93 @@ pub fn bearer_token(request: &HttpRequest) -> Result<&str, Problem> {
         Ok(token.trim())
     } else {
         Err(Problem::unauthenticated("not a bearer token"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+    use serde_json::json;
+
+    use super::*;
+
+    const SECRET: &str = "a secret of some length, for tests alone";
+
+    fn tokens() -> Tokens {
+        Tokens::new(SECRET, "", true).unwrap()
+    }
+
+    /// The buyer of a token, or the code of the problem.
+    fn buyer(tokens: &Tokens, token: &str) -> Result<String, &'static str> {
+        let request =
+            TestRequest::default().insert_header((AUTHORIZATION, format!("Bearer {token}"))).to_http_request();
+        tokens.buyer(&request, 1_000).map(|buyer| buyer.user.to_string()).map_err(|problem| problem.code())
+    }
+
+    fn signed(header: &Header, sub: &str, secret: &str) -> String {
+        let claims = json!({ "sub": sub, "exp": 2 });
+        encode(header, &claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn a_token_is_checked_alike_whether_its_header_is_known_or_not() {
+        for knows_header in [false, true] {
+            let (tokens, header) = (tokens(), Header::new(Algorithm::HS256));
+            if knows_header {
+                assert_eq!(buyer(&tokens, &signed(&header, "first", SECRET)), Ok("first".into()));
+            }
+            let good = signed(&header, "ann", SECRET);
+            let (message, signature) = good.rsplit_once('.').unwrap();
+            let (head, claims) = message.split_once('.').unwrap();
+            for forged in [
+                signed(&header, "ann", "another secret"),
+                format!("{message}."),
+                format!("{message}.{}", &signature[..20]),
+                format!("{message}.{signature}AAAA"),
+                format!("{message}.{}", "A".repeat(400)),
+                format!("{message}.{signature}."),
+                message.to_owned(),
+                format!("{head}.{}.{signature}", BASE64_URL_SAFE_NO_PAD.encode(r#"{"sub":"eve","exp":2}"#)),
+                format!("{}.{claims}.", BASE64_URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#)),
+                format!(".{claims}.{signature}"),
+                String::new(),
+            ] {
+                assert_eq!(buyer(&tokens, &forged), Err("unauthenticated"), "{forged}");
+            }
+            assert_eq!(buyer(&tokens, &good), Ok("ann".into()));
+        }
+    }
+
+    #[test]
+    fn claims_are_checked_also_where_the_header_is_known() {
+        let (tokens, header) = (tokens(), Header::new(Algorithm::HS256));
+        let tokens = tokens.requiring("shop", "");
+        let key = EncodingKey::from_secret(SECRET.as_bytes());
+        for (claims, outcome) in [
+            (json!({ "sub": "ann", "exp": 2, "aud": ["other", "shop"] }), Ok("ann".into())),
+            (json!({ "sub": "ann", "exp": 2, "aud": "shop" }), Ok("ann".into())),
+            (json!({ "sub": "ann", "exp": 1, "aud": "shop" }), Err("unauthenticated")),
+            (json!({ "sub": "ann", "exp": 2, "aud": "other" }), Err("unauthenticated")),
+            (json!({ "sub": "ann", "exp": 2, "aud": { "shop": 1 } }), Err("unauthenticated")),
+            (json!({ "sub": "ann", "exp": 2 }), Err("unauthenticated")),
+            (json!({ "sub": "a b", "exp": 2, "aud": "shop" }), Err("unauthenticated")),
+            (json!({ "sub": "ann", "aud": "shop" }), Err("unauthenticated")),
+            (json!({ "sub": 7, "exp": 2, "aud": "shop" }), Err("unauthenticated")),
+            (json!(["ann", 0, 2, "shop", null]), Err("unauthenticated")),
+        ] {
+            assert_eq!(buyer(&tokens, &encode(&header, &claims, &key).unwrap()), outcome, "{claims}");
+        }
+    }
+
+    #[test]
+    fn more_headers_than_are_remembered_are_read_each_time() {
+        let tokens = tokens();
+        for _ in 0..2 {
+            for kid in 0..8 {
+                let header = Header { kid: Some(kid.to_string()), ..Header::new(Algorithm::HS256) };
+                assert_eq!(buyer(&tokens, &signed(&header, "ann", SECRET)), Ok("ann".into()));
+                assert_eq!(buyer(&tokens, &signed(&header, "ann", "another secret")), Err("unauthenticated"));
+            }
+        }
     }
 }

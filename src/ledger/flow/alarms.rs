@@ -52,8 +52,8 @@ pub struct Backlog {
 }
 
 impl Ledger {
-    /// Updates the alarms of one kind to these troubles: a new trouble raises an alarm, unless it is slight, and an alarm
-    /// whose trouble has not been seen for `clear_after_ms` is cleared. Several workers may do so at once.
+    /// Updates the alarms of one kind to these troubles: a new trouble raises an alarm, unless it is slight, and an
+    /// alarm whose trouble has not been seen for `clear_after_ms` is cleared. Several workers may do so at once.
     pub async fn update_alarms(
         &self,
         kind: AlarmKind,
@@ -146,8 +146,20 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent. Three partial
-    /// indexes and a small table have them all, so that the query reads no row that is done.
+    /// The newest alarms of some kinds, open alarms first. `alarms_newest` has them in this order.
+    pub async fn alarms_of(&self, kinds: &[String], limit: i64) -> Result<Vec<Alarm>, LedgerError> {
+        let alarms = sqlx::query_as!(
+            Alarm,
+            "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms WHERE kind = ANY($1)
+             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $2",
+            kinds,
+            limit
+        );
+        Ok(alarms.fetch_all(&self.pool).await?)
+    }
+
+    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent. Three
+    /// partial indexes and a small table have them all, so that the query reads no row that is done.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
         let rows = sqlx::query_as!(
             Backlog,

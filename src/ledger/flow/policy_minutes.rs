@@ -1,5 +1,7 @@
 //! Counts of requests to policies, by the minute.
 
+use std::ops::Range;
+
 use crate::ledger::{Ledger, LedgerError};
 
 /// The counts of a policy in one minute since the epoch.
@@ -35,6 +37,26 @@ impl Ledger {
         .execute(&self.pool)
         .await?;
         Ok(())
+    }
+
+    /// The counts of a policy in a range of minutes since the epoch, in the order of time. Minutes without a call have
+    /// none. The primary key has them in this order.
+    pub async fn policy_minutes(&self, policy: i64, range: Range<i64>) -> Result<Vec<PolicyMinute>, LedgerError> {
+        let rows = sqlx::query!(
+            r#"SELECT floor(extract(epoch FROM minute) / 60)::bigint AS "minute!", granted, refused, waited_ms, failed
+               FROM policy_minutes
+               WHERE policy_id = $1 AND minute >= to_timestamp($2::bigint * 60) AND minute < to_timestamp($3::bigint * 60)
+               ORDER BY minute"#,
+            policy,
+            range.start,
+            range.end
+        );
+        let minutes = rows.fetch_all(&self.pool).await?.into_iter().map(|row| {
+            let [granted, refused, waited_ms, failed] =
+                [row.granted, row.refused, row.waited_ms, row.failed].map(i64::unsigned_abs);
+            PolicyMinute { minute: row.minute, granted, refused, waited_ms, failed }
+        });
+        Ok(minutes.collect())
     }
 
     /// Deletes counts that are older than ninety days.

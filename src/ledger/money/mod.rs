@@ -1,7 +1,8 @@
-//! Money: payments, refunds, what channels report about them, and the journal of every movement.
+//! Money: payments, refunds, what channels report about them, the journal of every movement, and lists for people.
 
 pub mod channel_reports;
 mod journal;
+pub mod lists;
 pub mod payment_dispatch;
 pub mod payment_status;
 pub mod payments;

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -36,31 +35,6 @@ impl StatusQuery {
             Self::Refund { key, payment } => About::Refund { key, payment },
         }
     }
-}
-
-/// A payment or refund, for operators.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct MoneyRow {
-    pub id: Uuid,
-    pub order_id: Uuid,
-    pub channel: String,
-    pub amount_cents: i64,
-    pub currency: String,
-    pub status: String,
-    pub created_at: DateTime<Utc>,
-    pub ended_at: Option<DateTime<Utc>>,
-    pub note: Option<String>,
-}
-
-/// A callback that was set aside, for operators.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct SetAside {
-    pub id: i64,
-    pub at: DateTime<Utc>,
-    pub channel: String,
-    pub message_id: String,
-    pub problem: String,
-    pub body: String,
 }
 
 /// How money stands.
@@ -220,57 +194,6 @@ impl Ledger {
         audit_log::append(&mut tx, actor, "retry refund", &format!("refund {refund}"), json!({})).await?;
         tx.commit().await?;
         Ok(true)
-    }
-
-    /// The newest payments, for operators.
-    pub async fn payments(&self, limit: i64) -> Result<Vec<MoneyRow>, LedgerError> {
-        Ok(sqlx::query_as!(
-            MoneyRow,
-            "SELECT id, order_id, channel, amount_cents, currency, status, created_at, ended_at, reason AS note
-             FROM payments ORDER BY created_at DESC, id LIMIT $1",
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
-
-    /// The newest refunds, for operators.
-    pub async fn refunds(&self, limit: i64) -> Result<Vec<MoneyRow>, LedgerError> {
-        Ok(sqlx::query_as!(
-            MoneyRow,
-            r#"SELECT id, order_id, channel, amount_cents, currency, status, created_at, ended_at,
-                      cause || ' by ' || asked_by AS "note?"
-               FROM refunds ORDER BY created_at DESC, id LIMIT $1"#,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
-
-    /// Callbacks that were set aside and are not settled yet, oldest first.
-    pub async fn callbacks_set_aside(&self, limit: i64) -> Result<Vec<SetAside>, LedgerError> {
-        Ok(sqlx::query_as!(
-            SetAside,
-            "SELECT id, at, channel, message_id, problem, body FROM callbacks_set_aside
-             WHERE settled_at IS NULL ORDER BY id LIMIT $1",
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
-
-    /// Marks callbacks as settled by an operator; returns how many there were.
-    pub async fn settle_set_aside(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!(
-            "UPDATE callbacks_set_aside SET settled_at = now() WHERE id = ANY($1) AND settled_at IS NULL",
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
-        audit_log::append(&mut tx, actor, "settle callbacks", "callbacks set aside", json!({ "ids": ids })).await?;
-        tx.commit().await?;
-        Ok(done.rows_affected())
     }
 
     /// How money stands, read from partial indexes.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{PaymentId, PaymentStatus};
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A buyer's request to pay an order.
@@ -16,6 +17,8 @@ pub struct PaymentRequest {
     pub order: OrderId,
     pub user: String,
     pub channel: String,
+    /// The trace of the request, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// What came of a request to pay.
@@ -88,7 +91,7 @@ impl Ledger {
         }
         let mut known: HashMap<_, _> =
             rows.into_iter().map(|row| (row.id, (row.user_id, row.payable, payments.remove(&row.id)))).collect();
-        let (mut ids, mut paid, mut channels) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ids, mut paid, mut channels, mut traces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut begin = |request: &PaymentRequest| {
             let Some((user, payable, payment)) = known.get_mut(&request.order.0) else { return PaymentStart::Unknown };
             if *user != request.user {
@@ -99,6 +102,7 @@ impl Ledger {
                 ids.push(id);
                 paid.push(request.order.0);
                 channels.push(request.channel.clone());
+                traces.push(request.trace.as_deref().map(TraceContext::to_text));
                 *payment = Some((PaymentId(id), PaymentStatus::Created, request.channel.clone()));
             }
             match payment {
@@ -113,19 +117,21 @@ impl Ledger {
         sqlx::query!(
             "WITH o AS (
                UPDATE orders SET wait_until = expires_at + $5::bigint * interval '1 ms'
-               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS n (payment, order_id, channel)
-               WHERE id = n.order_id RETURNING orders.*, n.payment, n.channel
+               FROM unnest($1::uuid[], $2::uuid[], $3::text[], $6::text[]) AS n (payment, order_id, channel, request_trace)
+               WHERE id = n.order_id RETURNING orders.*, n.payment, n.channel, n.request_trace
              ), made AS (
                INSERT INTO payments (id, order_id, channel, amount_cents, currency)
                SELECT o.payment, o.id, o.channel, o.amount_cents, $4 FROM o
              )
-             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard)
-             SELECT 'payment_requested', o.payment, o.sale_id, o.user_id, o.quantity, 0, o.shard FROM o",
+             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, trace)
+             SELECT 'payment_requested', o.payment, o.sale_id, o.user_id, o.quantity, 0, o.shard,
+                    coalesce(o.request_trace, o.trace) FROM o",
             &ids,
             &paid,
             &channels,
             currency,
-            wait_ms.cast_signed()
+            wait_ms.cast_signed(),
+            &traces as &[Option<String>]
         )
         .execute(&mut *tx)
         .await?;

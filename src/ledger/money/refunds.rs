@@ -2,12 +2,14 @@
 //! are taken in the order of channel_reports.rs.
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{ChannelReport, PaymentId, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome};
+use crate::ledger::audit_log;
 use crate::ledger::money::journal::{Movement, write};
 use crate::ledger::money::payments::lock_order_of;
 use crate::ledger::orders::cancel::give_back;
@@ -50,7 +52,8 @@ struct NewRefund<'a> {
 }
 
 impl Ledger {
-    /// Asks for the refund of a paid order. Asked again, returns the refund that is under way.
+    /// Asks for the refund of a paid order. Asked again, returns the refund that is under way. The audit log has each refund that was
+    /// not asked for by its buyer (`user` is `None`).
     pub async fn ask_refund(
         &self,
         order: OrderId,
@@ -103,6 +106,10 @@ impl Ledger {
             reason,
         };
         let (id, status) = create_refund(&mut tx, &refund, &route).await?;
+        if user.is_none() {
+            let details = json!({ "refund": id, "amount_cents": paid.amount_cents, "reason": reason });
+            audit_log::append(&mut tx, asked_by, "refund order", &format!("order {order}"), details).await?;
+        }
         die_at!("refund.before_commit");
         tx.commit().await?;
         die_at!("refund.after_commit");

@@ -14,8 +14,10 @@ use uuid::Uuid;
 use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::notices::Notifier;
 use crate::ledger::{Ledger, LedgerError};
+use crate::telemetry::spans::Span;
 
 /// A purchase row to be committed.
 #[derive(Debug, Clone)]
@@ -27,6 +29,14 @@ pub struct Purchase {
     /// Where it came from, as the limits see it, if that is still known.
     pub address: Option<String>,
     pub hold: Hold,
+    /// The step that writes it, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
+}
+
+impl Purchase {
+    fn trace(&self) -> Option<&TraceContext> {
+        self.trace.as_deref()
+    }
 }
 
 /// What became of a purchase row.
@@ -69,7 +79,8 @@ async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
             Ok(outcome) => outcomes.extend(outcome),
             Err(error) if error.is_outage() => return Err(error),
             Err(error) => {
-                tracing::error!(%error, order = %purchase.order, "purchase row failed");
+                let trace_id = purchase.trace().map(TraceContext::trace_id);
+                tracing::error!(%error, order = %purchase.order, trace_id, "purchase row failed");
                 outcomes.push(Committed::Unknown);
             }
         }
@@ -87,15 +98,16 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
     let addresses: Vec<Option<String>> = purchases.iter().map(|p| p.address.clone()).collect();
     let epochs: Vec<i64> = purchases.iter().map(|p| p.hold.epoch.0).collect();
     let shards: Vec<i16> = purchases.iter().map(|p| p.hold.shard.0).collect();
+    let traces = traces_of(purchases);
     // One statement: one round trip and one commit. FOR SHARE makes a refill wait for this insert, or this insert see
     // the new epoch. The order by key keeps two groups with the same rows from a deadlock.
     let inserted = sqlx::query!(
         "WITH current AS MATERIALIZED (
                SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR SHARE)
-             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, address)
-             SELECT 'order_placed', p.order_id, p.sale_id, p.user_id, p.quantity, p.epoch, p.shard, p.address
-             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::bigint[], $6::smallint[], $7::text[])
-                    AS p (order_id, sale_id, user_id, quantity, epoch, shard, address)
+             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, address, trace)
+             SELECT 'order_placed', p.order_id, p.sale_id, p.user_id, p.quantity, p.epoch, p.shard, p.address, p.trace
+             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::bigint[], $6::smallint[], $7::text[], $8::text[])
+                    AS p (order_id, sale_id, user_id, quantity, epoch, shard, address, trace)
              JOIN current USING (sale_id, epoch)
              ORDER BY p.order_id
              ON CONFLICT (kind, order_id) DO NOTHING",
@@ -105,7 +117,8 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
         &units,
         &epochs,
         &shards,
-        &addresses as &[Option<String>]
+        &addresses as &[Option<String>],
+        &traces as &[Option<String>]
     )
     .execute(&mut *connection)
     .await?;
@@ -120,6 +133,14 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
             .collect();
     let outcome = |id| if present.contains(id) { Committed::Durable } else { Committed::StaleEpoch };
     Ok(orders.iter().map(outcome).collect())
+}
+
+/// The traces of purchases. An array that is too short is filled up with NULL, so one that is all NULL is empty.
+fn traces_of(purchases: &[Purchase]) -> Vec<Option<String>> {
+    if purchases.iter().all(|purchase| purchase.trace.is_none()) {
+        return Vec::new();
+    }
+    purchases.iter().map(|purchase| purchase.trace().map(TraceContext::to_text)).collect()
 }
 
 type Queued = (Purchase, Instant, oneshot::Sender<Committed>);
@@ -285,6 +306,7 @@ impl Lane {
 
     async fn write(&mut self, rows: &[Purchase]) -> Vec<Committed> {
         die_at!("commit.before");
+        let mut span = Span::group("commit group", rows.len(), rows.iter().filter_map(Purchase::trace));
         let began = Instant::now();
         let ledger = self.ledger.clone();
         let pulse = Arc::clone(&self.pulse);
@@ -296,6 +318,7 @@ impl Lane {
         pulse.healthy.store(written.is_ok(), Ordering::Relaxed);
         written.unwrap_or_else(|error| {
             tracing::warn!(%error, rows = rows.len(), "not known whether purchase rows were committed");
+            span.iter_mut().for_each(|span| span.fail(error.to_string()));
             vec![Committed::Unknown; rows.len()]
         })
     }

@@ -4,7 +4,7 @@
 //! All transactions lock rows in one order, so that they never deadlock: outbox, orders, buyers, and last the sales,
 //! whose rows are contended most.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -13,6 +13,7 @@ use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::message::OutboxKind;
 use crate::domain::order::Rejection;
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::{Ledger, LedgerError};
 
 /// The consumer in the dedup rows.
@@ -51,13 +52,23 @@ struct Row {
 impl Ledger {
     /// Turns purchases into orders, each once however often it is given.
     pub async fn fulfil(&self, orders: &[OrderId]) -> Result<Fulfilled, LedgerError> {
+        self.fulfil_traced(orders, &HashMap::new()).await
+    }
+
+    /// The same. What happens to an order later belongs to the trace that is given for it, or else to that of its purchase row.
+    pub async fn fulfil_traced(
+        &self,
+        orders: &[OrderId],
+        traces: &HashMap<OrderId, TraceContext>,
+    ) -> Result<Fulfilled, LedgerError> {
         let on_shortage = if orders.len() == 1 { OnShortage::Reject } else { OnShortage::GiveUp };
-        if let Some(done) = self.fulfil_group(orders, on_shortage).await? {
+        if let Some(done) = self.fulfil_group(orders, traces, on_shortage).await? {
             return Ok(done);
         }
         let mut sum = Fulfilled::default();
         for order in orders {
-            if let Some(done) = self.fulfil_group(std::slice::from_ref(order), OnShortage::Reject).await? {
+            let alone = std::slice::from_ref(order);
+            if let Some(done) = self.fulfil_group(alone, traces, OnShortage::Reject).await? {
                 sum.accepted += done.accepted;
                 sum.rejected += done.rejected;
                 sum.skipped += done.skipped;
@@ -70,6 +81,7 @@ impl Ledger {
     async fn fulfil_group(
         &self,
         orders: &[OrderId],
+        traces: &HashMap<OrderId, TraceContext>,
         on_shortage: OnShortage,
     ) -> Result<Option<Fulfilled>, LedgerError> {
         let mut tx = self.pool.begin().await?;
@@ -88,7 +100,7 @@ impl Ledger {
             // Redis has sold more than there is: its stock is wrong, and the sale is to be refilled.
             sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
         }
-        write_orders(&mut tx, &taken, &rejected).await?;
+        write_orders(&mut tx, &taken, &rejected, traces).await?;
         die_at!("fulfil.before_commit");
         tx.commit().await?;
         die_at!("fulfil.after_commit");
@@ -209,27 +221,37 @@ async fn take_stock(tx: &mut PgConnection, rows: &[Row]) -> Result<Vec<i64>, Led
 
 /// Writes the orders, marks their purchase rows as processed, and adds outbox rows: the expiry of an order that waits for
 /// payment, the hold release of one that was rejected.
-async fn write_orders(tx: &mut PgConnection, taken: &[Row], rejected: &[(Row, Rejection)]) -> Result<(), LedgerError> {
+async fn write_orders(
+    tx: &mut PgConnection,
+    taken: &[Row],
+    rejected: &[(Row, Rejection)],
+    traces: &HashMap<OrderId, TraceContext>,
+) -> Result<(), LedgerError> {
     let rows = || taken.iter().map(|row| (row, None)).chain(rejected.iter().map(|(row, why)| (row, Some(*why))));
     let reasons: Vec<Option<String>> = rows().map(|(_, why)| why.map(|why| <&str>::from(why).to_owned())).collect();
     let returns: Vec<bool> = rows().map(|(_, why)| why != Some(Rejection::OutOfStock)).collect();
     let ids: Vec<i64> = rows().map(|(row, _)| row.id).collect();
     let amounts: Vec<i64> = rows().map(|(row, _)| row.price_cents * i64::from(row.quantity)).collect();
     let pay_within: Vec<i64> = rows().map(|(row, _)| row.pay_within_ms).collect();
+    // An array that is too short is filled up with NULL.
+    let traces: Vec<Option<String>> = match traces.is_empty() {
+        true => Vec::new(),
+        false => rows().map(|(row, _)| traces.get(&OrderId(row.order)).map(TraceContext::to_text)).collect(),
+    };
     sqlx::query!(
         "WITH decided AS (
-           SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::boolean[])
-                      AS d (id, reason, amount_cents, pay_within_ms, returns_units)),
+           SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[])
+                      AS d (id, reason, amount_cents, pay_within_ms, returns_units, trace)),
          purchases AS (
            UPDATE outbox o SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now())
            FROM decided d WHERE o.id = d.id
            RETURNING o.order_id, o.sale_id, o.user_id, o.quantity, o.epoch, o.shard,
-                     d.reason, d.amount_cents, d.returns_units,
+                     d.reason, d.amount_cents, d.returns_units, coalesce(d.trace, o.trace) AS trace,
                      now() + d.pay_within_ms * interval '1 ms' AS expires_at),
          made AS (
-           INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at)
+           INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at, trace)
            SELECT order_id, sale_id, user_id, quantity, amount_cents, shard,
-                  CASE WHEN reason IS NULL THEN 'pending_payment' ELSE 'rejected' END, reason, expires_at
+                  CASE WHEN reason IS NULL THEN 'pending_payment' ELSE 'rejected' END, reason, expires_at, trace
            FROM purchases)
          INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at, returns_units)
          SELECT CASE WHEN reason IS NULL THEN 'order_expire' ELSE 'hold_release' END,
@@ -241,7 +263,8 @@ async fn write_orders(tx: &mut PgConnection, taken: &[Row], rejected: &[(Row, Re
         &reasons as &[Option<String>],
         &amounts,
         &pay_within,
-        &returns
+        &returns,
+        &traces as &[Option<String>]
     )
     .execute(&mut *tx)
     .await?;

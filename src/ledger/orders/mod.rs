@@ -1,7 +1,9 @@
-//! Orders: purchase rows, the orders made of them, cancellation, reading, and the events of the order webhook.
+//! Orders: purchase rows, the orders made of them, cancellation, reading and searching, and the events of the order webhook.
 
 pub mod cancel;
 pub mod commit;
+pub mod details;
 pub mod fulfil;
 pub mod read;
+pub mod search;
 pub mod webhook_events;

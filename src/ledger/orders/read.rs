@@ -3,22 +3,23 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::domain::ids::{OrderId, SaleId};
 use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::{Ledger, LedgerError};
 
-struct OrderRow {
-    id: Uuid,
-    sale_id: i64,
-    user_id: String,
-    quantity: i32,
-    amount_cents: i64,
-    status: String,
-    reason: Option<String>,
-    expires_at: DateTime<Utc>,
-    created_at: DateTime<Utc>,
+pub(super) struct OrderRow {
+    pub(super) id: Uuid,
+    pub(super) sale_id: i64,
+    pub(super) user_id: String,
+    pub(super) quantity: i32,
+    pub(super) amount_cents: i64,
+    pub(super) status: String,
+    pub(super) reason: Option<String>,
+    pub(super) expires_at: DateTime<Utc>,
+    pub(super) created_at: DateTime<Utc>,
 }
 
 /// An order and its buyer.
@@ -78,30 +79,7 @@ impl Ledger {
 
     /// The orders that exist, of any buyers. `None` for a row that cannot be read, which fails no other.
     pub async fn orders_by_id(&self, orders: &[OrderId]) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
-        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-        // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once.
-        let rows = sqlx::query_as!(
-            OrderRow,
-            r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
-                      amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
-                      created_at AS "created_at!"
-               FROM orders WHERE id = ANY($1)
-               UNION ALL
-               SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
-                      o.created_at + pay_within_ms * interval '1 ms', o.created_at
-               FROM outbox o JOIN sales s ON s.id = sale_id
-               WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status <> 'processed'"#,
-            &ids
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let readable = |row: OrderRow| {
-            let order = OrderId(row.id);
-            let found =
-                OwnedOrder::try_from(row).inspect_err(|error| tracing::error!(%order, %error, "order not read"));
-            (order, found.ok())
-        };
-        Ok(rows.into_iter().map(readable).collect())
+        orders_on(&mut *self.pool.acquire().await?, orders).await
     }
 
     /// Orders by sale, status and buyer, newest first.
@@ -187,4 +165,34 @@ impl Ledger {
             sqlx::query_scalar!("SELECT secret FROM keyring WHERE name = 'order-id'").fetch_one(&self.pool).await?;
         secret.try_into().map_err(|_| LedgerError::Unreadable("keyring.secret"))
     }
+}
+
+/// As `Ledger::orders_by_id`, on the caller's connection.
+pub(super) async fn orders_on(
+    connection: &mut PgConnection,
+    orders: &[OrderId],
+) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
+    let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
+    // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once.
+    let rows = sqlx::query_as!(
+        OrderRow,
+        r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
+                  amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
+                  created_at AS "created_at!"
+           FROM orders WHERE id = ANY($1)
+           UNION ALL
+           SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
+                  o.created_at + pay_within_ms * interval '1 ms', o.created_at
+           FROM outbox o JOIN sales s ON s.id = sale_id
+           WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status <> 'processed'"#,
+        &ids
+    )
+    .fetch_all(connection)
+    .await?;
+    let readable = |row: OrderRow| {
+        let order = OrderId(row.id);
+        let found = OwnedOrder::try_from(row).inspect_err(|error| tracing::error!(%order, %error, "order not read"));
+        (order, found.ok())
+    };
+    Ok(rows.into_iter().map(readable).collect())
 }

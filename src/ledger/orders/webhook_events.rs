@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::outbox::{RetryTerms, one_line};
 use crate::ledger::{Ledger, LedgerError};
 use seckill_webhook::backoff_ms;
@@ -23,6 +24,8 @@ pub struct OrderEvent {
     pub amount_cents: i64,
     pub reason: Option<String>,
     pub attempts: u32,
+    /// The trace of the order's purchase, if it is traced.
+    pub trace: Option<TraceContext>,
     claims: i32,
 }
 
@@ -84,7 +87,7 @@ impl Ledger {
                  FROM seen WHERE e.order_id = seen.order_id AND e.step_id = seen.step_id
                  RETURNING e.order_id, e.step_id, e.attempts, e.claims, behind IS NULL AS first)
                SELECT t.order_id, t.step_id, t.attempts, t.claims, t.first AS "first!", s.to_status AS status, s.at, o.sale_id,
-                      o.user_id, o.quantity, o.amount_cents, CASE WHEN s.to_status = o.status THEN o.reason END AS reason,
+                      o.user_id, o.quantity, o.amount_cents, o.trace, CASE WHEN s.to_status = o.status THEN o.reason END AS reason,
                       extract(epoch FROM clock_timestamp())::bigint AS "now_s!"
                FROM taken t JOIN order_steps s ON s.id = t.step_id JOIN orders o ON o.id = t.order_id
                ORDER BY t.step_id"#,
@@ -106,6 +109,7 @@ impl Ledger {
             amount_cents: row.amount_cents,
             reason: row.reason,
             attempts: row.attempts.unsigned_abs(),
+            trace: row.trace.as_deref().and_then(TraceContext::from_text),
             claims: row.claims,
         });
         Ok(TakenEvents { events: events.collect(), now_s, more })

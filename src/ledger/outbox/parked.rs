@@ -1,9 +1,10 @@
 //! Parked rows: work that has failed too often, and waits for people.
 
 use chrono::{DateTime, Utc};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::domain::message::ParkedKind;
 use crate::ledger::{Ledger, LedgerError, audit_log};
 
 /// A parked row, for people.
@@ -17,47 +18,93 @@ pub struct ParkedRow {
     pub attempts: i32,
     pub last_error: Option<String>,
     pub created_at: DateTime<Utc>,
+    /// What else the message says.
+    pub payload: Value,
+}
+
+/// Which parked rows are listed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ParkedFilter {
+    pub kind: Option<ParkedKind>,
+    /// Only rows before this id: the next page.
+    pub before: Option<i64>,
+    pub limit: i64,
 }
 
 impl Ledger {
-    /// Parked rows, oldest first, with the parked events of the order webhook.
+    /// The newest parked rows, the oldest of them first.
     pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
+        let mut rows = self.parked_page(&ParkedFilter { limit, ..ParkedFilter::default() }).await?;
+        rows.reverse();
+        Ok(rows)
+    }
+
+    /// Parked rows of the outbox and parked events of the order webhook, newest first. Both have an index of their parked rows.
+    pub async fn parked_page(&self, filter: &ParkedFilter) -> Result<Vec<ParkedRow>, LedgerError> {
         Ok(sqlx::query_as!(
             ParkedRow,
             r#"SELECT id AS "id!", kind AS "kind!", order_id AS "order_id!", sale_id AS "sale_id!", user_id AS "user_id!",
-                      attempts AS "attempts!", last_error, created_at AS "created_at!"
-               FROM (SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at FROM outbox
-                     WHERE status = 'parked'
+                      attempts AS "attempts!", last_error, created_at AS "created_at!", payload AS "payload!"
+               FROM ((SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at,
+                             jsonb_strip_nulls(jsonb_build_object('quantity', quantity, 'epoch', epoch, 'shard', shard,
+                                                                  'due_at', due_at, 'returns_units', returns_units)) AS payload
+                      FROM outbox
+                      WHERE status = 'parked' AND ($1::text IS NULL OR kind = $1) AND ($2::bigint IS NULL OR id < $2)
+                      ORDER BY id DESC LIMIT $3)
                      UNION ALL
-                     SELECT e.id, 'order_event', order_id, sale_id, user_id, attempts, last_error, e.created_at
-                     FROM order_events e JOIN orders o ON o.id = e.order_id WHERE e.status = 'parked') AS parked
-               ORDER BY id LIMIT $1"#,
-            limit
+                     (SELECT e.id, 'order_event', e.order_id, o.sale_id, o.user_id, e.attempts, e.last_error, e.created_at,
+                             jsonb_strip_nulls(jsonb_build_object('step', e.step_id, 'status', s.to_status))
+                      FROM order_events e JOIN orders o ON o.id = e.order_id LEFT JOIN order_steps s ON s.id = e.step_id
+                      WHERE e.status = 'parked' AND ($1::text IS NULL OR $1 = 'order_event')
+                        AND ($2::bigint IS NULL OR e.id < $2)
+                      ORDER BY e.id DESC LIMIT $3)) AS parked
+               ORDER BY id DESC LIMIT $3"#,
+            filter.kind.map(ParkedKind::as_str),
+            filter.before,
+            filter.limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *self.begin_reading().await?)
         .await?)
     }
 
     /// Makes these parked rows pending again, or all of them when `ids` is empty. Returns how many there were.
     pub async fn unpark(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
+        self.unpark_those(ids, None, actor).await
+    }
+
+    /// Makes all parked rows of one kind pending again. Returns how many there were.
+    pub async fn unpark_kind(&self, kind: ParkedKind, actor: &str) -> Result<u64, LedgerError> {
+        self.unpark_those(&[], Some(kind), actor).await
+    }
+
+    /// A row that two people retry at once is pending for the first of them, and no longer parked for the second.
+    async fn unpark_those(&self, ids: &[i64], kind: Option<ParkedKind>, actor: &str) -> Result<u64, LedgerError> {
+        let kind = kind.map(ParkedKind::as_str);
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
             "UPDATE outbox SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
-            ids
+             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))
+               AND ($2::text IS NULL OR kind = $2)",
+            ids,
+            kind
         )
         .execute(&mut *tx)
         .await?;
         let events = sqlx::query!(
             "UPDATE order_events SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))",
-            ids
+             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))
+               AND ($2::text IS NULL OR $2 = 'order_event')",
+            ids,
+            kind
         )
         .execute(&mut *tx)
         .await?;
         let rows = done.rows_affected() + events.rows_affected();
-        audit_log::append(&mut tx, actor, "outbox retry", "outbox", json!({ "rows": rows })).await?;
-        tx.commit().await?;
+        if rows > 0 {
+            let details = json!({ "rows": rows, "ids": ids, "kind": kind });
+            audit_log::append(&mut tx, actor, "outbox retry", "outbox", details).await?;
+            tx.commit().await?;
+        }
         Ok(rows)
     }
 }

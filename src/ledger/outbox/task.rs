@@ -59,6 +59,7 @@ pub(super) struct ClaimedRow {
     pub(super) remaining_ms: i64,
     pub(super) channel: Option<String>,
     pub(super) lapsed_at_ms: Option<i64>,
+    pub(super) trace: Option<String>,
 }
 
 /// What a row asks for, by the worker that carries it out.
@@ -117,6 +118,7 @@ mod tests {
                 remaining_ms: 0,
                 channel: Some("a".to_owned()),
                 lapsed_at_ms: None,
+                trace: None,
             };
             let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
             let names: Vec<String> = kinds.map(|kind| format!("'{kind}'")).collect();

@@ -1,4 +1,5 @@
-//! Outflows: their channels, adding items, and figures for operators. slots.rs takes items out.
+//! Outflows: their channels, adding items, and figures for operators. slots.rs takes items out, parked.rs
+//! has those that were not taken.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -46,15 +47,20 @@ pub struct ChannelFigures {
     pub now: DateTime<Utc>,
 }
 
-/// A parked item, for operators.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct ParkedItem {
-    pub id: Uuid,
-    pub channel: String,
-    pub key: String,
-    pub attempts: i32,
-    pub last_error: Option<String>,
-    pub created_at: DateTime<Utc>,
+impl ChannelFigures {
+    /// The age of the oldest item that waits, in seconds.
+    pub fn oldest_s(&self) -> i64 {
+        self.oldest_at.map_or(0, |at| (self.now - at).num_seconds())
+    }
+
+    /// The target without what may be secret in an address: a name and password before the host, and the query.
+    pub fn shown_target(&self) -> String {
+        let address = self.target.split(['?', '#']).next().unwrap_or_default();
+        let Some((scheme, rest)) = address.split_once("://") else { return String::new() };
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        format!("{scheme}://{host}{path}")
+    }
 }
 
 /// Adds an item to its channel, in the caller's transaction. The key's row stays locked until the transaction ends, so that the
@@ -245,48 +251,33 @@ impl Ledger {
         .fetch_all(&self.pool)
         .await?)
     }
+}
 
-    /// Parked items, oldest first.
-    pub async fn parked_outflow(&self, limit: i64) -> Result<Vec<ParkedItem>, LedgerError> {
-        Ok(sqlx::query_as!(
-            ParkedItem,
-            "SELECT id, channel, key, attempts, last_error, created_at FROM outflow_items
-             WHERE status = 'parked' ORDER BY channel, seq LIMIT $1",
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Makes parked items pending again, all of a channel or those named; returns how many. They leave before later items of
-    /// their keys.
-    pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.pool.begin().await?;
-        // Keys first, in a fixed order, as every transaction locks them.
-        sqlx::query!(
-            "INSERT INTO outflow_keys (channel, key, turn_at)
-             SELECT DISTINCT channel, key, clock_timestamp() FROM outflow_items
-             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2)) ORDER BY key
-             ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
-            channel,
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
-        let done = sqlx::query!(
-            "UPDATE outflow_items i SET status = 'pending', attempts = 0
-             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))
-               AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = i.channel AND k.key = i.key)",
-            channel,
-            ids
-        )
-        .execute(&mut *tx)
-        .await?;
-        let rows = done.rows_affected();
-        audit_log::append(&mut tx, actor, "outflow retry", channel, serde_json::json!({ "items": rows })).await?;
-        // The trigger announces what is inserted; these were there.
-        sqlx::query!("SELECT pg_notify('seckill_outflow', '')").execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(rows)
+    #[test]
+    fn a_target_is_shown_without_its_secrets() {
+        let shown = |target: &str| {
+            let (name, target) = (String::new(), target.to_owned());
+            let (now, oldest_at) = (DateTime::UNIX_EPOCH, None);
+            let figures = ChannelFigures {
+                name,
+                rate: 1,
+                jitter_ms: 0,
+                paused: false,
+                target,
+                capacity: 1,
+                waiting: 0,
+                oldest_at,
+                parked: 0,
+                now,
+            };
+            figures.shown_target()
+        };
+        assert_eq!(shown("https://shop.example/take"), "https://shop.example/take");
+        assert_eq!(shown("https://ann:secret@shop.example:8443/take?key=secret#x"), "https://shop.example:8443/take");
+        assert_eq!(shown("http://shop.example?key=secret"), "http://shop.example");
     }
 }

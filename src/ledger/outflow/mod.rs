@@ -1,4 +1,5 @@
 //! Outflows: queues of requests that leave at a constant rate.
 
 pub mod items;
+pub mod parked;
 pub mod slots;

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use serde_json::json;
+use sqlx::types::Json;
 
 use crate::domain::ids::SaleId;
-use crate::domain::picture::{PictureFile, Size};
-use crate::domain::sale::{ProductChange, Sale};
+use crate::domain::picture::{Picture, PictureFile, Size};
+use crate::domain::sale::{Product, ProductChange, Sale};
 use crate::ledger::audit_log;
 use crate::ledger::sales::terms::{self, load_sales};
 use crate::ledger::{Ledger, LedgerError};
@@ -118,6 +119,45 @@ impl Ledger {
         let mut sales = load_sales(&mut connection, &ids).await?;
         sales.sort_unstable_by_key(|sale| sale.id);
         Ok(sales)
+    }
+
+    /// Products by name, those whose name follows `after`; `text` is a part of the name, in capitals or not. They come in the order of
+    /// `products_name_unique`.
+    pub async fn products(
+        &self,
+        after: Option<&str>,
+        text: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<Product>, LedgerError> {
+        let rows = sqlx::query!(
+            r#"SELECT id, name, description,
+                      (SELECT picture FROM product_pictures WHERE product_id = id) AS "picture?: Json<Picture>"
+               FROM products
+               WHERE ($1::text IS NULL OR name > $1) AND ($2::text IS NULL OR position(lower($2) IN lower(name)) > 0)
+               ORDER BY name LIMIT $3"#,
+            after,
+            text,
+            limit
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter().map(|row| {
+            let picture = row.picture.map(|Json(picture)| picture);
+            Product { id: row.id, name: row.name, description: row.description, picture }
+        });
+        Ok(rows.collect())
+    }
+
+    /// The product of this name. By `products_name_unique`.
+    pub async fn product_named(&self, name: &str) -> Result<Option<Product>, LedgerError> {
+        let row = sqlx::query!(
+            r#"SELECT id, name, description,
+                      (SELECT picture FROM product_pictures WHERE product_id = id) AS "picture?: Json<Picture>"
+               FROM products WHERE name = $1"#,
+            name
+        );
+        Ok(row.fetch_optional(&self.pool).await?.map(|row| {
+            let picture = row.picture.map(|Json(picture)| picture);
+            Product { id: row.id, name: row.name, description: row.description, picture }
+        }))
     }
 
     /// The newest version of the catalogue.

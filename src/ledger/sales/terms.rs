@@ -7,7 +7,7 @@ use sqlx::{Executor, PgConnection};
 
 use crate::domain::ids::{DocId, SaleId, Units};
 use crate::domain::picture::Picture;
-use crate::domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SaleStatus};
+use crate::domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus};
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -17,6 +17,29 @@ pub struct SaleFigures {
     pub sale: Sale,
     pub total_stock: i64,
     pub stock: i64,
+}
+
+/// Which sales to show.
+#[derive(Debug, Clone, Default)]
+pub struct SaleSearch {
+    pub only: Option<SaleId>,
+    /// Only sales that come after this one in the list: older ones.
+    pub before: Option<SaleId>,
+    pub phase: Option<SalePhase>,
+    /// A part of the product's name, in capitals or not.
+    pub text: Option<String>,
+    pub limit: i64,
+}
+
+impl SaleSearch {
+    /// The newest sales.
+    pub fn newest(limit: i64) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    pub fn one(sale: SaleId) -> Self {
+        Self { only: Some(sale), ..Self::newest(1) }
+    }
 }
 
 struct SaleRow {
@@ -73,8 +96,15 @@ pub(super) async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
 
 impl Ledger {
     /// Creates a sale, its product where that is missing, and its epoch row, which asks for a refill. `keys` are the
-    /// purchase key and the waiting key. Returns the sale, and the first version of the catalogue that has it.
-    pub async fn create_sale(&self, new: &NewSale, keys: [&str; 2]) -> Result<(SaleId, i64), LedgerError> {
+    /// purchase key and the waiting key. The sale's times count from `from_ms`, or from the moment at which it is created. Returns the
+    /// sale, and the first version of the catalogue that has it.
+    pub async fn create_sale(
+        &self,
+        new: &NewSale,
+        keys: [&str; 2],
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<(SaleId, i64), LedgerError> {
         let mut tx = self.pool.begin().await?;
         // DO UPDATE, because DO NOTHING returns no row where the product exists.
         let product = sqlx::query_scalar!(
@@ -86,7 +116,9 @@ impl Ledger {
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
                                 pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha)
-             VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5, now() + $6::bigint * interval '1 ms', now() + $7::bigint * interval '1 ms',
+             VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5,
+                     coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $6::bigint * interval '1 ms',
+                     coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $7::bigint * interval '1 ms',
                      $8, $9, $10, $12, $13)
              RETURNING id",
             product,
@@ -101,7 +133,8 @@ impl Ledger {
             keys[1],
             new.held_back().cast_signed(),
             new.refund_returns_stock,
-            new.captcha.as_str()
+            new.captcha.as_str(),
+            from_ms
         )
         .fetch_one(&mut *tx)
         .await?;
@@ -117,6 +150,10 @@ impl Ledger {
             .await?;
         }
         sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
+        let details = json!({
+            "product": new.product, "price_cents": new.price_cents, "stock": new.stock.as_i64(), "waves": new.waves.len(),
+        });
+        audit_log::append(&mut tx, actor, "sale planned", &format!("sale {id}"), details).await?;
         let version = version(&mut tx).await?;
         tx.commit().await?;
         Ok((SaleId::from_db(id), version))
@@ -170,8 +207,9 @@ impl Ledger {
         Ok(Some(version))
     }
 
-    /// Sales with their stock, newest first; all of them, or one.
-    pub async fn sale_figures(&self, only: Option<SaleId>, limit: i64) -> Result<Vec<SaleFigures>, LedgerError> {
+    /// Sales with their stock, newest first. They come by their key; a search that few fit reads them all, of which there are thousands
+    /// at most.
+    pub async fn sale_figures(&self, search: &SaleSearch) -> Result<Vec<SaleFigures>, LedgerError> {
         let rows = sqlx::query_as!(
             SaleRow,
             r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
@@ -180,9 +218,17 @@ impl Ledger {
                       coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
                           AS "waves!: Json<Vec<PlannedWave>>"
                FROM sales s JOIN products p ON p.id = s.product_id
-               WHERE $1::bigint IS NULL OR s.id = $1 ORDER BY s.id DESC LIMIT $2"#,
-            only.map(SaleId::get),
-            limit
+               WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
+                 AND ($3::text IS NULL OR $3 = CASE WHEN status = 'closed' OR ends_at <= now() THEN 'ended'
+                                                    WHEN status = 'paused' THEN 'paused'
+                                                    WHEN starts_at > now() THEN 'scheduled' ELSE 'open' END)
+                 AND ($4::text IS NULL OR position(lower($4) IN lower(p.name)) > 0)
+               ORDER BY s.id DESC LIMIT $5"#,
+            search.only.map(SaleId::get),
+            search.before.map(SaleId::get),
+            search.phase.map(SalePhase::as_str),
+            search.text,
+            search.limit
         )
         .fetch_all(&self.pool)
         .await?;

@@ -1,12 +1,34 @@
 //! Waves: stock that goes on sale later (protocol, rule 14). Each is released once, in one transaction with the outbox
 //! row that carries it to Redis.
 
+use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::domain::ids::SaleId;
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
+
+/// The newest waves of a sale that are shown. Each addition to the stock is one.
+const WAVES_MAX: i64 = 1000;
+
+/// A wave, planned with its sale or added since.
+#[derive(Debug, Clone)]
+pub struct WaveRow {
+    pub units: i32,
+    pub due_at: DateTime<Utc>,
+    pub released_at: Option<DateTime<Utc>>,
+    pub planned: bool,
+}
+
+/// What only a sale's manager sees of its terms.
+#[derive(Debug, Clone)]
+pub struct SalePlan {
+    pub refund_returns_stock: bool,
+    pub created_at: DateTime<Utc>,
+    /// The waves that come last first.
+    pub waves: Vec<WaveRow>,
+}
 
 impl Ledger {
     /// Adds units to a sale's stock, as a wave that is due at once; `false` when there is no such sale, the sale is
@@ -63,5 +85,23 @@ impl Ledger {
         }
         tx.commit().await?;
         Ok(due.len())
+    }
+
+    /// What only a sale's manager sees of its terms; `None` when there is no such sale. By key, and `sale_waves_of_sale`.
+    pub async fn sale_plan(&self, sale: SaleId) -> Result<Option<SalePlan>, LedgerError> {
+        let mut connection = self.pool.acquire().await?;
+        let row = sqlx::query!("SELECT refund_returns_stock, created_at FROM sales WHERE id = $1", sale.get());
+        let Some(row) = row.fetch_optional(&mut *connection).await? else { return Ok(None) };
+        let waves = sqlx::query_as!(
+            WaveRow,
+            "SELECT units, due_at, released_at, planned FROM sale_waves WHERE sale_id = $1 ORDER BY due_at DESC, id LIMIT $2",
+            sale.get(),
+            WAVES_MAX
+        );
+        Ok(Some(SalePlan {
+            refund_returns_stock: row.refund_returns_stock,
+            created_at: row.created_at,
+            waves: waves.fetch_all(&mut *connection).await?,
+        }))
     }
 }

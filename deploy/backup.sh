@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Dumps the database of Seckill into a file: deploy/backup.sh FILE. The service goes on meanwhile.
+#
+# DATABASE_URL names the database. The file is complete or not there: it gets its name when it has been written and read again.
+# docs/runbooks/backup-and-restore.md says what a dump is good for, and what it is not.
+set -euo pipefail
+umask 077                                        # it holds what docs/security.md says of a dump
+
+die() { echo "backup.sh: $1" >&2; exit 1; }
+[ $# = 1 ] || die "usage: backup.sh FILE"
+[ -n "${DATABASE_URL:-}" ] || die "DATABASE_URL is missing: set it to the address that the service has"
+[ ! -e "$1" ] || die "$1 exists: choose another name, so that no older dump is lost"
+partial=$1.partial
+trap 'rm -f "$partial"' EXIT
+
+# Waits for no lock longer than this: a migration may hold one, and what waits behind us would wait too.
+pg_dump --format=custom --no-owner --no-privileges --lock-wait-timeout=10s --file="$partial" --dbname="$DATABASE_URL"
+pg_restore --list "$partial" >/dev/null || die "the dump cannot be read again: is the disk full?"
+sync "$partial"
+mv "$partial" "$1"
+echo "$1: $(stat -c %s "$1") bytes"

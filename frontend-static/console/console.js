@@ -1,0 +1,275 @@
+// What all pages of the console share: forms that call the admin API, local times, and pages that renew themselves.
+// docs/console.md describes the attributes that it reads.
+
+const csrf = document.querySelector("meta[name=csrf]")?.content;
+const SIGN_IN = "/admin/sign-in";
+
+/** Goes to sign in, and comes back to this page afterwards. */
+function signIn() {
+  location.assign(`${SIGN_IN}?then=${encodeURIComponent(location.pathname + location.search)}`);
+}
+
+// Times
+
+const formatter = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+/** Shows moments in the reader's zone. The title keeps what the server wrote, in UTC. */
+export function localize(root = document) {
+  for (const node of root.querySelectorAll("time[data-local]")) {
+    const ms = Date.parse(node.dateTime);
+    if (Number.isNaN(ms)) continue;
+    node.title = node.textContent;
+    node.textContent = formatter.format(ms);
+    delete node.dataset.local;
+  }
+  // A field for a moment takes the reader's zone, too.
+  for (const field of root.querySelectorAll("input[data-kind=time][data-ms]")) {
+    const at = new Date(Number(field.dataset.ms));
+    field.value = new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+    delete field.dataset.ms;
+  }
+}
+
+// Forms
+
+/** What is wrong with a field, for its reader. */
+class FieldError extends Error {}
+
+const READERS = {
+  text: (text) => text,
+  integer(text, name) {
+    const number = Number(text);
+    if (!Number.isSafeInteger(number)) throw new FieldError(`${name}: write a whole number.`);
+    return number;
+  },
+  boolean: (text) => text === "true",
+  lines: (text) => text.split("\n").map((line) => line.trim()).filter((line) => line !== ""),
+  json(text, name) {
+    try {
+      return JSON.parse(text);
+    } catch (error) {
+      throw new FieldError(`${name}: this is not JSON. ${error.message}`);
+    }
+  },
+  time(text, name) {
+    const ms = new Date(text).getTime();
+    if (Number.isNaN(ms)) throw new FieldError(`${name}: write a date and a time.`);
+    return ms;
+  },
+};
+
+/** Reads the fields of a form, and of the button that sends it: an object for JSON, or a file. */
+export function read(form, button) {
+  const values = {};
+  for (const field of form.elements) {
+    const { name, type } = field;
+    if (!name || field.disabled || (type === "radio" && !field.checked)) continue;
+    if ((field instanceof HTMLButtonElement || type === "submit") && field !== button) continue;
+    const kind = field.dataset.kind ?? "text";
+    if (kind === "file") {
+      if (field.files[0]) return { file: field.files[0] };
+      throw new FieldError("Choose a file.");
+    }
+    // A password may be of spaces alone.
+    const text = type === "password" ? field.value : field.value.trim();
+    if (type === "checkbox") {
+      values[name] = field.checked;
+    } else if (text !== "") {
+      values[name] = READERS[kind](field.value, name);
+    } else if (field.dataset.empty === "null") {
+      values[name] = null;
+    } else if (field.dataset.empty === "text") {
+      values[name] = "";
+    }
+  }
+  return { values };
+}
+
+/** Replaces `{field}` in an address by the field's value. `used` gets the names that were replaced. */
+const fill = (address, values, used = new Set()) =>
+  address.replace(/\{(\w+)\}/g, (_, name) => {
+    used.add(name);
+    return encodeURIComponent(values[name] ?? "");
+  });
+
+/** Calls the API. Returns the answer, or null when the account is signed out and the page goes to sign in. */
+export async function call(method, address, { values, file } = {}) {
+  const headers = { Accept: "application/json" };
+  if (csrf) headers["X-CSRF-Token"] = csrf;
+  const used = new Set();
+  const url = fill(address, values ?? {}, used);
+  let body;
+  if (file) {
+    headers["Content-Type"] = file.type || "application/octet-stream";
+    body = file;
+  } else if (method !== "GET" && method !== "DELETE") {
+    const rest = Object.entries(values ?? {}).filter(([name]) => !used.has(name));
+    headers["Content-Type"] = "application/json";
+    body = JSON.stringify(Object.fromEntries(rest));
+  }
+  let response;
+  try {
+    response = await fetch(url, { method, headers, body });
+  } catch {
+    return { ok: false, text: "No answer from the service. The change may have been made: look before you repeat it." };
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (response.ok) return { ok: true, answer };
+  if (answer.code === "signed-out") {
+    signIn();
+    return null;
+  }
+  const wait = Number(response.headers.get("Retry-After"));
+  const after = response.status === 429 && wait > 0 ? ` Try again in ${wait} s.` : "";
+  return { ok: false, text: `${answer.detail ?? answer.title ?? `The service answered ${response.status}.`}${after}` };
+}
+
+/** Says how a form has ended, and moves the focus there, so that a screen reader reads it. */
+function say(form, text, className = "") {
+  const output = form.querySelector("output") ?? form.appendChild(document.createElement("output"));
+  output.setAttribute("role", "status");
+  output.tabIndex = -1;
+  output.className = className;
+  output.textContent = text;
+  if (text !== "") output.focus();
+}
+
+/** Asks before something that cannot be taken back. */
+function confirmed(question) {
+  const dialog = document.createElement("dialog");
+  const form = document.createElement("form");
+  form.method = "dialog";
+  const text = document.createElement("p");
+  text.textContent = question;
+  text.id = "question";
+  dialog.setAttribute("aria-labelledby", "question");
+  const actions = document.createElement("div");
+  actions.className = "actions";
+  for (const [value, label, className] of [["yes", "Yes, go on", "button"], ["no", "Cancel", "quiet"]]) {
+    const button = document.createElement("button");
+    Object.assign(button, { value, className, textContent: label });
+    // Enter does nothing that cannot be taken back.
+    button.autofocus = value === "no";
+    actions.append(button);
+  }
+  form.append(text, actions);
+  dialog.append(form);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((answered) => {
+    dialog.addEventListener("close", () => {
+      answered(dialog.returnValue === "yes");
+      dialog.remove();
+    });
+  });
+}
+
+async function send(form, button) {
+  if (form.dataset.busy) return;
+  const question = button?.dataset.confirm ?? form.dataset.confirm;
+  form.dataset.busy = "1";
+  const buttons = form.querySelectorAll("button");
+  try {
+    const content = read(form, button);
+    if (question && !(await confirmed(question))) {
+      button?.focus();
+      return;
+    }
+    say(form, "");
+    for (const each of buttons) each.setAttribute("aria-disabled", "true");
+    // A button may have a call of its own for the same fields, such as one that only looks what a change would do.
+    const { api, method = "POST", then, show, tell } = button?.dataset.api ? button.dataset : form.dataset;
+    const done = await call(method, api, content);
+    if (done === null) return;
+    if (!done.ok) {
+      say(form, done.text, "bad");
+    } else if (tell) {
+      // What was written stays, to be changed or sent.
+      say(form, String(done.answer[tell] ?? "Done."), "lines");
+    } else if (show) {
+      form.reset();
+      say(form, String(done.answer[show] ?? "Done."), "good secret");
+    } else if (then) {
+      location.assign(fill(then, done.answer));
+    } else {
+      location.reload();
+    }
+  } catch (error) {
+    if (!(error instanceof FieldError)) throw error;
+    say(form, error.message, "bad");
+  } finally {
+    delete form.dataset.busy;
+    for (const each of buttons) each.removeAttribute("aria-disabled");
+  }
+}
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.dataset.api === undefined) return;
+  event.preventDefault();
+  void send(form, event.submitter);
+});
+// What a person has begun to write is not renewed away.
+document.addEventListener("input", (event) => {
+  const form = event.target.closest?.("form[data-api]");
+  if (form) form.dataset.edited = "1";
+});
+
+// Pages that renew themselves
+
+/** A page that nobody has touched for so long is not renewed, so that a session ends for idleness although a page is open. */
+const REST_AFTER_MS = 15 * 60_000;
+let touchedMs = Date.now();
+for (const touch of ["pointermove", "pointerdown", "keydown", "scroll", "visibilitychange"]) {
+  document.addEventListener(touch, () => { touchedMs = Date.now(); }, { passive: true });
+}
+
+/** Whether somebody uses the page's content right now. */
+function inUse(main) {
+  const focus = document.activeElement;
+  const selects = String(getSelection()) !== "";
+  return (focus !== main && main.contains(focus)) || selects || main.querySelector("form[data-edited], form[data-busy]") !== null
+    || document.querySelector("dialog[open]") !== null;
+}
+
+async function renew(main) {
+  const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (response.redirected && new URL(response.url).pathname === SIGN_IN) {
+    signIn();
+    return;
+  }
+  if (!response.ok) throw new Error(String(response.status));
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+  const content = fresh.querySelector("main");
+  if (!content || inUse(main)) return;
+  const open = [...main.querySelectorAll("details[open][id]")].map((details) => details.id);
+  main.replaceChildren(...content.childNodes);
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  const [nav, freshNav] = [document, fresh].map((page) => page.querySelector("nav.sections"));
+  if (nav && freshNav && !nav.contains(document.activeElement)) nav.replaceChildren(...freshNav.childNodes);
+  localize();
+  document.dispatchEvent(new Event("renewed"));
+}
+
+/** Renews the page every `data-refresh` seconds while it is visible and nobody uses it. After failures it waits longer. */
+async function keepFresh(main) {
+  const every = Math.max(1, Number(main.dataset.refresh) || 5) * 1000;
+  let fails = 0;
+  for (;;) {
+    await new Promise((done) => setTimeout(done, Math.min(every * 2 ** fails, 60_000)));
+    const rests = Date.now() - touchedMs > REST_AFTER_MS;
+    main.toggleAttribute("data-stale", rests || fails > 0);
+    if (rests || document.hidden || inUse(main)) continue;
+    try {
+      await renew(main);
+      fails = 0;
+    } catch {
+      fails = Math.min(fails + 1, 5);
+    }
+  }
+}
+
+localize();
+const main = document.querySelector("main[data-refresh]");
+if (main) void keepFresh(main);
+document.documentElement.dataset.ready = "1";

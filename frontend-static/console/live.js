@@ -1,0 +1,190 @@
+// The live page of a sale: reads its figures as server-sent events, and shows them. docs/console.md explains what they are.
+
+import { Chart, el, format, svg } from "./chart.js";
+
+const main = document.querySelector("main[data-live]");
+const $ = (id) => document.getElementById(id);
+/** A stream that is silent for this long is taken for dead: figures come each second or two, comments every 10 s. */
+const SILENCE_MAX_MS = 25_000;
+/** A page that nobody sees stops watching after this time. A browser has few connections for one service. */
+const HIDDEN_MS = 20_000;
+const WAIT_MAX_MS = 30_000;
+/** A page that nobody has touched for this long stops watching, so that a session ends for idleness although a page is open. */
+const UNTOUCHED_MAX_MS = 60 * 60_000;
+
+const charts = $("charts");
+const chart = (...given) => new Chart(charts, ...given);
+const view = {
+  requests: chart("requests", "Requests at this instance", "a second", [["requests", "requests"], ["accepted", "accepted purchases"]]),
+  refusals: chart("refusals", "Refusals at this instance, by reason", "a second"),
+  winners: chart("winners", "Winners of this sale", "a second", [["winners", "winners"]]),
+  stock: chart("stock", "Stock", "units", [["redis", "for sale in Redis"], ["postgresql", "left in PostgreSQL"]]),
+  holds: chart("holds", "Holds", "now",
+    [["unconfirmed", "not yet committed"], ["accepted", "without an order yet, units"], ["unpaid", "waiting for payment, units"]]),
+  outbox: chart("outbox", "Outbox", "rows of all sales",
+    [["pending", "to be published"], ["sent", "published, no order yet"], ["releasing", "to go back to Redis"], ["parked", "parked"]]),
+  latency: chart("latency", "Accepted purchases at this instance", "milliseconds", [["p99", "99 of 100 answered within"], ["wait", "wait before work begins"]]),
+  drift: chart("drift", "Redis and PostgreSQL differ by", "units", [["difference", "difference"]]),
+};
+
+/** `units(ledger, status)` of the orders of one status; null while PostgreSQL does not say. */
+const of = (ledger, status, what) => ledger?.orders.find((row) => row.status === status)?.[what] ?? (ledger ? 0 : null);
+
+/** Adds the figures of a moment to the charts. */
+function add({ at_ms: at, instance, redis, ledger, drift }, draw) {
+  const outbox = ledger?.outbox;
+  const push = (name, figures) => view[name].push(at, figures, draw);
+  push("requests", { requests: instance?.requests_per_s ?? null, accepted: instance?.accepted_per_s ?? null });
+  push("refusals", instance?.refused_per_s ?? {});
+  push("winners", { winners: redis?.winners_per_s ?? null });
+  const limited = ledger && ledger.total_stock >= 0;
+  push("stock", { redis: redis?.available ?? null, postgresql: limited ? ledger.stock : null });
+  push("holds", {
+    unconfirmed: redis?.unconfirmed ?? null,
+    accepted: of(ledger, "accepted", "units"),
+    unpaid: of(ledger, "pending_payment", "units"),
+  });
+  push("outbox", {
+    pending: outbox?.pending ?? null, sent: outbox?.sent ?? null,
+    releasing: outbox?.releasing ?? null, parked: outbox?.parked ?? null,
+  });
+  push("latency", { p99: instance?.purchase_p99_ms ?? null, wait: instance?.purchase_wait_ms ?? null });
+  push("drift", { difference: drift.difference_units });
+}
+
+const unlimited = (ledger, value) => (ledger && ledger.total_stock < 0 ? "unlimited" : format(value));
+const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
+
+/** Shows what stands now. */
+function show({ at_ms, redis, ledger, queues, drift }) {
+  say("tile-status", redis && !redis.serving ? "being refilled" : ledger?.status ?? "–");
+  say("tile-winners", format(redis?.winners));
+  say("tile-available", unlimited(ledger, redis?.available));
+  say("tile-stock", unlimited(ledger, ledger?.stock));
+  say("tile-unpaid", format(of(ledger, "pending_payment", "orders")));
+  say("tile-paid", format(of(ledger, "paid", "orders")));
+  say("tile-parked", format(ledger?.outbox.parked));
+  $("box-parked").classList.toggle("bad", ledger?.outbox.parked > 0);
+  const drifts = ledger?.drift_alarm || (drift.at_rest && drift.difference_units !== null && drift.difference_units !== 0);
+  say("tile-drift", drifts ? `${format(drift.difference_units)} units` : drift.difference_units === null ? "–" : drift.at_rest ? "none" : "moving");
+  $("box-drift").classList.toggle("bad", Boolean(drifts));
+  showOrders(ledger, at_ms);
+  const rows = (queues ?? []).map(({ queue, messages }) =>
+    el("tr", {}, el("th", { scope: "row" }, queue), el("td", { class: "number" }, format(messages))));
+  $("queues").replaceChildren(...(queues ? rows : [el("tr", {}, el("td", { colspan: "2" }, "RabbitMQ does not answer."))]));
+}
+
+function showOrders(ledger, at) {
+  if (!ledger) {
+    $("orders").replaceChildren();
+    say("orders-age", "PostgreSQL does not answer in time.");
+    return;
+  }
+  const most = Math.max(1, ...ledger.orders.map(({ orders }) => orders));
+  const bar = (orders) => svg("svg", { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("rect", { width: (100 * orders) / most, height: 10 }));
+  const rows = ledger.orders.map(({ status, orders, units }) => el("tr", {}, el("th", { scope: "row" }, status),
+    el("td", { class: "number" }, format(orders)), el("td", { class: "number" }, format(units)), el("td", {}, bar(orders))));
+  $("orders").replaceChildren(...rows);
+  say("orders-age", `PostgreSQL was asked ${Math.max(0, Math.round((at - ledger.read_at_ms) / 1000))} s ago.`);
+}
+
+/** Says how the stream stands. Only changes are said, so that a screen reader is not talked full. */
+function connection(text, className = "") {
+  say("connection", text);
+  $("connection").className = `notice ${className}`;
+  main.toggleAttribute("data-quiet", className === "bad");
+}
+
+let lastId = null;
+
+/** Takes whole events out of a text that comes in pieces. */
+function parser(onFigures) {
+  let rest = "";
+  return (text) => {
+    const blocks = (rest + text).split("\n\n");
+    rest = blocks.pop();
+    const many = blocks.map((block) => Object.fromEntries(block.split("\n").map((line) => {
+      const at = line.indexOf(":");
+      return [line.slice(0, at), line.slice(at + 1).trim()];
+    }))).filter(({ event }) => event === "figures");
+    many.forEach(({ id, data }, n) => {
+      lastId = id;
+      onFigures(JSON.parse(data), n === many.length - 1);
+    });
+  };
+}
+
+/** Reads one stream to its end. Returns the status with which it began, or 0. */
+async function follow(abort) {
+  let timer;
+  const awake = (ms) => { clearTimeout(timer); timer = setTimeout(() => abort.abort(), ms); };
+  try {
+    awake(10_000);
+    const headers = { Accept: "text/event-stream", ...(lastId && { "Last-Event-ID": lastId }) };
+    const response = await fetch(main.dataset.live, { headers, signal: abort.signal });
+    if (response.status !== 200) return response.status;
+    const parse = parser((figures, isLast) => {
+      connection("Figures come once a second.", "good");
+      add(figures, isLast);
+      if (isLast) show(figures);
+    });
+    const decoder = new TextDecoder();
+    const reader = response.body.getReader();
+    for (;;) {
+      awake(SILENCE_MAX_MS);
+      const { done, value } = await reader.read();
+      if (done) return 200;
+      parse(decoder.decode(value, { stream: true }));
+    }
+  } catch {
+    return 0;
+  } finally {
+    clearTimeout(timer);
+    abort.abort();
+  }
+}
+
+let watching = null;
+let touched = Date.now();
+
+/** Waits until somebody touches a page that was left alone. */
+async function used() {
+  if (Date.now() - touched < UNTOUCHED_MAX_MS) return;
+  connection("Paused, because nobody has touched the page for an hour. Press a key, or move the pointer, to go on.");
+  await new Promise((done) => addEventListener("touched", done, { once: true }));
+}
+for (const kind of ["pointermove", "pointerdown", "keydown"]) {
+  addEventListener(kind, () => { touched = Date.now(); dispatchEvent(new Event("touched")); }, { passive: true });
+}
+
+/** Watches until there is nothing to watch any more. After failures it waits longer. */
+async function watch() {
+  for (let fails = 0; ;) {
+    while (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+    await used();
+    watching = new AbortController();
+    const [began, status] = [Date.now(), await follow(watching)];
+    if (status === 401) {
+      location.assign(`/admin/sign-in?then=${encodeURIComponent(location.pathname)}`);
+      return;
+    }
+    if (status === 404) {
+      connection("The sale was removed.", "bad");
+      return;
+    }
+    if (document.hidden) continue;
+    // A stream that lasted has not failed: it ends after 15 minutes, and when an instance stops.
+    fails = status === 200 || Date.now() - began > 30_000 ? 0 : fails + 1;
+    if (status !== 200) connection("No figures come; trying again.", "bad");
+    const wait = Math.min(1000 * 2 ** fails, WAIT_MAX_MS) * (0.5 + Math.random());
+    await new Promise((done) => setTimeout(done, wait));
+  }
+}
+
+let unseen;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(unseen);
+  if (document.hidden) unseen = setTimeout(() => watching?.abort(), HIDDEN_MS);
+});
+void watch();

@@ -1,0 +1,98 @@
+//! Looking after accounts, for admins. Whatever takes an account's rights or password away counts from its next request on: each
+//! request reads its session and its role from PostgreSQL.
+
+use super::{AdminError, Console, admins_only};
+use crate::domain::account::{Account, AccountName, AccountRole, NewPassword};
+use crate::domain::ids::Invalid;
+use crate::ledger::accounts::{AccountChange, AccountOutcome, ListedAccount};
+
+/// The longest password that the console sets, in characters. With four bytes each, they are the most that is hashed.
+const PASSWORD_CHARS_MAX: usize = 256;
+const _: () = assert!(PASSWORD_CHARS_MAX * 4 <= NewPassword::MAX_BYTES);
+
+/// What is to change of an account. What is `None` stays as it is.
+#[derive(Default)]
+pub struct Change {
+    pub role: Option<AccountRole>,
+    pub disabled: Option<bool>,
+    /// Ends all sessions of the account.
+    pub password: Option<NewPassword>,
+}
+
+/// A new password, as the console takes it.
+///
+/// # Errors
+/// It is too short or too long.
+pub fn new_password(text: String) -> Result<NewPassword, Invalid> {
+    let too_long = text.chars().count() > PASSWORD_CHARS_MAX;
+    let parsed = NewPassword::parse(text).ok().filter(|_| !too_long);
+    parsed.ok_or(Invalid::new("password", "must be 12 to 256 characters"))
+}
+
+impl Console {
+    /// All accounts, by name.
+    pub async fn accounts(&self, account: &Account) -> Result<Vec<ListedAccount>, AdminError> {
+        admins_only(account)?;
+        Ok(self.ledger.accounts().await?)
+    }
+
+    /// Creates an account.
+    ///
+    /// # Errors
+    /// `Conflict` if there is one with this name.
+    pub async fn create_account(
+        &self,
+        account: &Account,
+        name: &AccountName,
+        role: AccountRole,
+        password: NewPassword,
+    ) -> Result<(), AdminError> {
+        admins_only(account)?;
+        let hash = self.hasher.hash(password).await?;
+        let created = self.ledger.create_account(name, role, &hash, account.name.as_str()).await?;
+        if created { Ok(()) } else { Err(AdminError::Conflict(format!("account {name} exists already"))) }
+    }
+
+    /// Changes an account: all of the change, or nothing.
+    ///
+    /// # Errors
+    /// `Unknown`, and `Conflict` if no admin would be left who can sign in.
+    pub async fn change_account(
+        &self,
+        account: &Account,
+        name: &AccountName,
+        change: Change,
+    ) -> Result<(), AdminError> {
+        admins_only(account)?;
+        // Nothing is hashed for a name that no account has.
+        if !self.ledger.has_account(name).await? {
+            return Err(AdminError::Unknown("account"));
+        }
+        let hash = match change.password {
+            Some(password) => Some(self.hasher.hash(password).await?),
+            None => None,
+        };
+        let of_row = AccountChange { role: change.role, disabled: change.disabled, password_hash: hash.as_deref() };
+        match self.ledger.change_account(name, &of_row, account.name.as_str()).await? {
+            AccountOutcome::Changed => Ok(()),
+            AccountOutcome::Unknown => Err(AdminError::Unknown("account")),
+            AccountOutcome::LastAdmin => Err(AdminError::Conflict(format!(
+                "{name} is the last admin who can sign in: make another account an admin first"
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_password_fits_whatever_characters_it_has() {
+        assert!(new_password("\u{10FFFF}".repeat(PASSWORD_CHARS_MAX)).is_ok());
+        assert!(new_password("x".repeat(12)).is_ok());
+        for wrong in [11, PASSWORD_CHARS_MAX + 1] {
+            assert!(new_password("x".repeat(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

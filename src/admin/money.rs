@@ -1,0 +1,130 @@
+//! Payments, refunds, and callbacks that contradict our books: seeing them, and doing what needs a person's decision. For operators.
+
+use serde::Deserialize;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::paging::{before_number, before_uuid, cut, given, limit};
+use super::{AdminError, Console, operators_only};
+use crate::domain::account::Account;
+use crate::domain::ids::Invalid;
+use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundStatus};
+use crate::ledger::money::lists::MoneyFilter;
+pub use crate::ledger::money::lists::{MoneyRow, SetAside};
+pub use crate::ledger::money::payment_status::MoneyFigures;
+
+/// Which payments are asked for.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PaymentQuery {
+    /// Only payments of this status.
+    #[param(value_type = Option<PaymentStatus>, nullable = false)]
+    pub status: Option<String>,
+    /// The next page: `next_before` of the page before.
+    #[param(value_type = Option<PaymentId>, nullable = false)]
+    pub before: Option<String>,
+    /// The most payments to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<String>,
+}
+
+/// Which refunds are asked for.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RefundQuery {
+    /// Only refunds of this status.
+    #[param(value_type = Option<RefundStatus>, nullable = false)]
+    pub status: Option<String>,
+    /// The next page: `next_before` of the page before.
+    #[param(value_type = Option<RefundId>, nullable = false)]
+    pub before: Option<String>,
+    /// The most refunds to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<String>,
+}
+
+/// Which callbacks are asked for.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ConflictQuery {
+    /// The next page: `next_before` of the page before.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    pub before: Option<String>,
+    /// The most callbacks to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<String>,
+}
+
+/// A page of payments or refunds, newest first.
+#[derive(Debug)]
+pub struct MoneyPage {
+    pub figures: MoneyFigures,
+    pub rows: Vec<MoneyRow>,
+    /// `before` of the next page; `None` on the last one.
+    pub next: Option<Uuid>,
+}
+
+/// A page of callbacks that were set aside, newest first.
+#[derive(Debug)]
+pub struct ConflictPage {
+    pub callbacks: Vec<SetAside>,
+    pub next: Option<i64>,
+}
+
+impl Console {
+    pub async fn payments(&self, account: &Account, query: &PaymentQuery) -> Result<MoneyPage, AdminError> {
+        operators_only(account)?;
+        let status = |text: &str| text.parse::<PaymentStatus>().map(<&'static str>::from);
+        let status = given(&query.status).map(status).transpose();
+        let status = status.map_err(|_| Invalid::new("status", "is not a status of payments"))?;
+        let limit = limit(&query.limit)?;
+        let filter = MoneyFilter { order: None, status, before: before_uuid(&query.before)?, limit: limit + 1 };
+        self.money_page(self.ledger.payments(&filter).await?, limit).await
+    }
+
+    pub async fn refunds(&self, account: &Account, query: &RefundQuery) -> Result<MoneyPage, AdminError> {
+        operators_only(account)?;
+        let status = |text: &str| text.parse::<RefundStatus>().map(<&'static str>::from);
+        let status = given(&query.status).map(status).transpose();
+        let status = status.map_err(|_| Invalid::new("status", "is not a status of refunds"))?;
+        let limit = limit(&query.limit)?;
+        let filter = MoneyFilter { order: None, status, before: before_uuid(&query.before)?, limit: limit + 1 };
+        self.money_page(self.ledger.refunds(&filter).await?, limit).await
+    }
+
+    async fn money_page(&self, mut rows: Vec<MoneyRow>, limit: i64) -> Result<MoneyPage, AdminError> {
+        let next = cut(&mut rows, limit).map(|last| last.id);
+        Ok(MoneyPage { figures: self.ledger.money_figures().await?, rows, next })
+    }
+
+    /// Callbacks of payment channels that were believed, and contradict our books.
+    pub async fn conflicts(&self, account: &Account, query: &ConflictQuery) -> Result<ConflictPage, AdminError> {
+        operators_only(account)?;
+        let (before, limit) = (before_number(&query.before)?, limit(&query.limit)?);
+        let mut callbacks = self.ledger.callbacks_set_aside(before, limit + 1).await?;
+        let next = cut(&mut callbacks, limit).map(|last| last.id);
+        Ok(ConflictPage { callbacks, next })
+    }
+
+    /// Marks a callback that was set aside as dealt with.
+    pub async fn settle_conflict(&self, account: &Account, id: i64) -> Result<(), AdminError> {
+        operators_only(account)?;
+        match self.ledger.settle_set_aside(&[id], account.name.as_str()).await? {
+            0 => Err(AdminError::Unknown("callback that is set aside")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a refund again that its channel has refused, under a new key.
+    pub async fn retry_refund(&self, account: &Account, refund: RefundId) -> Result<(), AdminError> {
+        operators_only(account)?;
+        if self.ledger.retry_refund(refund, account.name.as_str()).await? {
+            Ok(())
+        } else {
+            Err(AdminError::Unknown("refund that was refused"))
+        }
+    }
+}

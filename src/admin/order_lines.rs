@@ -1,0 +1,116 @@
+//! Orders as lines of a table: `seckill orders`, and the file that the console exports.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serialize;
+
+use crate::ledger::orders::read::OwnedOrder;
+
+/// An order as a line; the fields are the columns.
+#[derive(Debug, Clone, Serialize)]
+pub struct OrderLine {
+    pub order_id: String,
+    pub sale_id: i64,
+    pub user: String,
+    pub quantity: i32,
+    pub amount_cents: i64,
+    pub status: &'static str,
+    pub reason: String,
+    pub created_at: String,
+    pub expires_at: String,
+}
+
+/// The columns of a file of orders.
+const COLUMNS: [&str; 9] =
+    ["order_id", "sale_id", "user", "quantity", "amount_cents", "status", "reason", "created_at", "expires_at"];
+
+impl From<&OwnedOrder> for OrderLine {
+    fn from(owned: &OwnedOrder) -> Self {
+        let order = &owned.order;
+        Self {
+            order_id: order.order_id.to_string(),
+            sale_id: order.sale_id.get(),
+            user: owned.user_id.clone(),
+            quantity: order.quantity,
+            amount_cents: order.amount_cents,
+            status: order.status.as_str(),
+            reason: order.reason.clone().unwrap_or_default(),
+            created_at: time(order.created_at_ms),
+            expires_at: time(order.expires_at_ms),
+        }
+    }
+}
+
+/// A time as RFC 3339, in UTC.
+pub fn time(ms: i64) -> String {
+    let time = DateTime::<Utc>::from_timestamp_millis(ms).unwrap_or_default();
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// The first line of a file of orders, and the lines of some orders: CSV (RFC 4180) in which no cell is a formula.
+pub fn csv(with_columns: bool, orders: &[OwnedOrder]) -> Result<Vec<u8>, csv::Error> {
+    let mut terms = csv::WriterBuilder::new();
+    let mut lines = terms.has_headers(false).terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+    if with_columns {
+        lines.write_record(COLUMNS)?;
+    }
+    for order in orders {
+        let line = OrderLine::from(order);
+        lines.serialize(OrderLine { user: no_formula(line.user), reason: no_formula(line.reason), ..line })?;
+    }
+    lines.into_inner().map_err(|error| error.into_error().into())
+}
+
+/// Spreadsheets calculate a cell that begins so, and a formula can call programs and send data away. With an apostrophe before it,
+/// which no buyer's name has, the cell is a text.
+fn no_formula(cell: String) -> String {
+    if cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) { format!("'{cell}") } else { cell }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::domain::ids::{OrderId, SaleId};
+    use crate::domain::order::{Order, OrderStatus};
+
+    fn order(user: &str, reason: Option<&str>) -> OwnedOrder {
+        let order = Order {
+            order_id: OrderId(Uuid::nil()),
+            sale_id: SaleId::from_db(7),
+            quantity: 2,
+            amount_cents: 200,
+            status: OrderStatus::Paid,
+            reason: reason.map(str::to_owned),
+            expires_at_ms: 0,
+            created_at_ms: 1_767_225_600_123,
+        };
+        OwnedOrder { order, user_id: user.to_owned() }
+    }
+
+    #[test]
+    fn a_line_is_what_rfc_4180_says() {
+        let text = String::from_utf8(csv(true, &[order("ann", Some("a \"b\", c"))]).unwrap()).unwrap();
+        let expected = "order_id,sale_id,user,quantity,amount_cents,status,reason,created_at,expires_at\r\n\
+                        00000000-0000-0000-0000-000000000000,7,ann,2,200,paid,\"a \"\"b\"\", c\",\
+                        2026-01-01T00:00:00.123Z,1970-01-01T00:00:00.000Z\r\n";
+        assert_eq!(text, expected);
+        // The names of the fields are the columns.
+        let mut with_names = ::csv::Writer::from_writer(Vec::new());
+        with_names.serialize(OrderLine::from(&order("ann", None))).unwrap();
+        let names = String::from_utf8(with_names.into_inner().unwrap()).unwrap();
+        assert_eq!(names.lines().next(), Some(COLUMNS.join(",").as_str()));
+    }
+
+    #[test]
+    fn no_cell_is_a_formula() {
+        for wrong in ["=1+1", "+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1"] {
+            assert_eq!(no_formula(wrong.to_owned()), format!("'{wrong}"));
+        }
+        for right in ["", "ann", "a-b", "a=b", "'quoted"] {
+            assert_eq!(no_formula(right.to_owned()), right);
+        }
+        let text = String::from_utf8(csv(false, &[order("-1", None)]).unwrap()).unwrap();
+        assert!(text.contains(",'-1,"), "{text}");
+    }
+}

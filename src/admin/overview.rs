@@ -1,0 +1,110 @@
+//! What a person sees first who signs in: how the sales stand, and what needs somebody.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use strum::VariantArray;
+use tokio::time::timeout;
+
+use super::{AdminError, Console};
+use crate::domain::account::Account;
+use crate::domain::alarm::AlarmKind;
+use crate::domain::sale::SalePhase;
+use crate::ledger::flow::alarms::{Alarm, Backlog};
+use crate::ledger::overview::CurrentSale;
+pub use crate::ledger::processes::SeenProcess;
+
+/// Sales and alarms that are listed.
+const SALES_MAX: i64 = 20;
+const ALARMS_MAX: i64 = 50;
+/// How long the overview waits for Redis: a server that does not answer costs the page its column and no more.
+const UNITS_MAX: Duration = Duration::from_millis(500);
+
+/// A sale that is not over.
+pub struct OverviewSale {
+    pub sale: CurrentSale,
+    pub phase: SalePhase,
+    /// Units that can be bought now, as Redis counts them: `None` if they are unlimited, or Redis does not know the sale or
+    /// does not answer.
+    pub available: Option<i64>,
+}
+
+/// The queues and the processes, for those who run sales.
+pub struct OverviewWork {
+    /// What is still to be done, by kind.
+    pub backlog: Vec<Backlog>,
+    /// Parked messages, and the age of the oldest message that waits, in seconds.
+    pub parked: i64,
+    pub oldest_s: i64,
+    pub instances: Vec<SeenProcess>,
+    pub workers: Vec<SeenProcess>,
+    /// When a worker last finished a message.
+    pub last_message_ms: Option<i64>,
+}
+
+/// Everything at one look.
+pub struct Overview {
+    pub now_ms: i64,
+    /// In the order of their starts: those that sell first.
+    pub sales: Vec<OverviewSale>,
+    /// Open ones, the newest first.
+    pub alarms: Vec<Alarm>,
+    /// The sales whose stock in Redis differs from PostgreSQL's, as the alarms name them.
+    pub drift: Vec<String>,
+    /// `None` for those who do not run sales.
+    pub work: Option<OverviewWork>,
+}
+
+/// The kinds of alarms that the account may see, by name. A newer version may have stored a kind that this one does not know:
+/// nobody sees it here, because it may name an application.
+pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
+    let kinds = AlarmKind::VARIANTS.iter().filter(|kind| account.sees_alarms(**kind));
+    kinds.map(|kind| kind.as_str().to_owned()).collect()
+}
+
+impl Console {
+    /// How many alarms are open that the account may see.
+    pub async fn open_alarms(&self, account: &Account) -> Result<i64, AdminError> {
+        Ok(self.ledger.count_open_alarms(&visible_kinds(account)).await?)
+    }
+
+    /// Everything at one look. Each part is one query with a bound, and a read of Redis for each sale.
+    pub async fn overview(&self, account: &Account) -> Result<Overview, AdminError> {
+        let now_ms = self.ledger.now_ms().await?;
+        let sales = self.ledger.current_sales(SALES_MAX).await?;
+        let alarms = self.ledger.open_alarms(&visible_kinds(account), ALARMS_MAX).await?;
+        let drift = alarms.iter().filter(|alarm| alarm.kind == AlarmKind::Drift.as_str());
+        Ok(Overview {
+            now_ms,
+            sales: join_all(sales.into_iter().map(|sale| self.with_units(sale, now_ms))).await,
+            drift: drift.map(|alarm| alarm.subject.clone()).collect(),
+            alarms,
+            work: if account.may_operate() { Some(self.work().await?) } else { None },
+        })
+    }
+
+    async fn with_units(&self, sale: CurrentSale, now_ms: i64) -> OverviewSale {
+        let phase = SalePhase::at(now_ms, sale.status, sale.starts_at_ms, sale.ends_at_ms);
+        let available = match timeout(UNITS_MAX, self.stores.gate.sale_view(sale.id)).await {
+            Ok(Ok(view)) => view.filter(|view| view.serving).and_then(|view| view.available),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, sale = %sale.id, "units in Redis not read for the overview");
+                None
+            }
+            Err(_) => None,
+        };
+        OverviewSale { sale, phase, available }
+    }
+
+    async fn work(&self) -> Result<OverviewWork, AdminError> {
+        let backlog = self.ledger.backlog().await?;
+        Ok(OverviewWork {
+            parked: backlog.iter().map(|row| row.parked).sum(),
+            oldest_s: backlog.iter().map(|row| row.oldest_s).max().unwrap_or(0).max(0),
+            backlog,
+            instances: self.ledger.instances().await?,
+            workers: self.ledger.worker_processes().await?,
+            last_message_ms: self.ledger.last_message_ms().await?,
+        })
+    }
+}

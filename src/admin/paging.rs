@@ -1,0 +1,72 @@
+//! The parameters that lists share, read from their texts. An empty text is as good as none, because a form sends its empty fields.
+
+use uuid::Uuid;
+
+use crate::domain::ids::Invalid;
+
+/// Entries on a page, unless the caller asks for another number, and at most.
+pub const PAGE: i64 = 100;
+const PAGE_MAX: i64 = 1000;
+
+/// The text of a parameter, if it says anything.
+pub fn given(text: &Option<String>) -> Option<&str> {
+    text.as_deref().map(str::trim).filter(|text| !text.is_empty())
+}
+
+pub fn limit(text: &Option<String>) -> Result<i64, Invalid> {
+    match given(text).map_or(Ok(PAGE), str::parse) {
+        Ok(limit @ 1..=PAGE_MAX) => Ok(limit),
+        _ => Err(Invalid::new("limit", "must be 1 to 1000")),
+    }
+}
+
+/// Where the page before ended, in a list of numbered entries.
+pub fn before_number(text: &Option<String>) -> Result<Option<i64>, Invalid> {
+    let wrong = || Invalid::new("before", "must be a whole number of at least 1");
+    given(text).map(|text| text.parse::<i64>().ok().filter(|id| *id > 0).ok_or_else(wrong)).transpose()
+}
+
+/// Where the page before ended, in a list of entries with UUIDs.
+pub fn before_uuid(text: &Option<String>) -> Result<Option<Uuid>, Invalid> {
+    given(text).map(|text| uuid(text, "before")).transpose()
+}
+
+pub fn uuid(text: &str, field: &'static str) -> Result<Uuid, Invalid> {
+    Uuid::try_parse(text).map_err(|_| Invalid::new(field, "must be a UUID"))
+}
+
+/// Takes off the entry that only shows that there is another page. Returns the last entry of the page in that case.
+pub fn cut<T>(entries: &mut Vec<T>, limit: i64) -> Option<&T> {
+    let page = usize::try_from(limit).unwrap_or(usize::MAX);
+    let is_last = entries.len() <= page;
+    entries.truncate(page);
+    if is_last { None } else { entries.last() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn an_empty_parameter_is_none_and_a_wrong_one_is_refused() {
+        assert_eq!((limit(&None), limit(&text(" ")), limit(&text("7"))), (Ok(PAGE), Ok(PAGE), Ok(7)));
+        for wrong in ["0", "1001", "-1", "x", "1.5", "99999999999999999999"] {
+            assert!(limit(&text(wrong)).is_err(), "{wrong}");
+        }
+        assert_eq!((before_number(&text("")), before_number(&text("9"))), (Ok(None), Ok(Some(9))));
+        assert!(before_number(&text("0")).is_err() && before_number(&text("x")).is_err());
+        assert!(before_uuid(&text("x")).is_err() && before_uuid(&None) == Ok(None));
+    }
+
+    #[test]
+    fn a_page_that_is_not_the_last_has_a_next_one() {
+        let mut entries = vec![5, 4, 3];
+        assert_eq!(cut(&mut entries, 3), None);
+        assert_eq!(cut(&mut entries, 2), Some(&4));
+        assert_eq!(entries, [5, 4]);
+    }
+}

@@ -1,0 +1,109 @@
+//! Products and their pictures.
+
+use super::{AdminError, Console, operators_only};
+use crate::domain::account::Account;
+use crate::domain::ids::Invalid;
+use crate::domain::sale::{Product, ProductChange};
+use crate::ledger::sales::products::NewPicture;
+use crate::sale::manage::ProductSet;
+
+/// A product that was made or changed.
+#[derive(Debug)]
+pub struct ChangedProduct {
+    pub id: i64,
+    /// Whether every instance already shows the change. The others will within a second of recovering.
+    pub everywhere: bool,
+}
+
+impl Console {
+    /// Products by name, those whose name follows `after`; `text` is a part of the name.
+    ///
+    /// # Errors
+    /// `Denied` for those who do not run sales, `Invalid` for a text that no product's name can contain.
+    pub async fn products(
+        &self,
+        account: &Account,
+        after: Option<&str>,
+        text: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<Product>, AdminError> {
+        operators_only(account)?;
+        for (part, field) in [(after, "after"), (text, "q")] {
+            if part.is_some_and(|part| part.chars().count() > 200 || part.contains(char::is_control)) {
+                return Err(
+                    Invalid::new(field, "must be at most 200 characters, none of them control characters").into()
+                );
+            }
+        }
+        Ok(self.ledger.products(after, text, limit).await?)
+    }
+
+    /// The product of this name; `None` if there is none, which can be made under the name.
+    ///
+    /// # Errors
+    /// `Denied`, and `Invalid` if the name can be none.
+    pub async fn product_named(&self, account: &Account, name: &str) -> Result<Option<Product>, AdminError> {
+        operators_only(account)?;
+        let named = ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
+        Ok(self.ledger.product_named(&named.name).await?)
+    }
+
+    /// Makes a product, or changes what is given of it.
+    ///
+    /// # Errors
+    /// `Invalid`, and `Conflict` if a picture is described and there is none.
+    pub async fn set_product(
+        &self,
+        account: &Account,
+        name: String,
+        description: Option<String>,
+        picture_alt: Option<String>,
+    ) -> Result<ChangedProduct, AdminError> {
+        operators_only(account)?;
+        let change = ProductChange { name, description, picture: None, alt: picture_alt };
+        let change = change.check().map_err(as_the_api_names_it)?;
+        self.change_product(account, &change, None).await
+    }
+
+    /// Checks that the account may set this product's picture, before the picture is read.
+    ///
+    /// # Errors
+    /// `Denied`, and `Invalid` if the name can be none.
+    pub fn check_picture_of(&self, account: &Account, name: &str) -> Result<(), AdminError> {
+        operators_only(account)?;
+        ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
+        Ok(())
+    }
+
+    /// Sets a product's picture, which was drawn anew from a file. Makes the product where it is missing. The name describes the
+    /// picture, because an earlier description would be of the earlier picture.
+    pub async fn set_product_picture(
+        &self,
+        account: &Account,
+        name: String,
+        picture: &NewPicture,
+    ) -> Result<ChangedProduct, AdminError> {
+        operators_only(account)?;
+        let (alt, hash) = (Some(name.clone()), Some(picture.hash.clone()));
+        let change = ProductChange { name, description: None, picture: hash, alt }.check()?;
+        self.change_product(account, &change, Some(picture)).await
+    }
+
+    async fn change_product(
+        &self,
+        account: &Account,
+        change: &ProductChange,
+        picture: Option<&NewPicture>,
+    ) -> Result<ChangedProduct, AdminError> {
+        match self.stores.set_product(change, picture, account.name.as_str()).await? {
+            ProductSet::Done { id, known_everywhere } => Ok(ChangedProduct { id, everywhere: known_everywhere }),
+            ProductSet::NoPicture => {
+                Err(AdminError::Conflict("the product has no picture that picture_alt could describe".to_owned()))
+            }
+        }
+    }
+}
+
+fn as_the_api_names_it(wrong: Invalid) -> Invalid {
+    if wrong.field == "alt" { Invalid::new("picture_alt", wrong.problem) } else { wrong }
+}

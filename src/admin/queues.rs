@@ -1,0 +1,155 @@
+//! The outbox and the outflows: what waits, what is parked, sending it again, and how fast outflows send. For operators.
+
+use serde::Deserialize;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use super::paging::{before_number, cut, given, limit};
+use super::{AdminError, Console, operators_only};
+use crate::domain::account::Account;
+use crate::domain::ids::Invalid;
+use crate::domain::message::ParkedKind;
+use crate::flow::outflow_changes::{self, OutflowChange};
+pub use crate::ledger::flow::alarms::Backlog;
+use crate::ledger::outbox::ParkedFilter;
+pub use crate::ledger::outbox::ParkedRow;
+pub use crate::ledger::outflow::items::ChannelFigures;
+use crate::ledger::outflow::parked::ItemFilter;
+pub use crate::ledger::outflow::parked::ParkedItem;
+use crate::sale::parked::{self, Parked};
+
+/// Which messages are asked for.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct OutboxQuery {
+    /// `parked`, which is also the default: the messages of other statuses are only counted.
+    #[param(value_type = Option<String>, nullable = false, pattern = "^parked$")]
+    pub status: Option<String>,
+    /// Only messages of this kind.
+    #[param(value_type = Option<ParkedKind>, nullable = false)]
+    pub kind: Option<String>,
+    /// The next page: `next_before` of the page before.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    pub before: Option<String>,
+    /// The most messages to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<String>,
+}
+
+/// Which parked items of outflows are asked for.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ItemQuery {
+    /// Only items of this outflow.
+    #[param(value_type = Option<String>, nullable = false, pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
+    pub outflow: Option<String>,
+    /// The next page: `next_before` of the page before.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    pub before: Option<String>,
+    /// The most items to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<String>,
+}
+
+/// What the outbox has left to do, by kind, and a page of what is parked, newest first.
+#[derive(Debug)]
+pub struct OutboxPage {
+    pub figures: Vec<Backlog>,
+    pub parked: Vec<ParkedRow>,
+    pub next: Option<i64>,
+}
+
+/// A page of parked items, newest first.
+#[derive(Debug)]
+pub struct ItemPage {
+    pub items: Vec<ParkedItem>,
+    pub next: Option<i64>,
+}
+
+impl Console {
+    pub async fn outbox(&self, account: &Account, query: &OutboxQuery) -> Result<OutboxPage, AdminError> {
+        operators_only(account)?;
+        if given(&query.status).is_some_and(|status| status != "parked") {
+            return Err(Invalid::new("status", "must be parked: other messages are only counted").into());
+        }
+        let limit = limit(&query.limit)?;
+        let filter = ParkedFilter {
+            kind: given(&query.kind).map(ParkedKind::parse).transpose()?,
+            before: before_number(&query.before)?,
+            limit: limit + 1,
+        };
+        let mut parked = self.ledger.parked_page(&filter).await?;
+        let next = cut(&mut parked, limit).map(|last| last.id);
+        let mut figures = self.ledger.backlog().await?;
+        figures.sort_by(|a, b| a.kind.cmp(&b.kind));
+        Ok(OutboxPage { figures, parked, next })
+    }
+
+    /// Sends one parked message again.
+    pub async fn retry_message(&self, account: &Account, id: i64) -> Result<u64, AdminError> {
+        operators_only(account)?;
+        match parked::retry(&self.ledger, Parked::Ids(&[id]), account.name.as_str()).await? {
+            0 => Err(AdminError::Unknown("parked message")),
+            retried => Ok(retried),
+        }
+    }
+
+    /// Sends all parked messages of a kind again. Returns how many there were.
+    pub async fn retry_messages(&self, account: &Account, kind: ParkedKind) -> Result<u64, AdminError> {
+        operators_only(account)?;
+        Ok(parked::retry(&self.ledger, Parked::Kind(kind), account.name.as_str()).await?)
+    }
+
+    pub async fn outflows(&self, account: &Account) -> Result<Vec<ChannelFigures>, AdminError> {
+        operators_only(account)?;
+        Ok(outflow_changes::outflows(&self.ledger).await?)
+    }
+
+    /// Pauses or resumes an outflow, or changes its rate. Returns it as it is now.
+    pub async fn change_outflow(
+        &self,
+        account: &Account,
+        name: &str,
+        change: OutflowChange,
+    ) -> Result<ChannelFigures, AdminError> {
+        operators_only(account)?;
+        outflow_changes::change(&self.ledger, name, change, account.name.as_str()).await?;
+        let outflows = outflow_changes::outflows(&self.ledger).await?;
+        outflows.into_iter().find(|outflow| outflow.name == name).ok_or(AdminError::Unknown("outflow"))
+    }
+
+    pub async fn parked_items(&self, account: &Account, query: &ItemQuery) -> Result<ItemPage, AdminError> {
+        operators_only(account)?;
+        let limit = limit(&query.limit)?;
+        let filter = ItemFilter {
+            channel: given(&query.outflow).map(str::to_owned),
+            before: before_number(&query.before)?,
+            limit: limit + 1,
+        };
+        let mut items = self.ledger.parked_outflow(&filter).await?;
+        let next = cut(&mut items, limit).map(|last| last.seq);
+        Ok(ItemPage { items, next })
+    }
+
+    /// Sends one parked item of an outflow again.
+    pub async fn retry_item(&self, account: &Account, id: Uuid) -> Result<(), AdminError> {
+        operators_only(account)?;
+        if self.ledger.unpark_outflow_item(id, account.name.as_str()).await? {
+            Ok(())
+        } else {
+            Err(AdminError::Unknown("parked item"))
+        }
+    }
+
+    /// Sends all parked items of an outflow again. Returns how many there were.
+    pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<u64, AdminError> {
+        operators_only(account)?;
+        let outflows = self.ledger.outflow_figures().await?;
+        if !outflows.iter().any(|known| known.name == outflow) {
+            return Err(AdminError::Unknown("outflow"));
+        }
+        Ok(self.ledger.unpark_outflow(outflow, &[], account.name.as_str()).await?)
+    }
+}

@@ -1,0 +1,307 @@
+//! Sales, as their managers see and change them. A sale is published by being planned: every instance loads it, and it opens by itself
+//! when its window does.
+
+use std::str::FromStr;
+
+use super::{AdminError, Console, operators_only};
+use crate::domain::account::Account;
+use crate::domain::captcha::CaptchaKind;
+use crate::domain::ids::{Invalid, SaleId, Units};
+use crate::domain::live::LedgerFigures;
+use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
+pub use crate::ledger::sales::lapsed_holds::LapsedHolds;
+pub use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
+pub use crate::ledger::sales::waves::{SalePlan, WaveRow};
+
+/// The longest text that is searched for, in characters: no product's name is longer.
+const TEXT_MAX: usize = 200;
+/// How long a sale lasts whose end is not given.
+const LASTS_MS: i64 = 3_600_000;
+
+/// Sales with their stock, newest first, and PostgreSQL's time, by which each stands as it does.
+pub struct SaleList {
+    pub sales: Vec<SaleFigures>,
+    pub now_ms: i64,
+}
+
+/// All of a sale.
+pub struct SaleDetails {
+    pub figures: SaleFigures,
+    pub plan: SalePlan,
+    pub now_ms: i64,
+}
+
+/// The terms of a sale that is to be planned.
+#[derive(Debug, Clone)]
+pub struct PlannedTerms {
+    pub product: String,
+    pub price_cents: i64,
+    pub stock: Stock,
+    pub per_user: Units,
+    /// Without it, the sale starts at once.
+    pub starts_at_ms: Option<i64>,
+    /// Without it, the sale lasts an hour.
+    pub ends_at_ms: Option<i64>,
+    pub pay_within_ms: i64,
+    pub refund_returns_stock: bool,
+    pub min_level: i64,
+    pub captcha: CaptchaKind,
+    pub waves: Vec<Wave>,
+}
+
+/// A sale that was planned.
+pub struct Planned {
+    pub sale: SaleId,
+    /// Whether it is filled in Redis, and every instance knows it. The others will within seconds of recovering.
+    pub everywhere: bool,
+}
+
+/// Reads what a person searches for. An empty text is none, as forms send it.
+///
+/// # Errors
+/// A part is out of its bounds.
+pub fn parse_search(
+    limit: Option<&str>,
+    before: Option<&str>,
+    status: Option<&str>,
+    text: Option<&str>,
+) -> Result<SaleSearch, Invalid> {
+    let given = |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
+    let limit = match given(limit).map_or(Ok(100), |limit| limit.parse()) {
+        Ok(limit @ 1..=1000) => limit,
+        _ => return Err(Invalid::new("limit", "must be 1 to 1000")),
+    };
+    let before = given(before).map(|id| SaleId::parse(&id)).transpose();
+    let phase = given(status).map(|status| SalePhase::from_str(&status)).transpose();
+    let text = given(text);
+    if text.as_ref().is_some_and(|text| text.chars().count() > TEXT_MAX || text.contains(char::is_control)) {
+        return Err(Invalid::new("q", "must be at most 200 characters, none of them control characters"));
+    }
+    Ok(SaleSearch {
+        only: None,
+        before: before.map_err(|_| Invalid::new("before", "must be the id of a sale"))?,
+        phase: phase.map_err(|_| Invalid::new("status", "must be scheduled, open, paused or ended"))?,
+        text,
+        limit,
+    })
+}
+
+impl Console {
+    /// Sales, newest first, for everyone who is signed in.
+    pub async fn sales(&self, search: &SaleSearch) -> Result<SaleList, AdminError> {
+        Ok(SaleList { sales: self.ledger.sale_figures(search).await?, now_ms: self.ledger.now_ms().await? })
+    }
+
+    /// One sale, for everyone who is signed in.
+    ///
+    /// # Errors
+    /// `Unknown`.
+    pub async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
+        let figures = self.ledger.sale_figures(&SaleSearch::one(sale)).await?.pop();
+        let (figures, plan) = figures.zip(self.ledger.sale_plan(sale).await?).ok_or(AdminError::Unknown("sale"))?;
+        Ok(SaleDetails { figures, plan, now_ms: self.ledger.now_ms().await? })
+    }
+
+    /// The sale's orders by status, and what is on its way; `None` if counting takes too long now.
+    pub async fn sale_orders(&self, sale: SaleId) -> Option<LedgerFigures> {
+        let counted = self.ledger.live_figures(sale).await;
+        counted.inspect_err(|error| tracing::debug!(%sale, %error, "orders of a sale not counted")).ok().flatten()
+    }
+
+    /// Who let holds of a sale lapse, most first: by buyer, or by network address. `lapsed_holds_of_sale` has them.
+    ///
+    /// # Errors
+    /// `Unknown`.
+    pub async fn lapsed_holds(
+        &self,
+        sale: SaleId,
+        by_address: bool,
+        limit: i64,
+    ) -> Result<Vec<LapsedHolds>, AdminError> {
+        self.check_sale(sale).await?;
+        Ok(self.ledger.lapsed_holds(sale, by_address, limit).await?)
+    }
+
+    /// Plans a sale, which publishes it. Makes the product where it is missing.
+    ///
+    /// # Errors
+    /// `Invalid` for a term out of its bounds, `Unworkable` for terms that contradict each other or the time.
+    pub async fn plan_sale(&self, account: &Account, terms: PlannedTerms) -> Result<Planned, AdminError> {
+        operators_only(account)?;
+        let now_ms = self.ledger.now_ms().await?;
+        let new = new_sale(terms, now_ms)?;
+        let (sale, everywhere) = self.stores.plan_sale(&new, now_ms, account.name.as_str()).await?;
+        Ok(Planned { sale, everywhere })
+    }
+
+    /// Pauses, resumes or closes a sale.
+    ///
+    /// # Errors
+    /// `Unknown`, and `Conflict` if the sale is closed, which is final.
+    pub async fn set_sale_status(&self, account: &Account, sale: SaleId, status: SaleStatus) -> Result<(), AdminError> {
+        operators_only(account)?;
+        self.check_sale(sale).await?;
+        match self.stores.set_sale_status(sale, status, account.name.as_str()).await? {
+            true => Ok(()),
+            false => Err(AdminError::Conflict(format!("sale {sale} is closed, which is final"))),
+        }
+    }
+
+    /// Adds units to a sale's stock, which are for sale at once.
+    ///
+    /// # Errors
+    /// `Unknown`, and `Conflict` if the sale is closed or its stock unlimited.
+    pub async fn add_stock(&self, account: &Account, sale: SaleId, units: i32) -> Result<(), AdminError> {
+        operators_only(account)?;
+        self.check_sale(sale).await?;
+        match self.stores.add_stock(sale, units, account.name.as_str()).await? {
+            true => Ok(()),
+            false => Err(AdminError::Conflict(format!("sale {sale} is closed, or its stock is unlimited"))),
+        }
+    }
+
+    /// Removes a sale that was never bought in.
+    ///
+    /// # Errors
+    /// `Unknown`, and `Conflict` if the sale has orders: then it can be closed.
+    pub async fn remove_sale(&self, account: &Account, sale: SaleId) -> Result<(), AdminError> {
+        operators_only(account)?;
+        self.check_sale(sale).await?;
+        match self.stores.remove_sale(sale, account.name.as_str()).await? {
+            true => Ok(()),
+            false => Err(AdminError::Conflict(format!("sale {sale} has orders: it can be closed, not removed"))),
+        }
+    }
+
+    /// # Errors
+    /// `Unknown` if there is no such sale.
+    pub async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {
+        let found = self.ledger.epoch(sale).await?;
+        found.map(|_| ()).ok_or(AdminError::Unknown("sale"))
+    }
+}
+
+/// The terms, with times that count from `now_ms`. What is wrong is named as the API names it.
+fn new_sale(terms: PlannedTerms, now_ms: i64) -> Result<NewSale, AdminError> {
+    let starts_at_ms = terms.starts_at_ms.unwrap_or(now_ms);
+    let ends_at_ms = terms.ends_at_ms.unwrap_or(starts_at_ms.saturating_add(LASTS_MS));
+    if ends_at_ms <= now_ms {
+        return Err(AdminError::Unworkable(Invalid::new("ends_at_ms", "must be in the future")));
+    }
+    let new = NewSale {
+        product: terms.product,
+        price_cents: terms.price_cents,
+        stock: terms.stock,
+        per_user: terms.per_user,
+        starts_in_ms: starts_at_ms.saturating_sub(now_ms),
+        ends_in_ms: ends_at_ms.saturating_sub(now_ms),
+        pay_within_ms: terms.pay_within_ms,
+        refund_returns_stock: terms.refund_returns_stock,
+        min_level: terms.min_level,
+        captcha: terms.captcha,
+        waves: terms.waves,
+    };
+    new.check().map_err(|wrong| match wrong.field {
+        "starts-in" => {
+            let problem = "and ends_at_ms must be within ten years of now";
+            AdminError::Unworkable(Invalid::new("starts_at_ms", problem))
+        }
+        "ends-in" => AdminError::Unworkable(Invalid::new("ends_at_ms", "must be later than starts_at_ms")),
+        "wave" => AdminError::Unworkable(Invalid::new("waves", wrong.problem)),
+        "price-cents" => Invalid::new("price_cents", wrong.problem).into(),
+        "per-user" => Invalid::new("per_user", wrong.problem).into(),
+        "min-level" => Invalid::new("min_level", wrong.problem).into(),
+        "pay-within" => Invalid::new("pay_within_s", wrong.problem).into(),
+        _ => wrong.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: i64 = 1_800_000_000_000;
+
+    fn terms() -> PlannedTerms {
+        PlannedTerms {
+            product: "Phone".to_owned(),
+            price_cents: 100,
+            stock: Stock::Units(10),
+            per_user: Units::ONE,
+            starts_at_ms: Some(NOW_MS + 5_000),
+            ends_at_ms: None,
+            pay_within_ms: 900_000,
+            refund_returns_stock: true,
+            min_level: 0,
+            captcha: CaptchaKind::None,
+            waves: Vec::new(),
+        }
+    }
+
+    /// Whether it is one of the terms that is wrong, or all of them together, and what is said.
+    fn refusal(terms: PlannedTerms) -> (bool, String) {
+        match new_sale(terms, NOW_MS).unwrap_err() {
+            AdminError::Invalid(wrong) => (true, wrong.to_string()),
+            other => (false, other.to_string()),
+        }
+    }
+
+    #[test]
+    fn times_count_from_now_and_an_end_may_be_left_out() {
+        let new = new_sale(terms(), NOW_MS).unwrap();
+        assert_eq!((new.starts_in_ms, new.ends_in_ms), (5_000, 3_605_000));
+        let at_once = new_sale(PlannedTerms { starts_at_ms: None, ..terms() }, NOW_MS).unwrap();
+        assert_eq!((at_once.starts_in_ms, at_once.ends_in_ms), (0, 3_600_000));
+    }
+
+    #[test]
+    fn what_is_wrong_has_the_name_that_the_api_gives_it() {
+        let wave = |units| vec![Wave { after_ms: 0, units }];
+        for (terms, single, said) in [
+            (PlannedTerms { price_cents: -1, ..terms() }, true, "price_cents must be 0 to"),
+            (PlannedTerms { min_level: -1, ..terms() }, true, "min_level must be 0 to"),
+            (PlannedTerms { pay_within_ms: 1, ..terms() }, true, "pay_within_s must be 1 second to"),
+            (PlannedTerms { product: String::new(), ..terms() }, true, "product must be 1 to 200"),
+            (
+                PlannedTerms { ends_at_ms: Some(NOW_MS + 1), ..terms() },
+                false,
+                "ends_at_ms must be later than starts_at_ms",
+            ),
+            (PlannedTerms { ends_at_ms: Some(NOW_MS), ..terms() }, false, "ends_at_ms must be in the future"),
+            (
+                PlannedTerms { starts_at_ms: Some(i64::MAX), ..terms() },
+                false,
+                "starts_at_ms and ends_at_ms must be within ten years",
+            ),
+            (PlannedTerms { waves: wave(11), ..terms() }, false, "waves units must not add up to more than the stock"),
+            (PlannedTerms { stock: Stock::Unlimited, waves: wave(1), ..terms() }, false, "waves must be left out"),
+        ] {
+            let (is_single, text) = refusal(terms);
+            assert!(is_single == single && text.starts_with(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn searches_are_bounded_and_empty_fields_are_none() {
+        let search = parse_search(Some(""), Some(""), Some(""), Some(" ")).unwrap();
+        assert_eq!((search.limit, search.before, search.phase, search.text), (100, None, None, None));
+        let search = parse_search(Some("5"), Some("7"), Some("paused"), Some(" phone ")).unwrap();
+        assert_eq!((search.limit, search.before, search.phase), (5, Some(SaleId::from_db(7)), Some(SalePhase::Paused)));
+        assert_eq!(search.text.as_deref(), Some("phone"));
+        let long = "x".repeat(201);
+        for (limit, before, status, text) in [
+            ("0", "", "", ""),
+            ("1001", "", "", ""),
+            ("x", "", "", ""),
+            ("", "0", "", ""),
+            ("", "", "closed", ""),
+            ("", "", "", &long[..]),
+            ("", "", "", "a\u{7}b"),
+        ] {
+            assert!(
+                parse_search(Some(limit), Some(before), Some(status), Some(text)).is_err(),
+                "{limit} {before} {status}"
+            );
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `doctor`: what is unsafe for production in the configured servers and settings, which guarantee it endangers, and what to change.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::arguments::Format;
+use super::print;
+use crate::config::Config;
+use crate::doctor::{self, Check, Verdict};
+
+#[derive(clap::Args)]
+pub(super) struct DoctorArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Wait at most this long for the servers' answers
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = doctor::LIMIT_MS,
+          value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    timeout_ms: u64,
+}
+
+/// A row of the table shows the beginning of what was found; the advice above it shows all.
+const FOUND_CHARS: usize = 100;
+
+#[derive(Serialize)]
+struct Row {
+    check: &'static str,
+    verdict: String,
+    found: String,
+}
+
+impl DoctorArgs {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<ExitCode> {
+        let report = doctor::examine(config, Duration::from_millis(self.timeout_ms)).await;
+        if self.json {
+            print::json(&report)?;
+        } else {
+            print::lines(report.checks.iter().filter_map(advice))?;
+            let row = |check: &Check| Row {
+                check: check.name,
+                verdict: check.verdict.to_string(),
+                found: check.found.chars().take(FOUND_CHARS).collect(),
+            };
+            print::rows(report.checks.iter().map(row), Format::Table)?;
+        }
+        Ok(ExitCode::from(match report.verdict {
+            Verdict::Pass | Verdict::Warn => 0,
+            Verdict::Fail => 1,
+            Verdict::Unknown => 2,
+        }))
+    }
+}
+
+/// What a check that did not pass endangers, and what to change.
+fn advice(check: &Check) -> Option<String> {
+    let Check { name, verdict, found, endangers, fix, .. } = check;
+    let fix = fix.as_ref()?;
+    Some(format!("{verdict}: {name}: {found}\n  endangers: {endangers}\n  fix: {fix}\n"))
+}

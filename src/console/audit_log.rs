@@ -1,0 +1,193 @@
+//! The audit log, with filters. It is for admins.
+
+use actix_web::web::{Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use askama::Template;
+use chrono::NaiveDateTime;
+use serde::Deserialize;
+use url::form_urlencoded::Serializer;
+
+use super::frame::{Access, Frame, page};
+use super::show;
+use crate::admin::log::LogLine;
+use crate::domain::ids::Invalid;
+use crate::domain::log_filter::LogFilter;
+use crate::http::AppState;
+
+/// Lines of one page.
+const LINES: i64 = 100;
+
+/// The filters, as the page's form sends them. An empty one filters nothing.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Filters {
+    actor: String,
+    action: String,
+    subject: String,
+    /// In UTC, as a browser writes a local time: `2026-01-31T08:00`.
+    from: String,
+    to: String,
+    before: String,
+}
+
+impl Filters {
+    fn parse(&self) -> Result<LogFilter, Invalid> {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let before = text(&self.before).map(|text| text.parse::<i64>()).transpose();
+        Ok(LogFilter {
+            actor: text(&self.actor),
+            action: text(&self.action),
+            subject: text(&self.subject),
+            from_ms: moment("from", &self.from)?,
+            to_ms: moment("to", &self.to)?,
+            before: before.map_err(|_| Invalid::new("before", "must be the id of a line, 1 or more"))?,
+            limit: LINES,
+        })
+    }
+
+    /// The address of the page with these filters.
+    fn address(&self) -> String {
+        let mut query = Serializer::new(String::new());
+        for (name, value) in [
+            ("actor", &self.actor),
+            ("action", &self.action),
+            ("subject", &self.subject),
+            ("from", &self.from),
+            ("to", &self.to),
+            ("before", &self.before),
+        ] {
+            if !value.is_empty() {
+                query.append_pair(name, value);
+            }
+        }
+        format!("/admin/audit-log?{}", query.finish())
+    }
+}
+
+fn moment(field: &'static str, text: &str) -> Result<Option<i64>, Invalid> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    // Browsers leave out seconds that are zero.
+    let formats = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f"];
+    let at = formats.iter().find_map(|format| NaiveDateTime::parse_from_str(text, format).ok());
+    let at = at.ok_or(Invalid::new(field, "must be a time in UTC, such as 2026-01-31T08:00"))?;
+    Ok(Some(at.and_utc().timestamp_millis()))
+}
+
+#[derive(Template)]
+#[template(path = "console/audit-log.html")]
+struct AuditLogPage {
+    frame: Frame,
+    filters: Filters,
+    lines: Vec<LineView>,
+    /// The page of the lines before the last one, if there may be any.
+    older: Option<String>,
+}
+
+struct LineView {
+    id: i64,
+    at_ms: i64,
+    /// The actor, the action and the subject.
+    texts: [Linked; 3],
+    details: String,
+}
+
+/// A text, and the page of the lines that have it too.
+struct Linked {
+    text: String,
+    /// None for a text that cannot be looked for.
+    address: Option<String>,
+}
+
+impl Linked {
+    fn new(text: String, filters: impl FnOnce(String) -> Filters) -> Self {
+        let filters = filters(text.clone());
+        let address = filters.parse().and_then(LogFilter::check).is_ok().then(|| filters.address());
+        // Control characters have no look of their own in a page.
+        Self { text: text.replace(char::is_control, "\u{fffd}"), address }
+    }
+}
+
+impl From<LogLine> for LineView {
+    fn from(line: LogLine) -> Self {
+        Self {
+            id: line.id,
+            at_ms: line.at.timestamp_millis(),
+            texts: [
+                Linked::new(line.actor, |actor| Filters { actor, ..Filters::default() }),
+                Linked::new(line.action, |action| Filters { action, ..Filters::default() }),
+                Linked::new(line.subject, |subject| Filters { subject, ..Filters::default() }),
+            ],
+            details: match show::json(&line.details) {
+                short if short.is_empty() => short,
+                short => serde_json::to_string_pretty(&line.details).unwrap_or(short),
+            },
+        }
+    }
+}
+
+/// The newest lines that pass the filters of the query.
+pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
+    page(request, &app_state, Access::Admins, "audit-log", async |console, caller, frame| {
+        let filters = Query::<Filters>::from_query(caller.request.query_string());
+        let filters = filters.map_err(|_| Invalid::new("each filter", "must be given once"))?.into_inner();
+        let lines = console.audit_log(&caller.account, filters.parse()?).await?;
+        let is_full = usize::try_from(LINES).is_ok_and(|most| lines.len() >= most);
+        let older = lines.last().filter(|_| is_full).map(|last| {
+            let filters = Filters { before: last.id.to_string(), ..filters.clone() };
+            filters.address()
+        });
+        Ok(AuditLogPage { frame, filters, lines: lines.into_iter().map(LineView::from).collect(), older })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn filters_are_those_of_the_form() {
+        let filters = |query: &str| Query::<Filters>::from_query(query).unwrap().into_inner();
+        let all = LogFilter { limit: LINES, ..LogFilter::default() };
+        assert_eq!(filters("actor=&action=&subject=&from=&to=").parse(), Ok(all.clone()));
+        let some = filters("actor=ann&subject=sale+7&from=2026-01-01T00:00&to=2026-01-01T00:00:01.5&before=9");
+        let parsed = LogFilter {
+            actor: Some("ann".to_owned()),
+            subject: Some("sale 7".to_owned()),
+            from_ms: Some(1_767_225_600_000),
+            to_ms: Some(1_767_225_601_500),
+            before: Some(9),
+            ..all
+        };
+        assert_eq!(some.parse(), Ok(parsed));
+        let again = some.address();
+        assert_eq!(filters(again.strip_prefix("/admin/audit-log?").unwrap()).parse(), some.parse());
+        for wrong in ["from=yesterday", "to=2026-13-01T00:00", "before=x"] {
+            assert!(filters(wrong).parse().is_err(), "{wrong}");
+        }
+    }
+
+    /// What people and attackers have written is shown as text, and links to itself alone.
+    #[test]
+    fn a_line_cannot_leave_its_place() {
+        let hostile = "<script>alert(1)</script>\"&action=x\u{1b}[31m";
+        let line = |subject: String| LogLine {
+            id: 7,
+            at: DateTime::from_timestamp_millis(0).unwrap(),
+            actor: hostile.to_owned(),
+            action: "refused".to_owned(),
+            subject,
+            details: json!({ "why": hostile, "line": "a\nb" }),
+        };
+        let lines = vec![line(hostile.to_owned()).into(), line("x".repeat(5000)).into()];
+        let (frame, older) = (Frame::of_admin("audit-log"), Some("/admin/audit-log?before=7".to_owned()));
+        let page = AuditLogPage { frame, filters: Filters::default(), lines, older }.render().unwrap();
+        assert!(!page.contains("<script>alert") && !page.contains('\u{1b}') && !page.contains("\"&action"), "{page}");
+        assert!(page.contains("/admin/audit-log?action=refused") && page.contains("?before=7"), "{page}");
+    }
+}

@@ -1,0 +1,254 @@
+//! What all pages of the console share: who may see a page, the frame around it, its headers, and the pages of those who may not
+//! see it, or for whom it is not there.
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{HeaderValue, LOCATION, RETRY_AFTER};
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, ResponseError};
+use askama::Template;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::files::Files;
+use crate::admin::{AdminError, Console, admins_only, operators_only};
+use crate::domain::account::Account;
+use crate::http::{AppState, Caller, Problem, as_caller};
+
+/// The longest address that a person comes back to after signing in, in bytes.
+const THEN_MAX: usize = 1000;
+/// What the pages may load and call: their own files, and the API beside them. Nothing inline.
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+                              connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Who may see a page. The later ones are fewer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Everyone who is signed in.
+    Viewers,
+    /// Admins and managers.
+    Operators,
+    Admins,
+}
+
+impl Access {
+    fn check(self, account: &Account) -> Result<(), AdminError> {
+        match self {
+            Self::Viewers => Ok(()),
+            Self::Operators => operators_only(account),
+            Self::Admins => admins_only(account),
+        }
+    }
+}
+
+/// What the frame around a page shows.
+pub struct Frame {
+    pub account: String,
+    pub role: &'static str,
+    /// The token against forgery, which the script sends with each change.
+    pub csrf: String,
+    /// The part of the navigation that the page belongs to: `overview`, `sales`, `orders`, `money`, `queues`, `policies`,
+    /// `applications`, `alarms`, `accounts` or `audit-log`.
+    pub section: &'static str,
+    pub may_operate: bool,
+    pub is_admin: bool,
+    /// Development mode.
+    pub dev: bool,
+    /// Open alarms that the account may see.
+    pub open_alarms: i64,
+    files: Data<Files>,
+}
+
+impl Frame {
+    /// The address of one of the console's files.
+    pub fn asset(&self, name: &str) -> &str {
+        self.files.url(name)
+    }
+
+    async fn of(
+        console: &Console,
+        caller: &Caller,
+        section: &'static str,
+        dev: bool,
+        files: Data<Files>,
+    ) -> Result<Self, AdminError> {
+        let account = &caller.account;
+        Ok(Self {
+            account: account.name.to_string(),
+            role: account.role.into_str(),
+            csrf: caller.token.csrf(),
+            section,
+            may_operate: account.may_operate(),
+            is_admin: account.is_admin(),
+            dev,
+            open_alarms: console.open_alarms(account).await?,
+            files,
+        })
+    }
+
+    /// The frame of an admin, for tests of templates.
+    #[cfg(test)]
+    pub fn of_admin(section: &'static str) -> Self {
+        Self {
+            account: "ann".to_owned(),
+            role: "admin",
+            csrf: "token".to_owned(),
+            section,
+            may_operate: true,
+            is_admin: true,
+            dev: false,
+            open_alarms: 0,
+            files: Data::new(Files::embedded("CNY").unwrap()),
+        }
+    }
+}
+
+/// The page in the place of one that cannot be shown. It asks PostgreSQL nothing, because it is also shown when PostgreSQL is away.
+#[derive(Template)]
+#[template(path = "console/problem.html")]
+struct ProblemPage<'a> {
+    files: &'a Files,
+    status: u16,
+    title: &'a str,
+    detail: &'a str,
+}
+
+/// Renders a page for the account that is signed in. Others are sent to sign in and come back. A page that the account may not
+/// see, that is not there or that cannot be read now is answered 403, 404 or 503 with a page that says so.
+///
+/// `make` reads what the page shows. It runs in the line of the admin API, where it stands in front of no purchase.
+pub async fn page<T: Template + 'static>(
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    access: Access,
+    section: &'static str,
+    make: impl AsyncFnOnce(&Console, &Caller, Frame) -> Result<T, AdminError> + 'static,
+) -> HttpResponse {
+    let Some(files) = request.app_data::<Data<Files>>().cloned() else {
+        tracing::error!("the console's files are not among the application's data");
+        return answer(StatusCode::INTERNAL_SERVER_ERROR).finish();
+    };
+    // The table has the last word where a handler names a weaker access.
+    let access = request.app_data::<Access>().map_or(access, |of_table| access.max(*of_table));
+    let (dev, of_frame, back) = (app_state.dev, files.clone(), address(&request));
+    let made = as_caller(request, app_state, async move |console: &Console, caller: &Caller| {
+        access.check(&caller.account)?;
+        let frame = Frame::of(console, caller, section, dev, of_frame).await?;
+        make(console, caller, frame).await
+    });
+    match made.await {
+        Ok(page) => html(StatusCode::OK, &page),
+        Err(problem) if problem.status_code() == StatusCode::UNAUTHORIZED => to_sign_in(&back),
+        Err(problem) => problem_page(&problem, &files),
+    }
+}
+
+/// The answer at addresses of the console where there is no page. Only those who are signed in learn that there is none.
+pub async fn missing(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
+    page(request, &app_state, Access::Viewers, "overview", async |_, _, _| -> Result<NoPage, AdminError> {
+        Err(AdminError::Unknown("page"))
+    })
+    .await
+}
+
+/// What `missing` never makes.
+#[derive(Template)]
+#[template(source = "", ext = "html")]
+struct NoPage;
+
+/// A rendered page with the headers of the console.
+pub fn html(status: StatusCode, page: &impl Template) -> HttpResponse {
+    match page.render() {
+        Ok(text) => answer(status).content_type("text/html; charset=utf-8").body(text),
+        Err(error) => {
+            tracing::error!(%error, "page of the console not made");
+            answer(StatusCode::INTERNAL_SERVER_ERROR).finish()
+        }
+    }
+}
+
+/// An answer with the headers that all pages of the console have. No copy is kept: a page shows what only its account may see.
+fn answer(status: StatusCode) -> HttpResponseBuilder {
+    let mut response = HttpResponse::build(status);
+    for header in [
+        ("Cache-Control", "no-store"),
+        ("Content-Security-Policy", CONTENT_POLICY),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "same-origin"),
+        ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
+        ("Cross-Origin-Opener-Policy", "same-origin"),
+    ] {
+        response.insert_header(header);
+    }
+    response
+}
+
+fn problem_page(problem: &Problem, files: &Files) -> HttpResponse {
+    let status = problem.status_code();
+    let page = ProblemPage {
+        files,
+        status: status.as_u16(),
+        title: problem.title(),
+        detail: problem.text().unwrap_or_default(),
+    };
+    let mut response = html(status, &page);
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// The path and query of a request, to come back to.
+fn address(request: &HttpRequest) -> String {
+    let whole = request.uri().path_and_query().map(|whole| whole.as_str()).unwrap_or_default();
+    if is_own(whole) { whole.to_owned() } else { "/admin".to_owned() }
+}
+
+/// Whether an address leads to a page of the console. Braces would be filled in by the script (`data-then`).
+pub fn is_own(address: &str) -> bool {
+    let rest = address.strip_prefix("/admin");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
+        && address.len() <= THEN_MAX
+        && !address.contains(['\\', '{', '}'])
+        && !address.contains(|c: char| c.is_ascii_control())
+}
+
+fn to_sign_in(back: &str) -> HttpResponse {
+    let then = utf8_percent_encode(back, NON_ALPHANUMERIC);
+    answer(StatusCode::SEE_OTHER).insert_header((LOCATION, format!("/admin/sign-in?then={then}"))).finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_sent_back_to_pages_of_the_console_only() {
+        for own in ["/admin", "/admin/", "/admin?x=1", "/admin/sales/7?tab=a%20b"] {
+            assert!(is_own(own), "{own}");
+        }
+        let long = format!("/admin/{}", "x".repeat(THEN_MAX));
+        for other in ["", "/", "//evil.example", "/administrator", "https://evil.example/admin", "/admin\\x", &long] {
+            assert!(!is_own(other), "{other}");
+        }
+        for other in ["/admin/{csrf_token}", "/admin/\r\nSet-Cookie: a=b", "\t/admin", "javascript:/admin"] {
+            assert!(!is_own(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn no_answer_is_kept_framed_or_allowed_anything_inline() {
+        let response = to_sign_in("/admin/sales?q=a&b");
+        let header =
+            |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        assert_eq!(response.status(), StatusCode::SEE_OTHER);
+        assert_eq!(header("Location"), "/admin/sign-in?then=%2Fadmin%2Fsales%3Fq%3Da%26b");
+        assert_eq!(header("Cache-Control"), "no-store");
+        assert_eq!(header("Referrer-Policy"), "same-origin");
+        let policy = header("Content-Security-Policy");
+        assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");
+    }
+
+    #[test]
+    fn later_kinds_of_access_are_stricter() {
+        assert!(Access::Viewers < Access::Operators && Access::Operators < Access::Admins);
+    }
+}

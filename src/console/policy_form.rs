@@ -1,0 +1,161 @@
+//! The fields of a policy's form, one set for each algorithm, and the picture of its last hour.
+
+use std::ops::Range;
+
+use crate::domain::limiter::{AlgorithmKind, ParameterBounds, Parameters};
+use crate::domain::policy::{Name, Policy, WhenDown};
+use crate::domain::policy_preview::RecordedMinute;
+
+/// The form of one algorithm, filled with the terms of a policy.
+pub struct Form {
+    pub algorithm: &'static str,
+    /// What the algorithm itself takes.
+    pub parameters: Vec<NumberField>,
+    /// The range in which the threshold moves.
+    pub range: Vec<NumberField>,
+    /// A line each.
+    pub apps: String,
+    pub key: String,
+    pub spread: bool,
+    pub excess: String,
+    pub when_down: [WhenDownChoice; 3],
+    pub breaker: String,
+}
+
+/// A field for a whole number.
+pub struct NumberField {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub value: Option<i64>,
+    pub least: i64,
+    pub most: i64,
+    pub required: bool,
+}
+
+pub struct WhenDownChoice {
+    pub value: &'static str,
+    pub label: &'static str,
+    pub selected: bool,
+}
+
+impl Form {
+    /// `apps` are those of a new policy. Another algorithm than the policy's begins with the parameters that both have.
+    pub fn new(kind: AlgorithmKind, apps: &[Name], policy: Option<&Policy>) -> Self {
+        let terms = policy.map(|policy| &policy.terms);
+        let given = terms.map_or_else(Parameters::default, |terms| terms.algorithm.parameters());
+        let range = terms.and_then(|terms| terms.range);
+        let when_down = terms.map_or(WhenDown::Closed, |terms| terms.when_down);
+        let choice =
+            |value: WhenDown, label| WhenDownChoice { value: value.as_str(), label, selected: value == when_down };
+        let of_range = |name, label, value, most| NumberField { name, label, value, least: 1, most, required: false };
+        let most = kind.threshold_max();
+        let apps: Vec<&str> = apps.iter().map(Name::as_str).collect();
+        Self {
+            algorithm: kind.as_str(),
+            parameters: kind
+                .bounds()
+                .into_iter()
+                .filter_map(|(name, bounds)| parameter(name, bounds, &given))
+                .collect(),
+            range: vec![
+                of_range("floor", "Least threshold", range.map(|range| range.floor), most),
+                of_range("ceiling", "Greatest threshold", range.map(|range| range.ceiling), most),
+                of_range(
+                    "target_ms",
+                    "Calls slower than this lower it, in ms",
+                    range.and_then(|range| range.target_ms),
+                    3_600_000,
+                ),
+            ],
+            apps: apps.join("\n"),
+            key: terms.map(|terms| terms.key.clone()).unwrap_or_default(),
+            spread: terms.is_some_and(|terms| terms.spread),
+            excess: terms.map_or_else(|| "reject".to_owned(), |terms| terms.excess.to_string()),
+            when_down: [
+                choice(WhenDown::Closed, "closed: refuse"),
+                choice(WhenDown::Open, "open: grant"),
+                choice(WhenDown::Local, "local: each instance grants its share"),
+            ],
+            breaker: terms
+                .and_then(|terms| terms.breaker)
+                .and_then(|breaker| serde_json::to_string(&breaker).ok())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+fn parameter(name: &'static str, bounds: ParameterBounds, given: &Parameters) -> Option<NumberField> {
+    let (label, value) = match name {
+        "limit" => ("Limit: permits in a window, or at once; -1 for none", given.limit),
+        "window_ms" => ("Window, in ms", given.window_ms),
+        "rate" => ("Rate: permits in each window", given.rate),
+        "capacity" => ("Capacity: permits that the bucket holds", given.capacity),
+        _ => ("Lease: when a permit that is not given back is free again, in ms", given.lease_ms),
+    };
+    let (least, most, required) = match bounds {
+        ParameterBounds::Unused => return None,
+        ParameterBounds::Optional(least, most) => (least, most, false),
+        ParameterBounds::Required(least, most) => (least, most, true),
+        ParameterBounds::Limit(most) => (-1, most, true),
+    };
+    Some(NumberField { name, label, value, least, most, required })
+}
+
+/// The calls of the last hour, as bars: one a minute.
+pub struct Hour {
+    pub calls: u64,
+    pub refused: u64,
+    pub bars: Vec<Bar>,
+}
+
+/// A bar, in the units of a picture of 600 by 100.
+pub struct Bar {
+    pub x: i64,
+    pub granted_y: u64,
+    pub granted_height: u64,
+    pub refused_y: u64,
+    pub refused_height: u64,
+}
+
+impl Hour {
+    const HEIGHT: u64 = 100;
+    const WIDTH: i64 = 10;
+
+    pub fn new(shown: Range<i64>, minutes: &[RecordedMinute]) -> Self {
+        let most = minutes.iter().map(RecordedMinute::calls).max().unwrap_or(0).max(1);
+        // Wide enough for any count.
+        let height =
+            |n: u64| u64::try_from(u128::from(n) * u128::from(Self::HEIGHT) / u128::from(most)).unwrap_or(Self::HEIGHT);
+        let bars = minutes.iter().map(|minute| {
+            let (refused_height, both) = (height(minute.refused), height(minute.calls()));
+            Bar {
+                x: (minute.minute - shown.start) * Self::WIDTH,
+                granted_y: Self::HEIGHT - (both - refused_height),
+                granted_height: both - refused_height,
+                refused_y: Self::HEIGHT - both,
+                refused_height,
+            }
+        });
+        let sum = |count: fn(&RecordedMinute) -> u64| minutes.iter().map(count).fold(0, u64::saturating_add);
+        Self { calls: sum(RecordedMinute::calls), refused: sum(|minute| minute.refused), bars: bars.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_stand_on_the_ground_and_fit() {
+        let minutes = [(100, 3, 1), (101, u64::MAX / 2, 0), (159, 0, u64::MAX / 2)];
+        let minutes = minutes.map(|(minute, granted, refused)| RecordedMinute { minute, granted, refused });
+        let hour = Hour::new(100..160, &minutes);
+        for bar in &hour.bars {
+            assert_eq!(bar.granted_y + bar.granted_height, 100);
+            assert_eq!(bar.refused_y + bar.refused_height, bar.granted_y);
+            assert!((0..600).contains(&bar.x));
+        }
+        assert_eq!((hour.bars[1].granted_height, hour.bars[2].refused_height), (100, 100));
+        assert!(Hour::new(0..60, &[]).bars.is_empty());
+    }
+}

@@ -1,0 +1,122 @@
+//! The page of products, for those who run sales.
+
+use actix_web::web::{Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use askama::Template;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+use super::frame::{Access, Frame, page};
+use crate::domain::ids::Invalid;
+use crate::domain::sale::Product;
+use crate::http::AppState;
+
+/// Products on one page.
+const PRODUCTS_MAX: usize = 50;
+
+/// What is looked for, and which product is to be changed.
+#[derive(Default, Deserialize)]
+struct Filter {
+    q: Option<String>,
+    after: Option<String>,
+    name: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "console/products.html")]
+struct ProductsPage {
+    frame: Frame,
+    rows: Vec<ProductRow>,
+    q: String,
+    edited: Option<Edited>,
+    /// The address of the next page.
+    more: Option<String>,
+}
+
+/// A product as the list shows it.
+struct ProductRow {
+    name: String,
+    description: String,
+    picture: Option<PictureView>,
+    /// The name as addresses have it.
+    encoded: String,
+}
+
+struct PictureView {
+    path: String,
+    width: u32,
+    height: u32,
+    alt: String,
+}
+
+/// The product that is to be changed, or made under this name.
+struct Edited {
+    is_new: bool,
+    product: ProductRow,
+}
+
+impl From<Product> for ProductRow {
+    fn from(product: Product) -> Self {
+        let picture = product.picture.map(|picture| PictureView {
+            path: picture.small_path(),
+            width: picture.small.width,
+            height: picture.small.height,
+            alt: picture.alt,
+        });
+        Self { encoded: encoded(&product.name), name: product.name, description: product.description, picture }
+    }
+}
+
+fn encoded(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
+}
+
+pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
+    page(request, &app_state, Access::Operators, "sales", async |console, caller, frame| {
+        let filter = Query::<Filter>::from_query(caller.request.query_string());
+        let filter = filter.map_err(|_| Invalid::new("q, after and name", "must each be given once"))?.into_inner();
+        let given =
+            |text: &Option<String>| text.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
+        let (q, after, name) = (given(&filter.q), filter.after, given(&filter.name));
+        let limit = PRODUCTS_MAX.cast_signed() as i64 + 1;
+        let mut products = console.products(&caller.account, after.as_deref(), q.as_deref(), limit).await?;
+        let has_more = products.len() > PRODUCTS_MAX;
+        products.truncate(PRODUCTS_MAX);
+        let edited = match name {
+            None => None,
+            Some(name) => {
+                let found = console.product_named(&caller.account, &name).await?;
+                let is_new = found.is_none();
+                let empty = Product { id: 0, name, description: String::new(), picture: None };
+                Some(Edited { is_new, product: found.unwrap_or(empty).into() })
+            }
+        };
+        let q = q.unwrap_or_default();
+        let last = products.last().filter(|_| has_more);
+        let more = last.map(|last| format!("/admin/products?q={}&after={}", encoded(&q), encoded(&last.name)));
+        Ok(ProductsPage { frame, rows: products.into_iter().map(ProductRow::from).collect(), q, edited, more })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_s_name_is_one_part_of_an_address() {
+        let product =
+            |name: &str| Product { id: 1, name: name.to_owned(), description: "<b>".to_owned(), picture: None };
+        let page = ProductsPage {
+            frame: Frame::of_admin("sales"),
+            rows: vec![product("50% off / {x}").into()],
+            q: String::new(),
+            edited: Some(Edited { is_new: false, product: product("50% off / {x}").into() }),
+            more: None,
+        };
+        let page = page.render().unwrap();
+        let address = "/api/v1/admin/products/50%25%20off%20%2F%20%7Bx%7D";
+        assert!(page.contains(&format!("data-api=\"{address}\"")), "{page}");
+        assert!(page.contains(&format!("data-api=\"{address}/picture\"")) && !page.contains("<b>"), "{page}");
+    }
+}

@@ -1,0 +1,46 @@
+//! The page to sign in. The form goes to the admin API, which counts attempts.
+
+use actix_web::http::StatusCode;
+use actix_web::web::{Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use askama::Template;
+use serde::Deserialize;
+
+use super::files::Files;
+use super::frame::{html, is_own};
+use crate::http::AppState;
+
+#[derive(Template)]
+#[template(path = "console/sign-in.html")]
+struct SignInPage<'a> {
+    files: &'a Files,
+    /// The page to go to afterwards.
+    then: &'a str,
+    dev: bool,
+}
+
+#[derive(Deserialize)]
+struct ThenQuery {
+    then: Option<String>,
+}
+
+/// Shows the form, to those who are signed in, too: they may want another account.
+pub async fn show(request: HttpRequest, app_state: Data<AppState>, files: Data<Files>) -> HttpResponse {
+    let query = Query::<ThenQuery>::from_query(request.query_string()).ok();
+    let then = query.and_then(|query| query.into_inner().then).filter(|then| is_own(then));
+    let then = then.as_deref().unwrap_or("/admin");
+    html(StatusCode::OK, &SignInPage { files: &files, then, dev: app_state.dev })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_person_goes_afterwards_cannot_leave_its_place_in_the_page() {
+        let files = Files::embedded("CNY").unwrap();
+        let page = SignInPage { files: &files, then: "/admin?x=\"><script>", dev: true }.render().unwrap();
+        assert!(!page.contains("\"><script>") && page.contains("data-then=\"/admin?x="), "{page}");
+        assert!(page.contains("autocomplete=\"current-password\""));
+    }
+}

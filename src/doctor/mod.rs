@@ -1,0 +1,200 @@
+//! `seckill doctor`: looks at the configured servers and settings, and says what is unsafe for production, which guarantee that
+//! endangers, and what to change. It reads only.
+//!
+//! The rooms of the servers ask; the checks here are pure functions of the answers, a file for each server. All questions are asked
+//! at once and have the same deadline, so a server that is away delays no check of another one. docs/doctor.md lists the checks.
+
+mod postgres_checks;
+mod rabbitmq_checks;
+mod redis_checks;
+mod settings_checks;
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::Config;
+
+/// How long each check may take, if nothing else is asked for. All run at once, so this is also how long they take together.
+pub const LIMIT_MS: u64 = 2_000;
+
+/// How safe something is, the worst last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Verdict {
+    Pass,
+    /// A risk that depends on what the doctor does not see, or a guarantee that holds only in part.
+    Warn,
+    /// It could not be looked at.
+    Unknown,
+    /// A guarantee does not hold.
+    Fail,
+}
+
+/// The result of one check.
+#[derive(Debug, Clone, Serialize)]
+pub struct Check {
+    pub name: &'static str,
+    pub verdict: Verdict,
+    pub found: String,
+    /// The guarantee that depends on it.
+    pub endangers: &'static str,
+    /// What to change; `None` where nothing is to be changed.
+    pub fix: Option<String>,
+    /// Whether the look failed: a server was away, or did not let us look.
+    #[serde(skip)]
+    could_not_look: bool,
+}
+
+/// The results of all checks.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// `fail` if any check failed, else `unknown` if any could not look, else the worst.
+    pub verdict: Verdict,
+    pub checks: Vec<Check>,
+}
+
+/// Looks at everything that these settings name, within about `limit`.
+pub async fn examine(config: &Config, limit: Duration) -> Report {
+    let deadline = Instant::now() + limit;
+    // Boxed, because together they would be too large for the stack of a thread.
+    let (redis, postgres, rabbitmq, routes) = tokio::join!(
+        Box::pin(redis_checks::ask(config, deadline, limit)),
+        Box::pin(postgres_checks::ask(config, deadline, limit)),
+        Box::pin(rabbitmq_checks::ask(config, deadline, limit)),
+        Box::pin(settings_checks::locate(config, deadline)),
+    );
+    let mut checks = settings_checks::checks(config, &routes);
+    checks.extend(redis_checks::checks(&redis, &postgres));
+    checks.extend(postgres_checks::checks(config, &postgres));
+    checks.extend(rabbitmq_checks::checks(&rabbitmq));
+    let looked = checks.iter().filter(|check| check.verdict != Verdict::Unknown || check.could_not_look);
+    let verdict = looked.map(|check| check.verdict).max().unwrap_or(Verdict::Pass);
+    Report { verdict, checks }
+}
+
+/// A server's answer, or why there is none.
+type Answer<T> = Result<T, String>;
+
+/// What a check is called, and which guarantee depends on what it looks at.
+struct Topic {
+    name: &'static str,
+    endangers: &'static str,
+}
+
+/// What a check has found.
+struct Finding {
+    verdict: Verdict,
+    found: String,
+    fix: Option<String>,
+    could_not_look: bool,
+}
+
+impl Finding {
+    fn pass(found: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Pass, found: found.into(), fix: None, could_not_look: false }
+    }
+
+    fn warn(found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warn, found: found.into(), fix: Some(fix.into()), could_not_look: false }
+    }
+
+    fn fail(found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fail, found: found.into(), fix: Some(fix.into()), could_not_look: false }
+    }
+
+    /// The server did not let us look.
+    fn could_not_look(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Unknown, found: why.into(), fix: Some(fix.into()), could_not_look: true }
+    }
+
+    /// There was no way to look, and nobody asked for one. It makes no difference to the verdict of all.
+    fn not_asked(why: impl Into<String>, by_hand: impl Into<String>) -> Self {
+        Self { could_not_look: false, ..Self::could_not_look(why, by_hand) }
+    }
+}
+
+impl Topic {
+    fn check(&self, finding: Finding) -> Check {
+        let Finding { verdict, found, fix, could_not_look } = finding;
+        Check { name: self.name, verdict, found, endangers: self.endangers, fix, could_not_look }
+    }
+
+    /// Decides by an answer. Without one the check is unknown.
+    fn judge<T>(&self, answer: &Answer<T>, decide: impl FnOnce(&T) -> Finding) -> Check {
+        let again = "start the server, or correct its address or our rights, and run the doctor again";
+        self.check(match answer {
+            Ok(answer) => decide(answer),
+            Err(why) => Finding::could_not_look(why, again),
+        })
+    }
+
+    /// Decides by two answers.
+    fn judge_both<T, U>(&self, answers: (&Answer<T>, &Answer<U>), decide: impl FnOnce(&T, &U) -> Finding) -> Check {
+        let both = match answers {
+            (Ok(one), Ok(other)) => Ok((one, other)),
+            (Err(why), _) | (_, Err(why)) => Err(why.clone()),
+        };
+        self.judge(&both, |(one, other)| decide(one, other))
+    }
+}
+
+/// Asks until the deadline.
+async fn in_time<T, E: Display>(deadline: Instant, question: impl Future<Output = Result<T, E>>) -> Answer<T> {
+    match timeout_at(deadline, question).await {
+        Ok(answer) => answer.map_err(|error| one_line(&error)),
+        Err(_) => Err("no answer in time".to_owned()),
+    }
+}
+
+/// Asks a server that is connected.
+async fn of<S, T, E: Display>(
+    deadline: Instant,
+    server: &Answer<S>,
+    question: impl AsyncFnOnce(&S) -> Result<T, E>,
+) -> Answer<T> {
+    match server {
+        Ok(server) => in_time(deadline, question(server)).await,
+        Err(why) => Err(why.clone()),
+    }
+}
+
+/// An error in one line of a bounded length: servers may answer with whole stories.
+fn one_line(error: &impl Display) -> String {
+    let words: Vec<String> = error.to_string().split_whitespace().map(str::to_owned).collect();
+    words.join(" ").chars().take(300).collect()
+}
+
+/// A few names of many.
+fn some_of<T: Display>(names: &[T]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_and_no_story() {
+        assert_eq!(one_line(&"ERR a\n  b"), "ERR a b");
+        assert_eq!(one_line(&"x".repeat(1000)).len(), 300);
+        assert_eq!(some_of(&[1, 2, 3, 4, 5, 6, 7]), "1, 2, 3, 4, 5 and 2 more");
+    }
+
+    #[test]
+    fn a_check_with_two_questions_is_unknown_without_either_answer() {
+        let topic = Topic { name: "a.check", endangers: "nothing" };
+        let away = || Err::<u8, _>("away".to_owned());
+        for (one, other) in [(Ok(1), away()), (away(), Ok(1)), (away(), away())] {
+            let check = topic.judge_both((&one, &other), |_, _| Finding::pass("both"));
+            assert_eq!((check.verdict, check.found.as_str()), (Verdict::Unknown, "away"));
+        }
+        assert_eq!(topic.judge_both((&Ok(1), &Ok(1)), |_, _| Finding::pass("both")).found, "both");
+    }
+}

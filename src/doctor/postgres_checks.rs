@@ -1,0 +1,363 @@
+//! PostgreSQL: what keeps a committed purchase committed.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Answer, Check, Finding, Topic, of, one_line, some_of};
+use crate::config::Config;
+use crate::domain::clock_reading::ClockReading;
+use crate::ledger::Ledger;
+use crate::ledger::inspect::{DatabaseFacts, PlannedUnits, SchemaState, Standby};
+
+const FSYNC: Topic = Topic {
+    name: "postgres.fsync",
+    endangers: "rule 3, \"durable before 202\": without fsync a power loss takes commits, or the whole database",
+};
+const FULL_PAGE_WRITES: Topic = Topic {
+    name: "postgres.full-page-writes",
+    endangers: "\"No commit is lost\" in a power loss: a page that was half written cannot be restored",
+};
+const SYNCHRONOUS_COMMIT: Topic = Topic {
+    name: "postgres.synchronous-commit",
+    endangers: "rule 3, \"durable before 202\": with off, a 202 leaves before its commit is on disk",
+};
+const PRIMARY: Topic =
+    Topic { name: "postgres.primary", endangers: "F25: a server that is read-only takes no purchase" };
+const REPLICAS: Topic = Topic {
+    name: "postgres.replicas",
+    endangers: "\"With asynchronous replication the last commits may be lost, 202s among them: do not promote an \
+                asynchronous replica\"",
+};
+const SESSIONS: Topic = Topic {
+    name: "postgres.sessions",
+    endangers: "F8 and F25: our time limits, prepared statements and notices belong to a session; without one of our \
+                own, statements fail and commits hang",
+};
+const NOTICES: Topic = Topic {
+    name: "postgres.notices",
+    endangers: "\"An instance applies the old version of a policy: some milliseconds, by the notice; a second at \
+                most, by the poll\"; workers do not give way to other instances' purchases",
+};
+const CONNECTIONS: Topic = Topic {
+    name: "postgres.connections",
+    endangers: "\"Closed (503): all sales of an instance whose PostgreSQL cannot commit\": one that gets no \
+                connection cannot",
+};
+const SCHEMA: Topic = Topic {
+    name: "postgres.schema",
+    endangers: "I1, I2, I6 and I9: the constraints and triggers of the schema hold them",
+};
+const ROLE: Topic = Topic {
+    name: "postgres.role",
+    endangers: "I9: a superuser passes triggers by, and its password opens the whole server (security.md)",
+};
+const VERSION: Topic =
+    Topic { name: "postgres.version", endangers: "all guarantees: they are shown with PostgreSQL 15" };
+
+/// The oldest PostgreSQL that can run our statements, and the oldest that the tests have run with.
+const VERSION_NEEDED: i64 = 130_000;
+const VERSION_TESTED: i64 = 150_000;
+/// Processes that compose.yaml runs, two of `serve` and two of `work`; and the fewest that make a system.
+const PROCESSES_USUAL: i64 = 4;
+const PROCESSES_LEAST: i64 = 2;
+
+pub(super) struct PostgresAnswers {
+    facts: Answer<DatabaseFacts>,
+    standbys: Answer<Vec<Standby>>,
+    own_sessions: Answer<bool>,
+    hears_notices: Answer<bool>,
+    schema: Answer<SchemaState>,
+    /// The most connections of one process.
+    connections: i64,
+    pub(super) planned: Answer<PlannedUnits>,
+    pub(super) clock: Answer<ClockReading>,
+}
+
+pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> PostgresAnswers {
+    let ledger = Ledger::new(&config.database, config.purchase.committers).map_err(|error| one_line(&error));
+    let (facts, standbys, own_sessions, hears_notices, schema, planned, clock) = tokio::join!(
+        of(deadline, &ledger, Ledger::facts),
+        of(deadline, &ledger, Ledger::standbys),
+        of(deadline, &ledger, Ledger::has_own_sessions),
+        // A notice that comes at all comes at once: the rest of the time is for connecting.
+        of(deadline, &ledger, async |ledger: &Ledger| ledger.hears_notices(limit / 2).await),
+        of(deadline, &ledger, Ledger::schema_state),
+        of(deadline, &ledger, Ledger::planned_units),
+        of(deadline, &ledger, Ledger::clock),
+    );
+    let connections = ledger.map_or(0, |ledger| ledger.connections_max().into());
+    PostgresAnswers { facts, standbys, own_sessions, hears_notices, schema, connections, planned, clock }
+}
+
+pub(super) fn checks(config: &Config, postgres: &PostgresAnswers) -> Vec<Check> {
+    let PostgresAnswers { facts, standbys, own_sessions, hears_notices, schema, connections: each, .. } = postgres;
+    let timeout_ms = config.database.statement_timeout_ms;
+    vec![
+        FSYNC.judge(facts, fsync),
+        FULL_PAGE_WRITES.judge(facts, full_page_writes),
+        SYNCHRONOUS_COMMIT.judge(facts, synchronous_commit),
+        PRIMARY.judge(facts, primary),
+        REPLICAS.judge_both((facts, standbys), |facts, standbys| replicas(facts, standbys)),
+        SESSIONS.judge_both((facts, own_sessions), |facts, own| sessions(facts, *own, timeout_ms)),
+        NOTICES.judge(hears_notices, |heard| notices(*heard)),
+        CONNECTIONS.judge(facts, |facts| connections(facts, *each)),
+        SCHEMA.judge(schema, schema_state),
+        ROLE.judge(facts, role),
+        VERSION.judge(facts, version),
+    ]
+}
+
+fn fsync(facts: &DatabaseFacts) -> Finding {
+    match facts.fsync.as_str() {
+        "on" => Finding::pass("fsync is on"),
+        other => Finding::fail(format!("fsync is {other}"), "ALTER SYSTEM SET fsync = on, and reload"),
+    }
+}
+
+fn full_page_writes(facts: &DatabaseFacts) -> Finding {
+    let fix = "ALTER SYSTEM SET full_page_writes = on, and reload";
+    match facts.full_page_writes.as_str() {
+        "on" => Finding::pass("full_page_writes is on"),
+        other => Finding::fail(format!("full_page_writes is {other}"), fix),
+    }
+}
+
+fn synchronous_commit(facts: &DatabaseFacts) -> Finding {
+    let (setting, role) = (&facts.synchronous_commit, &facts.role);
+    let found = format!("synchronous_commit is {setting} for {role}");
+    match setting.as_str() {
+        "off" => {
+            let fix = "set it to on where it is off: in postgresql.conf, or by ALTER DATABASE … RESET or ALTER ROLE … \
+                       RESET";
+            Finding::fail(found, fix)
+        }
+        _ => Finding::pass(found),
+    }
+}
+
+fn primary(facts: &DatabaseFacts) -> Finding {
+    let fix = "let DATABASE_URL name the primary, by an address that follows it";
+    match (facts.in_recovery, facts.read_only) {
+        (true, _) => Finding::fail("the server is a replica", fix),
+        (false, true) => {
+            let fix = "ALTER ROLE … or ALTER DATABASE … RESET default_transaction_read_only";
+            Finding::fail("transactions are read-only by default", fix)
+        }
+        (false, false) => Finding::pass("the server is a primary, and takes writes"),
+    }
+}
+
+/// Whether a server that could be promoted has every commit that was answered.
+fn replicas(facts: &DatabaseFacts, standbys: &[Standby]) -> Finding {
+    let attached: Vec<&Standby> = standbys.iter().filter(|one| one.state.as_deref() != Some("backup")).collect();
+    let names = |those: &[&Standby]| {
+        let names: Vec<&str> = those.iter().map(|one| one.name.as_deref().unwrap_or("?")).collect();
+        some_of(&names)
+    };
+    let waits = !matches!(facts.synchronous_commit.as_str(), "off" | "local");
+    let make_synchronous = "set synchronous_standby_names to the replicas that may be promoted, such as ANY 1 (a, b), \
+                            with synchronous_commit = on; or let nothing promote these";
+    if facts.synchronous_standby_names.is_empty() {
+        return match attached.len() {
+            0 => Finding::pass("no replica is attached"),
+            n => {
+                let found = format!("{n} asynchronous replicas are attached: {}", names(&attached));
+                Finding::fail(found, make_synchronous)
+            }
+        };
+    }
+    if attached.iter().any(|one| one.sync_state.is_none()) {
+        let fix = format!("GRANT pg_read_all_stats TO {}, or look at pg_stat_replication by hand", facts.role);
+        return Finding::could_not_look("our role does not see which replicas are synchronous", fix);
+    }
+    let (waited_for, others): (Vec<&Standby>, Vec<&Standby>) =
+        attached.into_iter().partition(|one| matches!(one.sync_state.as_deref(), Some("sync" | "quorum")));
+    let configured = &facts.synchronous_standby_names;
+    match (waits, waited_for.is_empty(), others.is_empty()) {
+        (true, true, _) => {
+            let found = format!(
+                "synchronous_standby_names is {configured}, and none of them is attached: every \
+                                 commit waits"
+            );
+            Finding::fail(found, "start the replicas, or correct the names")
+        }
+        (false, ..) => {
+            let found = format!("synchronous_commit is {}: commits wait for no replica", facts.synchronous_commit);
+            Finding::fail(found, "set synchronous_commit to on, where it is set otherwise for our role or database")
+        }
+        (true, false, false) => {
+            let found = format!("asynchronous beside the synchronous replicas: {}", names(&others));
+            Finding::warn(found, "let nothing promote these")
+        }
+        (true, false, true) if facts.synchronous_commit == "remote_write" => {
+            let found = "replicas have written what they confirm, and not flushed it to disk (remote_write)";
+            Finding::warn(found, "set synchronous_commit to on")
+        }
+        (true, false, true) => Finding::pass(format!("commits wait for replicas: {}", names(&waited_for))),
+    }
+}
+
+fn sessions(facts: &DatabaseFacts, own: bool, timeout_ms: u64) -> Finding {
+    if !own {
+        let fix = "let DATABASE_URL lead to PostgreSQL itself, or set the pooler to session pooling (PgBouncer: \
+                   pool_mode = session)";
+        return Finding::fail("two connections share a session: a pooler hands sessions out by the transaction", fix);
+    }
+    if facts.statement_timeout_ms != timeout_ms {
+        let fix = "connect without the pooler, or give our role what it drops: ALTER ROLE … SET statement_timeout, \
+                   idle_in_transaction_session_timeout = '30s', jit = off";
+        let found = format!("statement_timeout is {} ms, and not our {timeout_ms} ms", facts.statement_timeout_ms);
+        return Finding::warn(found, fix);
+    }
+    Finding::pass("connections have sessions of their own, with our settings")
+}
+
+fn notices(heard: bool) -> Finding {
+    if heard {
+        return Finding::pass("a NOTIFY of one connection reaches a LISTEN of another");
+    }
+    let fix = "let DATABASE_URL lead to PostgreSQL itself, or set the pooler to session pooling";
+    Finding::warn("a NOTIFY of one connection does not reach a LISTEN of another", fix)
+}
+
+fn connections(facts: &DatabaseFacts, each: i64) -> Finding {
+    let limits = [facts.max_connections - facts.kept_connections, facts.role_limit, facts.database_limit];
+    let usable = limits.into_iter().filter(|limit| *limit >= 0).min().unwrap_or(0);
+    let processes = usable / each.max(1);
+    let found = format!(
+        "{usable} connections for us, {} of the server are open; a process opens up to {each}: room for {processes}",
+        facts.sessions
+    );
+    let fix = format!(
+        "let max_connections, and limits of our role and database, be {} or more (for {PROCESSES_USUAL} processes), \
+         or lower database.max_connections",
+        PROCESSES_USUAL * each + facts.kept_connections
+    );
+    match processes {
+        ..PROCESSES_LEAST => Finding::fail(found, fix),
+        PROCESSES_LEAST..PROCESSES_USUAL => Finding::warn(found, fix),
+        PROCESSES_USUAL.. => Finding::pass(found),
+    }
+}
+
+fn schema_state(state: &SchemaState) -> Finding {
+    let SchemaState { newest, missing, unfinished, changed, unknown } = state;
+    let restore = "restore a backup, or find out who changed what: the schema is not the one that this program was \
+                   made for";
+    if !changed.is_empty() {
+        return Finding::fail(format!("migrations were applied with another text: {}", some_of(changed)), restore);
+    }
+    if !unfinished.is_empty() {
+        return Finding::fail(format!("migrations have failed halfway: {}", some_of(unfinished)), restore);
+    }
+    if !missing.is_empty() {
+        return Finding::fail(format!("migrations are missing: {}", some_of(missing)), "seckill migrate");
+    }
+    if !unknown.is_empty() {
+        let fix = "upgrade this program: a newer version has changed the schema, and this one does not know how";
+        return Finding::warn(format!("migrations that this program does not know: {}", some_of(unknown)), fix);
+    }
+    Finding::pass(format!("the schema is that of this program, migration {newest}"))
+}
+
+fn role(facts: &DatabaseFacts) -> Finding {
+    let role = &facts.role;
+    if facts.powers.is_empty() {
+        return Finding::pass(format!("{role} has no rights beyond those of a service"));
+    }
+    let powers = facts.powers.join(", ");
+    let fix = format!("ALTER ROLE {role} NO{}; a role that owns the database is enough", facts.powers.join(" NO"));
+    Finding::warn(format!("{role} is {powers}"), fix)
+}
+
+fn version(facts: &DatabaseFacts) -> Finding {
+    let found = format!("PostgreSQL {}", facts.version);
+    match facts.version_number {
+        ..VERSION_NEEDED => Finding::fail(found, "use PostgreSQL 15 or later; before 13 our statements fail"),
+        VERSION_NEEDED..VERSION_TESTED => Finding::warn(found, "use PostgreSQL 15 or later"),
+        VERSION_TESTED.. => Finding::pass(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    fn facts() -> DatabaseFacts {
+        DatabaseFacts {
+            version: "15.4".into(),
+            version_number: 150_004,
+            fsync: "on".into(),
+            full_page_writes: "on".into(),
+            synchronous_commit: "on".into(),
+            synchronous_standby_names: String::new(),
+            in_recovery: false,
+            read_only: false,
+            statement_timeout_ms: 10_000,
+            max_connections: 100,
+            kept_connections: 3,
+            role_limit: -1,
+            database_limit: -1,
+            sessions: 5,
+            role: "seckill".into(),
+            powers: Vec::new(),
+        }
+    }
+
+    fn standby(sync_state: Option<&str>) -> Standby {
+        let state = sync_state.map(|_| "streaming".to_owned());
+        Standby { name: Some("a".into()), state, sync_state: sync_state.map(str::to_owned) }
+    }
+
+    #[test]
+    fn only_replicas_that_commits_wait_for_are_safe_to_promote() {
+        let verdict = |names: &str, commit: &str, standbys: &[Standby]| {
+            let facts =
+                DatabaseFacts { synchronous_standby_names: names.into(), synchronous_commit: commit.into(), ..facts() };
+            replicas(&facts, standbys).verdict
+        };
+        let (synchronous, quorum, later) = (standby(Some("sync")), standby(Some("quorum")), standby(Some("async")));
+        assert_eq!(verdict("", "on", &[]), Verdict::Pass);
+        assert_eq!(verdict("", "on", std::slice::from_ref(&later)), Verdict::Fail);
+        assert_eq!(verdict("", "on", &[standby(None)]), Verdict::Fail, "without names every replica is asynchronous");
+        assert_eq!(verdict("*", "on", &[standby(None)]), Verdict::Unknown);
+        assert_eq!(verdict("*", "on", &[]), Verdict::Fail, "every commit waits");
+        assert_eq!(verdict("*", "on", &[synchronous.clone(), quorum]), Verdict::Pass);
+        assert_eq!(verdict("*", "remote_write", std::slice::from_ref(&synchronous)), Verdict::Warn);
+        assert_eq!(verdict("*", "local", std::slice::from_ref(&synchronous)), Verdict::Fail);
+        assert_eq!(verdict("a", "on", &[synchronous, later]), Verdict::Warn);
+        let backup = Standby { name: None, state: Some("backup".into()), sync_state: Some("async".into()) };
+        assert_eq!(verdict("", "on", &[backup]), Verdict::Pass, "a backup is never promoted");
+    }
+
+    #[test]
+    fn connections_are_reckoned_by_the_narrowest_limit() {
+        let verdict = |facts: DatabaseFacts, each: i64| connections(&facts, each).verdict;
+        assert_eq!(verdict(facts(), 22), Verdict::Pass);
+        assert_eq!(verdict(facts(), 30), Verdict::Warn);
+        assert_eq!(verdict(facts(), 50), Verdict::Fail);
+        assert_eq!(verdict(DatabaseFacts { role_limit: 40, ..facts() }, 22), Verdict::Fail);
+        assert_eq!(verdict(DatabaseFacts { database_limit: 0, ..facts() }, 22), Verdict::Fail);
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let verdict = |number: i64| version(&DatabaseFacts { version_number: number, ..facts() }).verdict;
+        assert_eq!(verdict(120_009), Verdict::Fail);
+        assert_eq!(verdict(140_001), Verdict::Warn);
+        assert_eq!(verdict(170_002), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_schema_is_behind_ahead_or_not_ours() {
+        let verdict = |state: SchemaState| schema_state(&SchemaState { newest: 24, ..state }).verdict;
+        assert_eq!(verdict(SchemaState::default()), Verdict::Pass);
+        assert_eq!(verdict(SchemaState { unknown: vec![25], ..SchemaState::default() }), Verdict::Warn);
+        let both = SchemaState { missing: vec![24], unknown: vec![25], ..SchemaState::default() };
+        assert_eq!(verdict(both), Verdict::Fail);
+        assert_eq!(verdict(SchemaState { changed: vec![3], ..SchemaState::default() }), Verdict::Fail);
+        assert_eq!(verdict(SchemaState { unfinished: vec![24], ..SchemaState::default() }), Verdict::Fail);
+    }
+}

@@ -1,0 +1,228 @@
+//! RabbitMQ: what keeps messages from being lost before the marks find it out.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::{Answer, Check, Finding, Topic, in_time, of, some_of};
+use crate::config::Config;
+use crate::queue::Broker;
+use crate::queue::inspect::{BOUND, BrokerInspection, Declared, Published};
+use crate::queue::policies::QueuePolicy;
+
+const QUEUES: Topic = Topic {
+    name: "rabbitmq.queues",
+    endangers: "\"Quorum queues keep what they confirmed\": others lose it with their node, and orders are settled a \
+                minute late",
+};
+const POLICIES: Topic = Topic {
+    name: "rabbitmq.policies",
+    endangers: "rule 6: a message that a policy drops is sent again only when a mark has shown that it is lost; rule \
+                8: a delay that it drops is found by the sweeper",
+};
+const ALARMS: Topic = Topic {
+    name: "rabbitmq.alarms",
+    endangers: "F15: while the broker takes no messages, purchases stay in the outbox and no order is settled",
+};
+const HEARTBEAT: Topic = Topic {
+    name: "rabbitmq.heartbeat",
+    endangers: "F4: a broker that goes without a word is noticed after two heartbeats",
+};
+const PERMISSIONS: Topic =
+    Topic { name: "rabbitmq.permissions", endangers: "I6: a relay that may not declare or publish sends nothing" };
+
+/// A broker that is silent for two of these is away for a minute before it is noticed.
+const HEARTBEAT_SLOW_S: u16 = 30;
+/// How long the connections may take to end. One that the broker has blocked does not.
+const CLOSE_MAX: Duration = Duration::from_millis(200);
+
+/// What a policy may say of a queue that makes messages leave it before they are processed.
+const LOSING: [&str; 2] = ["message-ttl", "expires"];
+/// What sets messages aside that failed often through no fault of their own.
+const SETTING_ASIDE: &str = "delivery-limit";
+
+pub(super) struct BrokerAnswers {
+    heartbeat_s: Answer<u16>,
+    exchange: Answer<Declared>,
+    queues: Answer<Vec<(String, Declared)>>,
+    published: Answer<Published>,
+    policies: Answer<Option<Vec<QueuePolicy>>>,
+}
+
+pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> BrokerAnswers {
+    let broker = Broker::new(config);
+    let over_amqp = async {
+        let server = in_time(deadline, broker.inspect()).await;
+        let publish = async {
+            let exchange = of(deadline, &server, BrokerInspection::exchange).await;
+            let to_ours = exchange.as_ref().is_ok_and(|exchange| *exchange != Declared::Missing);
+            let publish = async |server: &BrokerInspection| server.publish(to_ours).await;
+            let published = of(deadline, &server, publish).await;
+            (exchange, published)
+        };
+        let ((exchange, published), queues) = tokio::join!(publish, of(deadline, &server, BrokerInspection::queues));
+        let heartbeat_s = server.as_ref().map(BrokerInspection::heartbeat_s).map_err(Clone::clone);
+        if let Ok(server) = &server {
+            let _ = timeout(CLOSE_MAX, server.close()).await;
+        }
+        (heartbeat_s, exchange, queues, published)
+    };
+    let ((heartbeat_s, exchange, queues, published), policies) =
+        tokio::join!(over_amqp, in_time(deadline, broker.policies(limit)));
+    BrokerAnswers { heartbeat_s, exchange, queues, published, policies }
+}
+
+pub(super) fn checks(broker: &BrokerAnswers) -> Vec<Check> {
+    let BrokerAnswers { heartbeat_s, exchange, queues: declared, published, policies: effective } = broker;
+    let both = match (exchange, declared) {
+        (Ok(exchange), Ok(queues)) => Ok((exchange, queues)),
+        (Err(why), _) | (_, Err(why)) => Err(why.clone()),
+    };
+    vec![
+        QUEUES.judge(&both, |(exchange, declared)| queues(exchange, declared)),
+        POLICIES.judge_both((published, effective), |published, effective| policies(published, effective.as_deref())),
+        ALARMS.judge(published, alarms),
+        HEARTBEAT.judge(heartbeat_s, |seconds| heartbeat(*seconds)),
+        PERMISSIONS.judge_both((&both, published), |(exchange, declared), published| {
+            permissions(exchange, declared, published)
+        }),
+    ]
+}
+
+fn queues(exchange: &Declared, queues: &[(String, Declared)]) -> Finding {
+    let declare_again = "stop the workers, let the queue run empty, delete it (rabbitmqctl delete_queue NAME) and \
+                         start the workers: they declare it anew";
+    if let Declared::Otherwise(why) = exchange {
+        let found = format!("our exchange exists otherwise: {why}");
+        return Finding::fail(found, "delete the exchange, and start a worker");
+    }
+    // A queue with another bound does everything else as it should.
+    let other_bound = |why: &str| why.contains(&format!("'{BOUND}'"));
+    let (mut wrong, mut bounded, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, declared) in queues {
+        match declared {
+            Declared::Otherwise(why) if other_bound(why) => bounded.push(name),
+            Declared::Otherwise(why) => wrong.push(format!("{name}: {why}")),
+            Declared::Missing => missing.push(name),
+            Declared::AsConfigured | Declared::Refused(_) => {}
+        }
+    }
+    if let Some(first) = wrong.first() {
+        let found = format!("{} of {} queues exist otherwise; {first}", wrong.len(), queues.len());
+        return Finding::fail(found, declare_again);
+    }
+    if !bounded.is_empty() {
+        let found = format!("with another bound than amqp.queue_max_length: {}", some_of(&bounded));
+        let fix = format!("nothing, if you changed the setting and the old bound is enough; else {declare_again}");
+        return Finding::warn(found, fix);
+    }
+    if !missing.is_empty() || *exchange == Declared::Missing {
+        let found = format!("{} of {} queues do not exist yet: {}", missing.len(), queues.len(), some_of(&missing));
+        return Finding::warn(found, "start `seckill work`, which declares them, and run the doctor again");
+    }
+    Finding::pass(format!("{} quorum queues are as every worker declares them", queues.len()))
+}
+
+fn policies(published: &Published, effective: Option<&[QueuePolicy]>) -> Finding {
+    if *published == Published::Taken {
+        let fix = "remove the policy that gives our exchange an alternate exchange: a message without a queue must \
+                   come back";
+        return Finding::fail("a message for which there is no queue did not come back", fix);
+    }
+    let Some(queues) = effective else {
+        let by_hand = "set amqp.management_url, or look by hand that none has message-ttl, expires or delivery-limit: \
+                       rabbitmqctl list_queues name effective_policy_definition";
+        return Finding::not_asked("AMQP does not show policies, and amqp.management_url is empty", by_hand);
+    };
+    let with = |terms: &[&str]| -> Vec<String> {
+        let terms_of = |queue: &QueuePolicy| terms.iter().filter(|term| queue.has(term)).copied().collect::<Vec<_>>();
+        let found = queues.iter().map(|queue| (&queue.name, terms_of(queue))).filter(|(_, terms)| !terms.is_empty());
+        found.map(|(name, terms)| format!("{name} ({})", terms.join(", "))).collect()
+    };
+    let fix = "change the policy so that its pattern does not match our prefix: rabbitmqctl list_policies, \
+               list_operator_policies";
+    let (losing, aside) = (with(&LOSING), with(&[SETTING_ASIDE]));
+    if !losing.is_empty() {
+        return Finding::fail(format!("a policy makes messages leave unprocessed: {}", some_of(&losing)), fix);
+    }
+    if !aside.is_empty() {
+        return Finding::warn(format!("a policy sets messages aside that came often: {}", some_of(&aside)), fix);
+    }
+    Finding::pass(format!("no policy makes messages leave our {} queues", queues.len()))
+}
+
+fn alarms(published: &Published) -> Finding {
+    match published {
+        Published::Returned | Published::Taken => Finding::pass("the broker takes messages"),
+        Published::Blocked(why) => {
+            let fix = "free memory or disk at the broker: rabbitmq-diagnostics alarms";
+            Finding::fail(format!("the broker takes no messages: {why}"), fix)
+        }
+        Published::Refused(why) => {
+            Finding::could_not_look(format!("we may not publish: {why}"), format!("see {}", PERMISSIONS.name))
+        }
+    }
+}
+
+fn heartbeat(seconds: u16) -> Finding {
+    let found = format!("a heartbeat each {seconds} s");
+    let fix = "leave `heartbeat` out of amqp.url, and let amqp.heartbeat_s be 10";
+    match seconds {
+        0 => Finding::fail("there are no heartbeats", format!("{fix}; do not set heartbeat = 0 in rabbitmq.conf")),
+        1..=HEARTBEAT_SLOW_S => Finding::pass(found),
+        _ => Finding::warn(found, fix),
+    }
+}
+
+fn permissions(exchange: &Declared, queues: &[(String, Declared)], published: &Published) -> Finding {
+    let refused = |declared: &Declared| match declared {
+        Declared::Refused(why) => Some(why.clone()),
+        Declared::AsConfigured | Declared::Missing | Declared::Otherwise(_) => None,
+    };
+    let mut refusals: Vec<String> = queues.iter().filter_map(|(_, declared)| refused(declared)).collect();
+    refusals.extend(refused(exchange));
+    if let Published::Refused(why) = published {
+        refusals.push(why.clone());
+    }
+    match refusals.first() {
+        Some(first) => {
+            let fix = "rabbitmqctl set_permissions -p VHOST USER '^PREFIX' '^PREFIX' '^PREFIX' with the prefix of \
+                       amqp.prefix";
+            Finding::fail(format!("{} refusals; {first}", refusals.len()), fix)
+        }
+        None => Finding::pass("we may declare what exists, and publish"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn a_queue_of_another_kind_is_worse_than_one_with_another_bound() {
+        let otherwise = |arg: &str| Declared::Otherwise(format!("inequivalent arg '{arg}' for queue 'sk.dead'"));
+        let verdict = |declared: Declared| queues(&Declared::AsConfigured, &[("sk.dead".to_owned(), declared)]).verdict;
+        assert_eq!(verdict(Declared::AsConfigured), Verdict::Pass);
+        assert_eq!(verdict(Declared::Missing), Verdict::Warn);
+        assert_eq!(verdict(otherwise(BOUND)), Verdict::Warn);
+        assert_eq!(verdict(otherwise("x-queue-type")), Verdict::Fail);
+        assert_eq!(queues(&otherwise("durable"), &[]).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn heartbeats_are_frequent_rare_or_off() {
+        assert_eq!([0, 10, 30, 60].map(|seconds| heartbeat(seconds).verdict), {
+            use Verdict::{Fail, Pass, Warn};
+            [Fail, Pass, Pass, Warn]
+        });
+    }
+
+    #[test]
+    fn without_a_management_interface_policies_are_unknown_and_an_alternate_exchange_is_seen_nevertheless() {
+        let unknown = policies(&Published::Returned, None);
+        assert!(unknown.verdict == Verdict::Unknown && !unknown.could_not_look);
+        assert_eq!(policies(&Published::Taken, None).verdict, Verdict::Fail);
+        assert_eq!(policies(&Published::Returned, Some(&[])).verdict, Verdict::Pass);
+    }
+}

@@ -1,0 +1,378 @@
+//! Redis: what keeps tickets, stock, limits and locks from being lost or wrong.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::postgres_checks::PostgresAnswers;
+use super::{Answer, Check, Finding, Topic, of, one_line, some_of};
+use crate::config::Config;
+use crate::domain::clock_reading::ClockReading;
+use crate::gate::Gate;
+use crate::gate::inspect::{RedisInspection, SeenByScript, ServerInfo};
+use crate::ledger::inspect::PlannedUnits;
+
+const EVICTION: Topic = Topic {
+    name: "redis.eviction",
+    endangers: "rule 10: a server that deletes keys has lost memory, and nobody notices; tickets and limits (I7) are \
+                forgotten",
+};
+const MEMORY: Topic = Topic {
+    name: "redis.memory",
+    endangers: "F15: \"clean refusals\": a Redis at maxmemory refuses all purchases, until memory is free",
+};
+const APPEND_ONLY_FILE: Topic = Topic {
+    name: "redis.aof",
+    endangers: "\"With AOF everysec a kill alone loses nothing\": else the counts of limits (I7) and locks are lost, \
+                and every sale is closed until it is refilled",
+};
+const FLUSH: Topic = Topic {
+    name: "redis.fsync",
+    endangers: "\"May lose the last second\": how much a power loss takes of the counts of limits (I7) and of locks",
+};
+const ROLE: Topic =
+    Topic { name: "redis.role", endangers: "rule 10: only a master serves sales; a replica refuses every write" };
+const SCRIPT: Topic = Topic {
+    name: "redis.script",
+    endangers: "rule 10: a script that does not see the run id and the replication id cannot tell that the server has \
+                lost memory",
+};
+const CLUSTER: Topic = Topic {
+    name: "redis.cluster",
+    endangers: "rule 2: a sale whose keys are on another node of the cluster is not served",
+};
+const VERSION: Topic = Topic {
+    name: "redis.version",
+    endangers: "rule 10: before 7.0 the server does not count what it has read, and each new replication id closes \
+                the sales until they are refilled",
+};
+const CLOCK: Topic = Topic {
+    name: "redis.clock",
+    endangers: "\"If Redis's clock jumps forward by less than 5 s, sales begin and end so much early\"; beyond that \
+                PostgreSQL's time counts",
+};
+const LOCKS: Topic = Topic {
+    name: "redis.locks",
+    endangers: "\"A quorum of lock servers survives the loss of a minority\" (F17); the fences in PostgreSQL hold I8 \
+                without it",
+};
+
+/// What a sold unit takes of Redis's memory: ticket, buyer, holder, and the entry of the unconfirmed list. docs/doctor.md has the
+/// parts.
+const UNIT_BYTES: u64 = 500;
+/// What a buyer takes who asks: the counts of the limits by buyer and by address, for two windows.
+const BUYER_BYTES: u64 = 250;
+/// Buyers who ask for one unit within two windows, and the least and the most that are reckoned with.
+const BUYERS_A_UNIT: u64 = 50;
+const BUYERS: (u64, u64) = (10_000, 1_000_000);
+
+/// Clocks that are no further apart are as good as equal.
+const CLOCK_NEAR_MS: u64 = 1_000;
+/// From here on scripts use PostgreSQL's time (lua/sale_begin.lua).
+const CLOCK_OFF_MS: u64 = 5_000;
+
+/// The answers of the server of sales, and of those of locks.
+pub(super) struct RedisAnswers {
+    info: Answer<ServerInfo>,
+    appendfsync: Answer<String>,
+    seen_by_script: Answer<Result<SeenByScript, String>>,
+    clock: Answer<ClockReading>,
+    locks: Vec<Answer<ServerInfo>>,
+}
+
+pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> RedisAnswers {
+    let gate = Gate::new(&config.redis, &config.purchase).map_err(|error| one_line(&error));
+    let sales = async {
+        let server = of(deadline, &gate, async |gate: &Gate| gate.inspect(limit).await).await;
+        tokio::join!(
+            of(deadline, &server, RedisInspection::info),
+            of(deadline, &server, RedisInspection::appendfsync),
+            of(deadline, &server, RedisInspection::seen_by_script),
+            of(deadline, &server, RedisInspection::clock),
+        )
+    };
+    let locks = (0..config.redis.lock_urls.len())
+        .map(|index| of(deadline, &gate, async move |gate: &Gate| gate.lock_server_info(index, limit).await));
+    let ((info, appendfsync, seen_by_script, clock), locks) = tokio::join!(sales, join_all(locks));
+    RedisAnswers { info, appendfsync, seen_by_script, clock, locks }
+}
+
+pub(super) fn checks(redis: &RedisAnswers, postgres: &PostgresAnswers) -> Vec<Check> {
+    let RedisAnswers { info, appendfsync, seen_by_script, clock: redis_clock, locks: lock_servers } = redis;
+    vec![
+        EVICTION.judge(info, eviction),
+        MEMORY.judge_both((info, &postgres.planned), memory),
+        APPEND_ONLY_FILE.judge(info, append_only_file),
+        FLUSH.judge_both((info, appendfsync), |info, appendfsync| flush(info, appendfsync)),
+        ROLE.judge(info, role),
+        // Who may not call INFO fails here, and not only where INFO is needed.
+        SCRIPT.judge(seen_by_script, |seen| script(info.as_ref().ok(), seen)),
+        CLUSTER.judge(info, cluster),
+        VERSION.judge(info, version),
+        CLOCK.judge_both((redis_clock, &postgres.clock), clock),
+        LOCKS.check(locks(lock_servers)),
+    ]
+}
+
+/// A value that this server, or who stands before it, does not show.
+fn not_shown(name: &str) -> Finding {
+    Finding::could_not_look(format!("INFO does not show {name}"), format!("look at {name} by hand"))
+}
+
+fn eviction(info: &ServerInfo) -> Finding {
+    match info.text("maxmemory_policy") {
+        Some("noeviction") => Finding::pass("maxmemory-policy is noeviction"),
+        Some(policy) => Finding::fail(
+            format!("maxmemory-policy is {policy}"),
+            "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; the service does not start before",
+        ),
+        None => not_shown("maxmemory_policy"),
+    }
+}
+
+fn memory(info: &ServerInfo, planned: &PlannedUnits) -> Finding {
+    let (Some(used), Some(maxmemory)) = (info.number("used_memory"), info.number("maxmemory")) else {
+        return not_shown("used_memory and maxmemory");
+    };
+    let limit = if maxmemory == 0 { info.number("total_system_memory").unwrap_or(u64::MAX) } else { maxmemory };
+    let free = limit.saturating_sub(used);
+    let needed = needed_bytes(planned);
+    let unlimited = match planned.unlimited {
+        0 => String::new(),
+        n => format!("; {n} unlimited not counted"),
+    };
+    let found = format!(
+        "{} free; {} sales with {} units to sell need about {}{unlimited}",
+        megabytes(free),
+        planned.sales,
+        planned.units,
+        megabytes(needed)
+    );
+    let raise = format!("let maxmemory be at least {}", megabytes(used + needed.saturating_mul(2)));
+    if needed > free {
+        Finding::fail(found, raise)
+    } else if needed > free / 2 {
+        let found = format!("{found}: orders that end leave tombstones, and a rewrite of the file copies memory");
+        Finding::warn(found, raise)
+    } else if maxmemory == 0 {
+        let fix = "set maxmemory below what the machine has free: else the kernel ends Redis where it would have \
+                   refused";
+        Finding::warn(format!("{found}; maxmemory is 0, no limit"), fix)
+    } else {
+        Finding::pass(found)
+    }
+}
+
+/// What the planned sales will take, as docs/doctor.md estimates it.
+fn needed_bytes(planned: &PlannedUnits) -> u64 {
+    if planned.sales == 0 {
+        return 0;
+    }
+    let buyers = planned.units.saturating_mul(BUYERS_A_UNIT).clamp(BUYERS.0, BUYERS.1);
+    planned.units.saturating_mul(UNIT_BYTES).saturating_add(buyers * BUYER_BYTES)
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{} MB", bytes.div_ceil(1_000_000))
+}
+
+fn append_only_file(info: &ServerInfo) -> Finding {
+    let says = |name| info.text(name).unwrap_or("unknown");
+    let failed = |name| !matches!(says(name), "ok" | "unknown");
+    if says("aof_enabled") == "unknown" {
+        return not_shown("aof_enabled");
+    }
+    if says("aof_enabled") != "1" {
+        let fix = "CONFIG SET appendonly yes, and the same in redis.conf";
+        return Finding::fail("there is no append-only file (appendonly is no)", fix);
+    }
+    if failed("aof_last_write_status") {
+        let fix = "look at Redis's log and its disk: until it can write its file, it refuses all writes";
+        return Finding::fail(
+            format!("the last write of the append-only file: {}", says("aof_last_write_status")),
+            fix,
+        );
+    }
+    if failed("aof_last_bgrewrite_status") {
+        let fix = "look at Redis's log, its disk and its memory: a file that cannot be rewritten grows until the disk \
+                   is full";
+        let found = format!("the last rewrite of the append-only file: {}", says("aof_last_bgrewrite_status"));
+        return Finding::warn(found, fix);
+    }
+    if failed("rdb_last_bgsave_status") {
+        let fix = "look at Redis's log and its disk; with stop-writes-on-bgsave-error Redis refuses all writes then";
+        return Finding::warn(format!("the last snapshot: {}", says("rdb_last_bgsave_status")), fix);
+    }
+    Finding::pass("the append-only file is on, and was written")
+}
+
+fn flush(info: &ServerInfo, appendfsync: &str) -> Finding {
+    let found = format!("appendfsync is {appendfsync}");
+    match (info.text("aof_enabled"), appendfsync) {
+        (Some("0"), _) => Finding::pass(format!("{found}, without an append-only file: see {}", APPEND_ONLY_FILE.name)),
+        (_, "everysec" | "always") => Finding::pass(found),
+        _ => {
+            let fix = "CONFIG SET appendfsync everysec: else a power loss takes up to half a minute";
+            Finding::warn(found, fix)
+        }
+    }
+}
+
+fn role(info: &ServerInfo) -> Finding {
+    match info.text("role") {
+        Some("master") => {}
+        Some(role) => {
+            let fix = "let REDIS_URL name the master, by an address that follows it";
+            return Finding::fail(format!("the server is a {role}, not a master"), fix);
+        }
+        None => return not_shown("role"),
+    }
+    let replicas: Vec<&str> = (0..).map_while(|n| info.text(&format!("slave{n}"))).collect();
+    let behind = replicas.iter().filter(|replica| !replica.contains("state=online")).count();
+    match (replicas.len(), behind) {
+        (0, _) => Finding::pass("a master without replicas"),
+        (all, 0) => Finding::pass(format!("a master with {all} replicas; a failover means a refill")),
+        (all, behind) => {
+            let fix = "wait, or look at the replica's log: a failover to it now loses much, and refills every sale";
+            Finding::warn(format!("a master with {all} replicas, {behind} of them not in step"), fix)
+        }
+    }
+}
+
+fn script(info: Option<&ServerInfo>, seen: &Result<SeenByScript, String>) -> Finding {
+    let answered = info.and_then(|info| info.text("run_id"));
+    let allow = "let the user of redis.url call INFO, EVALSHA and SCRIPT LOAD (ACL SETUSER … +info +evalsha +script), \
+                 directly and not through a proxy that answers INFO by itself";
+    match seen {
+        Err(why) => Finding::fail(format!("the script failed: {why}"), allow),
+        Ok(SeenByScript { replication_id: None, .. }) => Finding::fail("a script sees no replication id", allow),
+        Ok(SeenByScript { run_id: Some(run_id), .. }) if answered.is_some_and(|other| other != run_id) => {
+            let fix = "let redis.url lead to one server: not through a proxy that spreads its calls over several";
+            Finding::fail("a script ran on another server than the one that answered INFO", fix)
+        }
+        Ok(SeenByScript { run_id: Some(_), .. }) => Finding::pass("a script sees the run id and the replication id"),
+        Ok(SeenByScript { run_id: None, .. }) => {
+            Finding::warn("a script does not see how much the server has read", "use Redis 7.0 or later")
+        }
+    }
+}
+
+fn cluster(info: &ServerInfo) -> Finding {
+    match info.text("cluster_enabled") {
+        Some("1") => {
+            let fix = "use a server without cluster mode (cluster-enabled no): this version of seckill speaks to one \
+                       server";
+            Finding::fail("the server is a node of a Redis Cluster", fix)
+        }
+        _ => Finding::pass("not in cluster mode"),
+    }
+}
+
+fn version(info: &ServerInfo) -> Finding {
+    let Some(version) = info.text("redis_version") else { return not_shown("redis_version") };
+    let found = format!("Redis {version}");
+    match version.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
+        Some(7..) => Finding::pass(found),
+        Some(5..) => Finding::warn(found, "use Redis 7.0 or later"),
+        _ => Finding::fail(found, "use Redis 7.0 or later: before 5.0 scripts that read the clock may not write"),
+    }
+}
+
+fn clock(redis: &ClockReading, postgres: &ClockReading) -> Finding {
+    let ahead_ms = redis.ahead_of_ms(postgres);
+    let direction = if ahead_ms < 0 { "behind" } else { "ahead of" };
+    let found = format!("Redis's clock is {} ms {direction} PostgreSQL's", ahead_ms.unsigned_abs());
+    let fix = "run a time service (chrony, systemd-timesyncd) on both machines";
+    match ahead_ms.unsigned_abs() {
+        ..CLOCK_NEAR_MS => Finding::pass(format!("less than {CLOCK_NEAR_MS} ms from PostgreSQL's clock")),
+        CLOCK_NEAR_MS..CLOCK_OFF_MS => Finding::warn(found, fix),
+        CLOCK_OFF_MS.. => Finding::fail(found, fix),
+    }
+}
+
+fn locks(servers: &[Answer<ServerInfo>]) -> Finding {
+    if servers.is_empty() {
+        return Finding::pass("locks are kept by the server of sales");
+    }
+    let up: Vec<&ServerInfo> = servers.iter().filter_map(|server| server.as_ref().ok()).collect();
+    let found = format!("{} of {} servers of redis.lock_urls answer", up.len(), servers.len());
+    let unfit: Vec<String> = up.iter().filter_map(|info| unfit_for_locks(info)).collect();
+    if !unfit.is_empty() {
+        let fix = "let each be a master with maxmemory-policy noeviction";
+        return Finding::fail(format!("{found}; {}", some_of(&unfit)), fix);
+    }
+    let independent: BTreeSet<_> = up.iter().filter_map(|info| info.text("run_id")).collect();
+    if independent.len() < up.len() {
+        let fix = "name independent servers, each once";
+        return Finding::fail(format!("{found}, and some are the same server"), fix);
+    }
+    if up.len() * 2 <= servers.len() {
+        let fix = "start the others: without a majority no lock is granted";
+        return Finding::could_not_look(format!("{found}: no majority"), fix);
+    }
+    if up.len() < servers.len() {
+        return Finding::warn(found, "start the others: the loss of a few more stops every lock");
+    }
+    if servers.len().is_multiple_of(2) {
+        return Finding::warn(found, "name an odd number of servers: one more or less survives the same losses");
+    }
+    Finding::pass(found)
+}
+
+fn unfit_for_locks(info: &ServerInfo) -> Option<String> {
+    let port = info.text("tcp_port").unwrap_or("?");
+    match (info.text("maxmemory_policy"), info.text("role")) {
+        (Some("noeviction") | None, Some("master") | None) => None,
+        (Some(policy), Some("master") | None) => Some(format!("the one at port {port} has maxmemory-policy {policy}")),
+        (_, Some(role)) => Some(format!("the one at port {port} is a {role}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    fn info(lines: &[&str]) -> ServerInfo {
+        ServerInfo::from(lines.join("\r\n").as_str())
+    }
+
+    #[test]
+    fn memory_is_enough_with_room_to_spare() {
+        let planned = PlannedUnits { sales: 1, units: 1_000_000, unlimited: 0 };
+        let needed = needed_bytes(&planned);
+        assert_eq!(needed, 1_000_000 * (UNIT_BYTES + BUYER_BYTES));
+        let verdict = |free: u64| {
+            let max = format!("maxmemory:{}", free + 1_000_000);
+            memory(&info(&["used_memory:1000000", max.as_str()]), &planned).verdict
+        };
+        assert_eq!(verdict(needed - 1), Verdict::Fail);
+        assert_eq!(verdict(needed), Verdict::Warn);
+        assert_eq!(verdict(needed * 2 + 2), Verdict::Pass);
+        let nothing = PlannedUnits { sales: 0, units: 0, unlimited: 0 };
+        assert_eq!(needed_bytes(&nothing), 0);
+    }
+
+    #[test]
+    fn versions_before_5_cannot_run_the_scripts_and_those_before_7_close_sales() {
+        let verdict = |number: &str| version(&info(&[format!("redis_version:{number}").as_str()])).verdict;
+        assert_eq!(verdict("7.0.15"), Verdict::Pass);
+        assert_eq!(verdict("8.2.0"), Verdict::Pass);
+        assert_eq!(verdict("6.2.14"), Verdict::Warn);
+        assert_eq!(verdict("4.0.14"), Verdict::Fail);
+        assert_eq!(verdict("unstable"), Verdict::Fail);
+    }
+
+    #[test]
+    fn a_replica_that_is_not_in_step_is_told_from_one_that_is() {
+        let verdict = |lines: &[&str]| role(&info(lines)).verdict;
+        let in_step = "slave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0";
+        let behind = "slave1:ip=10.0.0.3,port=6379,state=wait_bgsave,offset=0,lag=0";
+        assert_eq!(verdict(&["role:master"]), Verdict::Pass);
+        assert_eq!(verdict(&["role:master", in_step]), Verdict::Pass);
+        assert_eq!(verdict(&["role:master", in_step, behind]), Verdict::Warn);
+        assert_eq!(verdict(&["role:slave"]), Verdict::Fail);
+    }
+}

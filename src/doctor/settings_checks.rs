@@ -1,0 +1,272 @@
+//! Our own settings: what production refuses, and how the service and its servers are reached.
+
+use std::net::IpAddr;
+
+use futures_util::future::join_all;
+use tokio::net::lookup_host;
+use tokio::time::Instant;
+use url::Url;
+
+use super::{Answer, Check, Finding, Topic, in_time, one_line, some_of};
+use crate::config::production::UnfitKind;
+use crate::config::tls::{Protection, Route};
+use crate::config::{Allow, Config, Http};
+use crate::gate::Gate;
+use crate::ledger;
+use crate::queue::Broker;
+
+const DEVELOPMENT: Topic = Topic {
+    name: "settings.development",
+    endangers: "I2 and every limit by buyer: in development mode anybody gets a token for any buyer",
+};
+const SECRETS: Topic = Topic {
+    name: "settings.secrets",
+    endangers: "A22: who knows a published secret signs tokens, callbacks and webhooks, or opens a server",
+};
+const RECEIVERS: Topic = Topic {
+    name: "settings.receivers",
+    endangers: "A2: without TLS anybody between can read and change what is sent to channels and webhooks",
+};
+const PLAY_BANK: Topic =
+    Topic { name: "settings.play-bank", endangers: "I4: the play bank approves every payment: goods without money" };
+const TLS: Topic = Topic {
+    name: "settings.tls",
+    endangers: "what each server promises (security.md): without TLS anybody between reads passwords, and changes \
+                what is said",
+};
+const BIND: Topic = Topic {
+    name: "settings.bind",
+    endangers: "A5 and the edge's limits by address: who reaches the service past nginx meets none of them, and sees \
+                /metrics",
+};
+const PROXIES: Topic = Topic {
+    name: "settings.proxies",
+    endangers: "A8 and the limit by address: behind a proxy that is not trusted, all buyers count as one address",
+};
+
+/// A server of the settings, and where it is.
+pub(super) struct LocatedRoute {
+    setting: &'static str,
+    route: Answer<Route>,
+    place: Place,
+}
+
+/// How far a server is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    ThisMachine,
+    PrivateNetwork,
+    Internet,
+    Unknown,
+}
+
+/// Finds out where the servers are.
+pub(super) async fn locate(config: &Config, deadline: Instant) -> Vec<LocatedRoute> {
+    let redis: Vec<Answer<Route>> = match Gate::new(&config.redis, &config.purchase) {
+        Ok(gate) => gate.routes().into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(one_line(&error))],
+    };
+    let names = std::iter::once("redis.url").chain(std::iter::repeat("redis.lock_urls"));
+    let mut routes: Vec<(&'static str, Answer<Route>)> = names.zip(redis).collect();
+    routes.push(("database.url", ledger::inspect::route(&config.database).map_err(|error| one_line(&error))));
+    routes.push(("amqp.url", Broker::new(config).route().map_err(|error| one_line(&error))));
+    routes.extend(management_route(&config.amqp.management_url).map(|route| ("amqp.management_url", Ok(route))));
+    let located = routes.into_iter().map(|(setting, route)| async move {
+        let place = match &route {
+            Ok(Route { host: Some(host), .. }) => place_of(host, deadline).await,
+            Ok(Route { host: None, .. }) => Place::ThisMachine,
+            Err(_) => Place::Unknown,
+        };
+        LocatedRoute { setting, route, place }
+    });
+    join_all(located).await
+}
+
+fn management_route(address: &str) -> Option<Route> {
+    let url = Url::parse(address).ok()?;
+    let tls = url.scheme() == "https";
+    let protection = if tls { Protection::CheckedCertificate } else { Protection::Nothing };
+    Some(Route { host: url.host_str().map(str::to_owned), protection })
+}
+
+/// The farthest of the addresses that a name has.
+async fn place_of(host: &str, deadline: Instant) -> Place {
+    // The resolver takes an IPv6 address without the brackets that a URL has around it.
+    let addresses = in_time(deadline, lookup_host((host.trim_matches(['[', ']']), 0))).await;
+    let Ok(addresses) = addresses else { return Place::Unknown };
+    let places: Vec<Place> = addresses.map(|address| place_of_ip(address.ip())).collect();
+    [Place::Internet, Place::PrivateNetwork, Place::ThisMachine]
+        .into_iter()
+        .find(|place| places.contains(place))
+        .unwrap_or(Place::Unknown)
+}
+
+fn place_of_ip(ip: IpAddr) -> Place {
+    let shared = |v4: std::net::Ipv4Addr| v4.octets()[0] == 100 && v4.octets()[1] & 0b1100_0000 == 0b0100_0000;
+    match ip.to_canonical() {
+        ip if ip.is_loopback() => Place::ThisMachine,
+        IpAddr::V4(v4) if v4.is_private() || v4.is_link_local() || v4.is_unspecified() || shared(v4) => {
+            Place::PrivateNetwork
+        }
+        IpAddr::V6(v6) if v6.is_unique_local() || v6.is_unicast_link_local() || v6.is_unspecified() => {
+            Place::PrivateNetwork
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => Place::Internet,
+    }
+}
+
+pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
+    vec![
+        DEVELOPMENT.check(development(config)),
+        SECRETS.check(secrets(config)),
+        RECEIVERS.check(receivers(config)),
+        PLAY_BANK.check(play_bank(config)),
+        TLS.check(tls(routes)),
+        BIND.check(bind(&config.http)),
+        PROXIES.check(proxies(&config.http)),
+    ]
+}
+
+fn development(config: &Config) -> Finding {
+    let fix = "set SECKILL_DEV=0, with secrets of your own (docs/production.md)";
+    match (config.dev, place_of_ip(config.http.bind.ip())) {
+        (false, _) => Finding::pass("development mode is off"),
+        (true, Place::ThisMachine) => Finding::warn("development mode is on, at an address of this machine only", fix),
+        (true, Place::PrivateNetwork | Place::Internet | Place::Unknown) => {
+            Finding::fail(format!("development mode is on, and other machines may reach {}", config.http.bind), fix)
+        }
+    }
+}
+
+/// The settings that are unfit for production in one way, and whether they are so although `[allow]` says nothing.
+fn unfit(config: &Config, kind: UnfitKind) -> (Vec<String>, bool) {
+    let settings = |config: &Config| -> Vec<String> {
+        let unfit = config.unfit_for_production().into_iter().filter(|unfit| unfit.kind == kind);
+        unfit.filter_map(|unfit| unfit.error.setting()).collect()
+    };
+    let strict = Config { allow: Allow { http_receivers: false, sandbox_channel: false }, ..config.clone() };
+    (settings(&strict), !settings(config).is_empty())
+}
+
+/// A failure, or less where development mode, which has a check of its own, or a setting allows it.
+fn unless_allowed(config: &Config, refused: bool, found: String, fix: &str) -> Finding {
+    match (config.dev, refused) {
+        (true, _) => Finding::warn(format!("{found}; development mode allows it"), fix),
+        (false, true) => Finding::fail(format!("{found}; the service does not start"), fix),
+        (false, false) => Finding::warn(format!("{found}; [allow] allows it"), fix),
+    }
+}
+
+fn secrets(config: &Config) -> Finding {
+    let (settings, refused) = unfit(config, UnfitKind::PublishedSecret);
+    if settings.is_empty() {
+        return Finding::pass("no secret or password is one that the source code publishes");
+    }
+    let found = format!("published with the source code: {}", some_of(&settings));
+    let fix = "choose others: openssl rand -hex 32, or echo whsec_$(openssl rand -base64 32)";
+    unless_allowed(config, refused, found, fix)
+}
+
+fn receivers(config: &Config) -> Finding {
+    let (settings, refused) = unfit(config, UnfitKind::PlainReceiver);
+    if settings.is_empty() {
+        return Finding::pass("channels and webhooks have https:// addresses, or none");
+    }
+    unless_allowed(config, refused, format!("http:// in {}", some_of(&settings)), "use https:// addresses")
+}
+
+fn play_bank(config: &Config) -> Finding {
+    let (settings, refused) = unfit(config, UnfitKind::PlayBank);
+    if settings.is_empty() {
+        return Finding::pass("the play bank is not offered to buyers");
+    }
+    let fix = "remove SECKILL_CHANNELS__SANDBOX__SECRETS, and configure a channel of your own (docs/payments.md)";
+    unless_allowed(config, refused, "buyers can pay at the play bank".to_owned(), fix)
+}
+
+fn tls(routes: &[LocatedRoute]) -> Finding {
+    let fix = "use rediss://, sslmode=verify-full, amqps:// and https://, with the files of your authorities \
+               (docs/production.md)";
+    let (mut open, mut doubtful) = (Vec::new(), Vec::new());
+    for LocatedRoute { setting, route, place } in routes {
+        let Ok(route) = route else {
+            doubtful.push(format!("{setting} (not understood)"));
+            continue;
+        };
+        match (place, route.protection) {
+            (_, Protection::CheckedCertificate) | (Place::ThisMachine, _) => {}
+            (Place::Internet, Protection::Nothing) => open.push(format!("{setting} (over the internet)")),
+            (_, Protection::AnyCertificate) => doubtful.push(format!("{setting} (believes any certificate)")),
+            (Place::Unknown, Protection::Nothing) => doubtful.push(format!("{setting} (its name does not resolve)")),
+            (Place::PrivateNetwork, Protection::Nothing) => doubtful.push(format!("{setting} (in a private network)")),
+        }
+    }
+    if !open.is_empty() {
+        return Finding::fail(format!("without TLS: {}", some_of(&open)), fix);
+    }
+    if !doubtful.is_empty() {
+        return Finding::warn(format!("without TLS that is checked: {}", some_of(&doubtful)), fix);
+    }
+    Finding::pass("every server is on this machine, or is reached over TLS that is checked")
+}
+
+fn bind(http: &Http) -> Finding {
+    let fix = "let http.bind be an address that only the proxy reaches (127.0.0.1 on its machine, or a network of \
+               their own), or let a packet filter refuse everybody else";
+    match (place_of_ip(http.bind.ip()), http.trusted_proxies.is_empty()) {
+        (Place::ThisMachine, _) => Finding::pass(format!("http.bind is {}: only this machine reaches it", http.bind)),
+        (Place::Internet, _) => {
+            Finding::fail(format!("http.bind is {}: everybody reaches the service past the proxy", http.bind), fix)
+        }
+        (Place::PrivateNetwork | Place::Unknown, false) => {
+            Finding::warn(format!("http.bind is {}: who reaches this machine may pass the proxy by", http.bind), fix)
+        }
+        (Place::PrivateNetwork | Place::Unknown, true) => {
+            Finding::warn(format!("http.bind is {}, and no proxy is trusted: is there none?", http.bind), fix)
+        }
+    }
+}
+
+fn proxies(http: &Http) -> Finding {
+    if http.trusted_proxies.is_empty() {
+        let fix = "let http.trusted_proxies list the addresses of the proxies, and these send X-Forwarded-For \
+                   (deploy/nginx.conf)";
+        return Finding::warn("http.trusted_proxies is empty: X-Forwarded-For of a proxy is not believed", fix);
+    }
+    Finding::pass(format!("X-Forwarded-For is believed from {}", some_of(&http.trusted_proxies)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn addresses_are_of_this_machine_of_a_private_network_or_of_the_internet() {
+        for (place, addresses) in [
+            (Place::ThisMachine, &["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"][..]),
+            (Place::PrivateNetwork, &["10.1.2.3", "172.31.80.2", "192.168.1.1", "169.254.1.1"]),
+            (Place::PrivateNetwork, &["100.64.0.1", "0.0.0.0"]),
+            (Place::PrivateNetwork, &["fd00::1", "fe80::1", "::", "::ffff:10.0.0.1"]),
+            (Place::Internet, &["8.8.8.8", "172.32.0.1", "100.128.0.1", "2001:4860:4860::8888"]),
+        ] {
+            for address in addresses {
+                assert_eq!(place_of_ip(address.parse().unwrap()), place, "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_leaves_this_machine_needs_tls() {
+        let verdict = |place: Place, protection: Protection| {
+            let route = Ok(Route { host: Some("h".to_owned()), protection });
+            tls(&[LocatedRoute { setting: "redis.url", route, place }]).verdict
+        };
+        assert_eq!(verdict(Place::ThisMachine, Protection::Nothing), Verdict::Pass);
+        assert_eq!(verdict(Place::PrivateNetwork, Protection::Nothing), Verdict::Warn);
+        assert_eq!(verdict(Place::Unknown, Protection::Nothing), Verdict::Warn);
+        assert_eq!(verdict(Place::Internet, Protection::AnyCertificate), Verdict::Warn);
+        assert_eq!(verdict(Place::Internet, Protection::Nothing), Verdict::Fail);
+        assert_eq!(verdict(Place::Internet, Protection::CheckedCertificate), Verdict::Pass);
+    }
+}

@@ -1,0 +1,85 @@
+//! What a reader looks for in the audit log. Pure.
+
+use super::ids::Invalid;
+
+/// Which lines a reader wants. Each text must be the line's own, to the letter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogFilter {
+    pub actor: Option<String>,
+    pub action: Option<String>,
+    pub subject: Option<String>,
+    /// The first moment, and the one behind the last, in ms since the epoch.
+    pub from_ms: Option<i64>,
+    pub to_ms: Option<i64>,
+    /// Only lines that are older than the one with this id.
+    pub before: Option<i64>,
+    pub limit: i64,
+}
+
+impl LogFilter {
+    /// The longest texts that can be looked for. Accounts and actions are short; the subject of a policy names its
+    /// applications.
+    const NAME_MAX_CHARS: usize = 64;
+    pub const SUBJECT_MAX_CHARS: usize = 1000;
+    /// The last moment of the year 9999: PostgreSQL knows no much later ones.
+    const TIME_MAX_MS: i64 = 253_402_300_799_999;
+    const LIMIT_MAX: i64 = 1000;
+
+    /// # Errors
+    ///
+    /// The part that is out of its bounds.
+    pub fn check(self) -> Result<Self, Invalid> {
+        let (name, subject) = (Self::NAME_MAX_CHARS, Self::SUBJECT_MAX_CHARS);
+        for (field, text, max, problem) in [
+            ("actor", &self.actor, name, "must be 1 to 64 characters, none of them a control character"),
+            ("action", &self.action, name, "must be 1 to 64 characters, none of them a control character"),
+            ("subject", &self.subject, subject, "must be 1 to 1000 characters, none of them a control character"),
+        ] {
+            let fits = |text: &String| (1..=max).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+            if !text.as_ref().is_none_or(fits) {
+                return Err(Invalid::new(field, problem));
+            }
+        }
+        for (field, time) in [("from_ms", self.from_ms), ("to_ms", self.to_ms)] {
+            if !time.is_none_or(|ms| (0..=Self::TIME_MAX_MS).contains(&ms)) {
+                return Err(Invalid::new(field, "must be 0 to 253402300799999, in milliseconds since the epoch"));
+            }
+        }
+        if self.before.is_some_and(|id| id < 1) {
+            return Err(Invalid::new("before", "must be the id of a line, 1 or more"));
+        }
+        if !(1..=Self::LIMIT_MAX).contains(&self.limit) {
+            return Err(Invalid::new("limit", "must be 1 to 1000"));
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_has_bounds() {
+        let all = || LogFilter { limit: 100, ..LogFilter::default() };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(all().check(), Ok(all()));
+        let most = Some(LogFilter::TIME_MAX_MS);
+        let ends = LogFilter { from_ms: Some(0), to_ms: most, before: Some(1), limit: 1000, ..all() };
+        assert_eq!(ends.clone().check(), Ok(ends));
+        for (field, wrong) in [
+            ("actor", LogFilter { actor: text(""), ..all() }),
+            ("actor", LogFilter { actor: text(&"x".repeat(65)), ..all() }),
+            ("action", LogFilter { action: text("a\0"), ..all() }),
+            ("subject", LogFilter { subject: text("a\nb"), ..all() }),
+            ("subject", LogFilter { subject: text(&"x".repeat(1001)), ..all() }),
+            ("from_ms", LogFilter { from_ms: Some(-1), ..all() }),
+            ("to_ms", LogFilter { to_ms: Some(i64::MAX), ..all() }),
+            ("before", LogFilter { before: Some(0), ..all() }),
+            ("limit", LogFilter { limit: 0, ..all() }),
+            ("limit", LogFilter { limit: 1001, ..all() }),
+        ] {
+            assert_eq!(wrong.check().map_err(|wrong| wrong.field), Err(field));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Where a step stands in a trace, as W3C Trace Context (level 1) writes it: the headers `traceparent` and `tracestate`.
+
+use std::fmt;
+use std::num::{NonZeroU64, NonZeroU128};
+
+pub const TRACEPARENT: &str = "traceparent";
+pub const TRACESTATE: &str = "tracestate";
+
+/// The length of a traceparent of version 00, and of what is read of later versions.
+const PARENT_LEN: usize = 55;
+/// How much of a tracestate is carried: as much as the recommendation asks for. A longer one is dropped.
+const STATE_MAX: usize = 512;
+const MEMBERS_MAX: usize = 32;
+
+/// A trace, and the step of it that causes what comes next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceContext {
+    trace: NonZeroU128,
+    span: NonZeroU64,
+    sampled: bool,
+    /// What other tracing systems have written; carried as it is.
+    state: Option<Box<str>>,
+}
+
+impl TraceContext {
+    /// A step of a sampled trace.
+    pub const fn sampled(trace: NonZeroU128, span: NonZeroU64) -> Self {
+        Self { trace, span, sampled: true, state: None }
+    }
+
+    /// Another step of the same trace.
+    #[must_use]
+    pub fn at(&self, span: NonZeroU64) -> Self {
+        Self { span, ..self.clone() }
+    }
+
+    /// Reads a traceparent. `None` for a malformed one, which is ignored: tracing never fails a request. Of versions after 00
+    /// the fields that 00 has are read, as the recommendation asks.
+    pub fn parse(traceparent: &str) -> Option<Self> {
+        let (known, more) = traceparent.split_at_checked(PARENT_LEN)?;
+        let mut fields = known.split('-');
+        let (version, trace, span, flags) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        let all = [(version, 2), (trace, 32), (span, 16), (flags, 2)];
+        // Upper case is malformed, too.
+        let is_hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        if version == "ff" || all.iter().any(|(text, length)| text.len() != *length || !is_hex(text)) {
+            return None;
+        }
+        if !more.is_empty() && (version == "00" || !more.starts_with('-')) {
+            return None;
+        }
+        Some(Self {
+            trace: NonZeroU128::new(u128::from_str_radix(trace, 16).ok()?)?,
+            span: NonZeroU64::new(u64::from_str_radix(span, 16).ok()?)?,
+            sampled: u8::from_str_radix(flags, 16).ok()? & 1 == 1,
+            state: None,
+        })
+    }
+
+    /// Adds a tracestate, unless it is malformed or too long: then all of it is dropped.
+    #[must_use]
+    pub fn with_state(self, tracestate: &str) -> Self {
+        Self { state: read_state(tracestate), ..self }
+    }
+
+    /// Whether the trace is recorded. What is not recorded is not carried.
+    pub const fn is_sampled(&self) -> bool {
+        self.sampled
+    }
+
+    pub const fn trace(&self) -> NonZeroU128 {
+        self.trace
+    }
+
+    pub const fn span(&self) -> NonZeroU64 {
+        self.span
+    }
+
+    /// The trace's id as other systems show it.
+    pub fn trace_id(&self) -> String {
+        format!("{:032x}", self.trace)
+    }
+
+    /// The headers that carry it on.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let state = self.state.as_deref().map(|state| (TRACESTATE, state.to_owned()));
+        std::iter::once((TRACEPARENT, self.to_string())).chain(state)
+    }
+
+    /// As one text, for a column: the traceparent, and behind a space the tracestate.
+    pub fn to_text(&self) -> String {
+        match &self.state {
+            Some(state) => format!("{self} {state}"),
+            None => self.to_string(),
+        }
+    }
+
+    /// Reads such a text. `None` for any other, and for a trace that is not sampled.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (parent, state) = text.split_once(' ').unwrap_or((text, ""));
+        Self::parse(parent).filter(Self::is_sampled).map(|context| context.with_state(state))
+    }
+}
+
+/// The traceparent, of version 00.
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.sampled))
+    }
+}
+
+fn read_state(text: &str) -> Option<Box<str>> {
+    if text.len() > STATE_MAX {
+        return None;
+    }
+    let mut members: Vec<(&str, &str)> = Vec::new();
+    for member in text.split(',').map(|member| member.trim_matches([' ', '\t'])).filter(|member| !member.is_empty()) {
+        let (key, value) = member.split_once('=')?;
+        let is_new = members.iter().all(|(known, _)| *known != key);
+        if !is_new || !is_key(key) || !is_value(value) || members.len() == MEMBERS_MAX {
+            return None;
+        }
+        members.push((key, value));
+    }
+    let texts: Vec<String> = members.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    (!texts.is_empty()).then(|| texts.join(",").into_boxed_str())
+}
+
+/// `vendor`, or `tenant@vendor`.
+fn is_key(key: &str) -> bool {
+    let fits = |text: &str, max: usize, digit_first: bool| {
+        let first = text.bytes().next();
+        let begins = first.is_some_and(|b| b.is_ascii_lowercase() || (digit_first && b.is_ascii_digit()));
+        let rest = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-' | b'*' | b'/');
+        begins && text.len() <= max && text.bytes().all(rest)
+    };
+    match key.split_once('@') {
+        None => fits(key, 256, false),
+        Some((tenant, vendor)) => fits(tenant, 241, true) && fits(vendor, 14, false),
+    }
+}
+
+fn is_value(value: &str) -> bool {
+    (1..=256).contains(&value.len())
+        && value.bytes().all(|b| matches!(b, 0x20..=0x7e) && b != b',' && b != b'=')
+        && !value.ends_with(' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn state(text: &str) -> Option<String> {
+        TraceContext::parse(GOOD).unwrap().with_state(text).headers().nth(1).map(|(_, value)| value)
+    }
+
+    /// The recommendation's own example, and what it allows besides.
+    #[test]
+    fn a_traceparent_is_read_and_written_alike() {
+        let context = TraceContext::parse(GOOD).unwrap();
+        assert_eq!((context.to_string().as_str(), context.is_sampled()), (GOOD, true));
+        assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        let later = format!("cc{}-what-the-future-will-be-like", &GOOD[2..]);
+        assert_eq!(TraceContext::parse(&later).unwrap(), context, "a later version is read as far as it is known");
+        assert_eq!(TraceContext::parse(&format!("01{}", &GOOD[2..])).unwrap(), context);
+        let other_flags = TraceContext::parse(&GOOD.replace("-01", "-ff")).unwrap();
+        assert_eq!(other_flags.to_string(), GOOD, "flags that are not defined are not passed on");
+        let unsampled = TraceContext::parse(&GOOD.replace("-01", "-00")).unwrap();
+        assert!(!unsampled.is_sampled());
+        assert_eq!(TraceContext::from_text(&unsampled.to_text()), None, "what is not sampled is not carried");
+    }
+
+    #[test]
+    fn a_malformed_traceparent_is_none() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for wrong in [
+            String::new(),
+            "00".to_owned(),
+            GOOD[..54].to_owned(),
+            format!("{GOOD}-"),
+            format!("{GOOD}-00"),
+            format!("{GOOD}0"),
+            format!("01{}x", &GOOD[2..]),
+            format!("ff{}", &GOOD[2..]),
+            format!("0g{}", &GOOD[2..]),
+            format!("0A{}", &GOOD[2..]),
+            GOOD.to_ascii_uppercase(),
+            GOOD.replace("4bf9", "4BF9"),
+            GOOD.replace("4bf9", "+bf9"),
+            GOOD.replace(trace, &"0".repeat(32)),
+            GOOD.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            GOOD.replace("-01", "-0x"),
+            GOOD.replace("-01", "_01"),
+            GOOD.replace("00-4", "004-"),
+            format!(" {}", &GOOD[..54]),
+            format!("{}é", &GOOD[..54]),
+        ] {
+            assert_eq!(TraceContext::parse(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_tracestate_is_carried_within_its_bounds_or_dropped() {
+        assert_eq!(
+            state("rojo=00f067aa0ba902b7, \tcongo=t61rcWkgMzE,,"),
+            Some("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE".into())
+        );
+        assert_eq!(state("1a-_*/@vendor=a b!"), Some("1a-_*/@vendor=a b!".into()));
+        let longest = format!("a={},b={}", "x".repeat(256), "y".repeat(251));
+        assert_eq!((longest.len(), state(&longest)), (512, Some(longest.clone())));
+        let many: Vec<String> = (0..32).map(|n| format!("k{n}=1")).collect();
+        assert!(state(&many.join(",")).is_some());
+        for wrong in [
+            "".to_owned(),
+            ",".to_owned(),
+            "a".to_owned(),
+            "a=".to_owned(),
+            "=1".to_owned(),
+            "A=1".to_owned(),
+            "1a=1".to_owned(),
+            "a=1=2".to_owned(),
+            "a=1,a=2".to_owned(),
+            "a@1b=1".to_owned(),
+            "a@b@c=1".to_owned(),
+            "a=\u{7f}".to_owned(),
+            "a=é".to_owned(),
+            format!("{longest}z"),
+            format!("a@{}=1", "v".repeat(15)),
+            format!("a={}", "x".repeat(257)),
+            format!("{},k32=1", many.join(",")),
+        ] {
+            assert_eq!(state(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    /// The column of migration 0029 has room for the longest.
+    #[test]
+    fn a_context_becomes_a_text_and_back() {
+        let plain = TraceContext::parse(GOOD).unwrap();
+        let full = plain.clone().with_state(&format!("a={},b={}", "x y".repeat(85), "y".repeat(252)));
+        for context in [plain, full] {
+            let text = context.to_text();
+            assert!(text.len() <= 568, "{}", text.len());
+            assert_eq!(TraceContext::from_text(&text), Some(context));
+        }
+        assert_eq!(TraceContext::from_text("nonsense"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! What Redis servers say of themselves, for `seckill doctor`. Nothing is changed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionAddr, cmd};
+
+use super::refill::info_value;
+use super::scripts::Scripts;
+use super::{Gate, GateError};
+use crate::config::tls::{Protection, Route};
+use crate::domain::clock_reading::ClockReading;
+
+/// A connection of its own to the server of sales.
+pub struct RedisInspection {
+    connection: MultiplexedConnection,
+    scripts: Arc<Scripts>,
+}
+
+/// The answer to INFO.
+pub struct ServerInfo(String);
+
+impl ServerInfo {
+    /// The value of a line; `None` where the server does not show it.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        info_value(&self.0, &format!("{name}:"))
+    }
+
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+impl From<&str> for ServerInfo {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+/// What a script sees of the server that it runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenByScript {
+    /// `None` before Redis 7.0.
+    pub run_id: Option<String>,
+    pub replication_id: Option<String>,
+}
+
+impl Gate {
+    /// Connects, within `limit`.
+    pub async fn inspect(&self, limit: Duration) -> Result<RedisInspection, GateError> {
+        Ok(RedisInspection { connection: connect(&self.client, limit).await?, scripts: Arc::clone(&self.scripts) })
+    }
+
+    /// Connects to one of the servers of `redis.lock_urls`, and asks what it says of itself.
+    pub async fn lock_server_info(&self, index: usize, limit: Duration) -> Result<ServerInfo, GateError> {
+        let client = self.lock_clients.get(index).ok_or(GateError::Malformed("redis.lock_urls"))?;
+        info(&mut connect(client, limit).await?).await
+    }
+
+    /// The ways to the server of sales, and to those of locks.
+    pub fn routes(&self) -> Vec<Route> {
+        std::iter::once(&self.client).chain(self.lock_clients.iter()).map(route).collect()
+    }
+}
+
+fn route(client: &redis::Client) -> Route {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, _) => Route { host: Some(host.clone()), protection: Protection::Nothing },
+        ConnectionAddr::TcpTls { host, insecure, .. } => {
+            let protection = if *insecure { Protection::AnyCertificate } else { Protection::CheckedCertificate };
+            Route { host: Some(host.clone()), protection }
+        }
+        // A socket of this machine; other kinds of addresses there are none.
+        _ => Route { host: None, protection: Protection::Nothing },
+    }
+}
+
+async fn connect(client: &redis::Client, limit: Duration) -> Result<MultiplexedConnection, GateError> {
+    let terms = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(Some(limit));
+    Ok(client.get_multiplexed_async_connection_with_config(&terms).await?)
+}
+
+async fn info(connection: &mut MultiplexedConnection) -> Result<ServerInfo, GateError> {
+    Ok(ServerInfo(cmd("INFO").query_async(connection).await?))
+}
+
+impl RedisInspection {
+    pub async fn info(&self) -> Result<ServerInfo, GateError> {
+        info(&mut self.connection.clone()).await
+    }
+
+    /// When the server flushes its append-only file to disk: `always`, `everysec` or `no`.
+    pub async fn appendfsync(&self) -> Result<String, GateError> {
+        let mut ask = cmd("CONFIG");
+        let mut found: HashMap<String, String> =
+            ask.arg("GET").arg("appendfsync").query_async(&mut self.connection.clone()).await?;
+        found.remove("appendfsync").ok_or(GateError::Malformed("CONFIG GET"))
+    }
+
+    /// What a script sees of the server, as the scripts of sales look at it. The inner error is the server's: it ran no script, or
+    /// the script failed.
+    pub async fn seen_by_script(&self) -> Result<Result<SeenByScript, String>, GateError> {
+        let call = self.scripts.read_server.prepare_invoke();
+        let reply: Result<(String, String), _> = call.invoke_async(&mut self.connection.clone()).await;
+        match reply.map_err(GateError::from) {
+            Ok((server, replication_id)) => {
+                let run_id = server.split_once('|').map(|(run_id, _)| run_id.to_owned());
+                let replication_id = Some(replication_id).filter(|id| !id.is_empty());
+                Ok(Ok(SeenByScript { run_id, replication_id }))
+            }
+            Err(error) if error.is_outage() => Err(error),
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+
+    pub async fn clock(&self) -> Result<ClockReading, GateError> {
+        let asked_at = Instant::now();
+        let (seconds, micros): (i64, i64) = cmd("TIME").query_async(&mut self.connection.clone()).await?;
+        Ok(ClockReading { ms: seconds * 1000 + micros / 1000, asked_at, answered_at: Instant::now() })
+    }
+}

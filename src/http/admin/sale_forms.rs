@@ -1,0 +1,121 @@
+//! What a sale's manager sends: the terms of a sale to plan, a status, and units to add.
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::admin::sales::PlannedTerms;
+use crate::domain::captcha::CaptchaKind;
+use crate::domain::ids::{Invalid, Units};
+use crate::domain::sale::{SaleStatus, Stock, Wave};
+use crate::domain::{json_object, whole_number};
+
+/// Waves of one sale that can be planned: more than a page shows at once.
+const WAVES_MAX: usize = 100;
+/// Programs that count with doubles count exactly up to here.
+const TIME_MAX: i64 = 9_007_199_254_740_991;
+
+/// A sale to plan.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanForm {
+    /// The product's name. The product is made where it is missing.
+    #[schema(max_length = 200, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]{1,200}$")]
+    product: String,
+    #[serde(deserialize_with = "whole_number::required")]
+    #[schema(minimum = 0, maximum = 100_000_000_000_i64)]
+    price_cents: i64,
+    /// Units; -1 without a limit.
+    #[serde(deserialize_with = "whole_number::required")]
+    #[schema(minimum = -1, maximum = 1_000_000_000_000_i64)]
+    stock: i64,
+    /// Units that one buyer may have; 1 by default.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 10_000)]
+    per_user: Option<u64>,
+    /// At once by default.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    starts_at_ms: Option<i64>,
+    /// An hour after the start by default.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    ends_at_ms: Option<i64>,
+    /// Seconds to pay; 900 by default.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 2_592_000)]
+    pay_within_s: Option<i64>,
+    /// The least level of a buyer; 0 by default.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 0, maximum = 2_147_483_647)]
+    min_level: Option<i64>,
+    /// `none` by default.
+    captcha: Option<CaptchaKind>,
+    /// Whether the units of refunded orders are not for sale again; false by default.
+    keep_refunded: Option<bool>,
+    /// Parts of the stock that go on sale after the start. Their units are part of `stock`.
+    #[serde(default, deserialize_with = "json_object::list")]
+    #[schema(max_items = 100)]
+    waves: Vec<WaveForm>,
+}
+
+/// Units that go on sale some time after the start.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct WaveForm {
+    #[serde(deserialize_with = "whole_number::required")]
+    #[schema(minimum = 0, maximum = 4_294_967_295_i64)]
+    after_s: u32,
+    #[serde(deserialize_with = "whole_number::required")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
+    units: u32,
+}
+
+impl PlanForm {
+    /// The terms, each within its bounds. Whether they go together is decided later.
+    pub fn terms(self) -> Result<PlannedTerms, Invalid> {
+        if self.waves.len() > WAVES_MAX {
+            return Err(Invalid::new("waves", "must be at most 100"));
+        }
+        for (at, field) in [(self.starts_at_ms, "starts_at_ms"), (self.ends_at_ms, "ends_at_ms")] {
+            if at.is_some_and(|at| !(0..=TIME_MAX).contains(&at)) {
+                return Err(Invalid::new(field, "must be 0 to 9007199254740991"));
+            }
+        }
+        let wave = |wave: WaveForm| match i32::try_from(wave.units) {
+            Ok(1..) => Ok(Wave { after_ms: i64::from(wave.after_s) * 1000, units: wave.units }),
+            _ => Err(Invalid::new("waves", "units must be 1 to 2147483647")),
+        };
+        let per_user =
+            Units::parse(self.per_user.unwrap_or(1)).map_err(|wrong| Invalid::new("per_user", wrong.problem))?;
+        Ok(PlannedTerms {
+            product: self.product,
+            price_cents: self.price_cents,
+            stock: Stock::parse(self.stock)?,
+            per_user,
+            starts_at_ms: self.starts_at_ms,
+            ends_at_ms: self.ends_at_ms,
+            pay_within_ms: self.pay_within_s.unwrap_or(900).saturating_mul(1000),
+            refund_returns_stock: !self.keep_refunded.unwrap_or(false),
+            min_level: self.min_level.unwrap_or(0),
+            captcha: self.captcha.unwrap_or_default(),
+            waves: self.waves.into_iter().map(wave).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// The status that a sale shall have.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatusForm {
+    /// `closed` is final.
+    pub status: SaleStatus,
+}
+
+/// Units to add to a sale's stock.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StockForm {
+    #[serde(deserialize_with = "whole_number::required")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
+    pub units: i32,
+}

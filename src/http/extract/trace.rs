@@ -1,0 +1,53 @@
+//! The trace that a request belongs to.
+
+use actix_web::HttpRequest;
+
+use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
+use crate::telemetry::spans::Span;
+
+/// Begins a span for the request, if it is traced (docs/tracing.md).
+pub fn request_span(request: &HttpRequest, name: &'static str) -> Option<Box<Span>> {
+    Span::of_request(|| caller(request), name)
+}
+
+/// The caller's trace. `None` where there is no traceparent, or none that is well-formed: that is never an error.
+fn caller(request: &HttpRequest) -> Option<TraceContext> {
+    let mut parents = request.headers().get_all(TRACEPARENT);
+    let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
+    let caller = TraceContext::parse(parent.to_str().ok()?)?;
+    let mut states = request.headers().get_all(TRACESTATE).peekable();
+    if !caller.is_sampled() || states.peek().is_none() {
+        return Some(caller);
+    }
+    // Several headers are one list. One that is no text is malformed, and so is the whole list.
+    let texts: Vec<&str> = states.map(|state| state.to_str().unwrap_or("?")).collect();
+    Some(caller.with_state(&texts.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn read(headers: &[(&'static str, &'static str)]) -> Option<String> {
+        let request = headers.iter().fold(TestRequest::default(), |request, header| request.append_header(*header));
+        caller(&request.to_http_request()).map(|caller| caller.to_text())
+    }
+
+    #[test]
+    fn a_caller_has_one_traceparent_and_any_number_of_tracestates() {
+        assert_eq!(read(&[("traceparent", GOOD)]).as_deref(), Some(GOOD));
+        assert_eq!(
+            read(&[("Traceparent", GOOD), ("tracestate", "a=1"), ("TraceState", "b=2")]),
+            Some(format!("{GOOD} a=1,b=2"))
+        );
+        assert_eq!(read(&[("traceparent", GOOD), ("tracestate", "a=1"), ("tracestate", "b")]).as_deref(), Some(GOOD));
+        for none in [&[][..], &[("tracestate", "a=1")], &[("traceparent", "00-1-2-01")]] {
+            assert_eq!(read(none), None, "{none:?}");
+        }
+        assert_eq!(read(&[("traceparent", GOOD), ("traceparent", GOOD)]), None, "which of them it is, nobody knows");
+    }
+}

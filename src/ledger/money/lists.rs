@@ -1,0 +1,127 @@
+//! Payments, refunds and callbacks that were set aside, as people see them.
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::domain::ids::OrderId;
+use crate::ledger::audit_log;
+use crate::ledger::{Ledger, LedgerError};
+
+/// A payment or refund.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct MoneyRow {
+    pub id: Uuid,
+    pub order_id: Uuid,
+    pub channel: String,
+    pub amount_cents: i64,
+    pub currency: String,
+    pub status: String,
+    pub created_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+    /// Of a payment, why it failed; of a refund, its cause, who asked for it, and why.
+    pub note: Option<String>,
+}
+
+/// Which payments or refunds are listed; all conditions must hold.
+#[derive(Debug, Clone, Default)]
+pub struct MoneyFilter {
+    pub order: Option<OrderId>,
+    pub status: Option<&'static str>,
+    /// Only what comes after this one in the list: the next page.
+    pub before: Option<Uuid>,
+    pub limit: i64,
+}
+
+/// A callback that was set aside.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct SetAside {
+    pub id: i64,
+    pub at: DateTime<Utc>,
+    pub channel: String,
+    pub message_id: String,
+    pub problem: String,
+    pub body: String,
+}
+
+impl Ledger {
+    /// Payments, newest first.
+    pub async fn payments(&self, filter: &MoneyFilter) -> Result<Vec<MoneyRow>, LedgerError> {
+        payments_on(&mut *self.begin_reading().await?, filter).await
+    }
+
+    /// Refunds, newest first.
+    pub async fn refunds(&self, filter: &MoneyFilter) -> Result<Vec<MoneyRow>, LedgerError> {
+        refunds_on(&mut *self.begin_reading().await?, filter).await
+    }
+
+    /// Callbacks that were set aside and are not settled yet, newest first; those before the id `before`. They are few, and the
+    /// index `callbacks_set_aside_open` has them all.
+    pub async fn callbacks_set_aside(&self, before: Option<i64>, limit: i64) -> Result<Vec<SetAside>, LedgerError> {
+        Ok(sqlx::query_as!(
+            SetAside,
+            "SELECT id, at, channel, message_id, problem, body FROM callbacks_set_aside
+             WHERE settled_at IS NULL AND ($1::bigint IS NULL OR id < $1) ORDER BY id DESC LIMIT $2",
+            before,
+            limit
+        )
+        .fetch_all(&mut *self.begin_reading().await?)
+        .await?)
+    }
+
+    /// Marks callbacks as settled by an operator; returns how many there were.
+    pub async fn settle_set_aside(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        let done = sqlx::query!(
+            "UPDATE callbacks_set_aside SET settled_at = now() WHERE id = ANY($1) AND settled_at IS NULL",
+            ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        if done.rows_affected() > 0 {
+            audit_log::append(&mut tx, actor, "settle callbacks", "callbacks set aside", json!({ "ids": ids })).await?;
+            tx.commit().await?;
+        }
+        Ok(done.rows_affected())
+    }
+}
+
+/// Payments, newest first: their ids rise with time, within the precision of the clocks that made them. An order's are in the index
+/// `payments_of_order`; those that are under way, or moved no money, in partial indexes; all others are most of the table.
+pub(in crate::ledger) async fn payments_on(
+    connection: &mut PgConnection,
+    filter: &MoneyFilter,
+) -> Result<Vec<MoneyRow>, LedgerError> {
+    let rows = sqlx::query_as!(
+        MoneyRow,
+        "SELECT id, order_id, channel, amount_cents, currency, status, created_at, ended_at, reason AS note FROM payments
+         WHERE ($1::uuid IS NULL OR order_id = $1) AND ($2::text IS NULL OR status = $2) AND ($3::uuid IS NULL OR id < $3)
+         ORDER BY id DESC LIMIT $4",
+        filter.order.map(|order| order.0),
+        filter.status,
+        filter.before,
+        filter.limit
+    );
+    Ok(rows.fetch_all(connection).await?)
+}
+
+/// Refunds, likewise.
+pub(in crate::ledger) async fn refunds_on(
+    connection: &mut PgConnection,
+    filter: &MoneyFilter,
+) -> Result<Vec<MoneyRow>, LedgerError> {
+    let rows = sqlx::query_as!(
+        MoneyRow,
+        r#"SELECT id, order_id, channel, amount_cents, currency, status, created_at, ended_at,
+                  cause || ' by ' || asked_by || CASE reason WHEN '' THEN '' ELSE ': ' || reason END AS "note?"
+           FROM refunds
+           WHERE ($1::uuid IS NULL OR order_id = $1) AND ($2::text IS NULL OR status = $2) AND ($3::uuid IS NULL OR id < $3)
+           ORDER BY id DESC LIMIT $4"#,
+        filter.order.map(|order| order.0),
+        filter.status,
+        filter.before,
+        filter.limit
+    );
+    Ok(rows.fetch_all(connection).await?)
+}

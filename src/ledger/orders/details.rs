@@ -1,0 +1,90 @@
+//! One order with all that belongs to it, in one snapshot, for people.
+
+use chrono::{DateTime, Utc};
+use strum::VariantArray;
+use uuid::Uuid;
+
+use crate::domain::ids::OrderId;
+use crate::domain::message::OutboxKind;
+use crate::ledger::money::lists::{MoneyFilter, MoneyRow, payments_on, refunds_on};
+use crate::ledger::orders::read::{OwnedOrder, orders_on};
+use crate::ledger::{Ledger, LedgerError};
+
+/// Rows of one kind that are shown of an order. None has so many, unless it was paid again and again in vain.
+const ROWS_MAX: i64 = 100;
+
+/// An order with all that belongs to it.
+#[derive(Debug)]
+pub struct OrderDetails {
+    pub order: OwnedOrder,
+    /// From the first to the last. Those of sales that ended long ago are cleared.
+    pub changes: Vec<StatusChange>,
+    /// Newest first.
+    pub payments: Vec<MoneyRow>,
+    pub refunds: Vec<MoneyRow>,
+    /// Messages about the order and its payments, and events that its webhook has not taken yet; oldest first.
+    pub messages: Vec<OrderMessage>,
+}
+
+/// A change of an order's status.
+#[derive(Debug)]
+pub struct StatusChange {
+    pub at: DateTime<Utc>,
+    pub from: Option<String>,
+    pub to: String,
+}
+
+/// A message about an order, and how its delivery stands.
+#[derive(Debug)]
+pub struct OrderMessage {
+    pub id: i64,
+    pub kind: String,
+    pub status: String,
+    pub attempts: i32,
+    pub last_error: Option<String>,
+    pub created_at: DateTime<Utc>,
+}
+
+impl Ledger {
+    /// An order of any buyer, with all that belongs to it.
+    pub async fn order_details(&self, id: OrderId) -> Result<Option<OrderDetails>, LedgerError> {
+        let mut tx = self.begin_reading().await?;
+        let order = match orders_on(&mut tx, &[id]).await?.remove(&id) {
+            Some(Some(order)) => order,
+            Some(None) => return Err(LedgerError::Unreadable("orders.status")),
+            None => return Ok(None),
+        };
+        let changes = sqlx::query_as!(
+            StatusChange,
+            r#"SELECT at, from_status AS "from", to_status AS "to" FROM order_steps WHERE order_id = $1 ORDER BY id LIMIT $2"#,
+            id.0,
+            ROWS_MAX
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let of_order = MoneyFilter { order: Some(id), limit: ROWS_MAX, ..MoneyFilter::default() };
+        let payments = payments_on(&mut tx, &of_order).await?;
+        let refunds = refunds_on(&mut tx, &of_order).await?;
+        // A payment's message names the payment. All kinds are named, because the index `outbox_once` begins with the kind.
+        let about: Vec<Uuid> = std::iter::once(id.0).chain(payments.iter().map(|payment| payment.id)).collect();
+        let kinds: Vec<String> = OutboxKind::VARIANTS.iter().map(OutboxKind::to_string).collect();
+        let messages = sqlx::query_as!(
+            OrderMessage,
+            r#"SELECT id AS "id!", kind AS "kind!", status AS "status!", attempts AS "attempts!", last_error,
+                      created_at AS "created_at!"
+               FROM (SELECT id, kind, status, attempts, last_error, created_at FROM outbox
+                     WHERE kind = ANY($1) AND order_id = ANY($2)
+                     UNION ALL
+                     SELECT id, 'order_event', status, attempts, last_error, created_at FROM order_events
+                     WHERE order_id = $3) AS messages
+               ORDER BY id LIMIT $4"#,
+            &kinds,
+            &about,
+            id.0,
+            ROWS_MAX
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        Ok(Some(OrderDetails { order, changes, payments, refunds, messages }))
+    }
+}

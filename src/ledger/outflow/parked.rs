@@ -1,0 +1,95 @@
+//! Parked items of outflows: what their receivers did not take, and waits for people.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::ledger::audit_log;
+use crate::ledger::{Ledger, LedgerError};
+
+/// A parked item, for people.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct ParkedItem {
+    pub id: Uuid,
+    pub channel: String,
+    pub key: String,
+    /// Rises with the time at which items were added, over all channels.
+    pub seq: i64,
+    pub attempts: i32,
+    pub last_error: Option<String>,
+    pub created_at: DateTime<Utc>,
+    /// The beginning of what is sent.
+    pub payload: String,
+}
+
+/// Which parked items are listed.
+#[derive(Debug, Clone, Default)]
+pub struct ItemFilter {
+    pub channel: Option<String>,
+    /// Only items before this number: the next page.
+    pub before: Option<i64>,
+    pub limit: i64,
+}
+
+impl Ledger {
+    /// Parked items, newest first, from the index `outflow_items_parked`.
+    pub async fn parked_outflow(&self, filter: &ItemFilter) -> Result<Vec<ParkedItem>, LedgerError> {
+        Ok(sqlx::query_as!(
+            ParkedItem,
+            r#"SELECT id, channel, key, seq, attempts, last_error, created_at, left(payload::text, 2000) AS "payload!"
+               FROM outflow_items
+               WHERE status = 'parked' AND ($1::text IS NULL OR channel = $1) AND ($2::bigint IS NULL OR seq < $2)
+               ORDER BY seq DESC LIMIT $3"#,
+            filter.channel,
+            filter.before,
+            filter.limit
+        )
+        .fetch_all(&mut *self.begin_reading().await?)
+        .await?)
+    }
+
+    /// Makes one parked item pending again; `false` if it is not parked.
+    pub async fn unpark_outflow_item(&self, id: Uuid, actor: &str) -> Result<bool, LedgerError> {
+        let channel = sqlx::query_scalar!("SELECT channel FROM outflow_items WHERE id = $1 AND status = 'parked'", id)
+            .fetch_optional(&self.pool)
+            .await?;
+        match channel {
+            Some(channel) => Ok(self.unpark_outflow(&channel, &[id], actor).await? > 0),
+            None => Ok(false),
+        }
+    }
+
+    /// Makes parked items pending again, all of a channel or those named; returns how many. They leave before later items of
+    /// their keys.
+    pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        // Keys first, in a fixed order, as every transaction locks them.
+        sqlx::query!(
+            "INSERT INTO outflow_keys (channel, key, turn_at)
+             SELECT DISTINCT channel, key, clock_timestamp() FROM outflow_items
+             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2)) ORDER BY key
+             ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
+            channel,
+            ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        let done = sqlx::query!(
+            "UPDATE outflow_items i SET status = 'pending', attempts = 0
+             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))
+               AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = i.channel AND k.key = i.key)",
+            channel,
+            ids
+        )
+        .execute(&mut *tx)
+        .await?;
+        let rows = done.rows_affected();
+        if rows > 0 {
+            let details = serde_json::json!({ "items": rows, "ids": ids });
+            audit_log::append(&mut tx, actor, "outflow retry", channel, details).await?;
+            // The trigger announces what is inserted; these were there.
+            sqlx::query!("SELECT pg_notify('seckill_outflow', '')").execute(&mut *tx).await?;
+            tx.commit().await?;
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,76 @@
+//! What the live page shows of a sale, read in one snapshot and within a bound of time.
+
+use sqlx::Executor;
+
+use crate::domain::alarm::AlarmKind;
+use crate::domain::ids::SaleId;
+use crate::domain::live::{LedgerFigures, OrderFigures, OutboxFigures};
+use crate::ledger::{Ledger, LedgerError};
+
+/// Where counting rows of the outbox ends: more say no more, and the count shall read no more entries of its index.
+const DEPTH_MAX: i64 = 10_000;
+
+impl Ledger {
+    /// A sale's figures; `None` when there is no such sale.
+    ///
+    /// The sale's row and its waves come by key (`sale_waves_of_sale`), the alarm by `alarms_open`, and each number of the outbox from at
+    /// most 10000 entries of the partial index that its workers read (`outbox_to_send`, `outbox_to_release`, `outbox_unsettled_purchases`,
+    /// `outbox_parked`). The orders of the sale are counted (`orders_of_sale`, `outbox_purchases_of_sale`), which is why the caller rests
+    /// the longer, the longer this takes.
+    pub async fn live_figures(&self, sale: SaleId) -> Result<Option<LedgerFigures>, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        (&mut *tx).execute("SET LOCAL statement_timeout = '2s'").await?;
+        let row = sqlx::query!(
+            r#"SELECT status, total_stock, stock, (extract(epoch FROM now()) * 1000)::bigint AS "read_at_ms!",
+                 (SELECT coalesce(sum(units), 0)::bigint FROM sale_waves
+                  WHERE sale_id = s.id AND released_at IS NULL) AS "held_back!",
+                 (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
+                    AND kind IN ('order_placed', 'order_expire', 'payment_requested') LIMIT $3) AS part) AS "pending!",
+                 (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
+                    AND kind IN ('hold_release', 'wave_release') LIMIT $3) AS part) AS "releasing!",
+                 (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'sent'
+                    AND kind = 'order_placed' LIMIT $3) AS part) AS "sent!",
+                 (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'parked' LIMIT $3) AS part) AS "parked!",
+                 EXISTS (SELECT FROM alarms WHERE kind = $2 AND subject = 'sale ' || s.id AND cleared_at IS NULL) AS "drift_alarm!"
+               FROM sales s WHERE id = $1"#,
+            sale.get(),
+            AlarmKind::Drift.as_str(),
+            DEPTH_MAX
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let counted = sqlx::query!(
+            r#"SELECT status AS "status!", count(*) AS "orders!", coalesce(sum(quantity), 0)::bigint AS "units!",
+                      coalesce(sum(quantity) FILTER (WHERE units_kept), 0)::bigint AS "kept!"
+               FROM orders WHERE sale_id = $1 GROUP BY status
+               UNION ALL
+               SELECT 'accepted', count(*), coalesce(sum(quantity), 0)::bigint, 0
+               FROM outbox WHERE kind = 'order_placed' AND sale_id = $1 AND status <> 'processed'"#,
+            sale.get()
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let orders = counted.iter().map(|row| {
+            let status = row.status.parse().map_err(|_| LedgerError::Unreadable("orders.status"))?;
+            Ok(OrderFigures { status, orders: row.orders, units: row.units })
+        });
+        Ok(Some(LedgerFigures {
+            read_at_ms: row.read_at_ms,
+            status: row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
+            total_stock: row.total_stock,
+            stock: row.stock,
+            held_back_units: row.held_back,
+            kept_units: counted.iter().map(|row| row.kept).sum(),
+            orders: orders.collect::<Result<_, LedgerError>>()?,
+            outbox: OutboxFigures {
+                pending: row.pending,
+                releasing: row.releasing,
+                sent: row.sent,
+                parked: row.parked,
+            },
+            drift_alarm: row.drift_alarm,
+        }))
+    }
+}

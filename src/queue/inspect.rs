@@ -1,0 +1,222 @@
+//! What RabbitMQ has of ours, as far as AMQP shows it, for `seckill doctor`. Nothing is changed: what exists is declared as every
+//! worker declares it, which does nothing or is refused, and the one message that is published has no queue.
+
+use std::future::ready;
+use std::pin::pin;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::uri::AMQPScheme;
+use lapin::{BasicProperties, Confirmation, Connection, ErrorKind, Event, ExchangeKind};
+use uuid::Uuid;
+
+use super::topology::{QUEUE, Topology};
+use super::{Broker, QueueError};
+use crate::config::tls::{Protection, Route};
+
+/// The argument of a queue that a setting changes: one with another bound is used as it is.
+pub const BOUND: &str = "x-max-length";
+/// AMQP's codes: the right is missing; there is no such thing; it exists with other properties.
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const PRECONDITION_FAILED: u16 = 406;
+
+/// Two connections of its own. The broker stops reading from one that publishes while it is short of a resource.
+pub struct BrokerInspection {
+    looking: Connection,
+    publishing: Connection,
+    topology: Topology,
+}
+
+/// How a queue or exchange of ours exists at the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Declared {
+    AsConfigured,
+    Missing,
+    /// With other properties or arguments: what the broker says.
+    Otherwise(String),
+    /// Our user may not declare it.
+    Refused(String),
+}
+
+/// What became of a message for which there is no queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Published {
+    /// It came back, as it should.
+    Returned,
+    /// An alternate exchange took it.
+    Taken,
+    /// The broker takes no messages now: why.
+    Blocked(String),
+    /// Our user may not publish.
+    Refused(String),
+}
+
+impl Broker {
+    /// Connects twice. Declares nothing.
+    pub async fn inspect(&self) -> Result<BrokerInspection, QueueError> {
+        let (looking, publishing) = tokio::try_join!(self.connect("doctor"), self.connect("doctor publisher"))?;
+        Ok(BrokerInspection { looking, publishing, topology: self.topology.clone() })
+    }
+
+    /// The way to the broker, as its address says.
+    pub fn route(&self) -> Result<Route, QueueError> {
+        let uri = self.uri()?;
+        let protection = match uri.scheme {
+            AMQPScheme::AMQP => Protection::Nothing,
+            AMQPScheme::AMQPS => Protection::CheckedCertificate,
+        };
+        Ok(Route { host: Some(uri.authority.host), protection })
+    }
+}
+
+impl BrokerInspection {
+    /// The interval of heartbeats on which both ends have agreed; 0 is none.
+    pub fn heartbeat_s(&self) -> u16 {
+        self.looking.configuration().heartbeat()
+    }
+
+    pub async fn exchange(&self) -> Result<Declared, QueueError> {
+        let declare = async |passive: bool| {
+            let options = ExchangeDeclareOptions { durable: true, passive, ..ExchangeDeclareOptions::default() };
+            let channel = self.looking.create_channel().await?;
+            let exchange = self.topology.exchange();
+            channel.exchange_declare(exchange, ExchangeKind::Direct, options, FieldTable::default()).await
+        };
+        match judge(declare(true).await)? {
+            Declared::AsConfigured => judge(declare(false).await),
+            other => Ok(other),
+        }
+    }
+
+    /// The queues that every worker declares, by name. Those of the delay ladder are not among them: each is declared when it is
+    /// needed.
+    pub async fn queues(&self) -> Result<Vec<(String, Declared)>, QueueError> {
+        let queues = self.topology.queues().into_iter().map(|(name, arguments)| async move {
+            let declared = self.queue(&name, arguments).await?;
+            Ok::<_, QueueError>((name.to_string(), declared))
+        });
+        join_all(queues).await.into_iter().collect()
+    }
+
+    async fn queue(&self, name: &ShortString, arguments: FieldTable) -> Result<Declared, QueueError> {
+        // A queue that does not exist would be made by the second declaration, so it is not sent then.
+        let existing = QueueDeclareOptions { passive: true, ..QUEUE };
+        match judge(self.declare(name, existing, FieldTable::default()).await)? {
+            Declared::AsConfigured => {}
+            other => return Ok(other),
+        }
+        let declared = judge(self.declare(name, QUEUE, arguments.clone()).await)?;
+        let Declared::Otherwise(why) = &declared else { return Ok(declared) };
+        let Some(bound) = other_bound(why) else { return Ok(declared) };
+        // The broker names the first difference only. With its own bound it says whether there is another one.
+        let mut arguments = arguments.inner().clone();
+        match bound {
+            Some(bound) => arguments.insert(BOUND.into(), AMQPValue::LongLongInt(bound)),
+            None => arguments.remove(&ShortString::from(BOUND)),
+        };
+        Ok(match judge(self.declare(name, QUEUE, arguments.into()).await)? {
+            Declared::AsConfigured => declared,
+            worse => worse,
+        })
+    }
+
+    /// On a channel of its own: the broker closes a channel whose declaration it refuses.
+    async fn declare(
+        &self,
+        name: &ShortString,
+        options: QueueDeclareOptions,
+        arguments: FieldTable,
+    ) -> Result<(), lapin::Error> {
+        let channel = self.looking.create_channel().await?;
+        channel.queue_declare(name.clone(), options, arguments).await.map(drop)
+    }
+
+    /// Publishes a message for which there is no queue: to our exchange, or to the default one if ours does not exist yet.
+    pub async fn publish(&self, to_ours: bool) -> Result<Published, QueueError> {
+        let mut blocked = pin!(self.publishing.events_listener().filter_map(|event| ready(reason_to_block(event))));
+        tokio::select! {
+            published = self.publish_to_nobody(to_ours) => match published {
+                Ok(Confirmation::Ack(Some(_))) => Ok(Published::Returned),
+                Ok(_) => Ok(Published::Taken),
+                Err(error) => match judge::<()>(Err(error))? {
+                    Declared::Refused(why) => Ok(Published::Refused(why)),
+                    Declared::AsConfigured | Declared::Missing | Declared::Otherwise(_) => Err(QueueError::Closed),
+                },
+            },
+            Some(why) = blocked.next() => Ok(Published::Blocked(why)),
+        }
+    }
+
+    async fn publish_to_nobody(&self, to_ours: bool) -> Result<Confirmation, lapin::Error> {
+        let channel = self.publishing.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
+        let options = BasicPublishOptions {
+            mandatory: true, // it comes back
+            immediate: false,
+        };
+        let exchange = if to_ours { self.topology.exchange() } else { ShortString::default() };
+        let nobody = format!("seckill-doctor-{}", Uuid::new_v4());
+        // Where something takes it nevertheless, it ends within a second.
+        let properties = BasicProperties::default().with_delivery_mode(1).with_expiration("1000".into());
+        channel.basic_publish(exchange, nobody.into(), options, b"", properties).await?.await
+    }
+
+    /// Ends the connections. One that is blocked is not ended by the broker before it reads again, so the caller bounds the time.
+    pub async fn close(&self) {
+        let _ = tokio::join!(self.looking.close(200, "looked".into()), self.publishing.close(200, "looked".into()));
+    }
+}
+
+fn reason_to_block(event: Event) -> Option<String> {
+    match event {
+        Event::ConnectionBlocked(why) => Some(why),
+        _ => None,
+    }
+}
+
+/// What the broker's answer to a declaration means.
+fn judge<T>(answer: Result<T, lapin::Error>) -> Result<Declared, QueueError> {
+    let Err(error) = answer else { return Ok(Declared::AsConfigured) };
+    let ErrorKind::ProtocolError(refusal) = error.kind() else { return Err(error.into()) };
+    let why = refusal.get_message().to_string();
+    match refusal.get_id() {
+        ACCESS_REFUSED => Ok(Declared::Refused(why)),
+        NOT_FOUND => Ok(Declared::Missing),
+        PRECONDITION_FAILED => Ok(Declared::Otherwise(why)),
+        _ => Err(error.into()),
+    }
+}
+
+/// The bound that a queue has, if the broker says that its bound differs: `inequivalent arg 'x-max-length' for queue …: received
+/// the value '1000000' of type 'signedint' but current is the value '500' of type 'long'`, or `… but current is none`.
+fn other_bound(why: &str) -> Option<Option<i64>> {
+    let (_, differs) = why.split_once(&format!("inequivalent arg '{BOUND}'"))?;
+    let (_, current) = differs.rsplit_once("but current is ")?;
+    if current.starts_with("none") {
+        return Some(None);
+    }
+    let (_, value) = current.split_once('\'')?;
+    value.split('\'').next()?.parse().ok().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_of_an_existing_queue_is_read_from_the_refusal() {
+        let refusal = |arg: &str, current: &str| {
+            format!(
+                "PRECONDITION_FAILED - inequivalent arg '{arg}' for queue 'sk.dead' in vhost '/': received the value \
+                 '1000000' of type 'long' but current is {current}"
+            )
+        };
+        assert_eq!(other_bound(&refusal(BOUND, "the value '500' of type 'long'")), Some(Some(500)));
+        assert_eq!(other_bound(&refusal(BOUND, "none")), Some(None));
+        assert_eq!(other_bound(&refusal("x-queue-type", "none")), None);
+        assert_eq!(other_bound("PRECONDITION_FAILED - something else"), None);
+    }
+}

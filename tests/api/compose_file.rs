@@ -1,0 +1,229 @@
+//! compose.yaml and the Dockerfile: what can be known of them without Docker. tests/docker_by_hand.sh carries out the Dockerfile's steps.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use regex::{Captures, Regex};
+use seckill::config::{self, Config};
+use seckill_harness::secret;
+use serde_json::{Value, json};
+
+use crate::dashboards::{TOP, read};
+
+/// What `docker compose up` has to start.
+const SERVICES: [&str; 13] = [
+    "edge",
+    "grafana",
+    "postgres",
+    "prometheus",
+    "publish",
+    "rabbitmq",
+    "redis",
+    "sandbox",
+    "serve-1",
+    "serve-2",
+    "setup",
+    "work-1",
+    "work-2",
+];
+
+fn compose() -> Value {
+    serde_saphyr::from_str(&read("compose.yaml")).unwrap()
+}
+
+fn services() -> BTreeMap<String, Value> {
+    serde_json::from_value(compose()["services"].clone()).unwrap()
+}
+
+/// The texts of a list, and none where there is no list.
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().map(|text| text.as_str().expect("a text")).collect()
+}
+
+/// A service's environment, in which these variables are set and all others have their defaults.
+fn environment(service: &Value, set: &[(&str, &str)]) -> HashMap<String, String> {
+    let variable = Regex::new(r"\$\{(\w+)(?::-([^}]*))?\}").unwrap();
+    let value_of = |found: &Captures<'_>| {
+        let given = set.iter().find(|(name, _)| *name == &found[1]).map(|(_, value)| *value);
+        given.unwrap_or_else(|| found.get(2).map_or("", |default| default.as_str())).to_owned()
+    };
+    let entries = service["environment"].as_object().into_iter().flatten();
+    entries
+        .map(|(name, value)| (name.clone(), variable.replace_all(value.as_str().unwrap(), &value_of).into_owned()))
+        .collect()
+}
+
+/// Whether an image is named with its whole version, so that nobody gets another one tomorrow.
+fn is_pinned(image: &str) -> bool {
+    Regex::new(r"^[a-z0-9./-]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-[a-z0-9]+)*$").unwrap().is_match(image)
+}
+
+/// The schema of the Compose Specification, which `docker compose` goes by, accepts the file; and it would not accept a word that it
+/// does not know.
+#[test]
+fn the_published_schema_accepts_compose_yaml() {
+    let schema: Value = serde_json::from_str(&read("deploy/schema/compose-spec.json")).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let compose = compose();
+    let problems: Vec<String> =
+        validator.iter_errors(&compose).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(problems.is_empty(), "{problems:#?}");
+    for (place, value) in [("/services/edge", json!({ "helthcheck": {} })), ("/networks", json!({ "default": 1 }))] {
+        let mut wrong = compose.clone();
+        *wrong.pointer_mut(place).unwrap() = value;
+        assert!(!validator.is_valid(&wrong), "{place} is not checked");
+    }
+}
+
+#[test]
+fn everything_is_started() {
+    let services = services();
+    assert_eq!(services.keys().map(String::as_str).collect::<Vec<_>>(), SERVICES);
+    // What other files expect to find in this network.
+    let [prometheus, nginx] = ["deploy/prometheus/prometheus.yaml", "deploy/nginx.conf"].map(read);
+    let host = Regex::new(r"\b([a-z]+-[0-9]):[0-9]+\b").unwrap();
+    let named: BTreeSet<&str> = [&prometheus, &nginx]
+        .into_iter()
+        .flat_map(|text| host.captures_iter(text))
+        .map(|found| found.get(1).unwrap().as_str())
+        .collect();
+    assert_eq!(named, ["serve-1", "serve-2", "work-1", "work-2"].into());
+    for (name, service) in &services {
+        let needed = service["depends_on"].as_object().into_iter().flatten().map(|(needed, _)| needed.as_str());
+        let unknown: Vec<&str> = needed.filter(|needed| !services.contains_key(*needed)).collect();
+        assert!(unknown.is_empty(), "{name} needs {unknown:?}");
+    }
+}
+
+/// Each name in an environment is a setting with a valid value, and what `./dev` sets is set.
+#[test]
+fn every_environment_is_one_that_the_program_accepts() {
+    let mut set = BTreeSet::new();
+    for (name, service) in services().iter().filter(|(_, service)| service["build"].is_string()) {
+        let environment = environment(service, &[]);
+        set.extend(environment.keys().cloned());
+        let config = Config::read(&environment).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(config.dev, "{name}");
+        config.check_for_service().unwrap_or_else(|error| panic!("{name}: {error}"));
+        config::sandbox_settings(&environment).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let dev = read("dev.d/sets.sh");
+    let (_, exported) = dev.split_once("\nenvironment() {").expect("what ./dev env prints");
+    let setting = Regex::new(r"\bSECKILL_[A-Z_]+\b").unwrap();
+    let missing: Vec<&str> =
+        setting.find_iter(exported).map(|name| name.as_str()).filter(|name| !set.contains(*name)).collect();
+    assert!(missing.is_empty(), "./dev sets {missing:?}");
+    assert!(set.contains("SECKILL_HTTP__TRUSTED_PROXIES"));
+}
+
+/// Outside development mode nothing starts until each of the file's own secrets is replaced.
+#[test]
+fn no_default_secret_is_accepted_outside_development_mode() {
+    let services = services();
+    let serve = &services["serve-1"];
+    let [jwt, postgres, rabbitmq] = [secret(), secret(), secret()];
+    let own = [
+        ("SECKILL_DEV", "0"),
+        ("SECKILL_AUTH__JWT_SECRET", jwt.as_str()),
+        ("POSTGRES_PASSWORD", postgres.as_str()),
+        ("RABBITMQ_PASSWORD", rabbitmq.as_str()),
+    ];
+    let check = |set: &[(&str, &str)]| {
+        let config = Config::read(&environment(serve, set)).map_err(|error| error.to_string())?;
+        config.check_for_service().map_err(|error| error.to_string())
+    };
+    assert_eq!(check(&own), Ok(()));
+    for (missing, named) in [(1, "SECKILL_AUTH__JWT_SECRET"), (2, "DATABASE_URL"), (3, "AMQP_URL")] {
+        let rest: Vec<_> = own.iter().enumerate().filter(|(n, _)| *n != missing).map(|(_, pair)| *pair).collect();
+        let refused = check(&rest).expect_err(named);
+        assert!(refused.contains(named), "{refused}");
+    }
+    assert!(config::sandbox_settings(&environment(&services["sandbox"], &own)).is_err(), "the play bank starts");
+    // The servers have the passwords that the service uses.
+    assert_eq!(environment(&services["postgres"], &own)["POSTGRES_PASSWORD"], postgres);
+    assert_eq!(environment(&services["rabbitmq"], &own)["RABBITMQ_DEFAULT_PASS"], rabbitmq);
+}
+
+#[test]
+fn every_service_is_pinned_watched_and_confined() {
+    for (name, service) in services() {
+        let image = service["image"].as_str().unwrap();
+        assert!(service["build"].is_string() || is_pinned(image), "{name}: {image}");
+        let check = &service["healthcheck"];
+        let runs_once = service["restart"] == "no" && check["disable"] == true;
+        assert!(runs_once || !texts(&check["test"]).is_empty(), "{name} has no health check");
+        for risky in ["privileged", "network_mode", "pid", "ipc", "cap_add", "devices", "userns_mode"] {
+            assert!(service[risky].is_null(), "{name} has {risky}");
+        }
+        if service["build"].is_string() {
+            assert_eq!(texts(&service["cap_drop"]), ["ALL"], "{name}");
+            assert_eq!(service["read_only"], true, "{name}");
+        }
+        for port in texts(&service["ports"]) {
+            let here = port.starts_with("127.0.0.1:") || (name == "edge" && port.starts_with("${PUBLISH:-127.0.0.1:"));
+            assert!(here, "{name} is reached from elsewhere at {port}");
+        }
+    }
+    assert!(
+        is_pinned("prom/prometheus:v3.5.0")
+            && !is_pinned("redis")
+            && !is_pinned("redis:7")
+            && !is_pinned("redis:latest")
+    );
+}
+
+#[test]
+fn every_mount_is_a_file_of_the_repository_or_a_named_volume() {
+    let compose = compose();
+    let mut files = 0;
+    for (name, service) in services() {
+        for volume in texts(&service["volumes"]) {
+            let (source, target) = volume.split_once(':').unwrap();
+            if let Some(file) = source.strip_prefix("./") {
+                assert!(Path::new(TOP).join(file).exists(), "{name} mounts {file}, which does not exist");
+                assert!(target.ends_with(":ro"), "{name} can write {file}");
+                files += 1;
+            } else {
+                assert!(compose["volumes"].get(source).is_some(), "{name} mounts {source}, which is no volume");
+            }
+        }
+    }
+    assert!(files >= 4, "{files} files are mounted");
+}
+
+/// The Dockerfile starts from whole versions, copies what there is, and ends without root and with a health check.
+#[test]
+fn the_dockerfile_ends_in_a_program_without_root() {
+    let file = read("Dockerfile").replace("\\\n", " ");
+    let steps: Vec<Vec<&str>> = file
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let of = |word: &str| steps.iter().filter(|step| step[0] == word).cloned().collect::<Vec<_>>();
+    for from in of("FROM") {
+        assert!(is_pinned(from[1]), "{}", from[1]);
+    }
+    let toolchain = read("Cargo.toml");
+    let (_, needed) = toolchain.split_once("rust-version = \"").unwrap();
+    let needed = format!("rust:{}.", needed.split('"').next().unwrap());
+    assert!(of("FROM")[0][1].starts_with(&needed), "{needed} builds the program");
+    let ignored = read(".dockerignore");
+    for copy in of("COPY").iter().filter(|copy| !copy[1].starts_with("--from")) {
+        for source in &copy[1..copy.len() - 1] {
+            assert!(Path::new(TOP).join(source).exists(), "{source} does not exist");
+            assert!(!ignored.lines().any(|line| line == *source), "{source} is in .dockerignore");
+        }
+    }
+    // What the program is made of reaches the build.
+    for needed in
+        ["src", "crates", "migrations", "lua", "frontend-static", ".sqlx", "config.default.toml", "askama.toml"]
+    {
+        assert!(Path::new(TOP).join(needed).exists() && !ignored.lines().any(|line| line == needed), "{needed}");
+    }
+    let last = file.rsplit("\nFROM ").next().unwrap();
+    let user = last.lines().find_map(|line| line.strip_prefix("USER ")).expect("a user");
+    assert!(user.parse::<u32>().is_ok_and(|user| user > 0), "{user}");
+    let after = last.split("\nUSER ").nth(1).unwrap();
+    assert!(!after.contains("\nRUN ") && after.contains("\nHEALTHCHECK "), "{after}");
+}

@@ -1,0 +1,265 @@
+//! What attackers and careless texts can do in the console: sign-in abuse, texts that look like HTML, forged lines of
+//! the log, and secrets in answers. docs/protocol.md, Abuse: A11, A15, A17.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use reqwest::Client;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
+use seckill::domain::account::AccountRole;
+use seckill::domain::policy::{Excess, NewPolicy};
+use seckill::domain::sale::NewSale;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::admin_api::{PASSWORD, Person, account, send};
+use crate::console_rights::{RULES, WINDOW, staffed};
+use crate::permits_and_policies::{a_day, policy, set};
+use crate::service_killed::{Process, free_address};
+use seckill_harness::{System, terms};
+
+/// A15 through the console's page: looking at the page costs no attempt, a form that another site sends is none, and
+/// wrong passwords are limited as everywhere. Who is signed in stays so, and can read what happened.
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_in_by_the_page_is_limited_like_any_other() {
+    const WRONG: &str = "a wrong password that stays secret";
+    let mut system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "3")]).await;
+    system.serve(false).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let root = Person::sign_in(&system, "root").await;
+    let http = Client::new();
+    let (page, api) = (system.url("/admin/sign-in"), system.url("/api/v1/admin/session"));
+    // All from one address that knows nobody, so that whatever counts as an attempt counts together.
+    let typed = |url: &str, kind: &str, body: String| {
+        http.post(url).header("x-forwarded-for", "10.6.0.1").header(CONTENT_TYPE, kind).body(body)
+    };
+    for _ in 0..10 {
+        assert_eq!(http.get(&page).send().await.unwrap().status(), 200);
+        let form = || "name=root&password=x".to_owned();
+        let answer = typed(&page, "application/x-www-form-urlencoded", form()).send().await.unwrap();
+        assert_eq!(answer.status(), 405, "the page itself takes no password");
+        let answer = typed(&api, "application/x-www-form-urlencoded", form()).send().await.unwrap();
+        assert_eq!(answer.status(), 403);
+    }
+    // As the page's script sends it.
+    let attempt = |name: &str, password: &str| {
+        let body = json!({ "name": name, "password": password }).to_string();
+        send(typed(&api, "application/json", body).header(ORIGIN, format!("http://{}", system.instances[0].address)))
+    };
+    let mut refused = Vec::new();
+    for _ in 0..3 {
+        refused.push(attempt("root", WRONG).await);
+    }
+    assert!(refused.iter().all(|answer| answer.code() == "401 wrong-credentials"), "{refused:?}");
+    let limited = attempt("root", PASSWORD).await;
+    assert_eq!(limited.code(), "429 quota-exceeded", "even with the right password");
+    // What the script shows: what is wrong, and for how long.
+    let wait: u64 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(wait > 0 && limited.body["detail"].as_str().unwrap().contains("limit"), "{limited:?}");
+    refused.push(limited);
+    for answer in &refused {
+        assert!(!answer.body.to_string().contains(WRONG), "{}", answer.body);
+    }
+    assert_eq!(http.get(&page).send().await.unwrap().status(), 200);
+    assert_eq!(root.call("GET", "session", None).await.status, 200);
+    let log = root.call("GET", "audit-log?action=sign-in%20refused", None).await.body;
+    assert_eq!(log["lines"].as_array().unwrap().len(), 3, "{log}");
+    assert!(!log.to_string().contains(WRONG), "{log}");
+    system.finish().await;
+}
+
+/// A text that would do harm if it were taken for HTML, with an escape sequence that would do harm in a terminal.
+const PLANTED: &str = "<script>alert('planted')</script>\"'><b id=x>";
+const ESCAPE: &str = "\u{1b}[2JFORGED";
+
+/// Writes the text into the fields that people, applications and banks can fill, directly or by psql.
+async fn plant(system: &System) {
+    system.create_sale(NewSale { product: PLANTED.into(), ..terms(5) }).await;
+    let degrade = Excess::Degrade { answer: json!({ "html": PLANTED }) };
+    let planted = NewPolicy { key: PLANTED.into(), excess: degrade, ..policy("shop", "p", a_day(5)) };
+    set(system, planted).await;
+    for sql in [
+        "UPDATE products SET description = $1",
+        "UPDATE apps SET created_by = $1",
+        "UPDATE accounts SET created_by = $1",
+        "UPDATE policies SET created_by = $1, updated_by = $1",
+        "INSERT INTO alarms (kind, subject, details) VALUES ($1, $1, jsonb_build_object('why', $1::text))",
+        "INSERT INTO alarms (kind, subject, details) VALUES ('parked', $1, jsonb_build_object('why', $1::text))",
+        "INSERT INTO audit_log (actor, action, subject, details) VALUES ($1, $1, $1, jsonb_build_object('why', $1::text))",
+    ] {
+        sqlx::query(sql).bind(PLANTED).execute(&system.sql).await.unwrap();
+    }
+    let line = "INSERT INTO audit_log (actor, action, subject, details)
+                VALUES ($1, $1, $1, jsonb_build_object('why', $1::text))";
+    sqlx::query(line).bind(ESCAPE).execute(&system.sql).await.unwrap();
+}
+
+/// A11: what somebody wrote is text on every page, wherever it stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_people_write_is_text_on_every_page() {
+    let (system, people) = staffed().await;
+    plant(&system).await;
+    let mut shown = BTreeSet::new();
+    for rule in RULES.iter().filter(|rule| rule.is_page()) {
+        let (status, page) = rule.answer(&system, Some(&people["root"])).await;
+        assert_eq!(status, 200, "{}", rule.address);
+        for wrong in ["<script>alert", "<b id=x>", "\"'>", "\u{1b}"] {
+            assert!(!page.contains(wrong), "{wrong} in {}: {page}", rule.address);
+        }
+        if page.contains("&#60;script&#62;alert") {
+            shown.insert(rule.address);
+        }
+    }
+    // The text was there to be escaped.
+    for address in
+        ["/admin", "/admin/policies", "/admin/policies/shop/p", "/admin/apps", "/admin/alarms", "/admin/audit-log"]
+    {
+        assert!(shown.contains(address), "{address} does not show the text: {shown:?}");
+    }
+    // What stands in an address is text, too.
+    for address in [
+        "/admin/policies?app=%3Cscript%3Ealert(1)%3C%2Fscript%3E",
+        "/admin/audit-log?actor=%3Cscript%3Ealert(1)%3C%2Fscript%3E",
+        "/admin/audit-log?subject=%22%3E%3Cscript%3Ealert(1)",
+        "/admin/policies/shop/%3Cscript%3Ealert(1)",
+        "/admin/runbooks/%3Cscript%3Ealert(1)",
+        "/admin/%3Cscript%3Ealert(1)",
+    ] {
+        let request = people["root"].authenticated(Client::new().get(system.url(address)));
+        let page = request.header(ACCEPT, "text/html").send().await.unwrap().text().await.unwrap();
+        assert!(!page.contains("<script>alert"), "{address}: {page}");
+    }
+    system.finish().await;
+}
+
+/// No page and no answer contains a secret: password hashes, tokens of applications, of sessions and browsers, and the
+/// keys of the service. A token of an application is shown once, in the answer that makes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_page_and_no_answer_contains_a_secret() {
+    let (system, people) = staffed().await;
+    let root = &people["root"];
+    let made = root.call("POST", "apps", Some(json!({ "name": "till" }))).await;
+    let token = made.body["token"].as_str().unwrap().to_owned();
+    let mut secrets = secrets_of(&system).await;
+    secrets.insert(token.clone());
+    secrets.insert(blake3::hash(token.as_bytes()).to_hex().to_string());
+    for (name, person) in &people {
+        secrets.extend(session_secrets(person));
+        // The session's own token against forgery is for its page.
+        let own = person.call("GET", "session", None).await.body["csrf_token"].as_str().unwrap().to_owned();
+        if *name != "root" {
+            secrets.insert(own);
+        }
+    }
+    for rule in RULES.iter().filter(|rule| !rule.route.contains("/session")) {
+        let (_, text) = rule.answer(&system, Some(root)).await;
+        let found: Vec<&String> = secrets.iter().filter(|secret| text.contains(secret.as_str())).collect();
+        assert!(found.is_empty(), "{}: {found:?}", rule.route);
+    }
+    system.finish().await;
+}
+
+/// What the database and the settings keep secret, as text.
+async fn secrets_of(system: &System) -> BTreeSet<String> {
+    let mut secrets = BTreeSet::from([system.environment["SECKILL_AUTH__JWT_SECRET"].clone(), PASSWORD.to_owned()]);
+    for sql in [
+        "SELECT password_hash FROM accounts",
+        "SELECT encode(token_hash, 'hex') FROM apps WHERE token_hash IS NOT NULL",
+        "SELECT encode(token_hash, 'hex') FROM sessions",
+    ] {
+        secrets.extend(sqlx::query_scalar::<_, String>(sql).fetch_all(&system.sql).await.unwrap());
+    }
+    secrets
+}
+
+/// The token of a person's session, as the cookie carries it.
+fn session_secrets(person: &Person) -> Vec<String> {
+    let request = person.authenticated(Client::new().get("http://127.0.0.1/")).build().unwrap();
+    let cookie = request.headers()["cookie"].to_str().unwrap();
+    cookie.split("; ").filter_map(|pair| Some(pair.split_once('=')?.1.to_owned())).collect()
+}
+
+/// Names, reasons, paths and headers with line ends and escape sequences, as a client could send them by hand.
+fn raw(cookie: &str, csrf: &str) -> Vec<String> {
+    let signed_in = format!("Host: x\r\nCookie: {cookie}\r\nConnection: close\r\n");
+    let body = |method: &str, path: &str, json: &str| {
+        let length = json.len();
+        format!(
+            "{method} {path} HTTP/1.1\r\n{signed_in}X-CSRF-Token: {csrf}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{json}"
+        )
+    };
+    let name = r#"\nFORGED \u001b[2JFORGED\r\nFORGED"#;
+    vec![
+        body("POST", "/api/v1/admin/apps", &format!(r#"{{"name": "{name}"}}"#)),
+        body("PUT", "/api/v1/admin/grants", &format!(r#"{{"app": "shop", "account": "{name}", "role": "viewer"}}"#)),
+        body("PUT", "/api/v1/admin/policies/%0aFORGED%1b[2J", &WINDOW.replace("shop", name)),
+        body(
+            "POST",
+            "/api/v1/admin/session",
+            &r#"{"name": NAME, "password": NAME}"#.replace("NAME", &format!("\"{name}\"")),
+        ),
+        body("POST", "/api/v1/admin/accounts", &format!(r#"{{"{name}": 1}}"#)),
+        body("POST", "/api/v1/admin/%0aFORGED%0d%0aFORGED", "{}"),
+        format!("GET /admin/policies/shop/%0aFORGED%1b[2J HTTP/1.1\r\n{signed_in}\r\n"),
+        format!("GET /admin/runbooks/%0d%0aFORGED?x=%0aFORGED HTTP/1.1\r\n{signed_in}\r\n"),
+        format!("GET /admin/audit-log?actor=%0aFORGED HTTP/1.1\r\n{signed_in}User-Agent: \x1b[2JFORGED\r\n\r\n"),
+        format!("GET /admin HTTP/1.1\r\n{signed_in}X-Any: a\r\n FORGED\r\nReferer: \x1b]0;FORGED\x07\r\n\r\n"),
+        format!("DELETE /api/v1/admin/session HTTP/1.1\r\n{signed_in}X-CSRF-Token: \x1b[2JFORGED\r\n\r\n"),
+        format!("DELETE /api/v1/admin/session HTTP/1.1\r\n{signed_in}Origin: http://x%0aFORGED\r\n\r\n"),
+        // A refusal that the audit log has, with the path.
+        format!("DELETE /api/v1/admin/policies/%0aFORGED%1b[2J?app=%0aFORGED HTTP/1.1\r\n{signed_in}\r\n"),
+    ]
+}
+
+/// A17: whatever a caller sends, no line of the log begins with it, no escape sequence reaches the terminal of a
+/// reader, and no secret is logged, with everything logged that can be.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
+    let (system, people) = staffed().await;
+    let address = free_address();
+    let file = std::env::temp_dir().join(format!("seckill-{}", uuid::Uuid::new_v4().simple()));
+    let log = std::fs::File::create(&file).unwrap();
+    let more = [("RUST_LOG", "trace,h2=off,hyper=off"), ("SECKILL_WORK__METRICS_BIND", "127.0.0.1:0")];
+    let process = Process::start_with(&system, address, &more, Stdio::from(log)).ready(address).await;
+    let root = people["root"].at(address);
+    let session = root.call("GET", "session", None).await.body;
+    let csrf = session["csrf_token"].as_str().unwrap().to_owned();
+    let credentials = json!({ "name": "root", "password": PASSWORD });
+    assert_eq!(Person::signed_out(&system).at(address).call("POST", "session", Some(credentials)).await.status, 200);
+    let made = root.call("POST", "apps", Some(json!({ "name": "till" }))).await;
+    let rotated = root.call("POST", "apps/till/tokens", Some(json!({ "overlap_ms": 1000 }))).await;
+    let token = session_secrets(&root).remove(0);
+    let cookie = format!("seckill_session={token}");
+    for request in raw(&cookie, &csrf) {
+        let mut wire = TcpStream::connect(address).await.unwrap();
+        wire.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // A head that cannot be one is answered by closing the connection.
+        _ = wire.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(!answer.starts_with("HTTP/1.1 5"), "{request}: {answer}");
+        let (head, _) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        assert!(!head.lines().any(|line| line.starts_with("FORGED")), "{request}: {head}");
+    }
+    process.end();
+    let log = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(log.contains("seckill"), "nothing was logged");
+    assert!(!log.contains('\u{1b}'), "an escape sequence was logged");
+    let forged = log.lines().find(|line| line.trim_start().starts_with("FORGED"));
+    assert_eq!(forged, None, "a caller wrote a line");
+    let mut secrets = secrets_of(&system).await;
+    secrets.extend([token, csrf]);
+    for answer in [&made.body, &rotated.body] {
+        secrets.insert(answer["token"].as_str().unwrap().to_owned());
+    }
+    for secret in secrets {
+        assert!(!log.contains(&secret), "logged: {secret}");
+    }
+    // Nor is such a line in the audit log: what is refused there is written with its line ends escaped.
+    let lines = "SELECT count(*) FROM audit_log WHERE concat(actor, action, subject, details::text) ~ '[[:cntrl:]]'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(lines).fetch_one(&system.sql).await.unwrap(), 0);
+    system.finish().await;
+}

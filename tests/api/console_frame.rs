@@ -1,0 +1,439 @@
+//! The console: who sees which page, what its answers allow a browser, the overview, and looking after accounts.
+
+use reqwest::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, ORIGIN, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response};
+use seckill::domain::account::{AccountName, AccountRole};
+use seckill::domain::sale::NewSale;
+use seckill::ledger::accounts::{AccountChange, AccountOutcome};
+use serde_json::{Value, json};
+
+use crate::admin_api::{PASSWORD, Person, account};
+use crate::broken_network::wired_with;
+use crate::nginx::{Folder, Nginx};
+use seckill_harness::{System, eventually, terms};
+
+/// A password of so many characters.
+fn of_length(chars: usize) -> String {
+    "z".repeat(chars)
+}
+
+/// A browser that shows redirections instead of following them.
+fn browser() -> Client {
+    Client::builder().redirect(Policy::none()).build().unwrap()
+}
+
+/// Opens a page, signed in or not.
+async fn open(system: &System, person: Option<&Person>, path: &str) -> Response {
+    let request = browser().get(system.url(path)).header(ACCEPT, "text/html");
+    let request = match person {
+        Some(person) => person.authenticated(request),
+        None => request,
+    };
+    request.send().await.unwrap()
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    response.headers().get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
+}
+
+/// Asserts that no copy of the answer is kept, and that it allows a browser nothing but the console's own files and calls.
+fn assert_guarded(response: &Response) {
+    assert_eq!(header(response, CACHE_CONTROL.as_str()), "no-store");
+    let policy = header(response, CONTENT_SECURITY_POLICY.as_str());
+    for part in
+        ["default-src 'none'", "script-src 'self';", "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'"]
+    {
+        assert!(policy.contains(part), "{policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(header(response, "x-content-type-options"), "nosniff");
+    assert_eq!(header(response, "referrer-policy"), "same-origin");
+}
+
+/// An admin, a manager and a viewer, signed in.
+pub async fn people(system: &System) -> [Person; 3] {
+    let mut people = Vec::new();
+    for (name, role) in [("root", AccountRole::Admin), ("max", AccountRole::Manager), ("vic", AccountRole::Viewer)] {
+        account(system, name, role).await;
+        people.push(Person::sign_in(system, name).await);
+    }
+    people.try_into().ok().unwrap()
+}
+
+/// The actions that the audit log has of an actor, the oldest first.
+async fn actions(system: &System, actor: &str) -> Vec<(String, String)> {
+    let lines = "SELECT action, subject FROM audit_log WHERE actor = $1 ORDER BY id";
+    sqlx::query_as(lines).bind(actor).fetch_all(&system.sql).await.unwrap()
+}
+
+/// A page is shown to the roles that may see it. Others are told so, or sent to sign in, and nobody who is signed out learns which
+/// pages there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_page_is_for_those_who_may_see_it() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let people = people(&system).await;
+    for (path, expected) in [
+        ("/admin", [200, 200, 200]),
+        ("/admin/", [200, 200, 200]),
+        ("/admin/accounts", [200, 403, 403]),
+        ("/admin/no/such/page", [404, 404, 404]),
+    ] {
+        let page = open(&system, None, path).await;
+        assert_eq!(page.status(), 303, "{path}");
+        let then = path.replace('/', "%2F");
+        assert_eq!(header(&page, LOCATION.as_str()), format!("/admin/sign-in?then={then}"));
+        assert_guarded(&page);
+        for (person, status) in people.iter().zip(expected) {
+            let page = open(&system, Some(person), path).await;
+            assert_eq!(page.status(), status, "{path}");
+            assert_eq!(header(&page, CONTENT_TYPE.as_str()), "text/html; charset=utf-8");
+            assert_guarded(&page);
+        }
+    }
+    let refused = actions(&system, "vic").await;
+    assert!(refused.contains(&("refused".into(), "GET /admin/accounts".into())), "{refused:?}");
+    // The navigation has what the account may see.
+    let [admins, viewers] = [&people[0], &people[2]].map(|person| open(&system, Some(person), "/admin"));
+    let (admins, viewers) = (admins.await.text().await.unwrap(), viewers.await.text().await.unwrap());
+    for link in ["/admin/accounts", "/admin/audit-log", "/admin/apps", "/admin/outbox"] {
+        let link = format!("<a href=\"{link}\"");
+        assert!(admins.contains(&link) && !viewers.contains(&link), "{link}");
+    }
+    // A page changes nothing, by no method.
+    let posted = people[0].authenticated(browser().post(system.url("/admin/accounts"))).send().await.unwrap();
+    assert_eq!(posted.status(), 405);
+    // A session that has ended sees nothing any more.
+    assert_eq!(people[0].call("DELETE", "session", None).await.status, 200);
+    assert_eq!(open(&system, Some(&people[0]), "/admin").await.status(), 303);
+    system.stop().await;
+}
+
+/// After signing in, a person comes back to the page that was asked for, and to no other site's.
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_in_leads_back_to_the_console_only() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    for (then, target) in [
+        ("%2Fadmin%2Faccounts%3Fx%3D1", "/admin/accounts?x=1"),
+        ("https%3A%2F%2Fevil.example%2Fadmin", "/admin"),
+        ("%2F%2Fevil.example", "/admin"),
+        ("javascript%3Aalert(1)", "/admin"),
+        ("%2Fadmin%2F%7Bcsrf_token%7D", "/admin"),
+        ("%22%3E%3Cscript%3E", "/admin"),
+    ] {
+        let page = open(&system, None, &format!("/admin/sign-in?then={then}")).await;
+        assert_eq!(page.status(), 200);
+        assert_guarded(&page);
+        let text = page.text().await.unwrap();
+        assert!(text.contains(&format!("data-then=\"{target}\"")), "{then}: {text}");
+        assert!(!text.contains("evil") && !text.contains("\"><script>"), "{then}: {text}");
+    }
+    system.stop().await;
+}
+
+/// The console's files are named by their content, kept for ever, and there without a session: the page to sign in needs them.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_may_be_kept_for_ever() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let page = open(&system, None, "/admin/sign-in").await.text().await.unwrap();
+    let files: Vec<&str> = page.split('"').filter(|word| word.starts_with("/admin/assets/")).collect();
+    assert!(files.len() >= 4, "{files:?}");
+    for file in files {
+        let answer = open(&system, None, file).await;
+        assert_eq!(answer.status(), 200, "{file}");
+        assert_eq!(header(&answer, CACHE_CONTROL.as_str()), "public, max-age=31536000, immutable");
+        let kind = match file.rsplit('.').next().unwrap() {
+            "css" => "text/css; charset=utf-8",
+            "js" => "text/javascript; charset=utf-8",
+            _ => "image/svg+xml",
+        };
+        assert_eq!(header(&answer, CONTENT_TYPE.as_str()), kind);
+    }
+    let missing = open(&system, None, "/admin/assets/console.0000000000000000.js").await;
+    assert_eq!((missing.status().as_u16(), header(&missing, CACHE_CONTROL.as_str())), (404, "no-store"));
+    system.stop().await;
+}
+
+/// The overview shows the sales that are not over, the alarms that the account may see, and, to those who run sales, the queues and
+/// the processes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overview_shows_sales_alarms_queues_and_processes() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let [root, max, vic] = people(&system).await;
+    let later = system.create_sale(NewSale { starts_in_ms: 600_000, ..terms(7) }).await;
+    let sale = system.create_sale(terms(50)).await;
+    let over = system.create_sale(NewSale { starts_in_ms: -2_000, ends_in_ms: -1_000, ..terms(5) }).await;
+    // No worker takes the message.
+    assert_eq!(system.buy(&sale, "ann").send().await.status, 202);
+    for (kind, subject) in
+        [("parked", "order_placed"), ("refusals", "p of secret-app"), ("drift", "sale 7"), ("of-a-newer-version", "x")]
+    {
+        let raised = "INSERT INTO alarms (kind, subject) VALUES ($1, $2)";
+        sqlx::query(raised).bind(kind).bind(subject).execute(&system.sql).await.unwrap();
+    }
+    let workers = ["relay".to_owned(), "fulfil".to_owned()];
+    system.stores.ledger.report_workers(uuid::Uuid::new_v4(), &workers).await.unwrap();
+
+    let seen = max.call("GET", "overview", None).await.body;
+    let sales: Vec<_> = seen["sales"].as_array().unwrap().iter().map(|sale| &sale["id"]).collect();
+    assert_eq!(sales, [&json!(sale.id), &json!(later.id)], "not {}", over.id);
+    let first = &seen["sales"][0];
+    assert_eq!((&first["phase"], &first["stock"], &first["available"]), (&json!("open"), &json!(50), &json!(49)));
+    assert_eq!(seen["sales"][1]["phase"], "scheduled");
+    let kinds = |seen: &Value| -> Vec<String> {
+        let alarms = seen["alarms"].as_array().unwrap().iter();
+        alarms.map(|alarm| alarm["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(kinds(&seen), ["drift", "parked"]);
+    assert_eq!(
+        (&seen["drift"], &seen["alarms"][1]["runbook"]),
+        (&json!(["sale 7"]), &json!("docs/runbooks/parked.md"))
+    );
+    let waits: Vec<_> =
+        seen["work"]["backlog"].as_array().unwrap().iter().map(|row| [&row["kind"], &row["pending"]]).collect();
+    assert_eq!(waits, [[&json!("order_placed"), &json!(1)]]);
+    assert_eq!(
+        (&seen["work"]["workers"][0]["workers"], &seen["work"]["workers"][0]["alive"]),
+        (&json!(workers), &json!(true))
+    );
+    assert_eq!(seen["work"]["instances"].as_array().unwrap().len(), 1);
+
+    let viewer = vic.call("GET", "overview", None).await.body;
+    assert_eq!((viewer["sales"].as_array().unwrap().len(), &viewer["work"]), (2, &Value::Null));
+    assert_eq!(kinds(&viewer), ["drift", "parked"]);
+    assert_eq!(kinds(&root.call("GET", "overview", None).await.body), ["drift", "refusals", "parked"]);
+    // The page says the same.
+    for (person, knows_the_app, open_alarms) in [(&root, true, 3), (&max, false, 2), (&vic, false, 2)] {
+        let page = open(&system, Some(person), "/admin").await.text().await.unwrap();
+        assert_eq!(page.contains("secret-app"), knows_the_app);
+        assert!(page.contains(&format!("<b>{open_alarms}</b>")), "{page}");
+        assert!(page.contains(&format!("href=\"/admin/sales/{}\"", sale.id)), "{page}");
+    }
+    system.stop().await;
+}
+
+/// A process that runs workers reports itself, so that a person sees that somebody works.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_with_workers_are_seen() {
+    let system = System::start().await;
+    account(&system, "max", AccountRole::Manager).await;
+    let max = Person::sign_in(&system, "max").await;
+    let workers = eventually(|| async {
+        let seen = max.call("GET", "overview", None).await.body;
+        let workers = seen["work"]["workers"][0].clone();
+        (workers["alive"] == true).then(|| workers["workers"].clone()).ok_or(seen.to_string())
+    })
+    .await;
+    for name in ["relay", "fulfil", "expire", "alarms", "shop"] {
+        assert!(workers.as_array().unwrap().contains(&json!(name)), "{workers}");
+    }
+    system.finish().await;
+}
+
+/// While PostgreSQL is away, a page says so and when to come again. While Redis is away, the overview lacks only what Redis counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
+    let (system, wire) = wired_with("REDIS_URL", &[]).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let root = Person::sign_in(&system, "root").await;
+    let sale = system.create_sale(terms(5)).await;
+    wire.cut();
+    let seen = eventually(|| async {
+        let seen = root.call("GET", "overview", None).await;
+        (seen.status == 200).then(|| seen.body.clone()).ok_or(seen.code())
+    })
+    .await;
+    assert_eq!((&seen["sales"][0]["id"], &seen["sales"][0]["available"]), (&json!(sale.id), &Value::Null));
+    wire.mend();
+    system.finish().await;
+
+    let (system, wire) = wired_with("DATABASE_URL", &[]).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let root = Person::sign_in(&system, "root").await;
+    wire.cut();
+    let page = eventually(|| async {
+        let page = open(&system, Some(&root), "/admin").await;
+        if page.status() == 503 { Ok(page) } else { Err(page.status().to_string()) }
+    })
+    .await;
+    assert_eq!(header(&page, RETRY_AFTER.as_str()), "1");
+    assert_guarded(&page);
+    assert!(page.text().await.unwrap().contains("Please try again shortly"));
+    wire.mend();
+    eventually(|| async {
+        let page = open(&system, Some(&root), "/admin").await;
+        (page.status() == 200).then_some(()).ok_or(page.status().to_string())
+    })
+    .await;
+    system.finish().await;
+}
+
+/// Admins make, change, disable and enable accounts. What takes rights or the password away counts from the next request on, and each
+/// change is in the audit log.
+#[tokio::test(flavor = "multi_thread")]
+async fn admins_look_after_accounts() {
+    const OTHER_PASSWORD: &str = "another password of the tests";
+    let mut system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
+    system.serve(false).await;
+    let [root, max, vic] = people(&system).await;
+    let new = json!({ "name": "new", "role": "viewer", "password": PASSWORD });
+    for person in [&max, &vic] {
+        for (method, path, body) in [
+            ("GET", "accounts", None),
+            ("POST", "accounts", Some(new.clone())),
+            ("PUT", "accounts/vic", Some(json!({ "role": "admin" }))),
+            ("PUT", "accounts/nobody", Some(json!({}))),
+        ] {
+            assert_eq!(person.call(method, path, body).await.code(), "403 forbidden", "{method} {path}");
+        }
+    }
+    assert_eq!(root.forged().call("POST", "accounts", Some(new.clone())).await.code(), "403 forged-request");
+    let made = root.call("POST", "accounts", Some(new.clone())).await;
+    assert_eq!((made.status, &made.body), (201, &json!({ "name": "new", "role": "viewer" })));
+    assert_eq!(root.call("POST", "accounts", Some(new)).await.code(), "409 conflict");
+    for wrong in [
+        json!({ "name": "a b", "role": "viewer", "password": PASSWORD }),
+        json!({ "name": "x", "role": "owner", "password": PASSWORD }),
+        json!({ "name": "x", "role": "viewer", "password": of_length(11) }),
+        json!({ "name": "x", "role": "viewer", "password": of_length(257) }),
+        json!({ "name": "x", "role": "viewer" }),
+        json!({ "name": "x", "role": "viewer", "password": PASSWORD, "surprise": 1 }),
+    ] {
+        assert_eq!(root.call("POST", "accounts", Some(wrong.clone())).await.code(), "400 invalid-request", "{wrong}");
+    }
+    for (path, wrong) in
+        [("accounts/new", json!({ "role": "owner" })), ("accounts/new", json!([])), ("accounts/a%20b", json!({}))]
+    {
+        assert_eq!(root.call("PUT", path, Some(wrong)).await.code(), "400 invalid-request", "{path}");
+    }
+    assert_eq!(root.call("PUT", "accounts/nobody", Some(json!({ "disabled": true }))).await.code(), "404 not-found");
+
+    // A role counts from the next request on, in the session that is open.
+    let new = Person::sign_in(&system, "new").await;
+    assert_eq!(new.call("GET", "accounts", None).await.code(), "403 forbidden");
+    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": "admin" }))).await.status, 200);
+    assert_eq!(new.call("GET", "accounts", None).await.status, 200);
+    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": "manager" }))).await.status, 200);
+    assert_eq!(new.call("GET", "accounts", None).await.code(), "403 forbidden");
+    // A new password and being disabled end all sessions.
+    let password = json!({ "password": OTHER_PASSWORD });
+    assert_eq!(root.call("PUT", "accounts/new", Some(password)).await.status, 200);
+    assert_eq!(new.call("GET", "session", None).await.code(), "401 signed-out");
+    let credentials = |password: &str| Some(json!({ "name": "new", "password": password }));
+    let visitor = Person::signed_out(&system);
+    assert_eq!(visitor.call("POST", "session", credentials(PASSWORD)).await.code(), "401 wrong-credentials");
+    assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.status, 200);
+    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "disabled": true }))).await.status, 200);
+    assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.code(), "401 wrong-credentials");
+    let listed = root.call("GET", "accounts", None).await.body;
+    let listed: Vec<_> =
+        listed["accounts"].as_array().unwrap().iter().map(|a| [&a["name"], &a["disabled"], &a["sessions"]]).collect();
+    assert_eq!(listed[1], [&json!("new"), &json!(true), &json!(0)], "{listed:?}");
+    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "disabled": false }))).await.status, 200);
+    assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.status, 200);
+    // A change of nothing is none.
+    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": null, "disabled": false }))).await.status, 200);
+
+    let about_new = actions(&system, "root").await.into_iter().filter(|(_, subject)| subject == "account new");
+    let about_new: Vec<String> = about_new.map(|(action, _)| action).collect();
+    assert_eq!(
+        about_new,
+        ["account created", "role changed", "role changed", "password changed", "account disabled", "account enabled"]
+    );
+    let details = "SELECT details FROM audit_log WHERE action = 'role changed' ORDER BY id LIMIT 1";
+    let details: Value = sqlx::query_scalar(details).fetch_one(&system.sql).await.unwrap();
+    assert_eq!(details, json!({ "before": "viewer", "after": "admin" }));
+    system.stop().await;
+}
+
+/// The last admin who can sign in can be neither disabled nor demoted, not even by two admins who do so to each other at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_is_always_left() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    for name in ["ann", "bob"] {
+        account(&system, name, AccountRole::Admin).await;
+    }
+    let (ann, bob) = (Person::sign_in(&system, "ann").await, Person::sign_in(&system, "bob").await);
+    // Both changes are under way before either is made: a third party holds the accounts' rows.
+    let mut held = system.sql.begin().await.unwrap();
+    sqlx::query("SELECT FROM accounts FOR UPDATE").execute(&mut *held).await.unwrap();
+    let release = async {
+        eventually(|| async {
+            let waiting = "SELECT count(*) FROM pg_stat_activity
+                           WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
+            (waiting >= 2).then_some(()).ok_or(format!("{waiting} wait"))
+        })
+        .await;
+        held.commit().await.unwrap();
+    };
+    let demotion = AccountChange { role: Some(AccountRole::Viewer), ..AccountChange::default() };
+    let [name_of_ann, name_of_bob] = ["ann", "bob"].map(|name| AccountName::parse(name, "name").unwrap());
+    let ledger = &system.stores.ledger;
+    let (one, other, ()) = tokio::join!(
+        ledger.change_account(&name_of_bob, &demotion, "ann"),
+        ledger.change_account(&name_of_ann, &demotion, "bob"),
+        release
+    );
+    let outcomes = [one.unwrap(), other.unwrap()];
+    assert!(
+        outcomes.contains(&AccountOutcome::Changed) && outcomes.contains(&AccountOutcome::LastAdmin),
+        "{outcomes:?}"
+    );
+    let admins = "SELECT name FROM accounts WHERE role = 'admin' AND disabled_at IS NULL";
+    let left: Vec<String> = sqlx::query_scalar(admins).fetch_all(&system.sql).await.unwrap();
+    let [left] = &left[..] else { panic!("{left:?}") };
+    let person = if left == "ann" { &ann } else { &bob };
+    for change in
+        [json!({ "role": "manager" }), json!({ "disabled": true }), json!({ "role": "viewer", "disabled": true })]
+    {
+        let refused = person.call("PUT", &format!("accounts/{left}"), Some(change.clone())).await;
+        assert_eq!(refused.code(), "409 conflict", "{change}");
+        assert!(refused.body["detail"].as_str().unwrap().contains("last admin"), "{}", refused.body);
+    }
+    // Nothing of a refused change is made, and what leaves the account an admin is allowed.
+    let both = json!({ "role": "viewer", "password": of_length(20) });
+    assert_eq!(person.call("PUT", &format!("accounts/{left}"), Some(both)).await.code(), "409 conflict");
+    Person::sign_in(&system, left).await;
+    let same = json!({ "role": "admin", "disabled": false });
+    assert_eq!(person.call("PUT", &format!("accounts/{left}"), Some(same)).await.status, 200);
+    system.stop().await;
+}
+
+/// The edge passes the console to the service and keeps nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_works_behind_the_edge() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    account(&system, "root", AccountRole::Admin).await;
+    let site = Folder::new();
+    let edge = Nginx::edge(system.instances[0].address, site.path(), &[]).await;
+    let sent = browser().get(edge.url("/admin/accounts")).send().await.unwrap();
+    assert_eq!(
+        (sent.status().as_u16(), header(&sent, LOCATION.as_str())),
+        (303, "/admin/sign-in?then=%2Fadmin%2Faccounts")
+    );
+    let root = Person::sign_in(&system, "root").await.at(edge.address);
+    let session = root.request("GET", "session", None).header(ORIGIN, edge.url("")).send().await.unwrap();
+    assert_eq!(session.status(), 200);
+    let page = root.authenticated(browser().get(edge.url("/admin"))).send().await.unwrap();
+    assert_eq!(page.status(), 200);
+    assert_guarded(&page);
+    let page = page.text().await.unwrap();
+    let script = page.split('"').find(|word| word.starts_with("/admin/assets/") && word.ends_with(".js")).unwrap();
+    let script = browser().get(edge.url(script)).send().await.unwrap();
+    assert_eq!(script.status(), 200);
+    assert_eq!(header(&script, CACHE_CONTROL.as_str()), "public, max-age=31536000, immutable");
+    // A page of ours behind the edge may change something; its address is the edge's.
+    let new = Some(json!({ "name": "new", "role": "viewer", "password": PASSWORD }));
+    let made = root.request("POST", "accounts", new).header(ORIGIN, edge.url("")).send().await.unwrap();
+    assert_eq!(made.status(), 201);
+    // What only begins like the console is one of the published files, or none.
+    assert_eq!(browser().get(edge.url("/administrator")).send().await.unwrap().status(), 404);
+    system.stop().await;
+}

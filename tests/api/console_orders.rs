@@ -1,0 +1,508 @@
+//! The console's orders, money and queues: searching and paging, the export, refunds by operators, and sending again what is parked.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use seckill::domain::outflow::Pace;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::admin_api::Person;
+use crate::console_frame::people;
+use crate::payments_and_callbacks::{self, Callback};
+use seckill_harness::{Sale, System, eventually, terms};
+
+/// A service without workers, so that nothing changes orders but the test.
+async fn without_workers() -> System {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    system
+}
+
+/// Stops such a service. It has no queues.
+async fn stopped(mut system: System) {
+    system.stop().await;
+}
+
+/// Writes orders into the table, seven of each moment. Buyers are `u0`, `u1` and so on up to `u4`.
+async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
+    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at)
+                  SELECT gen_random_uuid(), $1, 'u' || n % 5, 1, 100, 'pending_payment',
+                         now() - $3::text::interval - n / 7 * interval '1 second', now() + interval '1 hour'
+                  FROM generate_series(0, $2 - 1) AS n";
+    let insert = sqlx::query(insert).bind(sale.id.get()).bind(number).bind(before);
+    insert.execute(&system.sql).await.unwrap();
+}
+
+async fn count(system: &System, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap()
+}
+
+fn ids(page: &Value) -> Vec<Uuid> {
+    let orders = page["orders"].as_array().unwrap().iter();
+    orders.map(|order| order["order_id"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Whatever is searched for, the pages have each order that was there once, newest first, although orders arrive between them.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_miss_and_repeat_nothing_while_orders_arrive() {
+    let system = without_workers().await;
+    let [root, ..] = people(&system).await;
+    let (sale, other) = (system.create_sale(terms(100)).await, system.create_sale(terms(100)).await);
+    orders(&system, &sale, 50, "1 hour").await;
+    orders(&system, &other, 20, "1 hour").await;
+    let one = format!("sale={}", sale.id);
+    for (search, found, condition) in [
+        (String::new(), 70, "true"),
+        ("status=pending_payment".into(), 70, "true"),
+        (one.clone(), 50, "sale_id = $1"),
+        (format!("{one}&status=pending_payment"), 50, "sale_id = $1"),
+        ("user=u3".into(), 14, "user_id = 'u3'"),
+        (format!("{one}&user=u3&status=pending_payment"), 10, "sale_id = $1 AND user_id = 'u3'"),
+    ] {
+        let all = format!(
+            "SELECT id FROM orders WHERE created_at < now() - interval '30 minutes' AND {condition} AND $1::bigint > 0
+             ORDER BY created_at DESC, id DESC"
+        );
+        let all: Vec<Uuid> =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(all)).bind(sale.id.get()).fetch_all(&system.sql).await.unwrap();
+        assert_eq!(all.len(), found, "{search}");
+        let (mut seen, mut before) = (Vec::new(), String::new());
+        loop {
+            let page = root.call("GET", &format!("orders?{search}&limit=9{before}"), None).await;
+            assert_eq!(page.status, 200, "{search}: {}", page.body);
+            assert!(page.body["orders"].as_array().unwrap().len() <= 9);
+            seen.extend(ids(&page.body));
+            orders(&system, &sale, 2, "0 seconds").await;
+            let Some(next) = page.body["next_before"].as_str() else { break };
+            before = format!("&before={next}");
+        }
+        // Orders of earlier rounds, which arrived while others were read, are older than all those of this round.
+        let seen: Vec<Uuid> = seen.into_iter().filter(|id| all.contains(id)).collect();
+        assert_eq!(seen, all, "{search}");
+    }
+    stopped(system).await;
+}
+
+/// A purchase is found at once, before its order is made, and what cannot be read is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_are_found_by_sale_status_buyer_and_id() {
+    let system = without_workers().await;
+    let [root, _, vic] = people(&system).await;
+    let sale = system.create_sale(terms(100)).await;
+    orders(&system, &sale, 10, "1 hour").await;
+    let bought = system.buy(&sale, "ann").send().await.order_id();
+    let search = async |person: &Person, query: &str| {
+        let page = person.call("GET", &format!("orders?{query}"), None).await;
+        assert_eq!(page.status, 200, "{query}: {}", page.body);
+        page.body["orders"].as_array().unwrap().clone()
+    };
+    let all = search(&root, "").await;
+    assert_eq!(all.len(), 11);
+    let newest = (&all[0]["order_id"], &all[0]["user"], &all[0]["status"], &all[0]["amount_cents"]);
+    assert_eq!(newest, (&json!(bought), &json!("ann"), &json!("accepted"), &json!(100)));
+    let known = all[5]["order_id"].as_str().unwrap();
+    // Empty fields of a form mean nothing.
+    for (query, found) in [
+        (format!("sale={}&status=&user=&order=&before=&limit=", sale.id), 11),
+        ("sale=999999".into(), 0),
+        ("status=accepted".into(), 1),
+        ("status=paid".into(), 0),
+        ("user=ann".into(), 1),
+        ("user=ann&status=pending_payment".into(), 0),
+        ("user=nobody".into(), 0),
+        (format!("order={known}"), 1),
+        (format!("order={bought}&status=accepted&user=ann"), 1),
+        (format!("order={known}&user=ann"), 0),
+        (format!("order={}", Uuid::nil()), 0),
+    ] {
+        assert_eq!(search(&vic, &query).await.len(), found, "{query}");
+    }
+    for wrong in [
+        "sale=0",
+        "sale=x",
+        "status=sold",
+        "user=a%20b",
+        "user=%27%20OR%201=1",
+        "order=7",
+        "before=7",
+        "before=00000000-0000-0000-0000-000000000000",
+        "limit=0",
+        "limit=1001",
+        "limit=x",
+        "sale=1&sale=2",
+        "stauts=paid",
+    ] {
+        let answer = root.call("GET", &format!("orders?{wrong}"), None).await;
+        assert_eq!(answer.code(), "400 invalid-request", "{wrong}: {}", answer.body);
+        assert!(!answer.body["detail"].as_str().unwrap().is_empty(), "{wrong}");
+    }
+    for (id, code) in [(Uuid::nil().to_string(), "404 not-found"), ("x".into(), "400 invalid-request")] {
+        assert_eq!(root.call("GET", &format!("orders/{id}"), None).await.code(), code);
+    }
+    let whole = vic.call("GET", &format!("orders/{known}"), None).await;
+    assert_eq!((whole.status, &whole.body["changes"][0]["to"]), (200, &json!("pending_payment")));
+    assert_eq!(root.call("GET", &format!("orders/{bought}"), None).await.body["messages"][0]["kind"], "order_placed");
+    assert_eq!(vic.call("GET", &format!("orders/{bought}"), None).await.body["messages"], json!([]));
+    stopped(system).await;
+}
+
+/// The file has every order of its moment once, and no formula; only operators take it away, and the audit log says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_is_the_table() {
+    let system = without_workers().await;
+    let [_, max, vic] = people(&system).await;
+    let sale = system.create_sale(terms(100)).await;
+    orders(&system, &sale, 2_500, "1 hour").await;
+    for formula in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"] {
+        let set = "UPDATE orders SET user_id = $1
+                   WHERE id = (SELECT id FROM orders WHERE user_id ~ '^u' ORDER BY created_at LIMIT 1)";
+        sqlx::query(set).bind(formula).execute(&system.sql).await.unwrap();
+    }
+    let bought = system.buy(&sale, "ann").send().await.order_id();
+    let export = async |query: &str| {
+        let answer = max.request("GET", &format!("orders.csv?{query}"), None).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), &answer.headers()["cache-control"]), (200, &"no-store".parse().unwrap()));
+        assert_eq!(answer.headers()["content-type"], "text/csv; charset=utf-8");
+        answer.text().await.unwrap()
+    };
+    let text = export("").await;
+    assert!(text.starts_with("order_id,sale_id,user,quantity,amount_cents,status,reason,created_at,expires_at\r\n"));
+    assert_eq!(text.matches("\r\n").count(), 2_502, "each line ends with CR and LF");
+    let records: Vec<csv::StringRecord> =
+        csv::Reader::from_reader(text.as_bytes()).records().map(Result::unwrap).collect();
+    assert_eq!((&records[0][0], &records[0][5]), (bought.as_str(), "accepted"));
+    let written: Vec<(Uuid, i64, String, i32, i64, String)> = sqlx::query_as(
+        "SELECT id, sale_id, user_id, quantity, amount_cents, status FROM orders ORDER BY created_at DESC, id DESC",
+    )
+    .fetch_all(&system.sql)
+    .await
+    .unwrap();
+    let exported: Vec<_> = records[1..]
+        .iter()
+        .map(|cells| {
+            let user = cells[2].trim_start_matches('\'').to_owned();
+            let number = |n: usize| cells[n].parse::<i64>().unwrap();
+            (cells[0].parse().unwrap(), number(1), user, number(3) as i32, number(4), cells[5].to_owned())
+        })
+        .collect();
+    assert_eq!(exported, written);
+    let formulas = records.iter().flat_map(|cells| cells.iter().map(str::to_owned).collect::<Vec<_>>());
+    let formulas: Vec<_> = formulas.filter(|cell| cell.starts_with(['=', '+', '-', '@', '\t', '\r'])).collect();
+    assert!(formulas.is_empty(), "{formulas:?}");
+    assert_eq!(text.matches(",'").count() + text.matches(",\"'").count(), 5);
+
+    assert_eq!(export("user=ann").await.lines().count(), 2);
+    assert_eq!(export("user=nobody").await.lines().count(), 1, "the columns alone");
+    // The file after the last order of another file.
+    let last = records[2_000][0].to_owned();
+    assert_eq!(export(&format!("before={last}")).await.lines().count(), 501);
+    assert_eq!(vic.call("GET", "orders.csv", None).await.code(), "403 forbidden");
+    assert_eq!(Person::signed_out(&system).call("GET", "orders.csv", None).await.code(), "401 signed-out");
+    for wrong in
+        ["status=x", "order=00000000-0000-0000-0000-000000000000", "before=00000000-0000-0000-0000-000000000000"]
+    {
+        assert_eq!(
+            max.call("GET", &format!("orders.csv?{wrong}"), None).await.code(),
+            "400 invalid-request",
+            "{wrong}"
+        );
+    }
+    let lines: Vec<(String, Value)> =
+        sqlx::query_as("SELECT actor, details FROM audit_log WHERE action = 'export orders' ORDER BY id")
+            .fetch_all(&system.sql)
+            .await
+            .unwrap();
+    assert!(lines.len() == 4 && lines.iter().all(|(actor, _)| actor == "max"), "{lines:?}");
+    assert_eq!(lines[1].1["user"], "ann");
+    stopped(system).await;
+}
+
+/// An instance makes one export at a time. One that its reader does not take holds up nothing else, and ends with its reader.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
+    let system = without_workers().await;
+    let [root, max, _] = people(&system).await;
+    let sale = system.create_sale(terms(100)).await;
+    // More than the buffers of a connection hold.
+    sqlx::raw_sql("ALTER TABLE orders DISABLE TRIGGER USER").execute(&system.sql).await.unwrap();
+    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at)
+                  SELECT gen_random_uuid(), $1, repeat('x', 2000), 1, 100, 'paid', now() FROM generate_series(1, 20000)";
+    sqlx::query(insert).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    let unread = max.request("GET", "orders.csv", None).send().await.unwrap();
+    assert_eq!(unread.status(), 200);
+    let second = root.call("GET", "orders.csv", None).await;
+    assert_eq!(second.code(), "503 temporarily-unavailable");
+    assert_eq!(root.call("GET", "orders?limit=1", None).await.status, 200);
+    drop(unread);
+    eventually(|| async {
+        let third = root.request("GET", "orders.csv?user=nobody", None).send().await.unwrap();
+        (third.status() == 200).then_some(()).ok_or_else(|| third.status().to_string())
+    })
+    .await;
+    stopped(system).await;
+}
+
+/// A parked message is shown with its error, is sent again once however many people press the button, and then takes effect once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_message_is_sent_again_once() {
+    let mut system = without_workers().await;
+    let [root, max, vic] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    for buyer in ["ann", "bob"] {
+        assert_eq!(system.buy(&sale, buyer).send().await.code(), "202");
+    }
+    let park = "UPDATE outbox SET status = 'parked', attempts = 8, last_error = '500 <script>alert(1)</script>'";
+    sqlx::query(park).execute(&system.sql).await.unwrap();
+    assert_eq!(vic.call("GET", "outbox", None).await.code(), "403 forbidden");
+    let outbox = max.call("GET", "outbox?status=parked&kind=order_placed&limit=1", None).await;
+    assert_eq!(outbox.status, 200, "{}", outbox.body);
+    assert_eq!((&outbox.body["to_do"][0]["parked"], &outbox.body["to_do"][0]["pending"]), (&json!(2), &json!(0)));
+    let row = &outbox.body["parked"][0];
+    assert_eq!((&row["user"], &row["attempts"], &row["payload"]["quantity"]), (&json!("bob"), &json!(8), &json!(1)));
+    assert!(row["error"].as_str().unwrap().starts_with("500"));
+    let older = format!("outbox?before={}", outbox.body["next_before"]);
+    assert_eq!(max.call("GET", &older, None).await.body["parked"][0]["user"], "ann");
+    // Shown as a text, never as a part of the page.
+    let page = root.authenticated(reqwest::Client::new().get(system.url("/admin/outbox"))).send().await.unwrap();
+    let page = page.text().await.unwrap();
+    assert!(page.contains("500 &#60;script") && !page.contains("<script>alert"), "{page}");
+
+    let retry = format!("outbox/{}/retry", row["id"]);
+    assert_eq!(vic.call("POST", &retry, Some(json!({}))).await.code(), "403 forbidden");
+    let answers = join_all((0..4).map(|n| {
+        let person = if n % 2 == 0 { &root } else { &max };
+        person.call("POST", &retry, Some(json!({})))
+    }));
+    let codes: Vec<String> = answers.await.iter().map(|answer| answer.code()).collect();
+    assert_eq!(codes.iter().filter(|code| *code == "200").count(), 1, "{codes:?}");
+    assert_eq!(codes.iter().filter(|code| *code == "404 not-found").count(), 3, "{codes:?}");
+    for (body, status) in [(json!({ "kind": "hold_release" }), 200), (json!({ "kind": "x" }), 400), (json!({}), 400)] {
+        let answer = max.call("POST", "outbox/retry", Some(body)).await;
+        assert_eq!(answer.status, status);
+        assert!(status != 200 || answer.body["retried"] == 0, "{}", answer.body);
+    }
+    let all = max.call("POST", "outbox/retry", Some(json!({ "kind": "order_placed" }))).await;
+    assert_eq!(all.body, json!({ "retried": 1 }));
+    for (id, code) in [("0", "400 invalid-request"), ("x", "400 invalid-request"), ("999999999", "404 not-found")] {
+        assert_eq!(max.call("POST", &format!("outbox/{id}/retry"), Some(json!({}))).await.code(), code);
+    }
+    for wrong in ["status=sent", "kind=x", "before=0", "limit=0"] {
+        assert_eq!(max.call("GET", &format!("outbox?{wrong}"), None).await.code(), "400 invalid-request", "{wrong}");
+    }
+    assert_eq!(count(&system, "SELECT count(*) FROM audit_log WHERE action = 'outbox retry'").await, 2);
+    system.serve(true).await;
+    system.left(&sale, 3).await;
+    system.settled(&sale).await;
+    assert_eq!(system.orders(&sale).await, 2);
+    system.finish().await;
+}
+
+/// An operator's refund moves money once however often it is asked for, is in the audit log with its reason, and one that the channel
+/// refuses is sent again under another key.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_refunds_an_order_once() {
+    let system = System::start().await;
+    let [root, max, vic] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let order = payments_and_callbacks::order(&system, &sale, "ann").await;
+    let refund = format!("orders/{order}/refunds");
+    let reason = || Some(json!({ "reason": "the box was empty" }));
+    assert_eq!(max.call("POST", &refund, reason()).await.code(), "409 illegal-state", "not paid");
+    let payment = payments_and_callbacks::paid(&system, order, "ann").await;
+    assert_eq!(vic.call("POST", &refund, reason()).await.code(), "403 forbidden");
+    assert_eq!(max.forged().call("POST", &refund, reason()).await.code(), "403 forged-request");
+    for wrong in
+        [json!({}), json!({ "reason": "" }), json!({ "reason": "a\nb" }), json!({ "reason": "x", "amount": 1 })]
+    {
+        assert_eq!(max.call("POST", &refund, Some(wrong)).await.code(), "400 invalid-request");
+    }
+    let nowhere = format!("orders/{}/refunds", Uuid::nil());
+    assert_eq!(max.call("POST", &nowhere, reason()).await.code(), "404 not-found");
+
+    let asked = join_all((0..4).map(|n| (if n % 2 == 0 { &root } else { &max }).call("POST", &refund, reason()))).await;
+    let refunds: BTreeSet<String> =
+        asked.iter().map(|answer| format!("{} {}", answer.status, answer.body["refund_id"])).collect();
+    assert_eq!(refunds.len(), 1, "{refunds:?}");
+    assert!(refunds.iter().all(|refund| refund.starts_with("202")), "{refunds:?}");
+    for once in [
+        "SELECT count(*) FROM refunds",
+        "SELECT count(*) FROM outflow_items",
+        "SELECT count(*) FROM journal WHERE entry = 'refund_due'",
+        "SELECT count(*) FROM audit_log WHERE action = 'refund order' AND details->>'reason' = 'the box was empty'
+           AND actor IN ('root', 'max')",
+    ] {
+        assert_eq!(count(&system, once).await, 1, "{once}");
+    }
+
+    let key = async || {
+        let key = "SELECT key FROM refunds WHERE payment_id = $1";
+        sqlx::query_scalar::<_, Uuid>(key).bind(payment).fetch_one(&system.sql).await.unwrap()
+    };
+    let first = key().await;
+    let refused = Callback::of("refund.failed", first, ("payment_key", payment), 100);
+    assert_eq!(refused.send(&system).await, 200);
+    let failed = max.call("GET", "refunds?status=failed", None).await;
+    assert_eq!(failed.body["figures"]["refunds_failed"], 1, "{}", failed.body);
+    let row = &failed.body["refunds"][0];
+    assert_eq!(row["order_id"], json!(order));
+    assert!(row["note"].as_str().unwrap().ends_with(": the box was empty"), "{row}");
+    let retry = format!("refunds/{}/retry", row["id"].as_str().unwrap());
+    assert_eq!(vic.call("POST", &retry, Some(json!({}))).await.code(), "403 forbidden");
+    assert_eq!(max.call("POST", &retry, Some(json!({}))).await.code(), "200");
+    assert_eq!(max.call("POST", &retry, Some(json!({}))).await.code(), "404 not-found", "it is under way");
+    let second = key().await;
+    assert_ne!(first, second);
+    let succeeded = Callback::of("refund.succeeded", second, ("payment_key", payment), 100);
+    assert_eq!(succeeded.send(&system).await, 200);
+    let whole = max.call("GET", &format!("orders/{order}"), None).await.body;
+    assert_eq!((&whole["order"]["status"], &whole["refunds"][0]["status"]), (&json!("refunded"), &json!("succeeded")));
+    assert_eq!(whole["payments"][0]["id"], json!(payment));
+    assert_eq!(vic.call("GET", &format!("orders/{order}"), None).await.body["payments"], json!([]));
+    assert_eq!(count(&system, "SELECT count(*) FROM journal WHERE entry = 'refund'").await, 1);
+    assert_eq!(max.call("POST", &refund, reason()).await.code(), "409 illegal-state", "it is over");
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// Payments are listed page by page, and a callback that contradicts our books is shown until an operator settles it.
+#[tokio::test(flavor = "multi_thread")]
+async fn payments_and_contradicting_callbacks_are_listed() {
+    let system = System::start().await;
+    let [root, max, vic] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut paid = Vec::new();
+    for buyer in ["ann", "bob", "eve"] {
+        let order = payments_and_callbacks::order(&system, &sale, buyer).await;
+        paid.push(payments_and_callbacks::paid(&system, order, buyer).await);
+    }
+    let (mut seen, mut before) = (Vec::new(), String::new());
+    loop {
+        let page = max.call("GET", &format!("payments?status=succeeded&limit=2{before}"), None).await;
+        assert_eq!(page.status, 200, "{}", page.body);
+        let rows = page.body["payments"].as_array().unwrap().iter();
+        seen.extend(rows.map(|row| row["id"].as_str().unwrap().parse::<Uuid>().unwrap()));
+        let Some(next) = page.body["next_before"].as_str() else { break };
+        before = format!("&before={next}");
+    }
+    paid.reverse();
+    assert_eq!(seen, paid, "newest first");
+    assert_eq!(max.call("GET", "payments?status=failed", None).await.body["payments"], json!([]));
+    for wrong in ["payments?status=x", "payments?before=1", "refunds?status=created", "payments/conflicts?before=x"] {
+        assert_eq!(max.call("GET", wrong, None).await.code(), "400 invalid-request", "{wrong}");
+    }
+    let set_aside = system.stores.ledger.set_aside("sandbox", "msg_1", "another amount", "{\"a\": \"<b>\"}");
+    set_aside.await.unwrap();
+    let conflicts = max.call("GET", "payments/conflicts", None).await;
+    assert_eq!(conflicts.body["conflicts"][0]["problem"], "another amount", "{}", conflicts.body);
+    let page = root.authenticated(reqwest::Client::new().get(system.url("/admin/payments"))).send().await.unwrap();
+    let page = page.text().await.unwrap();
+    assert!(page.contains("another amount") && !page.contains("\"<b>\""), "{page}");
+    let settle = format!("payments/conflicts/{}/settle", conflicts.body["conflicts"][0]["id"]);
+    assert_eq!(vic.call("POST", &settle, Some(json!({}))).await.code(), "403 forbidden");
+    assert_eq!(max.call("POST", &settle, Some(json!({}))).await.code(), "200");
+    assert_eq!(max.call("POST", &settle, Some(json!({}))).await.code(), "404 not-found");
+    assert_eq!(max.call("GET", "payments/conflicts", None).await.body["conflicts"], json!([]));
+    for path in ["payments", "refunds", "payments/conflicts", "outflows", "outflow-items"] {
+        assert_eq!(vic.call("GET", path, None).await.code(), "403 forbidden", "{path}");
+    }
+    system.finish().await;
+}
+
+/// An outflow is paused, resumed and given another rate, and each parked item is sent again once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
+    let system = without_workers().await;
+    let [root, max, vic] = people(&system).await;
+    let ledger = &system.stores.ledger;
+    let target = "http://ann:secret@127.0.0.1:9/take?key=secret";
+    assert!(ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 100, "test").await.unwrap());
+    let insert = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
+                  SELECT gen_random_uuid(), 'letters', 'k' || n, '{\"n\": 1}', 'parked', 3, '422 no'
+                  FROM generate_series(1, 3) AS n";
+    sqlx::query(insert).execute(&system.sql).await.unwrap();
+    let list = max.call("GET", "outflows", None).await;
+    let letters = &list.body["outflows"][0];
+    assert_eq!((&letters["name"], &letters["parked"], &letters["rate"]), (&json!("letters"), &json!(3), &json!(10)));
+    assert_eq!(letters["target"], "http://127.0.0.1:9/take", "without its secrets");
+
+    let change = async |person: &Person, body: Value| person.call("PUT", "outflows/letters", Some(body)).await;
+    assert_eq!(change(&vic, json!({ "paused": true })).await.code(), "403 forbidden");
+    let changed = change(&max, json!({ "paused": true, "rate": 20 })).await.body;
+    assert_eq!((&changed["paused"], &changed["rate"], &changed["jitter_ms"]), (&json!(true), &json!(20), &json!(15)));
+    assert_eq!(change(&max, json!({ "paused": false, "jitter_ms": null })).await.body["paused"], false);
+    let lines = "SELECT count(*) FROM audit_log WHERE actor = 'max' AND action LIKE '%outflow%'";
+    assert_eq!(count(&system, lines).await, 3, "the rate, the pause, and its end");
+    // What is already so is no change.
+    assert_eq!(change(&max, json!({ "paused": false, "rate": 20 })).await.status, 200);
+    assert_eq!(change(&max, json!({})).await.status, 200);
+    assert_eq!(count(&system, lines).await, 3);
+    for wrong in [json!({ "rate": 0 }), json!({ "rate": 101 }), json!({ "jitter_ms": -1 }), json!({ "paused": "yes" })]
+    {
+        assert_eq!(change(&max, wrong).await.code(), "400 invalid-request");
+    }
+    let nowhere = max.call("PUT", "outflows/none", Some(json!({ "rate": 5 }))).await;
+    assert_eq!(nowhere.code(), "404 not-found");
+
+    let items = max.call("GET", "outflow-items?outflow=letters&limit=1", None).await;
+    let item = &items.body["items"][0];
+    assert_eq!(
+        (&item["key"], &item["error"], &item["payload"]),
+        (&json!("k3"), &json!("422 no"), &json!("{\"n\": 1}"))
+    );
+    let older = format!("outflow-items?before={}", items.body["next_before"]);
+    assert_eq!(max.call("GET", &older, None).await.body["items"].as_array().unwrap().len(), 2);
+    let retry = format!("outflow-items/{}/retry", item["id"].as_str().unwrap());
+    let answers = join_all((0..4).map(|_| max.call("POST", &retry, Some(json!({}))))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
+    let all = root.call("POST", "outflows/letters/retry", Some(json!({}))).await;
+    assert_eq!(all.body, json!({ "retried": 2 }));
+    assert_eq!(root.call("POST", "outflows/none/retry", Some(json!({}))).await.code(), "404 not-found");
+    assert_eq!(count(&system, "SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0").await, 3);
+    assert_eq!(count(&system, "SELECT count(*) FROM outflow_keys").await, 3, "each has its turn");
+    stopped(system).await;
+}
+
+/// Each page is shown to those who may see it, with what is in the tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_show_what_the_api_says() {
+    let system = System::start().await;
+    let people = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let order = payments_and_callbacks::order(&system, &sale, "ann").await;
+    payments_and_callbacks::paid(&system, order, "ann").await;
+    let open = async |person: &Person, path: &str| {
+        let answer = person.authenticated(reqwest::Client::new().get(system.url(path))).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let order = order.to_string();
+    let (order, whole) = (order.as_str(), format!("/admin/orders/{order}"));
+    for (path, statuses, shown) in [
+        ("/admin/orders", [200, 200, 200], order),
+        ("/admin/orders?user=ann&status=paid", [200, 200, 200], order),
+        ("/admin/orders?user=a%20b", [200, 200, 200], "role=\"alert\""),
+        ("/admin/orders?stauts=paid", [400, 400, 400], "known parameters"),
+        (whole.as_str(), [200, 200, 200], "pending_payment"),
+        ("/admin/orders/x", [404, 404, 404], ""),
+        ("/admin/payments", [200, 200, 403], order),
+        ("/admin/payments?status=succeeded", [200, 200, 403], order),
+        ("/admin/refunds", [200, 200, 403], "No refunds fit"),
+        ("/admin/outflows", [200, 200, 403], "No items are parked"),
+        ("/admin/outbox", [200, 200, 403], "No messages are parked"),
+    ] {
+        for (person, status) in people.iter().zip(statuses) {
+            let (answered, text) = open(person, path).await;
+            assert_eq!(answered, status, "{path}: {text}");
+            assert!(status == 403 || text.contains(shown), "{path} without {shown}: {text}");
+        }
+    }
+    // What moves money or takes orders away is offered to operators only.
+    let refund = format!("data-api=\"/api/v1/admin/orders/{order}/refunds\"");
+    for (person, offered) in people.iter().zip([true, true, false]) {
+        let (_, page) = open(person, &whole).await;
+        assert_eq!(page.contains(&refund), offered);
+        let (_, list) = open(person, "/admin/orders?user=ann").await;
+        assert_eq!(list.contains("/api/v1/admin/orders.csv?user=ann"), offered);
+    }
+    system.finish().await;
+}

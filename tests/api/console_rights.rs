@@ -1,0 +1,474 @@
+//! Who may call what in the console and its API, and what other sites can make a browser call: generated from the
+//! tables of routes, so that a route without a rule fails here. docs/protocol.md, Abuse: A10, A11.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
+use reqwest::redirect::Policy as Redirects;
+use reqwest::{Client, RequestBuilder};
+use seckill::console::{Access, pages};
+use seckill::domain::account::AccountRole;
+use seckill::domain::policy::{Name, Role};
+use seckill::flow::policy_changes;
+
+use crate::admin_api::{Person, account, granted, send};
+use crate::api_document::ForOperators;
+use crate::permits_and_policies::{a_day, policy, set};
+use crate::{pages as buyers_pages, payments_and_callbacks};
+use seckill_harness::{System, terms};
+
+const API: &str = "/api/v1/admin/";
+
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// Also those who are not signed in.
+    Anyone,
+    SignedIn,
+    /// Managers and admins.
+    Operators,
+    Admins,
+    /// Who sees the application `shop`.
+    SeeingShop,
+    /// Who may change the policies of `shop`.
+    OwningShop,
+    /// Likewise, on a page that viewers have no use for.
+    OperatingShop,
+}
+
+/// What a person is told who may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// Nothing: the person may.
+    Yes,
+    Forbidden,
+    /// That there is no such thing.
+    Hidden,
+}
+
+/// The people of these tests. Each has a password and a session; `owner` and `seer` were granted the application
+/// `shop`.
+const PEOPLE: [(&str, AccountRole, Option<Role>); 5] = [
+    ("seer", AccountRole::Viewer, Some(Role::Viewer)),
+    ("viewer", AccountRole::Viewer, None),
+    ("owner", AccountRole::Manager, Some(Role::Owner)),
+    ("manager", AccountRole::Manager, None),
+    ("root", AccountRole::Admin, None),
+];
+
+impl Who {
+    fn tells(self, name: &str) -> Told {
+        use Told::{Forbidden, Hidden, Yes};
+        match (self, name) {
+            (Self::Anyone | Self::SignedIn, _) | (_, "root") => Yes,
+            (Self::Operators, "owner" | "manager") => Yes,
+            (Self::SeeingShop, "owner" | "seer") | (Self::OwningShop | Self::OperatingShop, "owner") => Yes,
+            (Self::SeeingShop | Self::OwningShop, "viewer" | "manager") | (Self::OperatingShop, "manager") => Hidden,
+            _ => Forbidden,
+        }
+    }
+
+    /// What the console's table must say of a page with this rule.
+    fn access(self) -> Access {
+        match self {
+            Self::Anyone | Self::SignedIn | Self::SeeingShop | Self::OwningShop => Access::Viewers,
+            Self::Operators | Self::OperatingShop => Access::Operators,
+            Self::Admins => Access::Admins,
+        }
+    }
+}
+
+/// A route, who may use it, and a request that succeeds for one of them at least.
+pub struct Rule {
+    pub route: &'static str,
+    who: Who,
+    /// The address with its parameters filled in. What begins with `$` is looked up in the tables (`LOOKED_UP`).
+    pub address: &'static str,
+    /// JSON, for methods that have a body, but for a picture.
+    body: &'static str,
+}
+
+const fn rule(route: &'static str, who: Who, address: &'static str, body: &'static str) -> Rule {
+    Rule { route, who, address, body }
+}
+
+/// The only route that takes no JSON.
+const PICTURE: &str = "PUT /api/v1/admin/products/{name}/picture";
+
+/// Ids that the tables give to what `staffed` makes.
+const LOOKED_UP: [(&str, &str); 5] = [
+    ("$order", "SELECT id::text FROM orders ORDER BY created_at DESC LIMIT 1"),
+    ("$callback", "SELECT id::text FROM callbacks_set_aside LIMIT 1"),
+    ("$refund", "SELECT id::text FROM refunds ORDER BY id LIMIT 1"),
+    (
+        "$message",
+        "SELECT id::text FROM outbox WHERE kind = 'order_expire' AND due_at > now() + interval '12 hours' LIMIT 1",
+    ),
+    ("$item", "SELECT id::text FROM outflow_items WHERE channel = 'letters' LIMIT 1"),
+];
+
+pub const WINDOW: &str = r#"{"apps": ["shop"], "algorithm": "fixed-window", "limit": 5, "window_ms": 60000}"#;
+
+/// The rule of every route. They are tried from the top, by those with the fewest rights first.
+pub const RULES: &[Rule] = &[
+    rule("GET /api/v1/admin/session", Who::SignedIn, "/api/v1/admin/session", ""),
+    rule("GET /api/v1/admin/overview", Who::SignedIn, "/api/v1/admin/overview", ""),
+    rule("GET /api/v1/admin/accounts", Who::Admins, "/api/v1/admin/accounts", ""),
+    rule(
+        "POST /api/v1/admin/accounts",
+        Who::Admins,
+        "/api/v1/admin/accounts",
+        r#"{"name": "fresh", "role": "viewer", "password": "a password of the tests"}"#,
+    ),
+    rule("PUT /api/v1/admin/accounts/{name}", Who::Admins, "/api/v1/admin/accounts/spare", r#"{"role": "manager"}"#),
+    rule("GET /api/v1/admin/policies", Who::SignedIn, "/api/v1/admin/policies", ""),
+    rule("PUT /api/v1/admin/policies/{name}", Who::OwningShop, "/api/v1/admin/policies/p", WINDOW),
+    rule("POST /api/v1/admin/policies/{name}/preview", Who::OwningShop, "/api/v1/admin/policies/p/preview", WINDOW),
+    rule("DELETE /api/v1/admin/policies/{name}", Who::OwningShop, "/api/v1/admin/policies/gone?app=shop", ""),
+    rule("GET /api/v1/admin/apps", Who::SignedIn, "/api/v1/admin/apps", ""),
+    rule("POST /api/v1/admin/apps", Who::Admins, "/api/v1/admin/apps", r#"{"name": "fresh"}"#),
+    rule(
+        "POST /api/v1/admin/apps/{name}/tokens",
+        Who::Admins,
+        "/api/v1/admin/apps/shop/tokens",
+        r#"{"overlap_ms": 0}"#,
+    ),
+    rule(
+        "PUT /api/v1/admin/grants",
+        Who::Admins,
+        "/api/v1/admin/grants",
+        r#"{"app": "shop", "account": "spare", "role": "viewer"}"#,
+    ),
+    rule("GET /api/v1/admin/audit-log", Who::Admins, "/api/v1/admin/audit-log?actor=root&limit=5", ""),
+    rule("GET /api/v1/admin/alarms", Who::SignedIn, "/api/v1/admin/alarms", ""),
+    rule("GET /api/v1/admin/sales", Who::SignedIn, "/api/v1/admin/sales", ""),
+    rule(
+        "POST /api/v1/admin/sales",
+        Who::Operators,
+        "/api/v1/admin/sales",
+        r#"{"product": "Planned", "price_cents": 100, "stock": 5}"#,
+    ),
+    rule("GET /api/v1/admin/sales/{id}", Who::SignedIn, "/api/v1/admin/sales/1", ""),
+    rule("GET /api/v1/admin/sales/{id}/lapsed-holds", Who::SignedIn, "/api/v1/admin/sales/1/lapsed-holds", ""),
+    rule("GET /api/v1/admin/sales/{id}/live", Who::SignedIn, "/api/v1/admin/sales/1/live", ""),
+    rule(
+        "PUT /api/v1/admin/sales/{id}/status",
+        Who::Operators,
+        "/api/v1/admin/sales/1/status",
+        r#"{"status": "paused"}"#,
+    ),
+    rule("POST /api/v1/admin/sales/{id}/stock", Who::Operators, "/api/v1/admin/sales/1/stock", r#"{"units": 1}"#),
+    rule("DELETE /api/v1/admin/sales/{id}", Who::Operators, "/api/v1/admin/sales/2", ""),
+    rule(
+        "PUT /api/v1/admin/products/{name}",
+        Who::Operators,
+        "/api/v1/admin/products/Phone",
+        r#"{"description": "New"}"#,
+    ),
+    rule(PICTURE, Who::Operators, "/api/v1/admin/products/Phone/picture", "a picture"),
+    rule("GET /api/v1/admin/orders", Who::SignedIn, "/api/v1/admin/orders", ""),
+    rule("GET /api/v1/admin/orders.csv", Who::Operators, "/api/v1/admin/orders.csv", ""),
+    rule("GET /api/v1/admin/orders/{id}", Who::SignedIn, "/api/v1/admin/orders/$order", ""),
+    rule(
+        "POST /api/v1/admin/orders/{id}/refunds",
+        Who::Operators,
+        "/api/v1/admin/orders/$order/refunds",
+        r#"{"reason": "broken"}"#,
+    ),
+    rule("GET /api/v1/admin/payments", Who::Operators, "/api/v1/admin/payments", ""),
+    rule("GET /api/v1/admin/payments/conflicts", Who::Operators, "/api/v1/admin/payments/conflicts", ""),
+    rule(
+        "POST /api/v1/admin/payments/conflicts/{id}/settle",
+        Who::Operators,
+        "/api/v1/admin/payments/conflicts/$callback/settle",
+        "{}",
+    ),
+    rule("GET /api/v1/admin/refunds", Who::Operators, "/api/v1/admin/refunds", ""),
+    rule("POST /api/v1/admin/refunds/{id}/retry", Who::Operators, "/api/v1/admin/refunds/$refund/retry", "{}"),
+    rule("GET /api/v1/admin/outbox", Who::Operators, "/api/v1/admin/outbox", ""),
+    rule("POST /api/v1/admin/outbox/{id}/retry", Who::Operators, "/api/v1/admin/outbox/$message/retry", "{}"),
+    rule(
+        "POST /api/v1/admin/outbox/retry",
+        Who::Operators,
+        "/api/v1/admin/outbox/retry",
+        r#"{"kind": "order_placed"}"#,
+    ),
+    rule("GET /api/v1/admin/outflows", Who::Operators, "/api/v1/admin/outflows", ""),
+    rule("PUT /api/v1/admin/outflows/{name}", Who::Operators, "/api/v1/admin/outflows/letters", r#"{"paused": true}"#),
+    rule("GET /api/v1/admin/outflow-items", Who::Operators, "/api/v1/admin/outflow-items", ""),
+    rule(
+        "POST /api/v1/admin/outflow-items/{id}/retry",
+        Who::Operators,
+        "/api/v1/admin/outflow-items/$item/retry",
+        "{}",
+    ),
+    rule("POST /api/v1/admin/outflows/{name}/retry", Who::Operators, "/api/v1/admin/outflows/letters/retry", "{}"),
+    rule("GET /admin", Who::SignedIn, "/admin", ""),
+    rule("GET /admin/sales", Who::SignedIn, "/admin/sales", ""),
+    rule("GET /admin/sales/new", Who::Operators, "/admin/sales/new", ""),
+    rule("GET /admin/sales/{id}", Who::SignedIn, "/admin/sales/1", ""),
+    rule("GET /admin/sales/{id}/live", Who::SignedIn, "/admin/sales/1/live", ""),
+    rule("GET /admin/products", Who::Operators, "/admin/products?name=Phone", ""),
+    rule("GET /admin/orders", Who::SignedIn, "/admin/orders", ""),
+    rule("GET /admin/orders/{id}", Who::SignedIn, "/admin/orders/$order", ""),
+    rule("GET /admin/payments", Who::Operators, "/admin/payments", ""),
+    rule("GET /admin/refunds", Who::Operators, "/admin/refunds", ""),
+    rule("GET /admin/outflows", Who::Operators, "/admin/outflows", ""),
+    rule("GET /admin/outbox", Who::Operators, "/admin/outbox", ""),
+    rule("GET /admin/policies", Who::SignedIn, "/admin/policies", ""),
+    rule("GET /admin/policies/new", Who::Operators, "/admin/policies/new", ""),
+    rule("GET /admin/policies/draft", Who::OperatingShop, "/admin/policies/draft?app=shop&name=new", ""),
+    rule("GET /admin/policies/{app}/{name}", Who::SeeingShop, "/admin/policies/shop/p", ""),
+    rule("GET /admin/apps", Who::Admins, "/admin/apps", ""),
+    rule("GET /admin/alarms", Who::SignedIn, "/admin/alarms", ""),
+    rule("GET /admin/runbooks", Who::SignedIn, "/admin/runbooks", ""),
+    rule("GET /admin/runbooks/{name}", Who::SignedIn, "/admin/runbooks/parked", ""),
+    rule("GET /admin/accounts", Who::Admins, "/admin/accounts", ""),
+    rule("GET /admin/audit-log", Who::Admins, "/admin/audit-log", ""),
+    // What ends the person's own session stands last.
+    rule(
+        "POST /api/v1/admin/session",
+        Who::Anyone,
+        "/api/v1/admin/session",
+        r#"{"name": "spare", "password": "a password of the tests"}"#,
+    ),
+    rule("DELETE /api/v1/admin/session", Who::SignedIn, "/api/v1/admin/session", ""),
+    rule("DELETE /api/v1/admin/sessions", Who::SignedIn, "/api/v1/admin/sessions", ""),
+];
+
+impl Rule {
+    fn method(&self) -> &'static str {
+        self.route.split(' ').next().unwrap()
+    }
+
+    pub fn is_page(&self) -> bool {
+        !self.address.starts_with(API)
+    }
+
+    /// Whether a request changes something, so that it must come from a page of ours.
+    fn changes(&self) -> bool {
+        self.method() != "GET"
+    }
+
+    /// The address at this system.
+    async fn url(&self, system: &System) -> String {
+        let mut address = self.address.to_owned();
+        for (name, sql) in LOOKED_UP.into_iter().filter(|(name, _)| self.address.contains(name)) {
+            let id: String = sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap();
+            address = address.replace(name, &id);
+        }
+        system.url(&address)
+    }
+
+    /// The request as the console sends it, besides what authenticates it.
+    async fn request(&self, system: &System) -> RequestBuilder {
+        let browser = Client::builder().redirect(Redirects::none()).build().unwrap();
+        let request = browser.request(self.method().parse().unwrap(), self.url(system).await);
+        match self {
+            _ if self.is_page() => request.header(ACCEPT, "text/html"),
+            Self { route: PICTURE, .. } => {
+                request.header(CONTENT_TYPE, "image/png").body(buyers_pages::png(20, 20, [1, 2, 3]))
+            }
+            Self { body: "", .. } => request,
+            _ => request.header(CONTENT_TYPE, "application/json").body(self.body),
+        }
+    }
+
+    /// Status and text of the answer that a person gets, or somebody who is not signed in.
+    pub async fn answer(&self, system: &System, person: Option<&Person>) -> (u16, String) {
+        let request = self.request(system).await;
+        let request = person.map_or(request.try_clone().unwrap(), |person| person.authenticated(request));
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        // A stream goes on until it is given up.
+        let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        (status, if is_stream { String::new() } else { answer.text().await.unwrap() })
+    }
+}
+
+/// A system with the people, their application, and what the rules name.
+pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
+    let mut system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "10000")]).await;
+    let (kept, spare) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
+    assert_eq!((kept.id.get(), spare.id.get()), (1, 2));
+    ForOperators::write(&system, &kept).await;
+    let sold = system.create_sale(terms(1)).await;
+    let order = payments_and_callbacks::order(&system, &sold, "ann").await;
+    payments_and_callbacks::paid(&system, order, "ann").await;
+    // From here on without workers, so that nothing changes by itself.
+    system.stop().await;
+    sqlx::query("DELETE FROM alarms").execute(&system.sql).await.unwrap();
+    system.serve(false).await;
+    let name = |text| Name::parse(text, "name").unwrap();
+    policy_changes::create_app(&system.stores.ledger, &name("shop"), "test").await.unwrap();
+    for named in ["p", "gone"] {
+        set(&system, policy("shop", named, a_day(5))).await;
+    }
+    account(&system, "spare", AccountRole::Viewer).await;
+    let mut people = BTreeMap::new();
+    for (name, role, grant) in PEOPLE {
+        account(&system, name, role).await;
+        if let Some(role) = grant {
+            granted(&system, name, &[("shop", role)]).await;
+        }
+        people.insert(name, Person::sign_in(&system, name).await);
+    }
+    (system, people)
+}
+
+/// The routes of the admin API and of the console, as the tables in the code have them; each line may be wrapped.
+fn routes() -> BTreeSet<String> {
+    let api = Regex::new(r#"\bat\(\s*"(/api/v1/admin/[^"]*)",\s*(\w+)\(\)"#).unwrap();
+    let page = Regex::new(r#"\bat\(\s*"(/admin[^"]*)",\s*Access::\w+,\s*(\w+)\(\)"#).unwrap();
+    let of = |table: &Regex, text: &str| -> BTreeSet<String> {
+        let found = table.captures_iter(text);
+        found.map(|route| format!("{} {}", route[2].to_uppercase(), &route[1])).collect()
+    };
+    let api = of(&api, include_str!("../../src/http/mod.rs"));
+    let pages = of(&page, include_str!("../../src/console/mod.rs"));
+    assert!(api.len() > 10 && pages.len() > 5, "the tables are not where they are looked for");
+    api.union(&pages).cloned().collect()
+}
+
+/// A new route has to say here who may use it, and what the console's table says of a page is the same.
+#[test]
+fn every_route_has_a_rule() {
+    let ruled: BTreeSet<String> = RULES.iter().map(|rule| rule.route.to_owned()).collect();
+    assert_eq!(ruled.len(), RULES.len(), "a route has two rules");
+    assert_eq!(routes(), ruled, "the routes of the tables, and the routes that have a rule");
+    let of_table: BTreeMap<String, Access> =
+        pages().into_iter().map(|(path, access)| (format!("GET {path}"), access)).collect();
+    let of_rules: BTreeMap<String, Access> =
+        RULES.iter().filter(|rule| rule.is_page()).map(|rule| (rule.route.to_owned(), rule.who.access())).collect();
+    assert_eq!(of_table, of_rules);
+}
+
+/// A10: every role on every route, those who were granted an application, and those who are not signed in.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_role_is_held_to_the_rule_of_every_route() {
+    let (system, mut people) = staffed().await;
+    for rule in RULES {
+        let (status, text) = rule.answer(&system, None).await;
+        let expected = match (rule.who, rule.is_page()) {
+            (Who::Anyone, _) => 200,
+            (_, true) => 303,
+            (_, false) => 401,
+        };
+        assert_eq!(status, expected, "signed out: {}: {text}", rule.route);
+        let mut succeeded = false;
+        for (name, ..) in PEOPLE {
+            let (status, text) = rule.answer(&system, Some(&people[name])).await;
+            let what = format!("{name}: {}: {status} {text}", rule.route);
+            match rule.who.tells(name) {
+                // What one person has deleted or created, the next one cannot.
+                Told::Yes => assert!(status < 300 || matches!(status, 404 | 409), "{what}"),
+                Told::Forbidden => assert!(status == 403 && !text.contains("forged-request"), "{what}"),
+                Told::Hidden => assert_eq!(status, 404, "{what}"),
+            }
+            succeeded |= status < 300;
+        }
+        assert!(succeeded, "nobody succeeds: {}", rule.route);
+        if rule.changes() && rule.route.contains("/session") {
+            for (name, ..) in PEOPLE {
+                people.insert(name, Person::sign_in(&system, name).await);
+            }
+        }
+    }
+    system.finish().await;
+}
+
+/// What is in every table but those that say who was here: a hash of each table's rows.
+async fn contents(system: &System) -> BTreeMap<String, String> {
+    let tables = "SELECT table_name::text FROM information_schema.tables
+                  WHERE table_schema = 'public' AND table_type = 'BASE TABLE'";
+    let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&system.sql).await.unwrap();
+    // Heartbeats, and marks that requests leave whether they change something or not.
+    let others = [
+        "sessions",
+        "instances",
+        "worker_processes",
+        "audit_counts",
+        "audit_log",
+        "sign_in_addresses",
+        "outflow_depths",
+    ];
+    let mut contents = BTreeMap::new();
+    for table in tables.into_iter().filter(|table| !others.contains(&table.as_str())) {
+        let rows = format!("SELECT coalesce(md5(string_agg(t::text, '|' ORDER BY t::text)), '') FROM \"{table}\" AS t");
+        let hash = sqlx::query_scalar(sqlx::AssertSqlSafe(rows)).fetch_one(&system.sql).await.unwrap();
+        contents.insert(table, hash);
+    }
+    // Of the audit log, what says that something was changed. An export changes nothing, and is logged.
+    let changes = "SELECT count(*)::text FROM audit_log WHERE action NOT IN ('refused', 'signed in', 'export orders')";
+    contents.insert("changes".to_owned(), sqlx::query_scalar(changes).fetch_one(&system.sql).await.unwrap());
+    contents
+}
+
+/// A11: what another site could make a browser send is refused at every route, and changes nothing. Only pages of ours
+/// know the session's token, and only they can send JSON from our own origin.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_route_is_changed_by_what_another_site_could_send() {
+    let (system, people) = staffed().await;
+    let root = &people["root"];
+    let other = Person::sign_in(&system, "root").await;
+    let others_token = other.call("GET", "session", None).await.body["csrf_token"].as_str().unwrap().to_owned();
+    let before = contents(&system).await;
+    for rule in RULES.iter().filter(|rule| rule.changes()) {
+        let url = rule.url(&system).await;
+        let typed = |kind: Option<&str>| {
+            let browser = Client::new();
+            let request = browser.request(rule.method().parse().unwrap(), &url).body(rule.body);
+            let request = root.authenticated(request);
+            kind.map_or(request.try_clone().unwrap(), |kind| request.header(CONTENT_TYPE, kind))
+        };
+        let mut forged = vec![
+            ("foreign origin", root.authenticated(rule.request(&system).await).header(ORIGIN, "https://evil.example")),
+            ("no origin that can be named", root.authenticated(rule.request(&system).await).header(ORIGIN, "null")),
+            ("form", typed(Some("application/x-www-form-urlencoded"))),
+            ("form with files", typed(Some("multipart/form-data; boundary=x"))),
+            ("text", typed(Some("text/plain"))),
+        ];
+        if rule.who != Who::Anyone {
+            // Signing in needs no session yet, and so no token.
+            forged.push(("no token", root.forged().authenticated(rule.request(&system).await)));
+            let request = root.forged().authenticated(rule.request(&system).await);
+            forged.push(("the token of another session", request.header("x-csrf-token", &others_token)));
+            let request = root.forged().authenticated(rule.request(&system).await);
+            forged.push(("an invented token", request.header("x-csrf-token", "0".repeat(64))));
+        }
+        if !rule.body.is_empty() {
+            forged.push(("no type", typed(None)));
+        }
+        for (what, request) in forged {
+            assert_eq!(send(request).await.code(), "403 forged-request", "{what}: {}", rule.route);
+        }
+    }
+    assert_eq!(contents(&system).await, before, "a forged request has changed something");
+    for person in [root, &other] {
+        assert_eq!(person.call("GET", "session", None).await.status, 200, "a forged request has ended a session");
+    }
+    system.finish().await;
+}
+
+/// Reading changes nothing, neither by a page nor by the API, so that no link can do harm. A page takes no other
+/// method.
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_changes_nothing() {
+    let (system, people) = staffed().await;
+    let before = contents(&system).await;
+    for rule in RULES.iter().filter(|rule| !rule.changes()) {
+        for (name, ..) in PEOPLE {
+            rule.answer(&system, Some(&people[name])).await;
+        }
+        if rule.is_page() {
+            for method in ["POST", "PUT", "DELETE", "PATCH"] {
+                let request = Client::new().request(method.parse().unwrap(), rule.url(&system).await);
+                let answer = people["root"].authenticated(request).send().await.unwrap();
+                assert_eq!(answer.status(), 405, "{method} {}", rule.address);
+            }
+        }
+    }
+    assert_eq!(contents(&system).await, before);
+    system.finish().await;
+}

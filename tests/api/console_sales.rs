@@ -1,0 +1,575 @@
+//! Sales and products in the console: planning, changing and watching them, by role; and what the live page's streams cost and show.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, Response};
+use seckill::domain::account::AccountRole;
+use seckill::domain::ids::SaleId;
+use seckill::domain::sale::{NewSale, Wave};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::admin_api::{Person, account, send};
+use crate::console_frame::people;
+use crate::pages::png;
+
+async fn viewer(system: &System) -> Person {
+    account(system, "vic", AccountRole::Viewer).await;
+    Person::sign_in(system, "vic").await
+}
+
+/// The sale with this id, as buyers know it.
+async fn sale(system: &System, id: i64) -> Sale {
+    let keys = sqlx::query_as("SELECT purchase_key, waiting_key FROM sales WHERE id = $1");
+    let (key, waiting_key) = keys.bind(id).fetch_one(&system.sql).await.unwrap();
+    Sale { id: SaleId::from_db(id), key, waiting_key }
+}
+
+/// Who did what to a sale, the oldest first.
+async fn log_of(system: &System, sale: i64) -> Vec<(String, String)> {
+    let lines = "SELECT actor, action FROM audit_log WHERE subject = $1 AND actor NOT IN ('reconciler', 'refill supervisor') ORDER BY id";
+    sqlx::query_as(lines).bind(format!("sale {sale}")).fetch_all(&system.sql).await.unwrap()
+}
+
+fn plan(more: Value) -> Option<Value> {
+    let mut plan = json!({ "product": "Phone", "price_cents": 100, "stock": 2 });
+    plan.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Some(plan)
+}
+
+/// A sale's whole life without the command line. Managers run it, viewers look on, and the audit log has who did what.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_is_planned_paused_given_stock_and_closed() {
+    let system = System::start_with(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
+    let [root, max, vic] = people(&system).await;
+    let signed_out = Person::signed_out(&system);
+    assert_eq!(vic.call("POST", "sales", plan(json!({}))).await.code(), "403 forbidden");
+    assert_eq!(signed_out.call("POST", "sales", plan(json!({}))).await.code(), "401 signed-out");
+    assert_eq!(max.forged().call("POST", "sales", plan(json!({}))).await.code(), "403 forged-request");
+
+    // Planned is published: the page is there, and the sale opens by itself.
+    let planned = max.call("POST", "sales", plan(json!({}))).await;
+    assert_eq!(planned.status, 201, "{}", planned.body);
+    let id = planned.body["sale_id"].as_i64().unwrap();
+    assert_eq!((&planned.body["everywhere"], &planned.body["page"]), (&json!(true), &json!(format!("/sales/{id}"))));
+    assert_eq!(reqwest::get(system.url(&format!("/sales/{id}"))).await.unwrap().status(), 200);
+    let bought_in = sale(&system, id).await;
+    assert_eq!(system.buy(&bought_in, "ann").send().await.code(), "202");
+
+    let address = |part: &str| format!("sales/{id}{part}");
+    let set = |status: &str| Some(json!({ "status": status }));
+    let stands = || async { system.get(&format!("/api/v1/sales/{id}"), None).await.1["status"].clone() };
+    for (method, path, body) in [
+        ("PUT", address("/status"), set("paused")),
+        ("POST", address("/stock"), Some(json!({ "units": 3 }))),
+        ("DELETE", address(""), None),
+    ] {
+        assert_eq!(vic.call(method, &path, body).await.code(), "403 forbidden", "{method} {path}");
+    }
+    assert_eq!(max.call("PUT", &address("/status"), set("paused")).await.status, 200);
+    assert_eq!(stands().await, "paused");
+    assert_ne!(system.buy(&bought_in, "ben").send().await.status, 202);
+    assert_eq!(max.call("PUT", &address("/status"), set("open")).await.status, 200);
+    assert_eq!(max.call("POST", &address("/stock"), Some(json!({ "units": 3 }))).await.status, 200);
+    for user in ["ben", "cem", "dan", "eve"] {
+        eventually(|| async {
+            let answer = system.buy(&bought_in, user).send().await;
+            (answer.status == 202).then_some(()).ok_or_else(|| answer.code())
+        })
+        .await;
+    }
+    system.settled(&bought_in).await;
+
+    let details = vic.call("GET", &address(""), None).await.body;
+    assert_eq!((&details["sale"]["stock"], &details["sale"]["total_stock"]), (&json!(0), &json!(5)));
+    assert_eq!((&details["waves"][0]["units"], &details["waves"][0]["planned"]), (&json!(3), &json!(false)));
+    assert_eq!(max.call("DELETE", &address(""), None).await.code(), "409 conflict", "it has orders");
+    assert_eq!(root.call("PUT", &address("/status"), set("closed")).await.status, 200);
+    assert_eq!(stands().await, "ended");
+    for (method, path, body) in
+        [("PUT", address("/status"), set("open")), ("POST", address("/stock"), Some(json!({ "units": 1 })))]
+    {
+        assert_eq!(root.call(method, &path, body).await.code(), "409 conflict", "closed is final");
+    }
+    let log = log_of(&system, id).await;
+    let log: Vec<_> = log.iter().map(|(actor, action)| (actor.as_str(), action.as_str())).collect();
+    assert_eq!(
+        log,
+        [
+            ("max", "sale planned"),
+            ("max", "sale paused"),
+            ("max", "sale open"),
+            ("max", "add stock"),
+            ("root", "sale closed")
+        ]
+    );
+    system.finish().await;
+}
+
+/// A planned sale starts and ends at the very moments that were asked for, with its waves; and what was never bought in is removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
+    let system = System::start().await;
+    let [root, ..] = people(&system).await;
+    let now_ms = system.stores.ledger.now_ms().await.unwrap();
+    let (starts_at_ms, ends_at_ms) = (now_ms / 1000 * 1000 + 600_123, now_ms / 1000 * 1000 + 1_200_456);
+    let terms = json!({
+        "starts_at_ms": starts_at_ms, "ends_at_ms": ends_at_ms, "stock": 10, "per_user": 2, "keep_refunded": true,
+        "waves": [{ "after_s": 60, "units": 4 }],
+    });
+    let planned = root.call("POST", "sales", plan(terms)).await;
+    let id = planned.body["sale_id"].as_i64().unwrap();
+    let details = root.call("GET", &format!("sales/{id}"), None).await.body;
+    let shown = &details["sale"];
+    assert_eq!((&shown["starts_at_ms"], &shown["ends_at_ms"]), (&json!(starts_at_ms), &json!(ends_at_ms)));
+    assert_eq!((&shown["status"], &shown["stock"], &shown["per_user"]), (&json!("scheduled"), &json!(6), &json!(2)));
+    let wave = &details["waves"][0];
+    assert_eq!((&details["keep_refunded"], &wave["due_at_ms"]), (&json!(true), &json!(starts_at_ms + 60_000)));
+    assert!(wave["released_at_ms"].is_null() && wave["planned"] == json!(true), "{wave}");
+
+    assert_eq!(root.call("DELETE", &format!("sales/{id}"), None).await.status, 200);
+    for path in [format!("sales/{id}"), format!("sales/{id}/live"), format!("sales/{id}/lapsed-holds")] {
+        assert_eq!(root.call("GET", &path, None).await.code(), "404 not-found", "{path}");
+    }
+    assert_eq!(root.call("DELETE", &format!("sales/{id}"), None).await.code(), "404 not-found");
+    assert_eq!(system.get(&format!("/api/v1/sales/{id}"), None).await.0, 404);
+    system.finish().await;
+}
+
+/// Whatever is wrong with the terms is named in the answer, and nothing is created or changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_terms_are_refused_and_change_nothing() {
+    let system = System::start().await;
+    let [root, ..] = people(&system).await;
+    let there = system.create_sale(terms(5)).await;
+    let now_ms = system.stores.ledger.now_ms().await.unwrap();
+    let rows = "SELECT (SELECT count(*) FROM sales) + (SELECT count(*) FROM products) + (SELECT sum(total_stock) FROM sales)::bigint";
+    let before: i64 = sqlx::query_scalar(rows).fetch_one(&system.sql).await.unwrap();
+    let (long, many) = ("x".repeat(201), vec![json!({ "after_s": 1, "units": 1 }); 101]);
+    for (more, code, word) in [
+        (json!({ "product": "" }), "400 invalid-request", "product"),
+        (json!({ "product": long }), "400 invalid-request", "product"),
+        (json!({ "product": "a\u{7}b" }), "400 invalid-request", "product"),
+        (json!({ "price_cents": -1 }), "400 invalid-request", "price_cents"),
+        (json!({ "price_cents": 1.5 }), "400 invalid-request", "1.5"),
+        (json!({ "price_cents": "1" }), "400 invalid-request", "string"),
+        (json!({ "stock": -2 }), "400 invalid-request", "stock"),
+        (json!({ "stock": 1_000_000_000_001_i64 }), "400 invalid-request", "stock"),
+        (json!({ "per_user": 0 }), "400 invalid-request", "per_user"),
+        (json!({ "per_user": 10_001 }), "400 invalid-request", "per_user"),
+        (json!({ "pay_within_s": 0 }), "400 invalid-request", "pay_within_s"),
+        (json!({ "min_level": -1 }), "400 invalid-request", "min_level"),
+        (json!({ "captcha": "riddle" }), "400 invalid-request", "riddle"),
+        (json!({ "starts_at_ms": -1 }), "400 invalid-request", "starts_at_ms"),
+        (json!({ "waves": [{ "after_s": 1, "units": 0 }] }), "400 invalid-request", "units"),
+        (json!({ "waves": [{ "after_s": -1, "units": 1 }] }), "400 invalid-request", "-1"),
+        (json!({ "waves": many, "stock": 1000 }), "400 invalid-request", "waves"),
+        (json!({ "surprise": 1 }), "400 invalid-request", "surprise"),
+        (json!({ "waves": [{ "after_s": 1, "units": 3 }] }), "409 unworkable-terms", "waves"),
+        (json!({ "waves": [{ "after_s": 1, "units": 1 }], "stock": -1 }), "409 unworkable-terms", "waves"),
+        (json!({ "ends_at_ms": now_ms - 1 }), "409 unworkable-terms", "future"),
+        (
+            json!({ "starts_at_ms": now_ms + 9_000_000, "ends_at_ms": now_ms + 8_000_000 }),
+            "409 unworkable-terms",
+            "later",
+        ),
+        (json!({ "starts_at_ms": 9_000_000_000_000_000_i64 }), "409 unworkable-terms", "ten years"),
+    ] {
+        let answer = root.call("POST", "sales", plan(more.clone())).await;
+        assert_eq!(answer.code(), code, "{more}: {}", answer.body);
+        assert!(answer.body["detail"].as_str().unwrap().contains(word), "{more}: {}", answer.body);
+    }
+    let id = there.id;
+    for (method, path, body, code) in [
+        ("POST", format!("sales/{id}/stock"), json!({ "units": 0 }), "400 invalid-request"),
+        ("POST", format!("sales/{id}/stock"), json!({ "units": -5 }), "400 invalid-request"),
+        ("POST", format!("sales/{id}/stock"), json!({}), "400 invalid-request"),
+        ("POST", "sales/999999/stock".into(), json!({ "units": 1 }), "404 not-found"),
+        ("PUT", format!("sales/{id}/status"), json!({ "status": "ended" }), "400 invalid-request"),
+        ("PUT", "sales/x/status".into(), json!({ "status": "open" }), "400 invalid-request"),
+        ("PUT", "products/Phone".into(), json!({ "description": "x".repeat(5001) }), "400 invalid-request"),
+        ("PUT", "products/Phone".into(), json!({ "picture_alt": "a phone" }), "409 conflict"),
+        ("PUT", "products/a%07b".into(), json!({}), "400 invalid-request"),
+    ] {
+        let answer = root.call(method, &path, Some(body)).await;
+        assert_eq!(answer.code(), code, "{method} {path}: {}", answer.body);
+    }
+    for query in ["limit=0", "limit=1001", "before=x", "status=closed", "q=a%07", "q=a&q=b"] {
+        assert_eq!(root.call("GET", &format!("sales?{query}"), None).await.code(), "400 invalid-request", "{query}");
+    }
+    assert_eq!(
+        root.call("GET", &format!("sales/{id}/lapsed-holds?by=colour"), None).await.code(),
+        "400 invalid-request"
+    );
+    let after: i64 = sqlx::query_scalar(rows).fetch_one(&system.sql).await.unwrap();
+    assert_eq!(after, before);
+    system.finish().await;
+}
+
+/// The list is searched by name and status, and read page by page; lapsed holds are counted by buyer and by address.
+#[tokio::test(flavor = "multi_thread")]
+async fn sales_are_found_and_lapsed_holds_counted() {
+    let system = System::start().await;
+    let vic = viewer(&system).await;
+    let mut ids = Vec::new();
+    for (product, starts_in_ms) in
+        [("Red phone", 0), ("Blue phone", 0), ("100% kettle_", 600_000), ("Red phone", 600_000)]
+    {
+        let new = NewSale { product: product.into(), starts_in_ms, ..terms(5) };
+        ids.push(system.create_sale(new).await.id.get());
+    }
+    let found = async |query: &str| -> Vec<usize> {
+        let sales = vic.call("GET", &format!("sales?{query}"), None).await.body["sales"].clone();
+        let ids_of = sales.as_array().unwrap().iter().map(|sale| sale["id"].as_i64().unwrap());
+        ids_of.map(|id| ids.iter().position(|known| *known == id).unwrap()).collect()
+    };
+    for (query, expected) in [
+        ("", vec![3, 2, 1, 0]),
+        ("q=PHONE", vec![3, 1, 0]),
+        ("q=%25", vec![2]),
+        ("q=_", vec![2]),
+        ("status=scheduled", vec![3, 2]),
+        ("q=red&status=open", vec![0]),
+        ("limit=2", vec![3, 2]),
+    ] {
+        assert_eq!(found(query).await, expected, "{query}");
+    }
+    assert_eq!(found(&format!("limit=2&before={}", ids[2])).await, [1, 0]);
+
+    for (user, address) in [("ann", "10.0.0.1"), ("ann", "10.0.0.2"), ("ben", "10.0.0.1")] {
+        let insert = "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity) VALUES (gen_random_uuid(), $1, $2, $3, 1)";
+        sqlx::query(insert).bind(ids[0]).bind(user).bind(address).execute(&system.sql).await.unwrap();
+    }
+    let lapsed = async |by: &str| {
+        let answer = vic.call("GET", &format!("sales/{}/lapsed-holds?{by}", ids[0]), None).await.body;
+        let first = &answer["lapsed"][0];
+        (
+            first["name"].clone(),
+            first["holds"].clone(),
+            first["buyers"].clone(),
+            answer["lapsed"].as_array().unwrap().len(),
+        )
+    };
+    assert_eq!(lapsed("").await, (json!("ann"), json!(2), json!(1), 2));
+    assert_eq!(lapsed("by=address").await, (json!("10.0.0.1"), json!(2), json!(2), 2));
+    assert_eq!(lapsed("by=buyer&limit=1").await.3, 1);
+    system.finish().await;
+}
+
+/// A picture is drawn anew under a product's name, whatever letters it has. Nothing is read from those who may not send one, and nothing
+/// but pictures is kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
+    let system = System::start().await;
+    let [_, max, vic] = people(&system).await;
+    let (name, encoded) = ("50% off / new", "50%25%20off%20%2F%20new");
+    let path = format!("products/{encoded}");
+    assert_eq!(vic.call("PUT", &path, Some(json!({ "description": "Rings." }))).await.code(), "403 forbidden");
+    let set = max.call("PUT", &path, Some(json!({ "description": "Rings.\nLoud." }))).await;
+    assert_eq!((set.status, &set.body["everywhere"]), (200, &json!(true)), "{}", set.body);
+
+    let upload = |person: &Person, kind: &str, file: Vec<u8>| {
+        let request = Client::new().put(system.url(&format!("/api/v1/admin/{path}/picture")));
+        send(person.authenticated(request).header(CONTENT_TYPE, kind).body(file))
+    };
+    let picture = png(600, 400, [200, 30, 30]);
+    assert_eq!(upload(&vic, "image/png", picture.clone()).await.code(), "403 forbidden");
+    assert_eq!(upload(&max.forged(), "image/png", picture.clone()).await.code(), "403 forged-request");
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/json"] {
+        assert_eq!(upload(&max, kind, picture.clone()).await.code(), "403 forged-request", "{kind}");
+    }
+    for file in [b"<svg></svg>".to_vec(), picture[..200].to_vec(), Vec::new()] {
+        assert_eq!(upload(&max, "image/png", file).await.code(), "400 invalid-request");
+    }
+    let set = upload(&max, "image/png", picture).await;
+    assert_eq!(set.status, 200, "{}", set.body);
+    let product = system.get(&format!("/api/v1/products/{}", set.body["product_id"]), None).await.1;
+    assert_eq!((&product["name"], &product["description"]), (&json!(name), &json!("Rings.\nLoud.")));
+    let hash = set.body["picture"].as_str().unwrap();
+    let small = reqwest::get(system.url(&format!("/pictures/{hash}-480.jpg"))).await.unwrap();
+    assert_eq!((small.status().as_u16(), &small.headers()[CONTENT_TYPE]), (200, &"image/jpeg".parse().unwrap()));
+    assert_eq!(max.call("PUT", &path, Some(json!({ "picture_alt": "A red phone" }))).await.status, 200);
+    let kept: (i64, String) =
+        sqlx::query_as("SELECT (SELECT count(*) FROM pictures), picture_alt FROM products WHERE name = $1")
+            .bind(name)
+            .fetch_one(&system.sql)
+            .await
+            .unwrap();
+    assert_eq!(kept, (1, "A red phone".to_owned()));
+    let lines = "SELECT count(*) FROM audit_log WHERE actor = 'max' AND action = 'product set'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(lines).fetch_one(&system.sql).await.unwrap(), 3);
+    system.finish().await;
+}
+
+/// A file that is announced as too long, or without its length, is refused before it is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn too_long_a_picture_is_refused_unread() {
+    let system = System::start().await;
+    let [_, max, _] = people(&system).await;
+    let probe = max.request("PUT", "products/Phone/picture", None).build().unwrap();
+    let credentials: String =
+        probe.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap())).collect();
+    for (length, expected) in
+        [("Content-Length: 10485761", "HTTP/1.1 413"), ("Transfer-Encoding: chunked", "HTTP/1.1 400")]
+    {
+        let mut wire = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
+        let head = format!(
+            "PUT /api/v1/admin/products/Phone/picture HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n{credentials}{length}\r\n\r\n"
+        );
+        wire.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        wire.read_to_end(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with(expected), "{length}: {answer}");
+    }
+    system.finish().await;
+}
+
+/// A stream of figures that is read event by event.
+struct Live {
+    response: Response,
+    text: String,
+}
+
+impl Live {
+    async fn request(system: &System, person: &Person, sale: &Sale, last_event_id: Option<i64>) -> Response {
+        let request = Client::new().get(system.url(&format!("/api/v1/admin/sales/{}/live", sale.id)));
+        let request =
+            last_event_id.into_iter().fold(request, |request, id| request.header("Last-Event-ID", id.to_string()));
+        person.authenticated(request).send().await.unwrap()
+    }
+
+    async fn open(system: &System, person: &Person, sale: &Sale, last_event_id: Option<i64>) -> Self {
+        let response = Self::request(system, person, sale, last_event_id).await;
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[CONTENT_TYPE]),
+            (200, &"text/event-stream".parse().unwrap())
+        );
+        Self { response, text: String::new() }
+    }
+
+    /// The next event: its id, and the figures as they were sent. `None` at the end of the stream.
+    async fn next(&mut self) -> Option<(i64, String)> {
+        tokio::time::timeout(PATIENCE, self.read()).await.expect("no event came")
+    }
+
+    async fn read(&mut self) -> Option<(i64, String)> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+                if let Some(data) = field("data") {
+                    assert_eq!(field("event"), Some("figures"));
+                    return Some((field("id")?.parse().unwrap(), data.to_owned()));
+                }
+                continue;
+            }
+            let chunk = self.response.chunk().await.ok()??;
+            self.text += std::str::from_utf8(&chunk).unwrap();
+        }
+    }
+
+    /// The figures of the next event that are as they should be.
+    async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> (i64, Value) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (id, text) = self.next().await.expect("the stream ended");
+            let figures: Value = serde_json::from_str(&text).unwrap();
+            if wanted(&figures) {
+                return (id, figures);
+            }
+            assert!(Instant::now() < deadline, "{figures:#}");
+        }
+    }
+
+    /// Reads to the end of the stream.
+    async fn end(mut self) {
+        while self.next().await.is_some() {}
+    }
+}
+
+fn units(figures: &Value, status: &str) -> i64 {
+    let orders = figures["ledger"]["orders"].as_array().unwrap();
+    orders.iter().filter(|of| of["status"] == status).map(|of| of["units"].as_i64().unwrap()).sum()
+}
+
+/// PostgreSQL's figures of an event are of one moment and add up; at rest Redis sells what PostgreSQL has left. A reader who comes back
+/// goes on behind the last event.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_live_figures_add_up() {
+    let system = System::start().await;
+    let vic = viewer(&system).await;
+    let waves = vec![Wave { after_ms: 1_800_000, units: 4 }];
+    let sale = system.create_sale(NewSale { waves, ..terms(10) }).await;
+    let mut live = Live::open(&system, &vic, &sale, None).await;
+    let (first, _) = live.until(|figures| figures["redis"]["available"] == 6).await;
+    for user in ["ann", "ben", "cem"] {
+        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
+    }
+    system.settled(&sale).await;
+    let order = system.get("/api/v1/orders", Some("cem")).await.1[0]["order_id"].as_str().unwrap().to_owned();
+    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "cem").await.0, 200);
+    system.settled(&sale).await;
+    let rests = |figures: &Value| {
+        figures["drift"] == json!({ "difference_units": 0, "at_rest": true })
+            && figures["ledger"]["stock"] == 4
+            && figures["instance"].is_object()
+    };
+    let (last, figures) = live.until(rests).await;
+    assert!(last > first);
+    let ledger = &figures["ledger"];
+    let number = |name: &str| ledger[name].as_i64().unwrap();
+    let live_units: i64 = ["pending_payment", "paid", "refunding"].iter().map(|status| units(&figures, status)).sum();
+    let all = number("stock") + number("kept_units") + number("held_back_units") + live_units;
+    assert_eq!((all, number("total_stock")), (10, 10), "{figures:#}");
+    assert_eq!((live_units, units(&figures, "cancelled"), units(&figures, "accepted")), (2, 1, 0));
+    assert_eq!((number("held_back_units"), &ledger["status"]), (4, &json!("open")));
+    let redis = &figures["redis"];
+    assert_eq!((&redis["winners"], &redis["available"], &redis["unconfirmed"]), (&json!(3), &json!(4), &json!(0)));
+    // The instance's own counters have the purchases of all tests of this process, so at least these.
+    assert!(figures["instance"]["requests_per_s"].as_f64().unwrap() >= 0.0, "{figures:#}");
+    // The workers' queues are read, because this system has declared them.
+    let queues = |figures: &Value| {
+        let queues = figures["queues"].as_array().cloned().unwrap_or_default();
+        ["order-placed", "order-expire", "dead"].iter().all(|name| queues.iter().any(|queue| queue["queue"] == *name))
+    };
+    let (seen, _) = live.until(queues).await;
+
+    let mut again = Live::open(&system, &vic, &sale, Some(seen)).await;
+    assert!(again.next().await.unwrap().0 > seen);
+    system.finish().await;
+}
+
+/// Ten open pages cost what one costs: all streams are sent the same samples, which no two samplers would have taken. When all have
+/// gone, the sampler ends: the next one begins anew, without a moment before.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
+    let system = System::start().await;
+    let vic = viewer(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut streams = Vec::new();
+    for _ in 0..10 {
+        streams.push(Live::open(&system, &vic, &sale, None).await);
+    }
+    let mut samples = BTreeMap::<i64, (String, usize)>::new();
+    for stream in &mut streams {
+        for _ in 0..3 {
+            let (id, figures) = stream.next().await.unwrap();
+            let (known, times) = samples.entry(id).or_insert_with(|| (figures.clone(), 0));
+            assert_eq!(*known, figures, "two samplers");
+            *times += 1;
+        }
+    }
+    // Each stream begins with the samples that are kept, which are the same for all.
+    assert!(samples.len() == 3 && samples.values().all(|(_, times)| *times == 10), "{samples:#?}");
+    drop(streams);
+    eventually(|| async {
+        let mut stream = Live::open(&system, &vic, &sale, None).await;
+        let (_, figures) = stream.next().await.unwrap();
+        let figures: Value = serde_json::from_str(&figures).unwrap();
+        figures["instance"].is_null().then_some(()).ok_or("the sampler goes on".to_owned())
+    })
+    .await;
+    system.finish().await;
+}
+
+/// A stream is for those who are signed in, of a sale that exists, and not for any number of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_for_people_who_are_signed_in_and_bounded() {
+    let system = System::start().await;
+    let vic = viewer(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let missing = Sale { id: SaleId::from_db(999_999), key: String::new(), waiting_key: String::new() };
+    assert_eq!(Live::request(&system, &Person::signed_out(&system), &sale, None).await.status(), 401);
+    assert_eq!(Live::request(&system, &vic, &missing, None).await.status(), 404);
+    assert_eq!(vic.call("GET", "sales/x/live", None).await.code(), "400 invalid-request");
+    let mut open = Vec::new();
+    let refused = loop {
+        let response = Live::request(&system, &vic, &sale, None).await;
+        if response.status() != 200 {
+            break response;
+        }
+        open.push(response);
+        assert!(open.len() <= 64, "no bound");
+    };
+    assert_eq!((open.len(), refused.status().as_u16()), (64, 503));
+    // A stream that is closed makes room.
+    drop(open.pop());
+    eventually(|| async {
+        let status = Live::request(&system, &vic, &sale, None).await.status();
+        (status == 200).then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
+    system.finish().await;
+}
+
+/// A stream ends when its session does, and those of other sessions go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_session() {
+    let system = System::start().await;
+    let vic = viewer(&system).await;
+    let other = Person::sign_in(&system, "vic").await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut ending = Live::open(&system, &vic, &sale, None).await;
+    let mut going_on = Live::open(&system, &other, &sale, None).await;
+    assert!(ending.next().await.is_some());
+    assert_eq!(vic.call("DELETE", "session", None).await.status, 200);
+    ending.end().await;
+    assert_eq!(Live::request(&system, &vic, &sale, None).await.status(), 401);
+    // Its last event may have been sent before.
+    for _ in 0..3 {
+        assert!(going_on.next().await.is_some());
+    }
+    system.finish().await;
+}
+
+/// A service that stops does not wait for those who watch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopping_service_ends_the_streams() {
+    let shutdown_timeout_ms = 60_000;
+    let setting = shutdown_timeout_ms.to_string();
+    let mut system = System::start_with(&[("SECKILL_HTTP__SHUTDOWN_TIMEOUT_MS", &setting)]).await;
+    let vic = viewer(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let mut live = Live::open(&system, &vic, &sale, None).await;
+    assert!(live.next().await.is_some());
+    let began = Instant::now();
+    tokio::join!(system.stop(), live.end());
+    assert!(began.elapsed() < Duration::from_millis(shutdown_timeout_ms), "{:?}", began.elapsed());
+    system.finish().await;
+}
+
+/// The pages show what is there to those who may see it, and the actions to those who may act.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_show_a_sale_to_all_and_its_changes_to_those_who_run_it() {
+    let system = System::start().await;
+    let [_, max, vic] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    system.settled(&sale).await;
+    let open = async |person: &Person, path: &str| {
+        let response = person.authenticated(Client::new().get(system.url(path))).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    };
+    let [page, watch] = [format!("/admin/sales/{}", sale.id), format!("/admin/sales/{}/live", sale.id)];
+    for (path, word, viewers) in [
+        ("/admin/sales", "Phone", 200),
+        (&page, "pending_payment", 200),
+        (&watch, "data-live", 200),
+        ("/admin/sales/new", "Plan and publish", 403),
+        ("/admin/products?name=Phone", "Set the picture", 403),
+        ("/admin/sales/999999", "", 404),
+    ] {
+        let ((status, text), (for_viewer, _)) = (open(&max, path).await, open(&vic, path).await);
+        assert_eq!((status, for_viewer), (if viewers == 404 { 404 } else { 200 }, viewers), "{path}");
+        assert!(text.contains(word), "{path}: {text}");
+        assert!(!text.contains(&sale.key) && !text.contains(&sale.waiting_key), "{path} shows a key");
+    }
+    let ((_, for_manager), (_, for_viewer)) = (open(&max, &page).await, open(&vic, &page).await);
+    assert!(for_manager.contains("Pause the sale") && !for_viewer.contains("Pause the sale"));
+    system.finish().await;
+}

@@ -1,0 +1,185 @@
+//! `seckill doctor`: each check finds its fault, planted in a real server, and nothing else is alarming. The modules plant the faults
+//! of one server each; here is what concerns all of them.
+
+mod postgres_faults;
+mod rabbitmq_faults;
+mod redis_faults;
+mod settings_faults;
+mod transaction_pooler;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::Duration;
+
+use seckill::config::Config;
+use seckill::doctor::{Check, Report, Verdict, examine};
+use seckill_harness::{Environment, PATIENCE, System, environment, eventually};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+/// How long servers may take to answer on a slow machine. A check that passes never takes so long.
+const LONG: Duration = Duration::from_secs(60);
+/// What the environment of the tests has on purpose, as that of `./dev` has.
+const JUSTIFIED: [(&str, Verdict); 6] = [
+    ("settings.development", Verdict::Warn),
+    ("settings.secrets", Verdict::Warn),
+    ("settings.receivers", Verdict::Warn),
+    ("settings.play-bank", Verdict::Warn),
+    ("postgres.role", Verdict::Warn),
+    ("rabbitmq.policies", Verdict::Unknown),
+];
+
+/// What the doctor says, by the names of the checks.
+struct Look {
+    verdict: Verdict,
+    checks: BTreeMap<&'static str, Check>,
+}
+
+impl Look {
+    async fn at(config: &Config) -> Self {
+        Self::within(config, LONG).await
+    }
+
+    async fn within(config: &Config, limit: Duration) -> Self {
+        let Report { verdict, checks } = timeout(PATIENCE, examine(config, limit)).await.expect("the look ends");
+        Self { verdict, checks: checks.into_iter().map(|check| (check.name, check)).collect() }
+    }
+
+    /// With these settings besides those of the environment.
+    async fn with(environment: &Environment, settings: &[(&str, &str)]) -> Self {
+        Self::at(&config(environment, settings)).await
+    }
+
+    fn verdict(&self, name: &str) -> Verdict {
+        self.checks[name].verdict
+    }
+
+    /// Holds the verdict of a check, and that whatever did not pass has a fix.
+    #[track_caller]
+    fn shows(&self, name: &str, verdict: Verdict, found: &str) {
+        let check = &self.checks[name];
+        assert!(check.verdict == verdict && check.found.contains(found), "{verdict} and {found} in {check:#?}");
+        assert_eq!(check.fix.is_none(), verdict == Verdict::Pass, "{check:#?}");
+        assert!(!check.endangers.is_empty(), "{check:#?}");
+    }
+
+    /// The checks of one server, or of the settings.
+    fn of<'a>(&'a self, server: &'a str) -> impl Iterator<Item = &'a Check> {
+        self.checks.values().filter(move |check| check.name.split('.').next() == Some(server))
+    }
+}
+
+fn config(environment: &Environment, settings: &[(&str, &str)]) -> Config {
+    let mut environment = environment.clone();
+    environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    Config::read(&environment).unwrap()
+}
+
+/// No false alarm: servers as `./dev` starts them, with a service at work, and its settings.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_the_servers_of_dev_nothing_is_alarming() {
+    let system = System::start().await;
+    eventually(|| async {
+        let look = Look::at(&system.config).await;
+        let alarming: Vec<&Check> = look
+            .checks
+            .values()
+            .filter(|check| check.verdict != Verdict::Pass && !JUSTIFIED.contains(&(check.name, check.verdict)))
+            .collect();
+        // The workers declare the queues a moment after the start.
+        (alarming.is_empty() && look.verdict == Verdict::Warn).then_some(()).ok_or_else(|| format!("{alarming:#?}"))
+    })
+    .await;
+    system.finish().await;
+}
+
+/// A server that is away makes its own checks unknown, and those that compare it with another one, and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_hides_no_other() {
+    let environment = environment(&[]).await;
+    for (variable, away, server, compared) in [
+        ("REDIS_URL", "redis://127.0.0.1:1/", "redis", &[] as &[&str]),
+        ("DATABASE_URL", "postgres://seckill@127.0.0.1:1/x", "postgres", &["redis.clock", "redis.memory"]),
+        ("AMQP_URL", "amqp://127.0.0.1:1/%2f", "rabbitmq", &[]),
+    ] {
+        let look = Look::with(&environment, &[(variable, away)]).await;
+        for check in look.checks.values() {
+            let own = check.name.starts_with(server) || compared.contains(&check.name);
+            // Without servers of their own, locks are kept by the server of sales.
+            let unknown = own && check.name != "redis.locks" || check.name == "rabbitmq.policies";
+            assert_eq!(check.verdict == Verdict::Unknown, unknown, "{variable}: {check:#?}");
+        }
+        assert_eq!(look.verdict, Verdict::Unknown, "{variable}");
+    }
+}
+
+/// Servers that accept connections and say nothing are given up after the time that the program allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_say_nothing_are_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = silent.local_addr().unwrap();
+    let (redis, postgres) = (format!("redis://{at}/"), format!("postgres://seckill@{at}/x"));
+    let amqp = format!("amqp://{at}/%2f");
+    let environment = environment(&[]).await;
+    let locks = ("SECKILL_REDIS__LOCK_URLS", redis.as_str());
+    let all = [("REDIS_URL", redis.as_str()), locks, ("DATABASE_URL", postgres.as_str()), ("AMQP_URL", amqp.as_str())];
+    let look = Look::within(&config(&environment, &all), Duration::from_millis(seckill::doctor::LIMIT_MS)).await;
+    for check in ["redis", "postgres", "rabbitmq"].iter().flat_map(|server| look.of(server)) {
+        assert_eq!(check.verdict, Verdict::Unknown, "{check:#?}");
+    }
+    assert_eq!(look.verdict, Verdict::Unknown);
+}
+
+/// The program says the same as a table and as one document; its exit code is 0, 1 or 2, and no secret is printed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_tells_by_its_exit_code() {
+    let system = System::start().await;
+    let secret = system.environment["SECKILL_AUTH__JWT_SECRET"].clone();
+    let doctor = |arguments: &[&str], settings: &[(&str, &str)]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        program.arg("doctor").args(["--timeout-ms", "60000"]).args(arguments);
+        program.env_clear().envs(&system.environment).envs(settings.iter().copied());
+        let ended = program.output().unwrap();
+        let (out, err) = (String::from_utf8(ended.stdout).unwrap(), String::from_utf8(ended.stderr).unwrap());
+        assert!(!out.contains(&secret) && !err.contains(&secret));
+        (ended.status.code(), out, err)
+    };
+    eventually(|| async {
+        let (code, out, err) = doctor(&["--json"], &[]);
+        (code == Some(0)).then_some(()).ok_or_else(|| format!("{out}{err}"))
+    })
+    .await;
+    let (code, out, err) = doctor(&["--json"], &[("SECKILL_REDIS__LOCK_URLS", &system.config.redis.url)]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["verdict"], err.as_str()), (Some(0), &Value::from("warn"), ""));
+    for check in report["checks"].as_array().unwrap() {
+        let fields: BTreeSet<&str> = check.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(fields, ["endangers", "fix", "found", "name", "verdict"].into(), "{check}");
+    }
+
+    // Development mode that other machines can reach is unsafe.
+    let (code, out, err) = doctor(&[], &[("SECKILL_HTTP__BIND", "0.0.0.0:8080")]);
+    assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
+    let (advice, table) = out.split_once("verdict").unwrap();
+    for part in ["fail: settings.development: ", "\n  endangers: ", "\n  fix: "] {
+        assert!(advice.contains(part), "{advice}");
+    }
+    assert!(report["checks"].as_array().unwrap().iter().all(|check| table.contains(check["name"].as_str().unwrap())));
+
+    let (code, out, err) = doctor(&["--json"], &[("AMQP_URL", "amqp://127.0.0.1:1/%2f")]);
+    assert_eq!((code, err.as_str()), (Some(2), ""), "{out}");
+    let (code, out, err) = doctor(&["--json"], &[("SECKILL_HTTP__BIND", "nowhere")]);
+    assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
+    system.finish().await;
+}
+
+/// docs/doctor.md has a row for each check, and for nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_lists_every_check() {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/doctor.md")).unwrap();
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let listed: BTreeSet<&str> = rows.filter(|name| name.contains('.')).collect();
+    let look = Look::within(&Config::read(&crate::published_secrets::safe()).unwrap(), LONG).await;
+    assert_eq!(listed, look.checks.keys().copied().collect());
+}

@@ -1,0 +1,136 @@
+//! Faults of PostgreSQL, planted in a server of the test's own.
+
+use seckill::doctor::Verdict::{self, Fail, Pass, Unknown, Warn};
+use seckill_harness::{Environment, environment, eventually};
+
+use super::Look;
+use super::transaction_pooler::{self, Pooling};
+use crate::own_postgres::OwnPostgres;
+
+/// The settings of a system whose ledger is on this server.
+async fn system_on(postgres: &OwnPostgres) -> Environment {
+    environment(&[("DATABASE_URL", &postgres.url("postgres"))]).await
+}
+
+/// Settings under which a commit is not durable, wherever they are set, and a database that takes no writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_that_are_not_durable_are_found() {
+    let postgres = OwnPostgres::start(&[]).await;
+    let environment = system_on(&postgres).await;
+    let look = async || Look::with(&environment, &[]).await;
+    let healthy = look().await;
+    for check in healthy.of("postgres").filter(|check| check.name != "postgres.role") {
+        assert_eq!(check.verdict, Pass, "{check:#?}");
+    }
+    for (setting, check) in [("fsync", "postgres.fsync"), ("full_page_writes", "postgres.full-page-writes")] {
+        postgres.set(setting, "off").await;
+        look().await.shows(check, Fail, "is off");
+        postgres.set(setting, "on").await;
+    }
+    // As our role sees it, and not as the server has it.
+    for (plant, repair) in [
+        ("ALTER DATABASE postgres SET synchronous_commit = off", "ALTER DATABASE postgres RESET synchronous_commit"),
+        ("ALTER ROLE seckill SET synchronous_commit = off", "ALTER ROLE seckill RESET synchronous_commit"),
+    ] {
+        postgres.execute(plant).await;
+        look().await.shows("postgres.synchronous-commit", Fail, "synchronous_commit is off for seckill");
+        postgres.execute(repair).await;
+    }
+    postgres.execute("ALTER DATABASE postgres SET default_transaction_read_only = on").await;
+    look().await.shows("postgres.primary", Fail, "read-only");
+}
+
+/// Replicas that a failover could promote without our last commits, commits that wait for nobody or for ever, and a replica in
+/// place of the primary.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_without_our_last_commits_are_found() {
+    let postgres = OwnPostgres::start(&[]).await;
+    let environment = system_on(&postgres).await;
+    let shows = async |verdict: Verdict, found: &'static str| {
+        eventually(|| async {
+            let look = Look::with(&environment, &[]).await;
+            let check = &look.checks["postgres.replicas"];
+            let right = check.verdict == verdict && check.found.contains(found);
+            right.then_some(()).ok_or_else(|| format!("{verdict} and {found} in {check:#?}"))
+        })
+        .await;
+    };
+    shows(Pass, "no replica").await;
+    let replica = postgres.replica("copy").await;
+    shows(Fail, "1 asynchronous replicas are attached: copy").await;
+
+    postgres.set("synchronous_standby_names", "copy").await;
+    shows(Pass, "commits wait for replicas: copy").await;
+    postgres.set("synchronous_commit", "remote_write").await;
+    shows(Warn, "not flushed").await;
+    postgres.set("synchronous_commit", "local").await;
+    shows(Fail, "commits wait for no replica").await;
+    postgres.set("synchronous_commit", "on").await;
+    let later = postgres.replica("later").await;
+    shows(Warn, "asynchronous beside the synchronous replicas: later").await;
+
+    // A role without pg_read_all_stats sees that there are replicas, and no more.
+    postgres.execute("CREATE ROLE plain LOGIN").await;
+    let plain = postgres.url("postgres").replace("seckill@", "plain@");
+    let look = Look::with(&environment, &[("DATABASE_URL", &plain)]).await;
+    look.shows("postgres.replicas", Unknown, "does not see");
+    look.shows("postgres.role", Pass, "plain");
+
+    let look = Look::with(&environment, &[("DATABASE_URL", &replica.url("postgres"))]).await;
+    look.shows("postgres.primary", Fail, "the server is a replica");
+    drop((replica, later));
+    shows(Fail, "every commit waits").await;
+}
+
+/// A pooler that shares sessions, and one that drops our settings.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_is_found() {
+    let postgres = OwnPostgres::start(&[]).await;
+    let environment = system_on(&postgres).await;
+    let through = async |pooling| {
+        let port = transaction_pooler::start(postgres.port(), pooling).await;
+        let url = format!("postgres://seckill@127.0.0.1:{port}/postgres");
+        Look::with(&environment, &[("DATABASE_URL", &url)]).await
+    };
+    let shared = through(Pooling::Transaction).await;
+    shared.shows("postgres.sessions", Fail, "two connections share a session");
+    shared.shows("postgres.notices", Warn, "does not reach");
+    // All else is answered through it.
+    for check in shared.of("postgres") {
+        assert_ne!(check.verdict, Unknown, "{check:#?}");
+    }
+    let alone = through(Pooling::SessionWithoutOptions).await;
+    alone.shows("postgres.sessions", Warn, "statement_timeout is 0 ms");
+    assert_eq!(alone.verdict("postgres.notices"), Pass);
+}
+
+/// A schema that is behind this program, ahead of it, or not its own; too few connections; a role that may do everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_does_not_fit_the_program_is_found() {
+    let postgres = OwnPostgres::start(&[("max_connections", "50"), ("superuser_reserved_connections", "3")]).await;
+    let environment = system_on(&postgres).await;
+    let look = async || Look::with(&environment, &[]).await;
+    look().await.shows("postgres.role", Warn, "seckill is SUPERUSER");
+    for (plant, verdict, found) in [
+        (
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+          VALUES (9999, 'of a later version', true, '', 0)",
+            Warn,
+            "9999",
+        ),
+        ("UPDATE _sqlx_migrations SET success = false WHERE version = 3", Fail, "halfway: 3"),
+        ("UPDATE _sqlx_migrations SET success = true, checksum = '' WHERE version = 3", Fail, "another text: 3"),
+        ("DELETE FROM _sqlx_migrations WHERE version = 3", Fail, "missing: 3"),
+        ("DROP TABLE _sqlx_migrations", Fail, "missing: 1, 2, 3, 4, 5 and "),
+    ] {
+        postgres.execute(plant).await;
+        look().await.shows("postgres.schema", verdict, found);
+    }
+
+    // 47 are for us: a process of the tests opens up to 14, and one with this setting 26.
+    look().await.shows("postgres.connections", Warn, "room for 3");
+    let greedy = Look::with(&environment, &[("SECKILL_DATABASE__MAX_CONNECTIONS", "20")]).await;
+    greedy.shows("postgres.connections", Fail, "room for 1");
+    postgres.execute("ALTER DATABASE postgres CONNECTION LIMIT 20").await;
+    look().await.shows("postgres.connections", Fail, "20 connections for us");
+}

@@ -1,0 +1,210 @@
+//! Faults of RabbitMQ: queues under a prefix of the test's own, and a broker of its own for what concerns a whole broker.
+
+use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use seckill::doctor::Verdict::{self, Fail, Pass, Unknown, Warn};
+use seckill::queue::{Broker, Publisher};
+use seckill_harness::{Environment, environment, eventually, secret};
+
+use super::{Look, config};
+use crate::own_rabbitmq::{Folder, OwnRabbitmq, free_port, listens};
+
+async fn channel(url: &str) -> (Connection, Channel) {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    (connection, channel)
+}
+
+/// Declares a durable queue with these arguments.
+async fn declare(channel: &Channel, name: &str, arguments: &[(&'static str, AMQPValue)]) {
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let mut table = FieldTable::default();
+    for (argument, value) in arguments {
+        table.insert((*argument).into(), value.clone());
+    }
+    channel.queue_declare(name.into(), options, table).await.unwrap();
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}
+
+/// Queues and an exchange that are missing, or of another kind than the workers declare.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_of_another_kind_are_found() {
+    let environment = environment(&[]).await;
+    let (settings, prefix) = (config(&environment, &[]), environment["SECKILL_AMQP__PREFIX"].clone());
+    let look = async || Look::with(&environment, &[]).await;
+    look().await.shows("rabbitmq.queues", Warn, "do not exist yet");
+
+    let broker = Broker::new(&settings);
+    let link = Publisher::new(broker.clone());
+    link.connect().await.unwrap();
+    look().await.shows("rabbitmq.queues", Pass, "quorum queues");
+    // The setting was changed, and the old bound stays.
+    let other = Look::with(&environment, &[("SECKILL_AMQP__QUEUE_MAX_LENGTH", "500")]).await;
+    other.shows("rabbitmq.queues", Warn, &format!("{prefix}dead"));
+
+    let (connection, channel) = channel(&settings.amqp.url).await;
+    let dead = format!("{prefix}dead");
+    channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
+    look().await.shows("rabbitmq.queues", Warn, "1 of ");
+    declare(&channel, &dead, &[]).await;
+    look().await.shows("rabbitmq.queues", Fail, &dead);
+    channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
+    // Behind another bound there is another difference.
+    let (bound, kind) = (("x-max-length", AMQPValue::LongLongInt(7)), ("x-queue-type", text("quorum")));
+    declare(&channel, &dead, &[bound, kind, ("x-overflow", text("drop-head"))]).await;
+    look().await.shows("rabbitmq.queues", Fail, "x-overflow");
+
+    channel.exchange_delete(format!("{prefix}seckill").into(), Default::default()).await.unwrap();
+    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let name = format!("{prefix}seckill");
+    channel.exchange_declare(name.into(), ExchangeKind::Fanout, options, FieldTable::default()).await.unwrap();
+    look().await.shows("rabbitmq.queues", Fail, "our exchange exists otherwise");
+    channel.exchange_delete(format!("{prefix}seckill").into(), Default::default()).await.unwrap();
+    connection.close(200, "".into()).await.unwrap();
+    broker.demolish().await.unwrap();
+}
+
+/// The doctor makes no queue and no exchange where there is none, and takes no message away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_changes_nothing() {
+    let environment = environment(&[]).await;
+    let url = &environment["AMQP_URL"];
+    let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    Look::with(&environment, &[]).await;
+    for name in ["dead", "order-placed", "order-expire"] {
+        let (_connection, channel) = channel(url).await;
+        let found = channel.queue_declare(format!("{prefix}{name}").into(), passive, FieldTable::default()).await;
+        assert!(found.is_err(), "{name} exists");
+    }
+    let settings = config(&environment, &[]);
+    let broker = Broker::new(&settings);
+    Publisher::new(broker.clone()).connect().await.unwrap();
+    let (connection, channel) = channel(&settings.amqp.url).await;
+    let queue = format!("{prefix}order-placed");
+    channel.confirm_select(Default::default()).await.unwrap();
+    let (to, terms) = (queue.as_str().into(), BasicPublishOptions::default());
+    let sent = channel.basic_publish("".into(), to, terms, b"1", BasicProperties::default()).await.unwrap();
+    assert!(sent.await.unwrap().is_ack());
+    Look::with(&environment, &[]).await;
+    eventually(|| async {
+        let found = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
+        (found.message_count() == 1).then_some(()).ok_or_else(|| found.message_count().to_string())
+    })
+    .await;
+    connection.close(200, "".into()).await.unwrap();
+    broker.demolish().await.unwrap();
+}
+
+/// Heartbeats so rare that a silent broker is noticed late.
+#[tokio::test(flavor = "multi_thread")]
+async fn rare_heartbeats_are_found() {
+    let environment = environment(&[]).await;
+    let rare = format!("{}?heartbeat=60", environment["AMQP_URL"]);
+    Look::with(&environment, &[("AMQP_URL", &rare)]).await.shows("rabbitmq.heartbeat", Warn, "60 s");
+    Look::with(&environment, &[]).await.shows("rabbitmq.heartbeat", Pass, "10 s");
+}
+
+/// A broker without heartbeats, with policies that drop messages, a user without rights, and an alarm.
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_a_whole_broker_are_found() {
+    let (folder, amqp, management, password) = (Folder::new("broker"), free_port(), free_port(), secret());
+    let settings = [
+        format!("listeners.tcp.1 = 127.0.0.1:{amqp}"),
+        "management.tcp.ip = 127.0.0.1".to_owned(),
+        format!("management.tcp.port = {management}"),
+        "default_user = seckill".to_owned(),
+        format!("default_pass = {password}"),
+        "heartbeat = 0".to_owned(),
+        "vm_memory_high_watermark.absolute = 1GB".to_owned(),
+        "disk_free_limit.absolute = 10MB".to_owned(),
+    ];
+    let own = OwnRabbitmq::start(folder.path(), &settings, "rabbitmq_management");
+    listens(amqp).await;
+    listens(management).await;
+    let url = format!("amqp://seckill:{password}@127.0.0.1:{amqp}/%2f");
+    let environment = environment(&[("AMQP_URL", &url)]).await;
+    let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
+    let broker = Broker::new(&config(&environment, &[]));
+    let link = Publisher::new(broker);
+    eventually(|| async { link.connect().await.map_err(|error| error.to_string()) }).await;
+
+    let silent = Look::with(&environment, &[("AMQP_URL", &format!("{url}?heartbeat=0"))]).await;
+    silent.shows("rabbitmq.heartbeat", Fail, "no heartbeats");
+    let look = Look::with(&environment, &[]).await;
+    look.shows("rabbitmq.policies", Unknown, "AMQP does not show policies");
+    for name in ["rabbitmq.queues", "rabbitmq.alarms", "rabbitmq.permissions", "rabbitmq.heartbeat"] {
+        assert_eq!(look.verdict(name), Pass, "{:#?}", look.checks[name]);
+    }
+
+    policies_are_found(&own, &environment, &prefix, &format!("http://127.0.0.1:{management}"), &password).await;
+    alternate_exchange_is_found(&own, &environment, &prefix).await;
+
+    own.control(&["add_user", "limited", &password]);
+    own.control(&["set_permissions", "limited", "^other", "^other", "^other"]);
+    let limited = Look::with(&environment, &[("AMQP_URL", &url.replace("seckill:", "limited:"))]).await;
+    limited.shows("rabbitmq.permissions", Fail, "limited");
+    limited.shows("rabbitmq.alarms", Unknown, "may not publish");
+
+    own.control(&["set_vm_memory_high_watermark", "absolute", "1MB"]);
+    shows_in_time(&environment, &[], "rabbitmq.alarms", Fail, "memory").await;
+    own.control(&["set_vm_memory_high_watermark", "absolute", "1GB"]);
+    shows_in_time(&environment, &[], "rabbitmq.alarms", Pass, "takes messages").await;
+}
+
+/// The management interface shows policies a moment after they were set.
+async fn shows_in_time(
+    environment: &Environment,
+    settings: &[(&str, &str)],
+    name: &str,
+    verdict: Verdict,
+    found: &str,
+) {
+    eventually(|| async {
+        let look = Look::with(environment, settings).await;
+        let check = &look.checks[name];
+        let right = check.verdict == verdict && check.found.contains(found);
+        right.then_some(()).ok_or_else(|| format!("{verdict} and {found} in {check:#?}"))
+    })
+    .await;
+}
+
+async fn policies_are_found(own: &OwnRabbitmq, environment: &Environment, prefix: &str, address: &str, password: &str) {
+    let management = [("SECKILL_AMQP__MANAGEMENT_URL", address)];
+    let name = "rabbitmq.policies";
+    shows_in_time(environment, &management, name, Pass, "no policy makes messages leave our 4 queues").await;
+    let pattern = format!("^{prefix}order-placed$").replace('.', "\\.");
+    for (term, verdict) in [("message-ttl", Fail), ("expires", Fail), ("delivery-limit", Warn)] {
+        own.control(&["set_policy", "planted", &pattern, &format!(r#"{{"{term}":600000}}"#), "--apply-to", "queues"]);
+        shows_in_time(environment, &management, name, verdict, &format!("{prefix}order-placed ({term})")).await;
+    }
+    own.control(&["clear_policy", "planted"]);
+    shows_in_time(environment, &management, name, Pass, "").await;
+    let with_user = address.replace("http://", &format!("http://seckill:{password}@"));
+    let asked = Look::with(environment, &[("SECKILL_AMQP__MANAGEMENT_URL", &with_user)]).await;
+    assert_eq!(asked.verdict(name), Pass);
+    // Asked for and not to be had: the look has failed.
+    let wrong = address.replace("http://", &format!("http://seckill:{}@", secret()));
+    let refused = Look::with(environment, &[("SECKILL_AMQP__MANAGEMENT_URL", &wrong)]).await;
+    refused.shows(name, Unknown, "401");
+    assert_eq!(refused.verdict, Unknown);
+}
+
+/// AMQP shows one policy: what takes a message that should have come back.
+async fn alternate_exchange_is_found(own: &OwnRabbitmq, environment: &Environment, prefix: &str) {
+    let (connection, channel) = channel(&environment["AMQP_URL"]).await;
+    declare(&channel, "unrouted", &[]).await;
+    let options = QueueBindOptions { nowait: false };
+    let bound = channel.queue_bind("unrouted".into(), "amq.fanout".into(), "".into(), options, FieldTable::default());
+    bound.await.unwrap();
+    let pattern = format!("^{prefix}seckill$").replace('.', "\\.");
+    let terms = r#"{"alternate-exchange":"amq.fanout"}"#;
+    own.control(&["set_policy", "alternate", &pattern, terms, "--apply-to", "exchanges"]);
+    shows_in_time(environment, &[], "rabbitmq.policies", Fail, "did not come back").await;
+    own.control(&["clear_policy", "alternate"]);
+    connection.close(200, "".into()).await.unwrap();
+}

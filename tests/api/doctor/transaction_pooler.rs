@@ -1,0 +1,142 @@
+//! Poolers in front of PostgreSQL, as far as the doctor notices them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+/// What a pooler does with the sessions of the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// One session serves all clients, each for the length of a transaction: PgBouncer's pool_mode = transaction.
+    Transaction,
+    /// Each client has a session, without the options that it has asked for: ignore_startup_parameters = options.
+    SessionWithoutOptions,
+}
+
+/// A session of the server, and what the server said at its start.
+struct Session {
+    stream: TcpStream,
+    greeting: Vec<u8>,
+}
+
+/// Starts a pooler in front of the server at this port, and returns its port. It runs until the test ends.
+pub async fn start(server: u16, pooling: Pooling) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = SocketAddr::from(([127, 0, 0, 1], server));
+    let session = Arc::new(Mutex::new(None));
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let session = Arc::clone(&session);
+            // A client that goes ends with an error.
+            tokio::spawn(async move {
+                match pooling {
+                    Pooling::Transaction => by_transaction(client, server, session).await,
+                    Pooling::SessionWithoutOptions => without_options(client, server).await,
+                }
+            });
+        }
+    });
+    port
+}
+
+async fn without_options(mut client: TcpStream, server: SocketAddr) -> io::Result<()> {
+    let mut startup = read_startup(&mut client).await?;
+    let options = b"options\0";
+    if let Some(at) = startup.windows(options.len()).position(|bytes| bytes == options) {
+        let value = startup[at + options.len()..].iter().position(|byte| *byte == 0).unwrap() + 1;
+        startup.drain(at..at + options.len() + value);
+        let length = u32::try_from(startup.len()).unwrap().to_be_bytes();
+        startup[..4].copy_from_slice(&length);
+    }
+    let mut server = TcpStream::connect(server).await?;
+    server.write_all(&startup).await?;
+    copy_bidirectional(&mut client, &mut server).await.map(drop)
+}
+
+async fn by_transaction(
+    mut client: TcpStream,
+    server: SocketAddr,
+    session: Arc<Mutex<Option<Session>>>,
+) -> io::Result<()> {
+    let startup = read_startup(&mut client).await?;
+    {
+        let mut session = session.lock().await;
+        if session.is_none() {
+            let mut stream = TcpStream::connect(server).await?;
+            stream.write_all(&startup).await?;
+            let mut greeting = Vec::new();
+            until_ready(&mut stream, &mut greeting).await?;
+            *session = Some(Session { stream, greeting });
+        }
+        client.write_all(&session.as_ref().unwrap().greeting).await?;
+    }
+    let mut held: Option<OwnedMutexGuard<Option<Session>>> = None;
+    loop {
+        // What a client sends before it waits for the answer ends in a query or in Sync.
+        let mut asked = Vec::new();
+        loop {
+            match read_message(&mut client, &mut asked).await? {
+                b'Q' | b'S' => break,
+                b'X' => return Ok(()),
+                _ => {}
+            }
+        }
+        let mut session = match held.take() {
+            Some(session) => session,
+            None => Arc::clone(&session).lock_owned().await,
+        };
+        let stream = &mut session.as_mut().unwrap().stream;
+        stream.write_all(&asked).await?;
+        let mut answer = Vec::new();
+        let status = until_ready(stream, &mut answer).await?;
+        client.write_all(&answer).await?;
+        // A transaction keeps the session.
+        held = (status != b'I').then_some(session);
+    }
+}
+
+/// The first message of a client, which has no type. Encryption is refused.
+async fn read_startup(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+    loop {
+        let length = client.read_u32().await?;
+        let mut message = length.to_be_bytes().to_vec();
+        message.resize(length as usize, 0);
+        client.read_exact(&mut message[4..]).await?;
+        // A request for TLS or GSS encryption has no more than a code.
+        if message.len() > 8 {
+            return Ok(message);
+        }
+        client.write_all(b"N").await?;
+    }
+}
+
+/// Adds a message to what was read, and returns its type.
+async fn read_message(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<u8> {
+    let kind = stream.read_u8().await?;
+    let length = stream.read_u32().await?;
+    let mut body = vec![0; length as usize - 4];
+    stream.read_exact(&mut body).await?;
+    read.push(kind);
+    read.extend(length.to_be_bytes());
+    read.extend(body);
+    Ok(kind)
+}
+
+/// Reads until the server is ready for the next question, and returns whether it is in a transaction: `I` is no. Notices are dropped:
+/// who listens may hold another session by then.
+async fn until_ready(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<u8> {
+    loop {
+        let begin = read.len();
+        match read_message(stream, read).await? {
+            b'A' => read.truncate(begin),
+            b'Z' => return Ok(read[read.len() - 1]),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! One trace shows a purchase from the click to the shop's webhook, across processes (docs/tracing.md).
+
+mod collector;
+mod picture;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use reqwest::Client;
+use reqwest::header::HeaderValue;
+use seckill::domain::message::OrderPlacedV1;
+use seckill::domain::trace_context::TraceContext;
+use seckill::queue::{Broker, Consumer, QueueError, Received, Source};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::order_webhooks::KEYS;
+use crate::payments_and_callbacks::Callback;
+use crate::service_killed::{Process, free_address};
+use collector::{Collector, Exported};
+use seckill_harness::receiver::{Arrival, Receiver, Reply};
+use seckill_harness::{Sale, System, eventually, terms};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+/// The span in the buyer's browser.
+const CLICK: &str = "00f067aa0ba902b7";
+
+/// A log of one process, which is deleted with it.
+struct Log(PathBuf);
+
+impl Log {
+    fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("seckill-{}", Uuid::new_v4().simple())))
+    }
+
+    fn file(&self) -> Stdio {
+        Stdio::from(std::fs::File::create(&self.0).unwrap())
+    }
+
+    fn read(&self) -> String {
+        std::fs::read_to_string(&self.0).unwrap()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A purchase with these headers.
+async fn buy(
+    system: &System,
+    at: SocketAddr,
+    sale: &Sale,
+    user: &str,
+    headers: &[(&'static str, &[u8])],
+) -> (u16, Value) {
+    let click = system.buy_at(at, sale, user);
+    let url = format!("http://{at}/api/v1/sales/{}/purchases", sale.id);
+    let mut request = Client::new().post(url).bearer_auth(click.token.unwrap());
+    request = request.header("content-type", "application/json").body(click.body);
+    for (name, value) in headers {
+        request = request.header(*name, HeaderValue::from_bytes(value).unwrap());
+    }
+    let answer = request.send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+fn order_of((status, body): (u16, Value)) -> Uuid {
+    assert_eq!(status, 202, "{body}");
+    body["order_id"].as_str().unwrap().parse().unwrap()
+}
+
+/// What a receiver handled, as spans of its own: the test is the third process.
+#[derive(Clone, Default)]
+struct Handled(Arc<Mutex<Vec<Exported>>>);
+
+impl Handled {
+    fn note(&self, service: &str, arrival: &Arrival) {
+        let Some(parent) = TraceContext::parse(&arrival.header("traceparent")) else { return };
+        let now_ns = || u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
+        let start_ns = now_ns();
+        self.0.lock().unwrap().push(Exported {
+            service: service.to_owned(),
+            name: format!("{service} receives"),
+            trace: parent.trace_id(),
+            id: Uuid::new_v4().simple().to_string()[..16].to_owned(),
+            parent: format!("{:016x}", parent.span()),
+            start_ns,
+            end_ns: now_ns(),
+            failed: false,
+            attributes: Default::default(),
+            links: Vec::new(),
+        });
+    }
+}
+
+/// A shop that fails each message once, and a bank that takes every payment.
+fn receivers(handled: &Handled) -> (Receiver, Receiver) {
+    let (by_shop, by_bank) = (handled.clone(), handled.clone());
+    let shop = Receiver::scripted(move |arrival, before| {
+        by_shop.note("shop", arrival);
+        if before == 0 { Reply::status(500) } else { Reply::OK }
+    });
+    let bank = Receiver::scripted(move |arrival, _| {
+        by_bank.note("bank", arrival);
+        Reply::status(202)
+    });
+    (shop, bank)
+}
+
+/// The only span of this name below this one.
+fn child<'a>(spans: &'a [Exported], name: &str, parent: &str) -> &'a Exported {
+    let found: Vec<_> = spans.iter().filter(|span| span.name == name && span.parent == parent).collect();
+    assert_eq!(found.len(), 1, "{name} below {parent}: {spans:#?}");
+    found[0]
+}
+
+/// The trace in the headers of the message that waits for fulfilment. The message stays in its queue.
+async fn message_trace(system: &System) -> TraceContext {
+    let mut consumer = Consumer::<OrderPlacedV1>::new(Broker::new(&system.config), Source::OrderPlaced, 10);
+    let (stop, seen) = (CancellationToken::new(), Mutex::new(None));
+    // A batch that is not settled goes back to the queue with the consumer.
+    let look = |received: Received<OrderPlacedV1>| {
+        *seen.lock().unwrap() = received.traces.first().map(|(_, trace)| trace.clone());
+        std::future::ready(Err::<Vec<usize>, QueueError>(QueueError::Closed))
+    };
+    // A step waits ten seconds for a message.
+    for _ in 0..12 {
+        if consumer.step(&stop, &look).await.is_err() {
+            break;
+        }
+    }
+    drop(consumer);
+    seen.into_inner().unwrap().expect("the message carries a trace")
+}
+
+/// The bank's report that a payment has succeeded, in the trace of the request for it.
+async fn report(at: SocketAddr, payment: &Arrival) {
+    let order = payment.body["order_id"].as_str().unwrap().parse().unwrap();
+    let callback =
+        Callback::of("payment.succeeded", payment.idempotency_key.parse().unwrap(), ("order_id", order), 100);
+    let url = format!("http://{at}/api/v1/payments/callbacks/sandbox");
+    let mut request = Client::new().post(url).header("traceparent", payment.header("traceparent"));
+    for (name, value) in callback.headers() {
+        request = request.header(name, value);
+    }
+    assert_eq!(request.body(callback.body()).send().await.unwrap().status(), 200);
+}
+
+/// A buyer's click is traced through `serve`, the outbox, the broker, `work`, the bank and the shop: one tree, whose parents are
+/// those that each message names. Beside it, a purchase that is not sampled leaves no trace anywhere. The picture in docs is
+/// drawn from this.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
+    let (handled, collector) = (Handled::default(), Collector::start().await);
+    let (shop, bank) = receivers(&handled);
+    let (shop_url, bank_url) = (shop.url(), format!("http://{}", bank.address));
+    let system = System::prepare(&[
+        ("SECKILL_SHOP__WEBHOOK_URL", shop_url.as_str()),
+        ("SECKILL_SHOP__WEBHOOK_SECRETS", KEYS),
+        ("SECKILL_CHANNELS__SANDBOX__URL", bank_url.as_str()),
+        ("SECKILL_PAYMENTS__ASK_AFTER_MS", "3600000"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "20"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    let (address, logs) = (free_address(), [Log::new(), Log::new()]);
+    let bind = address.to_string();
+    let settings = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ("RUST_LOG", "info,seckill=debug"),
+        ("SECKILL_HTTP__BIND", bind.as_str()),
+    ];
+    let serve = Process::run(&system, &["serve"], &settings, logs[0].file()).ready(address).await;
+    let relay = Process::run(&system, &["work", "--only", "relay"], &settings, Stdio::null());
+    let sale = system.create_sale(terms(5)).await;
+
+    let click = format!("00-{TRACE}-{CLICK}-01");
+    let order = order_of(buy(&system, address, &sale, "ann", &[("traceparent", click.as_bytes())]).await);
+    let message = message_trace(&system).await;
+    relay.end();
+    let unsampled = click.replace("-01", "-00");
+    let other = order_of(buy(&system, address, &sale, "ben", &[("traceparent", unsampled.as_bytes())]).await);
+
+    let work = Process::run(&system, &["work"], &settings, logs[1].file());
+    let told = |order: Uuid, status: &'static str| {
+        let shop = &shop;
+        eventually(move || {
+            let all = shop.seen().into_iter().map(|arrival| arrival.body["data"].clone());
+            let told = all.filter(|data| data["order_id"] == json!(order) && data["status"] == status).count();
+            std::future::ready((told >= 2).then_some(()).ok_or(format!("{status}: sent {told} times")))
+        })
+    };
+    told(order, "pending_payment").await;
+    told(other, "pending_payment").await;
+    // Without a trace of its own, the payment belongs to the order's.
+    let paying = Client::new().post(format!("http://{address}/api/v1/orders/{order}/payments"));
+    let paying = paying.bearer_auth(system.token("ann", 0)).json(&json!({ "channel": "sandbox" }));
+    assert_eq!(paying.send().await.unwrap().status(), 202);
+    let payment = eventually(|| std::future::ready(bank.seen().first().cloned().ok_or("no payment".to_owned()))).await;
+    report(address, &payment).await;
+    told(order, "paid").await;
+    system.settled(&sale).await;
+    work.end();
+    serve.end();
+
+    // Both processes have sent what they had.
+    let spans = collector.trace(TRACE);
+    let purchase = child(&spans, "POST purchases", CLICK);
+    let commit = child(&spans, "commit", &purchase.id);
+    let publish = child(&spans, "publish", &commit.id);
+    let fulfil = child(&spans, "fulfil", &publish.id);
+    assert_eq!((message.trace_id(), format!("{:016x}", message.span())), (TRACE.to_owned(), publish.id.clone()));
+    let pay = child(&spans, "POST payment", &child(&spans, "publish", &fulfil.id).id);
+    let callback = child(&spans, "POST callbacks", &pay.id);
+    for (span, service) in
+        [(purchase, "serve"), (commit, "serve"), (publish, "work"), (fulfil, "work"), (callback, "serve")]
+    {
+        assert_eq!(span.service, format!("seckill-{service}"), "{}", span.name);
+    }
+    assert_eq!(purchase.attributes["order"], order.to_string());
+    let webhooks: Vec<_> = spans.iter().filter(|span| span.name == "POST webhook").collect();
+    assert!(webhooks.iter().all(|span| span.parent == fulfil.id), "{webhooks:#?}");
+    assert_eq!(webhooks.iter().filter(|span| span.failed).count(), 2, "each message failed once: {webhooks:#?}");
+    assert_eq!(webhooks.len(), 4);
+    let linked = |name: &str, member: &Exported| {
+        let member = (member.trace.clone(), member.id.clone());
+        collector.spans().iter().any(|span| span.name == name && span.links.contains(&member))
+    };
+    assert!(linked("commit group", commit) && linked("fulfil group", fulfil));
+    // One tree: each span's parent is another one, or the click.
+    for span in &spans {
+        assert!(span.parent == CLICK || spans.iter().any(|other| other.id == span.parent), "{span:#?}");
+    }
+
+    // What left the system names the span that sent it.
+    for arrival in shop.seen().into_iter().chain(bank.seen()) {
+        let sent = arrival.header("traceparent");
+        if arrival.body["data"]["order_id"] == json!(other) {
+            assert_eq!(sent, "");
+        } else {
+            let sent = TraceContext::parse(&sent).unwrap();
+            let sender = spans.iter().find(|span| span.id == format!("{:016x}", sent.span())).unwrap();
+            assert!(sent.trace_id() == TRACE && sender.name.starts_with("POST "), "{sender:#?}");
+        }
+    }
+    let kept = "SELECT (SELECT count(*) FROM outbox WHERE sale_id = $1 AND trace IS NOT NULL)
+                     + (SELECT count(*) FROM orders WHERE sale_id = $1 AND trace IS NOT NULL)";
+    assert_eq!(system.count(kept, &sale).await, 3, "the purchase, its order and its payment, and nothing of the other");
+    let text = other.to_string();
+    assert!(collector.spans().iter().all(|span| span.attributes.values().all(|value| *value != text)));
+
+    let line = |log: &Log, words: &[&str]| log.read().lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(line(&logs[0], &["trace_id", TRACE, &order.to_string()]), "{}", logs[0].read());
+    assert!(line(&logs[1], &["trace_id", TRACE, "failed; retried later"]), "{}", logs[1].read());
+
+    let mut drawn = spans.clone();
+    drawn.extend(handled.0.lock().unwrap().iter().filter(|span| span.trace == TRACE).cloned());
+    drawn.sort_by_key(|span| span.start_ns);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
+    std::fs::create_dir_all(folder).unwrap();
+    let picture = picture::svg("One purchase, from the click to the paid order", &drawn);
+    std::fs::write(format!("{folder}/trace.svg"), picture).unwrap();
+    system.finish().await;
+}
+
+/// W3C Trace Context, level 1: a malformed traceparent is as good as none, and never an error. A tracestate is carried within its
+/// bounds, or dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_traceparent_is_ignored() {
+    let system = System::prepare(&[("SECKILL_TRACES__PER_SECOND_MAX", "10000")]).await;
+    let address = free_address();
+    let bind = address.to_string();
+    let settings = [("RUST_LOG", "error"), ("SECKILL_HTTP__BIND", bind.as_str())];
+    let serve = Process::run(&system, &["serve"], &settings, Stdio::inherit()).ready(address).await;
+    let sale = system.create_sale(terms(40)).await;
+    let good = format!("00-{TRACE}-{CLICK}-01");
+    let malformed = [
+        good.replace("00-4", "ff-4"),
+        good.replace("00-4", "0-4"),
+        good.to_uppercase(),
+        good.replace(TRACE, &"0".repeat(32)),
+        good.replace(CLICK, &"0".repeat(16)),
+        good.replace("-01", "-1"),
+        format!("{good}-00"),
+        format!("{good},{good}"),
+        good.replace("-01", ""),
+        "a".repeat(3000),
+        String::new(),
+    ];
+    let mut bad: Vec<Vec<(&'static str, &[u8])>> =
+        malformed.iter().map(|text| vec![("traceparent", text.as_bytes())]).collect();
+    bad.push(vec![("traceparent", good.as_bytes()), ("traceparent", good.as_bytes())]);
+    bad.push(vec![("traceparent", b"00-\xff".as_slice())]);
+    bad.push(vec![("tracestate", b"a=1".as_slice())]);
+    for (n, headers) in bad.iter().enumerate() {
+        order_of(buy(&system, address, &sale, &format!("bad{n}"), headers).await);
+    }
+    assert_eq!(system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND trace IS NOT NULL", &sale).await, 0);
+
+    // No collector is set here, so the caller's own step is carried on.
+    let later = format!("{}-more", good.replace("00-4", "01-4"));
+    let long = format!("a={}", "x".repeat(600));
+    let well_formed: [(&str, Option<&str>, String); 5] = [
+        (good.as_str(), None, good.clone()),
+        (later.as_str(), None, good.clone()),
+        (good.as_str(), Some("rojo=1, congo=2"), format!("{good} rojo=1,congo=2")),
+        (good.as_str(), Some("=,="), good.clone()),
+        (good.as_str(), Some(long.as_str()), good.clone()),
+    ];
+    for (n, (parent, state, kept)) in well_formed.into_iter().enumerate() {
+        let mut headers = vec![("traceparent", parent.as_bytes())];
+        headers.extend(state.map(|state| ("tracestate", state.as_bytes())));
+        let order = order_of(buy(&system, address, &sale, &format!("good{n}"), &headers).await);
+        let row = sqlx::query_scalar("SELECT trace FROM outbox WHERE order_id = $1 AND kind = 'order_placed'");
+        let row: Option<String> = row.bind(order).fetch_one(&system.sql).await.unwrap();
+        assert_eq!(row, Some(kept), "{parent} {state:?}");
+    }
+    serve.end();
+    system.finish().await;
+}
+
+/// A refused purchase is traced as far as it came, and a request from a stranger is not, whatever its headers say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_has_a_span_and_a_stranger_has_none() {
+    let collector = Collector::start().await;
+    let system = System::prepare(&[]).await;
+    let address = free_address();
+    let bind = address.to_string();
+    let settings = [
+        ("RUST_LOG", "error"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
+        ("SECKILL_HTTP__BIND", bind.as_str()),
+    ];
+    let serve = Process::run(&system, &["serve"], &settings, Stdio::inherit()).ready(address).await;
+    let mut sale = system.create_sale(terms(1)).await;
+    let parent = format!("00-{TRACE}-{CLICK}-01");
+    let url = format!("http://{address}/api/v1/sales/{}/purchases", sale.id);
+    let stranger = Client::new().post(url).header("traceparent", &parent).body("{}").send().await.unwrap();
+    assert_eq!(stranger.status(), 401);
+    sale.key = "another".to_owned();
+    let (status, body) = buy(&system, address, &sale, "ann", &[("traceparent", parent.as_bytes())]).await;
+    assert_eq!((status, body["code"].as_str()), (403, Some("wrong-key")));
+    // The end of the process sends what is left.
+    serve.end();
+    let spans = collector.spans();
+    assert_eq!(spans.len(), 1, "{spans:#?}");
+    assert_eq!((spans[0].name.as_str(), spans[0].attributes["refused"].as_str()), ("POST purchases", "wrong-key"));
+    assert_eq!((spans[0].trace.as_str(), spans[0].parent.as_str()), (TRACE, CLICK));
+    system.finish().await;
+}

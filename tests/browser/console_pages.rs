@@ -1,0 +1,237 @@
+//! Every page of the console, for each role: what it shows and hides, whom it can be used by, and on which screens.
+
+use std::collections::BTreeSet;
+
+use seckill::domain::account::AccountRole;
+use serde_json::{Value, json};
+
+use crate::accessibility::Audit;
+use crate::chromium::Page;
+use crate::console::{PEOPLE, SIGN_OUT, at};
+use crate::day::Day;
+use crate::page::shown;
+
+/// The sections of the navigation, and who has them: so many of `PEOPLE`, from the admin on.
+const SECTIONS: [(&str, usize); 10] = [
+    ("/admin", 3),
+    ("/admin/sales", 3),
+    ("/admin/orders", 3),
+    ("/admin/payments", 2),
+    ("/admin/outbox", 2),
+    ("/admin/policies", 3),
+    ("/admin/apps", 1),
+    ("/admin/alarms", 3),
+    ("/admin/accounts", 1),
+    ("/admin/audit-log", 1),
+];
+/// The status that the page was answered with.
+const STATUS: &str = "performance.getEntriesByType('navigation')[0].responseStatus";
+/// Every address that the page leads to, and that is not a part of the page.
+const LINKS: &str = "[...document.querySelectorAll('a[href^=\"/\"]')].map((link) => link.getAttribute('href'))";
+/// The addresses of the API that the page's content can send to.
+const CALLS: &str = "[...document.querySelectorAll('main [data-api]')].map((one) => one.dataset.api)";
+
+/// A page of the console.
+struct Place {
+    name: &'static str,
+    path: String,
+    /// So many of `PEOPLE` may see it, from the admin on.
+    seen_by: usize,
+    /// What it shows to all of them.
+    shows: &'static [&'static str],
+}
+
+fn place(name: &'static str, path: &str, seen_by: usize, shows: &'static [&'static str]) -> Place {
+    Place { name, path: path.to_owned(), seen_by, shows }
+}
+
+/// All pages, on a day on which each has something to show.
+fn places(day: &Day) -> Vec<Place> {
+    let sales = [&day.open, &day.planned, &day.closed];
+    let [open, planned, closed] = sales.map(|sale| format!("/admin/sales/{}", sale.id));
+    vec![
+        place("overview", "/admin", 3, &["Phone", "Lamp"]),
+        place("sales", "/admin/sales", 3, &["Phone", "Lamp", "Kettle"]),
+        place("sale", &open, 3, &["Phone", "open"]),
+        place("sale-planned", &planned, 3, &["Lamp", "scheduled"]),
+        place("sale-closed", &closed, 3, &["Kettle", "ended", "finn"]),
+        place("live", &format!("{open}/live"), 3, &["Phone"]),
+        place("sale-new", "/admin/sales/new", 2, &[]),
+        place("products", "/admin/products", 2, &["Phone", "Lamp", "Kettle"]),
+        place("product", "/admin/products?name=Phone", 2, &["Phone", "Description"]),
+        place("orders", "/admin/orders", 3, &["ann", "bob", "cat", "dan", "pending_payment", "refunded"]),
+        place("order", &format!("/admin/orders/{}", day.paid), 3, &["ann", "paid", "History"]),
+        place("payments", "/admin/payments", 2, &["sandbox", "unknown payment"]),
+        place("refunds", "/admin/refunds", 2, &["too loud"]),
+        place("outflows", "/admin/outflows", 2, &["letters", "paused", "the receiver answered 503"]),
+        place("outbox", "/admin/outbox", 2, &["order_placed", "eve", "this one never"]),
+        place("policies", "/admin/policies", 3, &["mailer", "everyone", "each", "for everybody together"]),
+        place("policy", "/admin/policies/mailer/everyone", 3, &["limit 5, window_ms 60000", "The last hour"]),
+        place("policy-new", "/admin/policies/new", 2, &["token-bucket"]),
+        place("policy-draft", "/admin/policies/draft?app=mailer&name=p&algorithm=token-bucket", 2, &["p of mailer"]),
+        place("apps", "/admin/apps", 1, &["mailer", "scanner", "max"]),
+        place("alarms", "/admin/alarms", 3, &["parked", "order_placed"]),
+        place("runbooks", "/admin/runbooks", 3, &[]),
+        place("runbook", "/admin/runbooks/parked", 3, &["What to do"]),
+        place("accounts", "/admin/accounts", 1, &["root", "max", "vic"]),
+        place("audit-log", "/admin/audit-log", 1, &["app created", "scanner"]),
+    ]
+}
+
+/// Fails if the console has a page that is none of `places`.
+fn assert_all(places: &[Place]) {
+    let fits = |pattern: &str, path: &str| {
+        let path = path.split('?').next().unwrap();
+        let (parts, pieces): (Vec<_>, Vec<_>) = (pattern.split('/').collect(), path.split('/').collect());
+        parts.len() == pieces.len()
+            && parts.iter().zip(&pieces).all(|(part, piece)| part.starts_with('{') || part == piece)
+    };
+    for (pattern, _) in seckill::console::pages() {
+        assert!(places.iter().any(|place| fits(pattern, &place.path)), "{pattern} is tested by no browser");
+    }
+}
+
+/// Opens a page, and opens what is folded up on it.
+async fn visit(page: &Page, day: &Day, path: &str) {
+    page.open_console(&day.shop, path).await;
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })").await;
+}
+
+/// What is on a page of those that the account may see.
+async fn look(page: &Page, place: &Place, role: AccountRole) {
+    let Place { name, path, shows, .. } = place;
+    assert_eq!(page.number(STATUS).await, 200.0, "{path}, {role:?}");
+    page.wait(&shown("main h1")).await;
+    for text in *shows {
+        page.wait(&format!("document.querySelector('main').innerText.includes({text:?})")).await;
+    }
+    assert_eq!(page.number("document.querySelectorAll('h1').length").await, 1.0, "{name}");
+    let marked = page.number("document.querySelectorAll('nav.sections [aria-current]').length").await;
+    assert_eq!(marked, 1.0, "{name} is in one section");
+    let calls: Vec<String> = serde_json::from_value(page.evaluate(CALLS).await).unwrap();
+    let theirs = ["accounts", "sessions", "apps", "grants"].map(|area| format!("/api/v1/admin/{area}"));
+    match role {
+        AccountRole::Admin => {}
+        AccountRole::Manager => {
+            let forbidden = calls.iter().find(|call| theirs.iter().any(|area| call.starts_with(area)));
+            assert_eq!(forbidden, None, "{name} offers a manager what is an admin's");
+        }
+        AccountRole::Viewer => assert_eq!(calls, [""; 0], "{name} offers a viewer a change"),
+    }
+    if role != AccountRole::Admin {
+        let named = page.is_true("document.body.textContent.includes('scanner')").await;
+        assert!(!named, "{name} names what was not granted");
+    }
+}
+
+/// The addresses that the page leads to, and that are not answered.
+async fn dead_links(page: &Page, links: &BTreeSet<String>) -> Value {
+    let links = serde_json::to_string(links).unwrap();
+    let ask = format!(
+        "(async () => {{
+            const dead = [];
+            for (const link of {links}) {{
+                const answer = await fetch(link);
+                await answer.body?.cancel();
+                if (!answer.ok) dead.push(`${{link}}: ${{answer.status}}`);
+            }}
+            return dead;
+        }})()"
+    );
+    page.evaluate(&ask).await
+}
+
+/// A10: each role sees its pages and is refused the others; a viewer is offered no change at all, a manager none that is an admin's;
+/// the navigation has what the role may see, and no link leads where its reader may not go.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_has_its_pages() {
+    let day = Day::begin().await;
+    assert_all(&places(&day));
+    let page = Page::open().await;
+    for (n, (person, role)) in PEOPLE.into_iter().enumerate() {
+        page.sign_in_at(&day.shop, person, "/admin").await;
+        let sections = "[...document.querySelectorAll('nav.sections a')].map((link) => link.getAttribute('href'))";
+        let own: Vec<_> = SECTIONS.into_iter().filter(|(_, seen_by)| n < *seen_by).map(|(path, _)| path).collect();
+        assert_eq!(page.evaluate(sections).await, json!(own), "{person}");
+        let mut links = BTreeSet::new();
+        for place in places(&day) {
+            visit(&page, &day, &place.path).await;
+            if n < place.seen_by {
+                look(&page, &place, role).await;
+                let found: Vec<String> = serde_json::from_value(page.evaluate(LINKS).await).unwrap();
+                links.extend(found);
+            } else {
+                assert_eq!(page.number(STATUS).await, 403.0, "{}, {person}", place.path);
+                page.wait(&shown("main a[href='/admin']")).await;
+            }
+        }
+        page.open_console(&day.shop, "/admin").await;
+        assert_eq!(dead_links(&page, &links).await, json!([]), "links on the pages of {person}");
+        page.send(SIGN_OUT).await;
+        page.wait(&at("/admin/sign-in")).await;
+    }
+    page.close().await;
+    day.shop.close().await;
+}
+
+/// axe-core finds nothing serious on any page, in both colours; nor on the question before a change, on the page to sign in, and on
+/// those that say what is missing or forbidden.
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_serious_in_the_console() {
+    let mut audit = Audit::new();
+    let day = Day::begin().await;
+    let page = Page::open().await;
+    page.open_console(&day.shop, "/admin").await;
+    audit.look(&page, "sign in").await;
+    page.sign_in_at(&day.shop, "vic", "/admin").await;
+    let others =
+        [("forbidden", "/admin/accounts"), ("missing", "/admin/no-such-page"), ("a viewer's overview", "/admin")];
+    for (what, path) in others {
+        page.open_console(&day.shop, path).await;
+        audit.look(&page, what).await;
+    }
+    page.send(SIGN_OUT).await;
+    page.sign_in_at(&day.shop, "root", "/admin").await;
+    for place in places(&day) {
+        visit(&page, &day, &place.path).await;
+        audit.look(&page, place.name).await;
+    }
+    visit(&page, &day, "/admin/accounts").await;
+    page.click("form[data-api='/api/v1/admin/accounts/vic']:has([name=disabled]) button").await;
+    page.wait(&shown("dialog[open]")).await;
+    audit.look(&page, "a question").await;
+    page.click("dialog button[value=no]").await;
+    audit.passes();
+    page.close().await;
+    day.shop.close().await;
+}
+
+/// A phone of 360 points shows every page without scrolling sideways, a wide table within itself. Pictures of all pages are taken, on
+/// the phone in the dark and on a desk in the light.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_fits_a_phone() {
+    let day = Day::begin().await;
+    let page = Page::open().await;
+    page.sign_in_at(&day.shop, "root", "/admin").await;
+    for Place { name, path, .. } in places(&day) {
+        page.open_console(&day.shop, &path).await;
+        page.screenshot(&format!("console-{name}")).await;
+    }
+    page.be_a_phone().await;
+    page.prefer("dark").await;
+    for Place { name, path, .. } in places(&day) {
+        // First as it is opened, and then with all that unfolds.
+        page.open_console(&day.shop, &path).await;
+        page.screenshot(&format!("console-phone-{name}")).await;
+        page.assert_fits(name).await;
+        visit(&page, &day, &path).await;
+        page.assert_fits(&format!("{name}, unfolded")).await;
+    }
+    page.open_console(&day.shop, "/admin/no-such-page").await;
+    page.assert_fits("missing").await;
+    page.open_console(&day.shop, "/admin").await;
+    page.send(SIGN_OUT).await;
+    page.assert_fits("sign in").await;
+    page.close().await;
+    day.shop.close().await;
+}

@@ -1,0 +1,205 @@
+//! People in the console: they sign in and out, and look after accounts, policies, applications and the audit log.
+
+use serde_json::json;
+
+use crate::chromium::Page;
+use crate::console::{PASSWORD, SIGN_IN, SIGN_OUT, at, form, shows, told};
+use crate::input::{ENTER, TAB};
+use crate::shop::Shop;
+
+async fn console() -> (Shop, Page) {
+    let shop = Shop::open().await;
+    shop.people().await;
+    (shop, Page::open().await)
+}
+
+/// A wrong password, typed by keyboard alone, is refused where a screen reader hears it. The right one leads to the page that was asked
+/// for. After signing out, the way back shows nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn people_sign_in_and_out() {
+    let (shop, page) = console().await;
+    page.open_console(&shop, "/admin/accounts").await;
+    page.wait(&at("/admin/sign-in")).await;
+    page.screenshot("console-sign-in").await;
+    page.wait("document.activeElement.name === 'name'").await;
+    page.press("root".chars().chain([TAB]).chain("a wrong password".chars()).chain([ENTER])).await;
+    page.wait(&told(SIGN_IN, "name or password is wrong")).await;
+    // A screen reader reads what has the focus.
+    page.wait("document.activeElement.tagName === 'OUTPUT'").await;
+    assert!(page.is_true(&at("/admin/sign-in")).await);
+    page.screenshot("console-sign-in-wrong").await;
+    page.enter("root", PASSWORD).await;
+    page.wait(&at("/admin/accounts")).await;
+    page.wait("document.querySelector('header .account').innerText.includes('root')").await;
+    page.send(SIGN_OUT).await;
+    page.wait(&at("/admin/sign-in")).await;
+    page.note_document().await;
+    page.client.back().await.unwrap();
+    page.next_document().await;
+    page.wait(&at("/admin/sign-in")).await;
+    page.open_console(&shop, "/admin").await;
+    page.wait(&at("/admin/sign-in")).await;
+    page.close().await;
+    shop.close().await;
+}
+
+/// A session ends while a form is filled in: sending it leads to signing in, from there back to the form, and nothing has changed
+/// in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_ends_in_the_middle_of_a_form_leads_back_to_it() {
+    let (shop, page) = console().await;
+    page.sign_in_at(&shop, "root", "/admin/accounts").await;
+    let new = form("accounts");
+    let fill = async || {
+        page.type_over(&format!("{new} [name=name]"), "nina").await;
+        page.choose(&format!("{new} [name=role]"), "manager").await;
+        page.type_over(&format!("{new} [name=password]"), PASSWORD).await;
+    };
+    fill().await;
+    sqlx::raw_sql("DELETE FROM sessions").execute(&shop.system.sql).await.unwrap();
+    page.send(&new).await;
+    page.wait(&at("/admin/sign-in")).await;
+    page.enter("root", PASSWORD).await;
+    page.wait(&at("/admin/accounts")).await;
+    assert!(!page.is_true("document.getElementById('change-nina')").await, "the account was made without a session");
+    fill().await;
+    page.send(&new).await;
+    page.wait("document.getElementById('change-nina')").await;
+    page.close().await;
+    shop.close().await;
+}
+
+/// An admin makes an account, changes its role, and disables it: only after a question, and the account cannot sign in any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_is_made_changed_and_disabled() {
+    let (shop, page) = console().await;
+    page.sign_in_at(&shop, "root", "/admin/accounts").await;
+    let new = form("accounts");
+    page.type_over(&format!("{new} [name=name]"), "nina").await;
+    page.type_over(&format!("{new} [name=password]"), PASSWORD).await;
+    page.send(&new).await;
+    let row = |text: &str| format!("document.getElementById('change-nina').closest('tr').innerText.includes({text:?})");
+    page.wait(&row("viewer")).await;
+    let own = form("accounts/nina");
+    page.click("#change-nina summary").await;
+    page.choose(&format!("{own} [name=role]"), "manager").await;
+    page.send(&format!("{own}:has([name=role])")).await;
+    page.wait(&row("manager")).await;
+    let disable = format!("{own}:has([name=disabled]) button");
+    page.click("#change-nina summary").await;
+    page.press_and_answer(&disable, "no").await;
+    page.wait(&format!("document.activeElement.matches({disable:?})")).await;
+    page.screenshot("console-accounts-change").await;
+    page.leave_after_question(&disable).await;
+    page.wait(&row("disabled")).await;
+    page.send(SIGN_OUT).await;
+    page.type_over(&format!("{SIGN_IN} [name=name]"), "nina").await;
+    page.type_over(&format!("{SIGN_IN} [name=password]"), PASSWORD).await;
+    page.click(&format!("{SIGN_IN} button")).await;
+    page.wait(&told(SIGN_IN, "name or password is wrong")).await;
+    page.close().await;
+    shop.close().await;
+}
+
+/// A manager who owns an application makes a policy, sees what a change would have refused in the last hour, and changes it. A
+/// contradiction is shown as soon as the change is looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_is_made_previewed_and_changed() {
+    let (shop, page) = console().await;
+    shop.limits().await;
+    page.sign_in_at(&shop, "max", "/admin/policies").await;
+    page.wait(&shows("for everybody together is less than each gives to one user")).await;
+    assert!(!page.is_true(&shows("scanner")).await, "an application that was not granted is shown");
+    page.leave("main a[href^='/admin/policies/new']").await;
+    let draft = "form[action='/admin/policies/draft']";
+    page.type_over(&format!("{draft} [name=name]"), "burst").await;
+    page.leave(&format!("{draft} button")).await;
+    let terms = form("policies/burst");
+    page.type_over(&format!("{terms} [name=limit]"), "7").await;
+    page.type_over(&format!("{terms} [name=window_ms]"), "1000").await;
+    page.leave(&format!("{terms} button:not([data-api])")).await;
+    page.wait(&at("/admin/policies/mailer/burst")).await;
+
+    page.open_console(&shop, "/admin/policies/mailer/everyone").await;
+    let terms = format!("{}[data-method=PUT]", form("policies/everyone"));
+    page.type_over(&format!("{terms} [name=limit]"), "2").await;
+    page.click(&format!("{terms} button[data-api$='/preview']")).await;
+    page.wait(&told(&terms, "Of 75 calls in the last hour, 15 were refused.*would have refused 45 if")).await;
+    page.wait(&told(&terms, "2 in 60000 ms for everybody together is less than each gives")).await;
+    assert!(page.is_true(&shows("limit 5, window_ms 60000")).await, "a look has changed the policy");
+    page.screenshot("console-policy-preview").await;
+    page.leave(&format!("{terms} button:not([data-api])")).await;
+    page.wait(&shows("limit 2, window_ms 60000")).await;
+    page.close().await;
+    shop.close().await;
+}
+
+/// An application's token is shown once, and works. A page that is loaded again does not have it. When the token is replaced, the old
+/// one goes on for the time that was chosen.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_applications_token_is_shown_once() {
+    let (shop, page) = console().await;
+    page.sign_in_at(&shop, "root", "/admin/apps").await;
+    let new = form("apps");
+    page.type_over(&format!("{new} [name=name]"), "robots").await;
+    page.click(&format!("{new} button")).await;
+    let first = token(&page, &new).await;
+    page.reload().await;
+    page.wait("document.getElementById('app-robots')").await;
+    let replace = form("apps/robots/tokens");
+    page.click("#token-robots summary").await;
+    page.press_and_answer(&format!("{replace} button"), "yes").await;
+    let second = token(&page, &replace).await;
+    assert_ne!(first, second);
+    page.screenshot("console-token-shown-once").await;
+    page.reload().await;
+    page.wait("document.getElementById('app-robots')").await;
+    let source = page.client.source().await.unwrap();
+    for token in [first, second] {
+        assert!(!source.contains(&token), "a token is shown again");
+        let ask = reqwest::Client::new().post(shop.system.url("/api/v1/flow/acquire")).bearer_auth(&token);
+        let answer = ask.json(&json!({ "app": "robots", "policy": "none" })).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "the token is not believed");
+    }
+    page.close().await;
+    shop.close().await;
+}
+
+/// The token that a form shows once it is there.
+async fn token(page: &Page, form: &str) -> String {
+    page.wait(&told(form, "[A-Za-z0-9_-]{20,}")).await;
+    let output = format!("{form} output");
+    let shown = page.evaluate(&format!("document.querySelector({output:?}).innerText.trim()")).await;
+    shown.as_str().unwrap().to_owned()
+}
+
+/// The audit log shows who did what, and what was refused. Its filters, and the links in its lines, show only the lines that fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_log_is_filtered() {
+    let (shop, page) = console().await;
+    page.sign_in_at(&shop, "vic", "/admin").await;
+    // What a viewer tries and may not is a line.
+    page.open_console(&shop, "/admin/accounts").await;
+    page.wait("document.querySelector('h1') && document.body.innerText.includes('403')").await;
+    page.screenshot("console-forbidden").await;
+    page.leave("main a[href='/admin']").await;
+    page.send(SIGN_OUT).await;
+    page.enter("root", PASSWORD).await;
+    page.open_console(&shop, "/admin/audit-log").await;
+    let (filters, rows) = ("form[action='/admin/audit-log']", "[...document.querySelectorAll('main tbody tr')]");
+    let all = page.number(&format!("{rows}.length")).await;
+    page.type_over(&format!("{filters} [name=actor]"), "vic").await;
+    page.type_over(&format!("{filters} [name=action]"), "refused").await;
+    page.leave(&format!("{filters} button")).await;
+    page.wait(&format!("{rows}.length === 1 && {rows}[0].innerText.includes('GET /admin/accounts')")).await;
+    assert!(all > 1.0, "{all} lines without a filter");
+    page.screenshot("console-audit-log-filtered").await;
+    // The name in a line leads to all lines of that name.
+    page.leave("main tbody a[href*='actor=vic']").await;
+    page.wait(&format!("{rows}.length > 1 && {rows}.every((row) => row.innerText.includes('vic'))")).await;
+    page.type_over(&format!("{filters} [name=subject]"), "sale 999").await;
+    page.leave(&format!("{filters} button")).await;
+    page.wait(&shows("There is no such line")).await;
+    page.close().await;
+    shop.close().await;
+}

@@ -1,0 +1,79 @@
+//! A sale with waves is planned, and a product described, in the console.
+
+use seckill_harness::eventually;
+use serde_json::json;
+
+use crate::chromium::Page;
+use crate::console::{form, phase, shows};
+use crate::shop::Shop;
+
+/// Waves are planned as rows of the form, and a sale in which nobody has bought is removed: its page for buyers is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_with_waves_is_planned_and_removed() {
+    let shop = Shop::open().await;
+    shop.people().await;
+    let page = Page::open().await;
+    page.sign_in_at(&shop, "max", "/admin/sales/new").await;
+    let new = form("sales");
+    for (field, text) in [("product", "Lamp"), ("price_cents", "2500"), ("stock", "30")] {
+        page.type_over(&format!("{new} [name={field}]"), text).await;
+    }
+    for _ in 0..2 {
+        page.click("#add-wave").await;
+    }
+    for (row, minutes, units) in [(1, "5", "10"), (2, "10", "4")] {
+        page.type_over(&format!("#waves li:nth-child({row}) .after"), minutes).await;
+        page.type_over(&format!("#waves li:nth-child({row}) .units"), units).await;
+    }
+    page.click("#waves li:nth-child(2) .remove").await;
+    page.screenshot("console-plan-waves").await;
+    page.leave(&format!("{new} .button")).await;
+    page.wait(&phase("open")).await;
+    let rows = "[...document.querySelectorAll('[aria-labelledby=waves-title] tbody tr')]";
+    let units = page.evaluate(&format!("{rows}.map((row) => row.children[1].textContent)")).await;
+    assert_eq!(units, json!(["10"]));
+    let path = page.evaluate("location.pathname.replace('/admin', '')").await;
+    let for_buyers = shop.system.url(path.as_str().unwrap());
+    let status = async || reqwest::get(&for_buyers).await.unwrap().status();
+    assert_eq!(status().await, 200);
+    page.leave_after_question("form[data-method=DELETE][data-api^='/api/v1/admin/sales/'] button").await;
+    page.wait("location.pathname === '/admin/sales'").await;
+    page.wait(&shows("No sale fits")).await;
+    eventually(|| async {
+        let status = status().await;
+        (status == 404).then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
+    page.close().await;
+    shop.close().await;
+}
+
+/// A product gets its description in the console, and buyers read it. A file that is no picture is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_product_is_described() {
+    let shop = Shop::open().await;
+    shop.people().await;
+    let page = Page::open().await;
+    let sale = shop.sale(&["--stock", "5"]).await;
+    page.sign_in_at(&shop, "max", "/admin/products").await;
+    page.leave("main a[href='/admin/products?name=Phone']").await;
+    let product = form("products/Phone");
+    page.type_over(&format!("{product} [name=description]"), "It rings.").await;
+    page.send(&product).await;
+    page.wait("document.querySelector('textarea[name=description]').value === 'It rings.'").await;
+    let picture = form("products/Phone/picture");
+    let file = shop.folder.path("no-picture.png");
+    std::fs::write(&file, "This is no picture.").unwrap();
+    page.fill(&format!("{picture} [name=picture]"), &file).await;
+    page.click(&format!("{picture} button")).await;
+    page.wait(&format!("document.querySelector({:?}).className === 'bad'", format!("{picture} output"))).await;
+    page.screenshot("console-product").await;
+    eventually(|| async {
+        page.visit(&shop.page_of(&sale)).await;
+        let read = page.is_true("document.querySelector('main').innerText.includes('It rings.')").await;
+        read.then_some(()).ok_or("the page of the sale has not the description".to_owned())
+    })
+    .await;
+    page.close().await;
+    shop.close().await;
+}

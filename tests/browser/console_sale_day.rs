@@ -1,0 +1,226 @@
+//! A sale from its plan to its end, by a manager in the console. No command is run.
+
+use std::ops::Range;
+
+use futures_util::{StreamExt, stream};
+use seckill::domain::ids::SaleId;
+use seckill_harness::Sale;
+use serde::Deserialize;
+
+use crate::buyer::{GREY, LIVE, says};
+use crate::chromium::Page;
+use crate::console::{form, phase, shows};
+use crate::input::{ENTER, TAB};
+use crate::shop::Shop;
+
+/// What the sale has at first, and what is given to it later.
+const STOCK: i64 = 200;
+const MORE: i64 = 100;
+/// Requests under way at once.
+const CONCURRENCY: usize = 64;
+/// One address sends all requests of a crowd.
+const SETTINGS: [(&str, &str); 1] = [("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
+
+/// Local time in 45 s as a person types it: the date, and the time. A slow machine needs some of these seconds for the form.
+const SOON: &str = "(() => {
+    const at = window.soon = new Date(Math.ceil(Date.now() / 1000) * 1000 + 45000);
+    const two = (number) => String(number).padStart(2, '0');
+    return [
+        two(at.getMonth() + 1) + two(at.getDate()) + at.getFullYear(),
+        two(at.getHours() % 12 || 12) + two(at.getMinutes()) + two(at.getSeconds()) + (at.getHours() < 12 ? 'a' : 'p'),
+    ];
+})()";
+/// Notes the figures of the live page whenever one changes.
+const NOTE_FIGURES: &str = "(() => {
+    const number = (name) => Number(document.getElementById(`tile-${name}`).textContent.replaceAll(',', ''));
+    const note = () => seen.push(Object.fromEntries(
+        ['winners', 'available', 'stock', 'unpaid', 'paid'].map((name) => [name, number(name)])));
+    window.seen = [];
+    note();
+    new MutationObserver(note)
+        .observe(document.querySelector('.tiles'), { subtree: true, childList: true, characterData: true });
+})()";
+
+/// The figures that the live page has shown at one moment; `None` for one that was not known.
+#[derive(Debug, Deserialize)]
+struct Seen {
+    winners: Option<i64>,
+    available: Option<i64>,
+    stock: Option<i64>,
+    unpaid: Option<i64>,
+    paid: Option<i64>,
+}
+
+/// A figure of the live page.
+fn tile(name: &str, figure: i64) -> String {
+    format!("Number(document.getElementById('tile-{name}').textContent.replaceAll(',', '')) === {figure}")
+}
+
+/// The button of the form that sets the sale's status.
+fn set_status(sale: &Sale, status: &str) -> String {
+    format!("{}:has([name=status][value={status}]) button", form(&format!("sales/{}/status", sale.id)))
+}
+
+/// Plans the sale by keyboard alone, and shows its page. It begins in 45 s.
+async fn plan(shop: &Shop, page: &Page) -> Sale {
+    let form = form("sales");
+    page.leave("nav.tabs a[href='/admin/sales/new']").await;
+    let stock = STOCK.to_string();
+    for (field, text) in [("product", "Celadon teapot"), ("price_cents", "1900"), ("stock", stock.as_str())] {
+        page.tab_to(&format!("{form} [name={field}]")).await;
+        page.press(text.chars()).await;
+    }
+    let start = format!("{form} [name=starts_at_ms]");
+    page.tab_to(&start).await;
+    let soon: [String; 2] = serde_json::from_value(page.evaluate(SOON).await).unwrap();
+    page.press(soon[0].chars()).await;
+    page.press([TAB]).await;
+    page.press(soon[1].chars()).await;
+    let typed = page.number(&format!("Date.parse(document.querySelector({start:?}).value)")).await;
+    assert_eq!(typed, page.number("soon.getTime()").await, "{soon:?} was typed");
+    page.tab_to(&format!("{form} .button")).await;
+    page.screenshot("console-plan-a-sale").await;
+    page.note_document().await;
+    page.press([ENTER]).await;
+    page.next_document().await;
+    page.wait("/^\\/admin\\/sales\\/\\d+$/.test(location.pathname)").await;
+    let id = page.number("Number(location.pathname.split('/').at(-1))").await;
+    shop.sale_with(SaleId::from_db(id as i64)).await
+}
+
+/// Buyers who all come at once. Each is told that the unit is sold, or that none is left. Returns how many have one.
+async fn rush(shop: &Shop, sale: &Sale, buyers: Range<usize>) -> i64 {
+    let answers = stream::iter(buyers).map(|n| async move {
+        let user = format!("u{n}");
+        shop.system.buy(sale, &user).send().await.code()
+    });
+    let answers: Vec<String> = answers.buffer_unordered(CONCURRENCY).collect().await;
+    let others: Vec<_> = answers.iter().filter(|code| !["202", "409 sold-out"].contains(&code.as_str())).collect();
+    assert!(others.is_empty(), "{others:?}");
+    i64::try_from(answers.iter().filter(|code| *code == "202").count()).unwrap()
+}
+
+/// Opens the live page from the sale's, and notes its figures from now on.
+async fn watch(page: &Page) {
+    page.leave("main a[href$='/live']").await;
+    page.wait("document.getElementById('connection').classList.contains('good')").await;
+    page.evaluate(NOTE_FIGURES).await;
+}
+
+/// What the page has shown since `watch`: winners only become more, and at each moment the units are all there, in Redis as in
+/// PostgreSQL.
+async fn assert_figures_add_up(page: &Page, total: i64) {
+    let seen: Vec<Seen> = serde_json::from_value(page.evaluate("seen").await).unwrap();
+    let winners: Vec<_> = seen.iter().filter_map(|seen| seen.winners).collect();
+    assert!(!winners.is_empty() && winners.is_sorted(), "{winners:?}");
+    for seen in &seen {
+        if let (Some(winners), Some(available)) = (seen.winners, seen.available) {
+            assert_eq!(winners + available, total, "in Redis: {seen:?}");
+        }
+        // A winner without an order yet is still in PostgreSQL's stock.
+        if let (Some(stock), Some(unpaid), Some(paid)) = (seen.stock, seen.unpaid, seen.paid) {
+            assert_eq!(stock + unpaid + paid, total, "in PostgreSQL: {seen:?}");
+        }
+    }
+}
+
+/// A manager plans a sale by the form, it opens by itself, its live page follows a rush, and the manager pauses it, gives it
+/// stock, resumes and closes it. A buyer's open page follows each step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_from_its_plan_to_its_end() {
+    let shop = Shop::open_with(&SETTINGS).await;
+    shop.people().await;
+    let page = Page::open().await;
+    page.sign_in_at(&shop, "max", "/admin/sales").await;
+    let sale = plan(&shop, &page).await;
+    page.wait(&format!("{} || {}", phase("scheduled"), phase("open"))).await;
+    page.screenshot("console-sale-planned").await;
+
+    // It is published: a buyer waits there for the start.
+    let buyer = Page::open().await;
+    buyer.visit(&shop.page_of(&sale)).await;
+    buyer.sign_in("bea").await;
+    buyer.evaluate("window.sameDocument = true").await;
+    buyer.wait(LIVE).await;
+    // The page of the sale renews itself.
+    page.wait(&phase("open")).await;
+
+    watch(&page).await;
+    let mut winners = 0;
+    for buyers in [0..40, 40..120] {
+        winners += rush(&shop, &sale, buyers).await;
+        page.wait(&tile("winners", winners)).await;
+    }
+    assert_eq!(winners, 120);
+    page.wait(&tile("unpaid", winners)).await;
+    // Lines, and no points alone: the charts move. Those of the legend have another shape.
+    page.wait("document.querySelectorAll('#charts svg[role=img] path.line[d*=L]').length > 6").await;
+    page.screenshot("console-live-rush").await;
+    assert_figures_add_up(&page, STOCK).await;
+
+    // Paused, by keyboard: the buyer sees it, and a purchase is refused.
+    page.leave("main .back a").await;
+    page.tab_to(&set_status(&sale, "paused")).await;
+    page.note_document().await;
+    page.press([ENTER]).await;
+    page.next_document().await;
+    page.wait(&phase("paused")).await;
+    buyer.wait(&format!("{GREY} && {}", says("paused"))).await;
+    buyer.screenshot("console-sale-paused-for-buyers").await;
+    let refused = shop.system.buy(&sale, "zoe").send().await;
+    assert_ne!(refused.status, 202, "sold while the sale was paused");
+    assert_eq!(shop.purchases(&sale).await, winners);
+
+    // More stock, and on it goes.
+    let stock = form(&format!("sales/{}/stock", sale.id));
+    page.type_over(&format!("{stock} [name=units]"), &MORE.to_string()).await;
+    page.send(&stock).await;
+    page.wait(&shows(&format!("left of {}", STOCK + MORE))).await;
+    page.leave(&set_status(&sale, "open")).await;
+    page.wait(&phase("open")).await;
+    buyer.wait(LIVE).await;
+    assert!(buyer.is_true("window.sameDocument").await, "the buyer's page follows without a reload");
+
+    watch(&page).await;
+    // PostgreSQL is asked less often: its figures of before have been shown.
+    for name in ["available", "stock"] {
+        page.wait(&tile(name, STOCK + MORE - winners)).await;
+    }
+    page.evaluate("seen.length = 0").await;
+    buyer.buy().await;
+    buyer.pay().await;
+    winners += 1 + rush(&shop, &sale, 200..600).await;
+    assert_eq!(winners, STOCK + MORE);
+    for (name, figure) in [("winners", winners), ("available", 0), ("stock", 0), ("unpaid", winners - 1), ("paid", 1)] {
+        page.wait(&tile(name, figure)).await;
+    }
+    page.wait("document.getElementById('charts').innerText.includes('sold-out')").await;
+    page.wait("document.getElementById('tile-drift').textContent === 'none'").await;
+    assert_figures_add_up(&page, STOCK + MORE).await;
+    for colours in ["dark", "light"] {
+        page.prefer(colours).await;
+        page.screenshot(&format!("console-live-sold-out-{colours}")).await;
+    }
+
+    // Closed for good, after a question. The orders stay.
+    page.leave("main .back a").await;
+    page.leave_after_question(&set_status(&sale, "closed")).await;
+    page.wait(&phase("ended")).await;
+    assert!(!page.is_true("document.querySelector('main [data-api]')").await, "a closed sale can be changed");
+    page.screenshot("console-sale-closed").await;
+    buyer.click("#sign-out").await;
+    buyer.reload().await;
+    buyer.wait(&says("ended")).await;
+    shop.system.settled(&sale).await;
+    assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (STOCK + MORE, 0));
+
+    let changes = "SELECT array_agg(actor || ': ' || action ORDER BY id) FROM audit_log
+                   WHERE subject = $1 AND actor <> 'refill supervisor'";
+    let changes = sqlx::query_scalar::<_, Vec<String>>(changes).bind(format!("sale {}", sale.id));
+    let changes = changes.fetch_one(&shop.system.sql).await.unwrap();
+    let expected = ["sale planned", "sale paused", "add stock", "sale open", "sale closed"];
+    assert_eq!(changes, expected.map(|change| format!("max: {change}")));
+    buyer.close().await;
+    page.close().await;
+    shop.close().await;
+}

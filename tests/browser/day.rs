@@ -1,0 +1,167 @@
+//! A shop in the middle of its day: every page of the console has something to show.
+
+use seckill::domain::policy::{Name, Role};
+use seckill::flow::policy_changes;
+use seckill_harness::{Sale, eventually};
+use serde_json::{Value, json};
+
+use crate::shop::Shop;
+
+/// A message that fails is parked soon.
+pub const IMPATIENT: [(&str, &str); 3] = [
+    ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
+    ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+    ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+];
+/// No order of Eve's can be written.
+const REFUSE: &str = "
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF NEW.user_id = 'eve' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()";
+/// A quarter of an hour of requests, for the preview of a change.
+const MINUTES: &str = "
+    INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
+    SELECT id, date_trunc('minute', now()) - n * interval '1 minute', 4, 1, 0, 0
+    FROM policies, generate_series(2, 16) AS n WHERE name = 'everyone'";
+/// A letter that its receiver did not take.
+const LETTER: &str = "
+    UPDATE outflow_items SET status = 'parked', attempts = 8, last_error = 'the receiver answered 503'
+    WHERE key = 'late'";
+/// A callback that fits no payment.
+const CALLBACK: &str = "
+    INSERT INTO callbacks_set_aside (channel, message_id, problem, body)
+    VALUES ('sandbox', 'msg_1', 'unknown payment', '{\"payment_id\":\"none\"}')";
+
+pub struct Day {
+    pub shop: Shop,
+    /// On sale, with orders in every state.
+    pub open: Sale,
+    /// Begins in an hour.
+    pub planned: Sale,
+    /// Closed, and one of its holds has lapsed.
+    pub closed: Sale,
+    /// An order that is paid.
+    pub paid: String,
+}
+
+impl Day {
+    /// Accounts, sales, orders, a parked message, an outflow, an application with policies, and an alarm.
+    pub async fn begin() -> Self {
+        let shop = Shop::open_with(&IMPATIENT).await;
+        shop.people().await;
+        let open = shop.sale(&["--stock", "500", "--per-user", "2"]).await;
+        let terms = ["--stock", "20", "--starts-in", "3600", "--ends-in", "7200", "--wave", "60:5"];
+        let planned = shop.sale_of("Lamp", "2500", &terms).await;
+        let closed = shop.sale_of("Kettle", "4900", &["--stock", "3"]).await;
+        shop.lapse(&closed, "finn").await;
+        shop.command(&["sale", "close", &closed.id.to_string()]).await;
+        shop.park(&open).await;
+        let paid = shop.order_of(&open, "ann").await;
+        shop.pay(&paid, "ann").await;
+        let refunded = shop.order_of(&open, "dan").await;
+        shop.pay(&refunded, "dan").await;
+        shop.act(&refunded, "dan", "refunds", json!({ "reason": "too loud" })).await;
+        shop.until(&refunded, "dan", "refunded").await;
+        let cancelled = shop.order_of(&open, "cat").await;
+        shop.act(&cancelled, "cat", "cancel", Value::Null).await;
+        shop.order_of(&open, "bob").await;
+        shop.limits().await;
+        shop.outflow().await;
+        sqlx::raw_sql(CALLBACK).execute(&shop.system.sql).await.unwrap();
+        Self { shop, open, planned, closed, paid }
+    }
+}
+
+impl Shop {
+    /// Buys a unit, and waits until its order can be paid.
+    pub async fn order_of(&self, sale: &Sale, user: &str) -> String {
+        let order = self.system.buy(sale, user).send().await.order_id();
+        self.until(&order, user, "pending_payment").await;
+        order
+    }
+
+    pub async fn pay(&self, order: &str, user: &str) {
+        self.act(order, user, "payments", json!({ "channel": "sandbox" })).await;
+        self.until(order, user, "paid").await;
+    }
+
+    /// Does with an order what its buyer may do.
+    async fn act(&self, order: &str, user: &str, what: &str, body: Value) {
+        let url = self.system.url(&format!("/api/v1/orders/{order}/{what}"));
+        let mut request = reqwest::Client::new().post(url).bearer_auth(self.system.token(user, 0));
+        if !body.is_null() {
+            request = request.json(&body);
+        }
+        let answer = request.send().await.unwrap();
+        assert!(answer.status().is_success(), "{what}: {}", answer.text().await.unwrap());
+    }
+
+    /// Waits until an order has this status.
+    pub async fn until(&self, order: &str, user: &str, status: &str) {
+        eventually(|| async {
+            let (_, shown) = self.system.get(&format!("/api/v1/orders/{order}"), Some(user)).await;
+            (shown["status"] == status).then_some(()).ok_or_else(|| shown.to_string())
+        })
+        .await;
+    }
+
+    /// A buyer does not pay in time.
+    async fn lapse(&self, sale: &Sale, user: &str) {
+        let order = self.order_of(sale, user).await;
+        self.system.let_deadlines_pass(sale).await;
+        self.until(&order, user, "cancelled").await;
+        eventually(|| async {
+            let lapsed = self.system.count("SELECT count(*) FROM lapsed_holds WHERE sale_id = $1", sale).await;
+            (lapsed == 1).then_some(()).ok_or_else(|| format!("{lapsed} lapsed holds"))
+        })
+        .await;
+    }
+
+    /// Parks the message of Eve's purchase, and waits for the alarm. Returns the order.
+    pub async fn park(&self, sale: &Sale) -> String {
+        sqlx::raw_sql(REFUSE).execute(&self.system.sql).await.unwrap();
+        let order = self.system.buy(sale, "eve").send().await.order_id();
+        eventually(|| async {
+            let parked = self.system.stores.ledger.parked(10).await.unwrap();
+            let alarms = "SELECT count(*) FROM alarms WHERE kind = 'parked' AND cleared_at IS NULL";
+            let alarms: i64 = sqlx::query_scalar(alarms).fetch_one(&self.system.sql).await.unwrap();
+            (parked.len() == 1 && alarms == 1).then_some(()).ok_or_else(|| format!("{parked:?}, {alarms} alarms"))
+        })
+        .await;
+        order
+    }
+
+    /// Lets Eve's order be written from now on.
+    pub async fn repair(&self) {
+        sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&self.system.sql).await.unwrap();
+    }
+
+    /// An application whose policies contradict each other. The manager owns it, and the viewer sees it; neither sees the other
+    /// application.
+    pub async fn limits(&self) {
+        for named in ["mailer", "scanner"] {
+            self.command(&["app", "create", named]).await;
+            let terms = ["--app", named, "--algorithm", "fixed-window", "--window-ms", "60000"];
+            for (name, limit, more) in [("everyone", "5", &[][..]), ("each", "50", &["--key", "user"][..])] {
+                let own = ["policy", "set", "--name", name, "--limit", limit];
+                self.command(&[&own[..], &terms[..], more].concat()).await;
+            }
+        }
+        for (account, role) in [("max", Role::Owner), ("vic", Role::Viewer)] {
+            let (app, account) = (Name::parse("mailer", "app").unwrap(), crate::console::account(account));
+            policy_changes::grant(&self.system.stores.ledger, &app, &account, Some(role), "test").await.unwrap();
+        }
+        sqlx::raw_sql(MINUTES).execute(&self.system.sql).await.unwrap();
+    }
+
+    /// A paused outflow with a letter that waits, and one that is parked.
+    async fn outflow(&self) {
+        let created = ["outflow", "create", "letters", "--rate", "1", "--target", "http://127.0.0.1:9/"];
+        self.command(&created).await;
+        self.command(&["outflow", "pause", "letters"]).await;
+        for key in ["soon", "late"] {
+            self.command(&["outflow", "add", "letters", "--key", key, "--payload", "{\"text\":\"Hello\"}"]).await;
+        }
+        sqlx::raw_sql(LETTER).execute(&self.system.sql).await.unwrap();
+    }
+}

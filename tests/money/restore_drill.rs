@@ -1,0 +1,165 @@
+//! The drill of docs/runbooks/backup-and-restore.md, by deploy/backup.sh and deploy/restore.sh: a dump in the middle of a rush, more
+//! purchases and payments, then everything is dropped.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use futures_util::{StreamExt, stream};
+use seckill::app::payment_service;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, query_scalar, raw_sql};
+use tokio::process::Command;
+use uuid::Uuid;
+
+use crate::world::{Rates, World};
+use seckill_harness::{Sale, eventually, terms};
+
+const RATES: Rates = Rates { pay: 200, refund: 1 };
+/// Buyers of the rush. The dump begins when some of them have bought.
+const CROWD: usize = 400;
+const BOUGHT_BEFORE_THE_DUMP: i64 = 60;
+/// Buyers who come when the dump is complete.
+const LATE: usize = 20;
+
+/// Runs a script of deploy/ with the settings of the system.
+async fn script(world: &World, name: &str, file: &Path) {
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name));
+    let done = command.arg(file).envs(&world.system.environment).output().await.unwrap();
+    let said = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(done.status.success(), "{name}: {said}");
+}
+
+/// Buys a unit, or gets the ticket of the purchase that was made before.
+async fn buy(world: &World, sale: &Sale, user: &str) -> Uuid {
+    eventually(|| async {
+        let answer = world.system.buy(sale, user).idempotent("once").send().await;
+        if answer.status == 202 { Ok(answer.order_id().parse().unwrap()) } else { Err(answer.code()) }
+    })
+    .await
+}
+
+async fn buy_all(world: &World, sale: &Sale, users: impl IntoIterator<Item = String>) -> HashSet<Uuid> {
+    let buying = stream::iter(users).map(|user| async move { buy(world, sale, &user).await });
+    buying.buffer_unordered(16).collect().await
+}
+
+async fn payment_of(world: &World, order: Uuid) -> Uuid {
+    let paid = "SELECT id FROM payments WHERE order_id = $1 AND pays";
+    query_scalar(paid).bind(order).fetch_one(&world.system.sql).await.unwrap()
+}
+
+/// The database, with everything in it, as if its machine had burnt.
+async fn drop_database(world: &World) {
+    let (server, name) = world.system.config.database.url.rsplit_once('/').unwrap();
+    let mut maintenance = PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
+    let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+    raw_sql(AssertSqlSafe(drop)).execute(&mut maintenance).await.unwrap();
+}
+
+/// After the restore the audit holds and the sale goes on. Purchases of after the dump are gone, and can be made again; money that
+/// moved after the dump is found: where its payment is in the dump, by asking the channel, and else by comparing the books.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
+    let mut world = World::with_orders(20, &RATES, true, &[]).await;
+    for buyer in 0..10 {
+        assert_eq!(world.pay(buyer).await, 202);
+    }
+    for buyer in 0..10 {
+        world.payment_decided(buyer).await;
+    }
+    // Its payment is in the dump, and the bank hears of it later.
+    world.bank.close();
+    assert_eq!(world.pay(11).await, 202);
+
+    let sale = world.system.create_sale(terms(1_000)).await;
+    let file: PathBuf = std::env::temp_dir().join(format!("seckill-{}.dump", Uuid::new_v4().simple()));
+    let rows = format!("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND sale_id = {}", sale.id);
+    let rush = buy_all(&world, &sale, (0..CROWD).map(|n| format!("r{n}")));
+    let dump = async {
+        world.wait_until(&rows, |bought| bought >= BOUGHT_BEFORE_THE_DUMP).await;
+        script(&world, "backup.sh", &file).await;
+    };
+    let (rush, ()) = tokio::join!(rush, dump);
+
+    // What the dump does not know.
+    let late = buy_all(&world, &sale, (0..LATE).map(|n| format!("late{n}"))).await;
+    let lost_sale = world.system.create_sale(terms(5)).await;
+    world.reopen(&RATES).await;
+    let newcomer = world.orders.len();
+    let order = buy(&world, &sale, &format!("u{newcomer}")).await;
+    world.orders.push(order);
+    let is_order = format!("SELECT count(*) FROM orders WHERE id = '{order}' AND status = 'pending_payment'");
+    world.wait_for(&is_order, 1).await;
+    let mut unknown = HashSet::new();
+    for buyer in [10, newcomer] {
+        assert_eq!(world.pay(buyer).await, 202);
+        world.payment_decided(buyer).await;
+        unknown.insert(payment_of(&world, world.orders[buyer]).await);
+    }
+    world.payment_decided(11).await;
+    world.system.stop().await;
+
+    drop_database(&world).await;
+    script(&world, "restore.sh", &file).await;
+    world.system.serve(true).await;
+
+    // All of the dump is there, and nothing else.
+    world.system.settled(&sale).await;
+    world.system.settled(&world.sale).await;
+    let known: Vec<Uuid> = query_scalar("SELECT id FROM orders WHERE sale_id = $1")
+        .bind(sale.id.get())
+        .fetch_all(&world.system.sql)
+        .await
+        .unwrap();
+    let known: HashSet<Uuid> = known.into_iter().collect();
+    assert!(known.len() >= usize::try_from(BOUGHT_BEFORE_THE_DUMP).unwrap(), "{} orders", known.len());
+    assert!(known.is_subset(&rush), "an order that nobody bought");
+    let (status, _) = world.system.get(&format!("/api/v1/orders/{order}"), Some(&format!("u{newcomer}"))).await;
+    assert_eq!(status, 404);
+
+    // The channel is asked about the payment that the dump has, and the comparison finds those that it has not.
+    world.payment_decided(11).await;
+    world.wait_until_money_settles().await;
+    let paid = "SELECT count(*) FROM orders WHERE status = 'paid'";
+    assert_eq!(world.count(paid).await, 11);
+    let verdicts = payment_service(&world.system.config).unwrap().compare().await.unwrap();
+    let [verdict] = verdicts.as_slice() else { panic!("one channel: {verdicts:#?}") };
+    let found: HashSet<Uuid> = verdict
+        .differences
+        .iter()
+        .map(|line| {
+            line.strip_suffix(": the channel moved money that we know nothing of").unwrap_or_else(|| panic!("{line}"))
+        })
+        .map(|id| id.parse().unwrap())
+        .collect();
+    assert!(!verdict.held);
+    assert_eq!(found, unknown);
+
+    // The sale goes on: who bought after the dump buys again, and no number of a lost sale is given out again.
+    let again = buy_all(&world, &sale, (0..LATE).map(|n| format!("late{n}"))).await;
+    assert_eq!(again, late, "the same key is the same purchase");
+    world.system.settled(&sale).await;
+    assert_eq!(world.system.orders(&sale).await, i64::try_from(known.len() + LATE).unwrap());
+    let next = world.system.create_sale(terms(5)).await;
+    assert!(next.id.get() > lost_sale.id.get(), "sale {} is sale {} again", next.id, lost_sale.id);
+    let told: i64 = query_scalar("SELECT count(*) FROM audit_log WHERE actor = 'restore.sh' AND action = 'restore'")
+        .fetch_one(&world.system.sql)
+        .await
+        .unwrap();
+    assert_eq!(told, 1);
+    std::fs::remove_file(&file).unwrap();
+    world.system.finish().await;
+}
+
+/// The script leaves all as it is while a process of the service lives, and names what is in its way.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_restored_under_a_living_service() {
+    let world = World::with_orders(3, &RATES, true, &[]).await;
+    let file = std::env::temp_dir().join(format!("seckill-{}.dump", Uuid::new_v4().simple()));
+    script(&world, "backup.sh", &file).await;
+    let mut restore = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/restore.sh"));
+    let done = restore.arg(&file).envs(&world.system.environment).output().await.unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("end all serve, work and publish first"), "{said}");
+    std::fs::remove_file(&file).unwrap();
+    world.finish_and_audit().await;
+}
