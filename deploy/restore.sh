@@ -25,7 +25,7 @@ on() { # DATABASE ARGS…: psql there
   local database=$1; shift
   psql -XAtq -v ON_ERROR_STOP=1 -d "$server/$database$terms" "$@"
 }
-redis() { redis-cli --no-auth-warning -u "$REDIS_URL" ${SECKILL_REDIS__CA_FILE:+--cacert "$SECKILL_REDIS__CA_FILE"} "$@"; }
+redis() { redis-cli -e --no-auth-warning -u "$REDIS_URL" ${SECKILL_REDIS__CA_FILE:+--cacert "$SECKILL_REDIS__CA_FILE"} "$@"; }
 
 made=$(pg_restore --list "$file" | sed -n 's/^; Archive created at //p') || die "$file cannot be read"
 [ -n "$made" ] || die "$file is not a dump of deploy/backup.sh"
@@ -37,13 +37,13 @@ living=$(on postgres -c "SELECT count(*) FROM pg_stat_activity WHERE datname = '
 echo "restoring the dump of $made beside the present database"
 on postgres -c "DROP DATABASE IF EXISTS ${name}_restoring" -c "CREATE DATABASE ${name}_restoring"
 pg_restore --exit-on-error --no-owner --no-privileges --jobs=2 --dbname="$server/${name}_restoring$terms" "$file"
-# Numbers that were given out after the dump are not given out again: sales, and the ids of messages that others remember. No system
-# writes so many rows between a dump and its restore. Epochs rise as well: a process or a Redis of the time before then counts for
+# Numbers that were given out after the dump are not given out again, not after an earlier restore of it either: sales, and the ids of
+# messages that others remember. They go on from the time in microseconds, which no system has written rows as fast as. Epochs rise as well: a process or a Redis of the time before then counts for
 # nothing (docs/protocol.md, rules 3 and 11). Sessions may be those of accounts that have been disabled since; no instance is alive.
 on "${name}_restoring" -v made="$made" --single-transaction -f - <<'SQL' >/dev/null
-SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, coalesce(last_value, 0) + 1000000000)
+SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, greatest(coalesce(last_value, 0) + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))
 FROM pg_sequences WHERE schemaname = 'public';
-UPDATE sale_epochs SET epoch = epoch + 1000000, run_id = NULL;
+UPDATE sale_epochs SET epoch = epoch + extract(epoch FROM clock_timestamp())::bigint, run_id = NULL;
 DELETE FROM sessions;
 DELETE FROM instances;
 INSERT INTO audit_log (actor, action, subject, details)
@@ -53,6 +53,7 @@ on "${name}_restoring" -c ANALYZE
 
 echo "emptying Redis: the keys that begin with $prefix"
 redis --scan --pattern "$prefix*" | while mapfile -t -n 500 keys && [ ${#keys[@]} -gt 0 ]; do redis UNLINK "${keys[@]}" </dev/null >/dev/null; done
+[ -z "$(redis --scan --pattern "$prefix*" | head -n 1)" ] || die "Redis keeps its keys: is REDIS_URL the master, and may we delete there?"
 
 # Both names change in one transaction.
 kept=${name}_before_$(date -u +%Y%m%d%H%M%S)

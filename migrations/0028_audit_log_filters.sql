@@ -1,9 +1,5 @@
 -- The console searches the audit log by actor, action, subject and time, and shows the newest alarms of some kinds.
 
--- An index is made while writers wait, and all others wait behind them. Better no change than a long wait: `seckill migrate` can be
--- repeated.
-SET LOCAL lock_timeout = '1s';
-
 -- Each ends with the id, which is the order of what is shown: the newest lines of one actor are read without reading others'.
 CREATE INDEX audit_log_by_actor ON audit_log (actor, id);
 CREATE INDEX audit_log_by_action ON audit_log (action, id);

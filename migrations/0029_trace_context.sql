@@ -9,10 +9,6 @@
 -- Versions without the columns run beside this one: they neither name nor need them. What they write has NULL here; where they relay
 -- a message it has no trace in its headers, and fulfilment takes the purchase row's; an order that they make has none.
 
--- Adding a column takes a moment, but it waits for those who use the table, and all others wait behind it. Better no change than
--- such a wait: `seckill migrate` can be repeated.
-SET LOCAL lock_timeout = '1s';
-
 -- The type's own bound, and no CHECK: PostgreSQL would read the whole table to validate it.
 ALTER TABLE outbox ADD COLUMN trace varchar(568);
 ALTER TABLE orders ADD COLUMN trace varchar(568);

@@ -11,10 +11,13 @@ use crate::domain::ids::SaleId;
 use crate::domain::sale::{NewSale, ProductChange, SaleStatus};
 use crate::ledger::sales::products::NewPicture;
 
-/// How long a change waits until every instance has loaded it.
-const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long the console waits for a new sale. A request of the admin API is given up after 5 s.
+/// How long a change waits until every instance has loaded it. A request of the admin API is given up after 5 s, and a change that was
+/// made must not look as if it had failed.
+const WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long the console waits for a new sale.
 const PLAN_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long units that were added may take to be for sale.
+const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Stores {
     /// Creates a sale and fills its Redis, then waits until every instance that is alive has loaded it. Returns whether
@@ -66,8 +69,13 @@ impl Stores {
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, SaleError> {
         let added = self.ledger.add_stock(sale, units, actor).await?;
         if added {
-            // Workers do the same; the first one releases the units.
-            self.release_waves(100).await?;
+            // Workers do the same; the first one releases the units. They are added whatever comes of it: an error would invite the
+            // caller to add them once more.
+            match timeout(RELEASE_WAIT_MAX, self.release_waves(100)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(%sale, %error, "units added, but not yet for sale; workers try again"),
+                Err(_) => tracing::warn!(%sale, "units added, but not yet for sale; workers try again"),
+            }
         }
         Ok(added)
     }
@@ -94,7 +102,7 @@ impl Stores {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        self.ledger.wait_for_instances(version, WAIT_MAX).await?;
+        self.ledger.wait_for_instances(version, deadline.saturating_duration_since(Instant::now())).await?;
         Ok(true)
     }
 

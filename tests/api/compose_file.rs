@@ -216,9 +216,17 @@ fn the_dockerfile_ends_in_a_program_without_root() {
         }
     }
     // What the program is made of reaches the build.
-    for needed in
-        ["src", "crates", "migrations", "lua", "frontend-static", ".sqlx", "config.default.toml", "askama.toml"]
-    {
+    for needed in [
+        "src",
+        "crates",
+        "migrations",
+        "lua",
+        "frontend-static",
+        ".sqlx",
+        "config.default.toml",
+        "askama.toml",
+        "docs/runbooks",
+    ] {
         assert!(Path::new(TOP).join(needed).exists() && !ignored.lines().any(|line| line == needed), "{needed}");
     }
     let last = file.rsplit("\nFROM ").next().unwrap();

@@ -7,6 +7,7 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
@@ -19,10 +20,12 @@ use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, read_body};
 use crate::http::problem::Problem;
-use crate::sale::picture::{FILE_BYTES_MAX, draw_apart};
+use crate::sale::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
 
 /// A picture of 10 MiB arrives within this time over 1.5 Mbit/s.
 const UPLOAD_MAX: Duration = Duration::from_secs(60);
+/// Pictures that are read and drawn at a time.
+static UPLOADS: Semaphore = Semaphore::const_new(4);
 
 /// What is to change of a product. What is left out stays as it is.
 #[derive(Deserialize, ToSchema)]
@@ -111,6 +114,10 @@ pub async fn set_picture(
     });
     let name = named.await.map_err(Problem::unread)?;
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    // A few at a time, because each file is in memory.
+    let Ok(_place) = UPLOADS.try_acquire() else {
+        return Err(Problem::from(AdminError::from(PictureError::Busy)).unread());
+    };
     let file = match length {
         // A connection is cut that sends a long body without saying so.
         None => return Err(Problem::invalid("Content-Length is required").unread()),

@@ -187,16 +187,15 @@ impl Ledger {
     /// Removes a sale that was never bought in. Returns the catalogue's version with the change; `None` when there is no
     /// such sale, or it has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
+        // Looked at before anything is locked: while the epoch's row is locked, commits of all sales may wait.
+        if is_bought_in(&mut *self.pool.acquire().await?, sale).await? {
+            return Ok(None);
+        }
         let mut tx = self.pool.begin().await?;
+        sqlx::query("SET LOCAL statement_timeout = '2s'").execute(&mut *tx).await?;
         // The epoch row goes first: purchases lock it shared while they insert their rows.
         let epochs = sqlx::query!("DELETE FROM sale_epochs WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
-        let bought = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM outbox WHERE sale_id = $1 AND kind = 'order_placed') AS "bought!""#,
-            sale.get()
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        if epochs.rows_affected() == 0 || bought {
+        if epochs.rows_affected() == 0 || is_bought_in(&mut tx, sale).await? {
             return Ok(None);
         }
         sqlx::query!("DELETE FROM sale_waves WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
@@ -274,4 +273,14 @@ pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) ->
     .fetch_all(tx)
     .await?;
     rows.into_iter().map(|row| Ok(row.figures()?.sale)).collect()
+}
+
+/// Whether a sale has purchases: orders, or purchases that are not orders yet. Each has an index.
+async fn is_bought_in(connection: &mut PgConnection, sale: SaleId) -> Result<bool, LedgerError> {
+    let bought = sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT FROM orders WHERE sale_id = $1)
+               OR EXISTS (SELECT FROM outbox WHERE sale_id = $1 AND kind = 'order_placed' AND status <> 'processed') AS "bought!""#,
+        sale.get()
+    );
+    Ok(bought.fetch_one(connection).await?)
 }
