@@ -1,4 +1,4 @@
-//! What a person sees first who signs in: how the sales stand, and what needs somebody.
+//! The overview, the first page after signing in: sales, open alarms, waiting messages and running processes.
 
 use std::time::Duration;
 

@@ -54,7 +54,7 @@ pub struct OrderChange {
 /// Why a message is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WebhookError {
-    /// The message is not the service's, or an old one that somebody sends again.
+    /// The signature is wrong, or the message is older than the tolerance allows: it may be a replay.
     #[error(transparent)]
     Signature(#[from] SignatureError),
     /// The message is the service's, but not a message of this API.

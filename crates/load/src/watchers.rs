@@ -30,7 +30,7 @@ pub struct Watched {
     pub written: usize,
     /// Those that could not be followed.
     pub failed: usize,
-    /// From the 202 to the news that the order is written.
+    /// The time from a purchase's 202 to the event that its order is written.
     pub latency: Option<Latency>,
 }
 

@@ -1,4 +1,4 @@
-//! What a person sees first who signs in.
+//! The overview, the first page after signing in.
 
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
