@@ -1,5 +1,7 @@
 //! The one mapping of errors to HTTP: problem details (RFC 9457) with a code that docs/errors.md explains.
 
+mod mappings;
+
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,18 +17,8 @@ use utoipa::ToSchema;
 
 use super::AppState;
 use super::codes::Code;
-use crate::admin::AdminError;
-use crate::admin::password::HashingError;
-use crate::domain::account::Denied;
-use crate::domain::ids::{Invalid, OrderId};
-use crate::domain::policy::WrongPolicy;
-use crate::flow::FlowError;
-use crate::pay::PayError;
-use crate::sale::SaleError;
-use crate::sale::challenges::ChallengeRefusal;
-use crate::sale::picture::{FILE_BYTES_MAX, PictureError};
-use crate::sale::purchase::Refusal;
-use crate::sale::quota::{CallerTooOften, TooOften};
+use crate::domain::ids::OrderId;
+use crate::sale::quota::TooOften;
 
 /// An answer that tells the caller what went wrong. What the log should hold is logged where the error is mapped.
 #[derive(Debug)]
@@ -265,134 +257,6 @@ impl ResponseError for Problem {
             response.insert_header((name.clone(), value.as_str()));
         }
         response.body(self.json())
-    }
-}
-
-impl From<Invalid> for Problem {
-    fn from(invalid: Invalid) -> Self {
-        Self::invalid(invalid)
-    }
-}
-
-impl From<SaleError> for Problem {
-    fn from(error: SaleError) -> Self {
-        if let SaleError::Overloaded(what) = error {
-            return Self::shed(what);
-        }
-        tracing::warn!(%error, "request failed");
-        Self::unavailable()
-    }
-}
-
-impl From<PayError> for Problem {
-    fn from(error: PayError) -> Self {
-        tracing::warn!(%error, "request failed");
-        Self::unavailable()
-    }
-}
-
-impl From<AdminError> for Problem {
-    fn from(error: AdminError) -> Self {
-        let signed_out = |code| Self::new(code).header(WWW_AUTHENTICATE, "Cookie");
-        match error {
-            AdminError::Flow(error) => error.into(),
-            AdminError::Invalid(invalid) => Self::invalid(invalid),
-            AdminError::Malformed(malformed) => Self::invalid(malformed),
-            AdminError::WrongCredentials => signed_out(Code::WrongCredentials),
-            AdminError::SignedOut => signed_out(Code::SignedOut),
-            AdminError::TooMany { limit, max, window_ms, retry_ms } => Self::limited(limit, max, window_ms, retry_ms),
-            AdminError::Forged(why) => Self::new(Code::ForgedRequest).detail(why),
-            AdminError::Denied(Denied::Forbidden) => Self::new(Code::Forbidden),
-            // The answer does not say which of the two it is.
-            AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::not_found(),
-            AdminError::Conflict(why) => Self::new(Code::Conflict).detail(why),
-            AdminError::Unworkable(why) => Self::new(Code::UnworkableTerms).detail(why),
-            AdminError::Picture(PictureError::Busy) => Self::shed("pictures"),
-            AdminError::Picture(PictureError::TooLong) => Self::too_large(FILE_BYTES_MAX),
-            AdminError::Picture(wrong) => Self::invalid(wrong),
-            AdminError::Sale(error) => error.into(),
-            AdminError::IllegalState(why) => Self::illegal_state().detail(why),
-            AdminError::Busy(what) => Self::shed(what),
-            AdminError::Pay(error) => error.into(),
-            AdminError::Hashing(HashingError::Busy) => Self::shed("sign-ins"),
-            AdminError::Gate(_) | AdminError::Ledger(_) | AdminError::Hashing(_) => {
-                tracing::warn!(%error, "request failed");
-                Self::unavailable()
-            }
-        }
-    }
-}
-
-impl From<FlowError> for Problem {
-    fn from(error: FlowError) -> Self {
-        match &error {
-            FlowError::Invalid(invalid) => Self::invalid(invalid),
-            FlowError::Policy(wrong @ WrongPolicy::Unworkable(_)) => Self::new(Code::UnworkableTerms).detail(wrong),
-            FlowError::Policy(wrong) => Self::invalid(wrong),
-            FlowError::Pace(wrong) => Self::invalid(wrong),
-            FlowError::Unknown(_) => Self::not_found(),
-            FlowError::Ambiguous | FlowError::Exists(_) | FlowError::TwoTokens { .. } => {
-                Self::new(Code::Conflict).detail(error)
-            }
-            FlowError::NotOwned => Self::new(Code::Forbidden).detail(error),
-            FlowError::Gate(_) | FlowError::Ledger(_) => {
-                tracing::warn!(%error, "request failed");
-                Self::unavailable()
-            }
-        }
-    }
-}
-
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::TooMany { per_user } => {
-                Self::invalid(format_args!("quantity may be at most {} in this sale", per_user.get()))
-            }
-            Refusal::UnknownSale => Self::unknown_sale(),
-            Refusal::NotStarted { starts_at_ms } => {
-                Self::new(Code::NotStarted).with(Members { starts_at_ms: Some(starts_at_ms), ..Members::default() })
-            }
-            Refusal::Ended => Self::new(Code::Ended),
-            Refusal::WrongKey => Self::new(Code::WrongKey),
-            Refusal::LevelTooLow { min_level } => {
-                Self::new(Code::LevelTooLow).with(Members { min_level: Some(min_level), ..Members::default() })
-            }
-            Refusal::PassInvalid => Self::new(Code::PassInvalid),
-            Refusal::SoldOut => Self::new(Code::SoldOut),
-            Refusal::AlreadyPurchased { order } => {
-                Self::new(Code::AlreadyPurchased).with(Members { order_id: order, ..Members::default() })
-            }
-            Refusal::IdempotencyMismatch => Self::new(Code::IdempotencyMismatch),
-            Refusal::Limited { limit, window, retry_ms } => {
-                Self::limited(limit.as_str(), window.max, window.window_ms.unsigned_abs(), retry_ms)
-            }
-            Refusal::Lapsed { allowed, retry_ms } => {
-                Self::limited("lapsed-holds", allowed.max, allowed.window_ms.unsigned_abs(), retry_ms)
-                    .detail("you reserved several times and did not pay in time; please wait before the next time")
-            }
-            Refusal::Unavailable => Self::unavailable(),
-        }
-    }
-}
-
-impl From<ChallengeRefusal> for Problem {
-    fn from(refusal: ChallengeRefusal) -> Self {
-        match refusal {
-            ChallengeRefusal::UnknownSale => Self::unknown_sale(),
-            ChallengeRefusal::NotStarted { starts_at_ms, opens_at_ms } => {
-                let members =
-                    Members { starts_at_ms: Some(starts_at_ms), opens_at_ms: Some(opens_at_ms), ..Members::default() };
-                Self::new(Code::NotStarted).with(members)
-            }
-            ChallengeRefusal::Ended => Self::new(Code::Ended),
-            ChallengeRefusal::NoChallenge => Self::new(Code::NoChallenge),
-            ChallengeRefusal::Failed => Self::new(Code::ChallengeFailed),
-            ChallengeRefusal::TooOften(CallerTooOften::Buyer(too_often)) => Self::too_often("buyer", too_often),
-            ChallengeRefusal::TooOften(CallerTooOften::Address(too_often)) => Self::too_often("address", too_often),
-            ChallengeRefusal::PoolEmpty => Self::shed("challenges"),
-            ChallengeRefusal::Unavailable => Self::unavailable(),
-        }
     }
 }
 
