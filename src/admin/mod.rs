@@ -125,6 +125,8 @@ pub struct Console {
     terms: SessionTerms,
     /// The place of the export of orders that is under way.
     exports: Arc<Semaphore>,
+    /// The place of the sending of many parked messages or items that is under way.
+    retries: Semaphore,
 }
 
 /// How long a session lasts, and how often sign-in may be attempted.
@@ -160,8 +162,8 @@ impl Console {
         let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms)?;
         let hasher = Hasher::start(terms.hashing, pressure)?;
         let (sessions, devices) = (SessionTokens::new(secret), DeviceTokens::new(secret));
-        let (ledger, exports) = (stores.ledger.clone(), Arc::new(Semaphore::new(1)));
-        Ok(Self { ledger, stores, hasher, attempts, sessions, devices, terms, exports })
+        let (ledger, exports, retries) = (stores.ledger.clone(), Arc::new(Semaphore::new(1)), Semaphore::new(1));
+        Ok(Self { ledger, stores, hasher, attempts, sessions, devices, terms, exports, retries })
     }
 }
 

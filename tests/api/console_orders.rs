@@ -283,7 +283,7 @@ async fn a_parked_message_is_sent_again_once() {
         assert!(status != 200 || answer.body["retried"] == 0, "{}", answer.body);
     }
     let all = max.call("POST", "outbox/retry", Some(json!({ "kind": "order_placed" }))).await;
-    assert_eq!(all.body, json!({ "retried": 1 }));
+    assert_eq!(all.body, json!({ "retried": 1, "more": false }));
     for (id, code) in [("0", "400 invalid-request"), ("x", "400 invalid-request"), ("999999999", "404 not-found")] {
         assert_eq!(max.call("POST", &format!("outbox/{id}/retry"), Some(json!({}))).await.code(), code);
     }
@@ -296,6 +296,58 @@ async fn a_parked_message_is_sent_again_once() {
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 2);
     system.finish().await;
+}
+
+/// Many parked messages and items are sent again a thousand at a time, each thousand with its line in the audit log, and none is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_are_sent_again_in_steps() {
+    let system = without_workers().await;
+    let [_, max, _] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let target = "http://127.0.0.1:9/take";
+    let letters = system.stores.ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 9_999, "test");
+    assert!(letters.await.unwrap());
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    // Copies of the purchase, which nothing works on here.
+    let copies = "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, status, attempts,
+                                      last_error)
+                  SELECT 'hold_release', gen_random_uuid(), sale_id, user_id, quantity, epoch, shard, true, 'parked', 8, 'no'
+                  FROM outbox, generate_series(1, 2500) WHERE kind = 'order_placed'";
+    sqlx::query(copies).execute(&system.sql).await.unwrap();
+    let items = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
+                 SELECT gen_random_uuid(), 'letters', 'k' || n % 7, '{}', 'parked', 3, 'no' FROM generate_series(1, 2500) AS n";
+    sqlx::query(items).execute(&system.sql).await.unwrap();
+    for (path, body, left, steps) in [
+        (
+            "outbox/retry",
+            json!({ "kind": "hold_release" }),
+            "SELECT count(*) FROM outbox WHERE status = 'parked'",
+            "SELECT coalesce(array_agg((details->>'rows')::bigint ORDER BY id), '{}') FROM audit_log
+             WHERE actor = 'max' AND action = 'outbox retry'",
+        ),
+        (
+            "outflows/letters/retry",
+            json!({}),
+            "SELECT count(*) FROM outflow_items WHERE status = 'parked'",
+            "SELECT coalesce(array_agg((details->>'items')::bigint ORDER BY id), '{}') FROM audit_log
+             WHERE actor = 'max' AND action = 'outflow retry'",
+        ),
+    ] {
+        // A slow machine may need to be asked more than once.
+        let mut retried = 0;
+        loop {
+            let answer = max.call("POST", path, Some(body.clone())).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            retried += answer.body["retried"].as_u64().unwrap();
+            if answer.body["more"] == false {
+                break;
+            }
+        }
+        assert_eq!((retried, count(&system, left).await), (2_500, 0), "{path}");
+        let steps: Vec<i64> = sqlx::query_scalar(steps).fetch_one(&system.sql).await.unwrap();
+        assert_eq!(steps, [1_000, 1_000, 500], "{path}");
+    }
+    stopped(system).await;
 }
 
 /// An operator's refund moves money once however often it is asked for, is in the audit log with its reason, and one that the channel
@@ -456,7 +508,7 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     let answers = join_all((0..4).map(|_| max.call("POST", &retry, Some(json!({}))))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
     let all = root.call("POST", "outflows/letters/retry", Some(json!({}))).await;
-    assert_eq!(all.body, json!({ "retried": 2 }));
+    assert_eq!(all.body, json!({ "retried": 2, "more": false }));
     assert_eq!(root.call("POST", "outflows/none/retry", Some(json!({}))).await.code(), "404 not-found");
     assert_eq!(count(&system, "SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0").await, 3);
     assert_eq!(count(&system, "SELECT count(*) FROM outflow_keys").await, 3, "each has its turn");

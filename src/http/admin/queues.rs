@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::money::number;
 use super::{as_caller, query};
-use crate::admin::queues::OutboxQuery;
+use crate::admin::queues::{OutboxQuery, RetriedAll};
 use crate::domain::json_object;
 use crate::domain::message::ParkedKind;
 use crate::http::AppState;
@@ -57,6 +57,21 @@ struct Outbox {
 #[serde(deny_unknown_fields)]
 struct RetryKind {
     kind: ParkedKind,
+}
+
+/// How many of all messages or items are sent again.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AllRetried {
+    #[schema(minimum = 0)]
+    retried: u64,
+    /// Whether more are parked: the time was up, or they were parked meanwhile. Then ask again.
+    more: bool,
+}
+
+impl From<RetriedAll> for AllRetried {
+    fn from(RetriedAll { retried, more }: RetriedAll) -> Self {
+        Self { retried, more }
+    }
 }
 
 /// How many messages or items are sent again.
@@ -128,6 +143,8 @@ pub async fn retry_message(request: HttpRequest, app_state: Data<AppState>, _: B
 }
 
 /// Send all parked messages of a kind again
+///
+/// A thousand at a time, for 3 s at most. An instance does so for one caller at a time.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/outbox/retry",
@@ -135,7 +152,7 @@ pub async fn retry_message(request: HttpRequest, app_state: Data<AppState>, _: B
     tag = "admin",
     security(("session" = [], "csrf" = [])),
     request_body = RetryKind,
-    responses((status = 200, description = "The messages are pending again", body = Retried), NotAllDone),
+    responses((status = 200, description = "The messages are pending again", body = AllRetried), NotAllDone),
 )]
 pub async fn retry_messages(
     request: HttpRequest,
@@ -146,5 +163,5 @@ pub async fn retry_messages(
         let RetryKind { kind } = json_object::from_slice(&body)?;
         console.retry_messages(&caller.account, kind).await
     });
-    Ok(HttpResponse::Ok().json(Retried { retried: retried.await? }))
+    Ok(HttpResponse::Ok().json(AllRetried::from(retried.await?)))
 }
