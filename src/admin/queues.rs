@@ -88,7 +88,7 @@ impl Console {
         };
         let mut parked = self.ledger.parked_page(&filter).await?;
         let next = cut(&mut parked, limit).map(|last| last.id);
-        let mut figures = self.ledger.backlog().await?;
+        let mut figures = self.ledger.shown_backlog().await?;
         figures.sort_by(|a, b| a.kind.cmp(&b.kind));
         Ok(OutboxPage { figures, parked, next })
     }

@@ -105,8 +105,8 @@ mod tests {
                 Some(reads.fetch_add(1, Ordering::Relaxed))
             }
         };
-        // It rests for 19 s, longer than this test takes.
-        let slow = Duration::from_secs(1);
+        // It rests for 9.5 s, longer than this test takes.
+        let slow = Duration::from_millis(500);
         assert_eq!(counts.of(sale, || read(slow)).await.as_deref(), Some(&0));
         assert_eq!(counts.of(sale, || read(slow)).await.as_deref(), Some(&0));
         assert_eq!(counts.of(SaleId::from_db(2), || read(Duration::ZERO)).await.as_deref(), Some(&1));

@@ -128,10 +128,11 @@ impl Console {
         let ledger = self.ledger.clone();
         let count = async move {
             let by_buyer = ledger.lapsed_holds(sale, false, LAPSED_MAX).await?;
-            Ok(LapsedLists { by_buyer, by_address: ledger.lapsed_holds(sale, true, LAPSED_MAX).await? })
+            let by_address = ledger.lapsed_holds(sale, true, LAPSED_MAX).await?;
+            Ok::<_, LedgerError>(LapsedLists { by_buyer, by_address })
         };
         let count = async move {
-            let counted: Result<LapsedLists, LedgerError> = count.await;
+            let counted = count.await;
             counted.inspect_err(|error| tracing::debug!(%sale, %error, "lapsed holds of a sale not counted")).ok()
         };
         self.lapsed_of_sales.of(sale, || count).await

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_to_count_is_said_to_and_the_rest_is_shown() {
+    fn a_page_says_what_takes_too_long_to_count_and_shows_the_rest() {
         let page = sale_page(None, None);
         for shown in ["Counting the orders takes too long", "Counting the lapsed holds takes too long", "Pause the sale"] {
             assert!(page.contains(shown), "{shown}: {page}");

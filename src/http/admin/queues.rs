@@ -25,6 +25,8 @@ struct ToDo {
     parked: i64,
     /// The age of the oldest pending message, in seconds.
     oldest_s: i64,
+    /// Whether there may be more: counting ends at 10000.
+    more: bool,
 }
 
 /// A message that has failed too often, and is no longer tried.
@@ -110,6 +112,7 @@ pub async fn outbox(request: HttpRequest, app_state: Data<AppState>) -> Result<H
         pending: row.pending,
         parked: row.parked,
         oldest_s: row.oldest_s,
+        more: row.more,
     });
     let parked = page.parked.into_iter().map(|row| ParkedMessage {
         id: row.id,
