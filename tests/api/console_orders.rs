@@ -298,6 +298,68 @@ async fn a_parked_message_is_sent_again_once() {
     system.finish().await;
 }
 
+/// While purchases without an order cannot be read, orders, the overview and a sale's page are shown without them, and a sale is paused.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_go_without_what_takes_too_long() {
+    let system = without_workers().await;
+    let [root, max, _] = people(&system).await;
+    let sale = system.create_sale(terms(100)).await;
+    orders(&system, &sale, 3, "1 hour").await;
+    let mut lock = system.sql.begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    let one_sale = format!("/admin/sales/{}", sale.id);
+    let page = async || {
+        let page = root.authenticated(reqwest::Client::new().get(system.url(&one_sale))).send().await.unwrap();
+        (page.status().as_u16(), page.text().await.unwrap())
+    };
+    let status = format!("sales/{}/status", sale.id);
+    let (found, overview, (page_status, text), paused) = tokio::join!(
+        root.call("GET", "orders", None),
+        root.call("GET", "overview", None),
+        page(),
+        max.call("PUT", &status, Some(json!({ "status": "paused" }))),
+    );
+    assert_eq!((found.status, &found.body["lacks_accepted"]), (200, &json!(true)), "{}", found.body);
+    assert_eq!(ids(&found.body).len(), 3);
+    assert_eq!((overview.status, &overview.body["work"]), (200, &Value::Null), "{}", overview.body);
+    assert_eq!(page_status, 200);
+    assert!(text.contains("Counting the orders takes too long") && text.contains("No hold has lapsed"), "{text}");
+    assert_eq!(paused.status, 200, "{}", paused.body);
+    lock.rollback().await.unwrap();
+
+    let again = root.call("GET", "orders", None).await.body;
+    assert_eq!((&again["lacks_accepted"], ids(&again).len()), (&json!(false), 3));
+    assert_eq!(root.call("GET", "overview", None).await.body["work"]["backlog"], json!([]));
+    stopped(system).await;
+}
+
+/// More messages than are counted are `more`, and each kind's oldest is that of the messages that wait the longest.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_backlog_is_counted_up_to_a_bound() {
+    let system = without_workers().await;
+    let [_, max, _] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let insert = "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, status, last_error,
+                                      created_at, next_attempt_at)
+                  SELECT 'hold_release', gen_random_uuid(), $1, 'ann', 1, 0, 0, true, $2, 'no', at, at
+                  FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, $3) AS n) AS moments";
+    let add = async |status: &str, rows: i32| {
+        let insert = sqlx::query(insert).bind(sale.id.get()).bind(status).bind(rows);
+        insert.execute(&system.sql).await.unwrap();
+        max.call("GET", "outbox", None).await.body["to_do"][0].clone()
+    };
+    let few = add("parked", 7).await;
+    assert_eq!((&few["parked"], &few["pending"], &few["more"]), (&json!(7), &json!(0), &json!(false)), "{few}");
+    let all = add("pending", 10_000).await;
+    assert_eq!((&all["pending"], &all["more"]), (&json!(10_000), &json!(false)), "{all}");
+    let more = add("pending", 20_000).await;
+    assert_eq!((&more["parked"], &more["pending"], &more["more"]), (&json!(7), &json!(10_000), &json!(true)), "{more}");
+    assert!(more["oldest_s"].as_i64().unwrap() >= 20_000, "{more}");
+    let page = max.authenticated(reqwest::Client::new().get(system.url("/admin/outbox"))).send().await.unwrap();
+    assert!(page.text().await.unwrap().contains("10\u{202f}000 or more"));
+    stopped(system).await;
+}
+
 /// Many parked messages and items are sent again a thousand at a time, each thousand with its line in the audit log, and none is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_are_sent_again_in_steps() {
