@@ -104,14 +104,7 @@ impl Drop for Sampler {
 
 impl Sampler {
     pub(super) fn new(shared: Arc<Shared>, sale: SaleId, feed: watch::Sender<Samples>) -> Self {
-        Self {
-            shared,
-            sale,
-            feed,
-            last_id: 0,
-            winners: None,
-            ledger: None,
-        }
+        Self { shared, sale, feed, last_id: 0, winners: None, ledger: None }
     }
 
     /// Reads and feeds until stopped. What it reads is read to the end, so that no connection to PostgreSQL is left in the middle of a
