@@ -33,7 +33,7 @@ impl Console {
     /// All accounts, by name.
     pub async fn accounts(&self, account: &Account) -> Result<Vec<ListedAccount>, AdminError> {
         admins_only(account)?;
-        Ok(self.ledger.accounts().await?)
+        Ok(self.ledger.accounts(self.terms.idle_ms).await?)
     }
 
     /// Creates an account.

@@ -14,6 +14,7 @@ pub mod password;
 pub mod policies;
 pub mod products;
 pub mod queues;
+mod rested;
 pub mod sales;
 pub mod session;
 
@@ -22,12 +23,15 @@ use std::sync::Arc;
 use attempts::AttemptLimits;
 use device::DeviceTokens;
 use password::{Hasher, HashingError, HashingTerms};
+use rested::Rested;
+use sales::LapsedLists;
 use session::SessionTokens;
 use tokio::sync::Semaphore;
 
 use crate::domain::account::{Account, Denied};
 use crate::domain::ids::Invalid;
 use crate::domain::limiter::WrongParameter;
+use crate::domain::live::LedgerFigures;
 use crate::domain::pressure::Pressure;
 use crate::flow::FlowError;
 use crate::gate::GateError;
@@ -125,6 +129,11 @@ pub struct Console {
     terms: SessionTerms,
     /// The place of the export of orders that is under way.
     exports: Arc<Semaphore>,
+    /// The place of the sending of many parked messages or items that is under way.
+    retries: Semaphore,
+    /// What pages of sales show that takes long to count.
+    orders_of_sales: Rested<LedgerFigures>,
+    lapsed_of_sales: Rested<LapsedLists>,
 }
 
 /// How long a session lasts, and how often sign-in may be attempted.
@@ -160,8 +169,19 @@ impl Console {
         let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms)?;
         let hasher = Hasher::start(terms.hashing, pressure)?;
         let (sessions, devices) = (SessionTokens::new(secret), DeviceTokens::new(secret));
-        let (ledger, exports) = (stores.ledger.clone(), Arc::new(Semaphore::new(1)));
-        Ok(Self { ledger, stores, hasher, attempts, sessions, devices, terms, exports })
+        Ok(Self {
+            ledger: stores.ledger.clone(),
+            stores,
+            hasher,
+            attempts,
+            sessions,
+            devices,
+            terms,
+            exports: Arc::new(Semaphore::new(1)),
+            retries: Semaphore::new(1),
+            orders_of_sales: Rested::new(),
+            lapsed_of_sales: Rested::new(),
+        })
     }
 }
 

@@ -100,7 +100,8 @@ impl Console {
                 .ok_or(Invalid::new("before", "is no order of this list").into());
         };
         let found = self.ledger.order(order).await?;
-        Ok(FoundOrders { orders: found.into_iter().filter(|found| fits(&search, found)).collect(), next: None })
+        let orders = found.into_iter().filter(|found| fits(&search, found)).collect();
+        Ok(FoundOrders { orders, next: None, lacks_accepted: false })
     }
 
     /// An order with its history. What is about money and messages is for operators: others get an order without it.

@@ -33,6 +33,8 @@ pub struct OverviewSale {
 pub struct OverviewWork {
     /// What is still to be done, by kind.
     pub backlog: Vec<Backlog>,
+    /// Whether there may be more than were counted.
+    pub more: bool,
     /// Parked messages, and the age of the oldest message that waits, in seconds.
     pub parked: i64,
     pub oldest_s: i64,
@@ -51,7 +53,7 @@ pub struct Overview {
     pub alarms: Vec<Alarm>,
     /// The sales whose stock in Redis differs from PostgreSQL's, as the alarms name them.
     pub drift: Vec<String>,
-    /// `None` for those who do not run sales.
+    /// `None` for those who do not run sales, and where it could not be read in time.
     pub work: Option<OverviewWork>,
 }
 
@@ -79,7 +81,7 @@ impl Console {
             sales: join_all(sales.into_iter().map(|sale| self.with_units(sale, now_ms))).await,
             drift: drift.map(|alarm| alarm.subject.clone()).collect(),
             alarms,
-            work: if account.may_operate() { Some(self.work().await?) } else { None },
+            work: if account.may_operate() { self.work_in_time().await } else { None },
         })
     }
 
@@ -96,9 +98,16 @@ impl Console {
         OverviewSale { sale, phase, available }
     }
 
+    /// The queues and the processes, if they can be read in time: the sales and the alarms are shown without them.
+    async fn work_in_time(&self) -> Option<OverviewWork> {
+        let work = self.work().await;
+        work.inspect_err(|error| tracing::debug!(%error, "queues and processes not read for the overview")).ok()
+    }
+
     async fn work(&self) -> Result<OverviewWork, AdminError> {
-        let backlog = self.ledger.backlog().await?;
+        let backlog = self.ledger.shown_backlog().await?;
         Ok(OverviewWork {
+            more: backlog.iter().any(|row| row.more),
             parked: backlog.iter().map(|row| row.parked).sum(),
             oldest_s: backlog.iter().map(|row| row.oldest_s).max().unwrap_or(0).max(0),
             backlog,

@@ -1,5 +1,7 @@
 //! The outbox and the outflows: what waits, what is parked, sending it again, and how fast outflows send. For operators.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -16,7 +18,11 @@ pub use crate::ledger::outbox::ParkedRow;
 pub use crate::ledger::outflow::items::ChannelFigures;
 use crate::ledger::outflow::parked::ItemFilter;
 pub use crate::ledger::outflow::parked::ParkedItem;
-use crate::sale::parked::{self, Parked};
+use crate::sale::parked;
+pub use crate::sale::parked::RetriedAll;
+
+/// When no further step of a thousand messages or items begins: whoever asked has the answer before the request is given up.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// Which messages are asked for.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -82,7 +88,7 @@ impl Console {
         };
         let mut parked = self.ledger.parked_page(&filter).await?;
         let next = cut(&mut parked, limit).map(|last| last.id);
-        let mut figures = self.ledger.backlog().await?;
+        let mut figures = self.ledger.shown_backlog().await?;
         figures.sort_by(|a, b| a.kind.cmp(&b.kind));
         Ok(OutboxPage { figures, parked, next })
     }
@@ -90,16 +96,18 @@ impl Console {
     /// Sends one parked message again.
     pub async fn retry_message(&self, account: &Account, id: i64) -> Result<u64, AdminError> {
         operators_only(account)?;
-        match parked::retry(&self.ledger, Parked::Ids(&[id]), account.name.as_str()).await? {
+        match parked::retry(&self.ledger, &[id], account.name.as_str()).await? {
             0 => Err(AdminError::Unknown("parked message")),
             retried => Ok(retried),
         }
     }
 
-    /// Sends all parked messages of a kind again. Returns how many there were.
-    pub async fn retry_messages(&self, account: &Account, kind: ParkedKind) -> Result<u64, AdminError> {
+    /// Sends all parked messages of a kind again, as far as the time allows. An instance does so for one person at a time, so that
+    /// other changes keep their places.
+    pub async fn retry_messages(&self, account: &Account, kind: ParkedKind) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
-        Ok(parked::retry(&self.ledger, Parked::Kind(kind), account.name.as_str()).await?)
+        let _place = self.retries.try_acquire().map_err(|_| AdminError::Busy("retries"))?;
+        Ok(parked::retry_all(&self.ledger, Some(kind), ANSWER_MAX, account.name.as_str()).await?)
     }
 
     pub async fn outflows(&self, account: &Account) -> Result<Vec<ChannelFigures>, AdminError> {
@@ -143,13 +151,14 @@ impl Console {
         }
     }
 
-    /// Sends all parked items of an outflow again. Returns how many there were.
-    pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<u64, AdminError> {
+    /// Sends all parked items of an outflow again, likewise.
+    pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
         let outflows = self.ledger.outflow_figures().await?;
         if !outflows.iter().any(|known| known.name == outflow) {
             return Err(AdminError::Unknown("outflow"));
         }
-        Ok(self.ledger.unpark_outflow(outflow, &[], account.name.as_str()).await?)
+        let _place = self.retries.try_acquire().map_err(|_| AdminError::Busy("retries"))?;
+        Ok(parked::retry_items(&self.ledger, outflow, ANSWER_MAX, account.name.as_str()).await?)
     }
 }

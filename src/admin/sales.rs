@@ -2,6 +2,7 @@
 //! when its window does.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::{AdminError, Console, operators_only};
 use crate::domain::account::Account;
@@ -9,12 +10,15 @@ use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, SaleId, Units};
 use crate::domain::live::LedgerFigures;
 use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
+use crate::ledger::LedgerError;
 pub use crate::ledger::sales::lapsed_holds::LapsedHolds;
 pub use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
 pub use crate::ledger::sales::waves::{SalePlan, WaveRow};
 
 /// The longest text that is searched for, in characters: no product's name is longer.
 const TEXT_MAX: usize = 200;
+/// Lines of each list of lapsed holds that a sale's page shows.
+const LAPSED_MAX: i64 = 20;
 /// How long a sale lasts whose end is not given.
 const LASTS_MS: i64 = 3_600_000;
 
@@ -29,6 +33,13 @@ pub struct SaleDetails {
     pub figures: SaleFigures,
     pub plan: SalePlan,
     pub now_ms: i64,
+}
+
+/// Who let most holds of a sale lapse, most first.
+#[derive(Default)]
+pub struct LapsedLists {
+    pub by_buyer: Vec<LapsedHolds>,
+    pub by_address: Vec<LapsedHolds>,
 }
 
 /// The terms of a sale that is to be planned.
@@ -102,10 +113,29 @@ impl Console {
         Ok(SaleDetails { figures, plan, now_ms: self.ledger.now_ms().await? })
     }
 
-    /// The sale's orders by status, and what is on its way; `None` if counting takes too long now.
-    pub async fn sale_orders(&self, sale: SaleId) -> Option<LedgerFigures> {
-        let counted = self.ledger.live_figures(sale).await;
-        counted.inspect_err(|error| tracing::debug!(%sale, %error, "orders of a sale not counted")).ok().flatten()
+    /// The sale's orders by status, and what is on its way, as they were counted last; `None` if counting takes too long.
+    pub async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
+        let ledger = self.ledger.clone();
+        let count = async move {
+            let counted = ledger.live_figures(sale).await;
+            counted.inspect_err(|error| tracing::debug!(%sale, %error, "orders of a sale not counted")).ok().flatten()
+        };
+        self.orders_of_sales.of(sale, || count).await
+    }
+
+    /// Who let most holds of a sale lapse, as they were counted last; `None` if counting takes too long.
+    pub async fn sale_lapsed(&self, sale: SaleId) -> Option<Arc<LapsedLists>> {
+        let ledger = self.ledger.clone();
+        let count = async move {
+            let by_buyer = ledger.lapsed_holds(sale, false, LAPSED_MAX).await?;
+            let by_address = ledger.lapsed_holds(sale, true, LAPSED_MAX).await?;
+            Ok::<_, LedgerError>(LapsedLists { by_buyer, by_address })
+        };
+        let count = async move {
+            let counted = count.await;
+            counted.inspect_err(|error| tracing::debug!(%sale, %error, "lapsed holds of a sale not counted")).ok()
+        };
+        self.lapsed_of_sales.of(sale, || count).await
     }
 
     /// Who let holds of a sale lapse, most first: by buyer, or by network address. `lapsed_holds_of_sale` has them.

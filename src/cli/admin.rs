@@ -61,7 +61,7 @@ impl AdminCommand {
                 tracing::info!(%name, role = role.into_str(), "account created");
             }
             Self::List { format } => {
-                let accounts = ledger.accounts().await?;
+                let accounts = ledger.accounts(config.admin.idle_ms.cast_signed()).await?;
                 return print::rows(accounts.iter().map(AccountLine::from), format);
             }
             Self::Password(AccountArg { name }) => {

@@ -1,5 +1,7 @@
 //! `outbox`: shows parked messages and sends them again.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
@@ -9,7 +11,7 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
 use crate::ledger::outbox::ParkedRow;
-use crate::sale::parked::{self, Parked};
+use crate::sale::parked::{self, RetriedAll};
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {
@@ -31,11 +33,26 @@ impl OutboxCommand {
                 print::rows(ledger.parked(limit).await?.iter().map(ParkedLine::from), format)
             }
             Self::Retry { ids } => {
-                let which = if ids.is_empty() { Parked::All } else { Parked::Ids(&ids) };
-                let retried = parked::retry(&ledger, which, ACTOR).await?;
-                print::json(&json!({ "retried": retried }))
+                if !ids.is_empty() {
+                    return print::json(&json!({ "retried": parked::retry(&ledger, &ids, ACTOR).await? }));
+                }
+                print::json(&RetriedLine::from(parked::retry_all(&ledger, None, Duration::MAX, ACTOR).await?))
             }
         }
+    }
+}
+
+/// What sending all again came to.
+#[derive(Serialize)]
+pub(super) struct RetriedLine {
+    retried: u64,
+    /// Whether more are parked.
+    more: bool,
+}
+
+impl From<RetriedAll> for RetriedLine {
+    fn from(RetriedAll { retried, more }: RetriedAll) -> Self {
+        Self { retried, more }
     }
 }
 

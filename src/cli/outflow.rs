@@ -1,5 +1,7 @@
 //! `outflow`: shows and changes outflows, queues whose items are sent at a constant rate.
 
+use std::time::Duration;
+
 use anyhow::bail;
 use clap::Subcommand;
 use serde::Serialize;
@@ -7,6 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::arguments::{Format, ListArgs};
+use super::outbox::RetriedLine;
 use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
@@ -15,6 +18,7 @@ use crate::flow::outflow_changes::{self, OutflowChange};
 use crate::ledger::LedgerError;
 use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem};
 use crate::ledger::outflow::parked::{ItemFilter, ParkedItem};
+use crate::sale::parked;
 
 #[derive(Subcommand)]
 pub(super) enum OutflowCommand {
@@ -135,6 +139,9 @@ impl OutflowCommand {
                 return print::rows(items.iter().map(ParkedItemLine::from), format);
             }
             Self::Retry { name, ids } => {
+                if ids.is_empty() {
+                    return print::json(&RetriedLine::from(parked::retry_items(&ledger, &name, Duration::MAX, ACTOR).await?));
+                }
                 print::json(&json!({ "retried": ledger.unpark_outflow(&name, &ids, ACTOR).await? }))?;
             }
         }

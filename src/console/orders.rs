@@ -21,6 +21,8 @@ struct OrdersPage {
     frame: Frame,
     query: OrderQuery,
     orders: Vec<OwnedOrder>,
+    /// Purchases without an order are missing, because reading them took too long.
+    lacks_accepted: bool,
     /// The address of the next page.
     next: Option<String>,
     /// The address of all these orders as a file, for those who may take it away.
@@ -78,14 +80,16 @@ async fn found(
     let (found, wrong) = match console.orders(account, &query).await {
         Ok(found) => (found, None),
         Err(AdminError::Invalid(invalid)) => {
-            (FoundOrders { orders: Vec::new(), next: None }, Some(format!("The {invalid}.")))
+            let none = FoundOrders { orders: Vec::new(), next: None, lacks_accepted: false };
+            (none, Some(format!("The {invalid}.")))
         }
         Err(error) => return Err(error),
     };
     let next = found.next.map(|last| address("/admin/orders", &query, Some(last)));
     let may_export = frame.may_operate && wrong.is_none() && given(&query.order).is_none();
     let export = may_export.then(|| address("/api/v1/admin/orders.csv", &query, None));
-    Ok(OrdersPage { frame, query, orders: found.orders, next, export, wrong })
+    let FoundOrders { orders, lacks_accepted, .. } = found;
+    Ok(OrdersPage { frame, query, orders, lacks_accepted, next, export, wrong })
 }
 
 /// The address of the same search elsewhere. The search was read, so its texts have no character that an address must not have.
@@ -138,10 +142,12 @@ mod tests {
             OrderQuery { user: Some("\"><script>".into()), status: Some("paid".into()), ..OrderQuery::default() };
         let orders = vec![owned(OrderStatus::Paid)];
         let (next, wrong) = (Some(next), Some("The user is wrong.".to_owned()));
-        let page = OrdersPage { frame: Frame::of_admin("orders"), query, orders, next, export: None, wrong };
+        let (frame, export, lacks_accepted) = (Frame::of_admin("orders"), None, true);
+        let page = OrdersPage { frame, query, orders, lacks_accepted, next, export, wrong };
         let page = page.render().unwrap();
         assert!(!page.contains("<script>") && !page.contains("<b>"), "{page}");
         assert!(page.contains("<option value=\"paid\" selected>") && page.contains("role=\"alert\""), "{page}");
+        assert!(page.contains("have no order yet are missing"), "{page}");
     }
 
     #[test]

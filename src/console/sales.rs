@@ -1,5 +1,7 @@
 //! The pages of sales: the list, planning one, and all of one.
 
+use std::sync::Arc;
+
 use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
 use askama::Template;
@@ -9,7 +11,7 @@ use serde::Deserialize;
 use super::frame::{Access, Frame, page};
 use super::show;
 use crate::admin::AdminError;
-use crate::admin::sales::{LapsedHolds, SaleDetails, SaleFigures, SaleList, SaleSearch, parse_search};
+use crate::admin::sales::{LapsedLists, SaleDetails, SaleFigures, SaleList, SaleSearch, parse_search};
 use crate::domain::ids::{Invalid, SaleId};
 use crate::domain::live::LedgerFigures;
 use crate::domain::sale::{Sale, SalePhase, SaleStatus};
@@ -17,8 +19,6 @@ use crate::http::AppState;
 
 /// Sales on one page of the list.
 const SALES_MAX: usize = 50;
-/// Lines of lapsed holds that a sale's page shows.
-const LAPSED_MAX: i64 = 20;
 /// Products whose names are offered when a sale is planned.
 const NAMES_MAX: i64 = 200;
 
@@ -83,9 +83,9 @@ struct SalePage {
     details: SaleDetails,
     phase: SalePhase,
     /// `None` if counting them takes too long now.
-    counted: Option<LedgerFigures>,
-    by_buyer: Vec<LapsedHolds>,
-    by_address: Vec<LapsedHolds>,
+    counted: Option<Arc<LedgerFigures>>,
+    /// `None` likewise.
+    lapsed: Option<Arc<LapsedLists>>,
 }
 
 impl SalePage {
@@ -147,14 +147,8 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpRespon
     page(request, &app_state, Access::Viewers, "sales", async |console, caller, frame| {
         let id = named_sale(&caller.request)?;
         let details = console.sale(id).await?;
-        Ok(SalePage {
-            frame,
-            phase: details.figures.sale.phase_at(details.now_ms),
-            counted: console.sale_orders(id).await,
-            by_buyer: console.lapsed_holds(id, false, LAPSED_MAX).await?,
-            by_address: console.lapsed_holds(id, true, LAPSED_MAX).await?,
-            details,
-        })
+        let (counted, lapsed) = tokio::join!(console.sale_orders(id), console.sale_lapsed(id));
+        Ok(SalePage { frame, phase: details.figures.sale.phase_at(details.now_ms), counted, lapsed, details })
     })
     .await
 }
@@ -199,11 +193,8 @@ mod tests {
         SaleFigures { sale, total_stock: 10, stock: 8 }
     }
 
-    fn sale_page(orders: i64) -> String {
-        let wave = WaveRow { units: 5, due_at: DateTime::UNIX_EPOCH, released_at: None, planned: true };
-        let plan = SalePlan { refund_returns_stock: true, created_at: DateTime::UNIX_EPOCH, waves: vec![wave] };
-        let details = SaleDetails { figures: figures(), plan, now_ms: 5_000 };
-        let counted = LedgerFigures {
+    fn counted(orders: i64) -> LedgerFigures {
+        LedgerFigures {
             read_at_ms: 0,
             status: SaleStatus::Open,
             total_stock: 10,
@@ -213,14 +204,19 @@ mod tests {
             orders: vec![OrderFigures { status: OrderStatus::PendingPayment, orders, units: orders }],
             outbox: OutboxFigures { pending: 0, releasing: 0, sent: 0, parked: 0 },
             drift_alarm: false,
-        };
+        }
+    }
+
+    fn sale_page(counted: Option<LedgerFigures>, lapsed: Option<LapsedLists>) -> String {
+        let wave = WaveRow { units: 5, due_at: DateTime::UNIX_EPOCH, released_at: None, planned: true };
+        let plan = SalePlan { refund_returns_stock: true, created_at: DateTime::UNIX_EPOCH, waves: vec![wave] };
+        let details = SaleDetails { figures: figures(), plan, now_ms: 5_000 };
         let page = SalePage {
             frame: Frame::of_admin("sales"),
             phase: SalePhase::Open,
             details,
-            counted: Some(counted),
-            by_buyer: Vec::new(),
-            by_address: Vec::new(),
+            counted: counted.map(Arc::new),
+            lapsed: lapsed.map(Arc::new),
         };
         page.render().unwrap()
     }
@@ -241,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_sale_that_sells_is_changed_by_the_addresses_of_the_api_and_shows_no_key() {
-        let page = sale_page(2);
+        let none = || Some(LapsedLists::default());
+        let page = sale_page(Some(counted(2)), none());
         for shown in [
             "data-api=\"/api/v1/admin/sales/7/status\" data-method=\"PUT\"",
             "data-api=\"/api/v1/admin/sales/7/stock\" data-method=\"POST\"",
@@ -254,7 +251,17 @@ mod tests {
         assert!(!page.contains("secret-key") && !page.contains("waiting-key"), "{page}");
         let removal = "data-api=\"/api/v1/admin/sales/7\" data-method=\"DELETE\"";
         assert!(!page.contains(removal), "it has orders: {page}");
-        assert!(sale_page(0).contains(removal));
+        assert!(sale_page(Some(counted(0)), none()).contains(removal));
+        assert!(page.contains("No hold has lapsed") && !page.contains("takes too long"), "{page}");
+    }
+
+    #[test]
+    fn a_page_says_what_takes_too_long_to_count_and_shows_the_rest() {
+        let page = sale_page(None, None);
+        for shown in ["Counting the orders takes too long", "Counting the lapsed holds takes too long", "Pause the sale"] {
+            assert!(page.contains(shown), "{shown}: {page}");
+        }
+        assert!(!page.contains("No hold has lapsed") && !page.contains("data-method=\"DELETE\""), "{page}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How the templates of the console write times, amounts and numbers: `{{ show::time(sale.starts_at_ms) }}`.
 
+use std::borrow::Borrow;
 use std::sync::OnceLock;
 
 use askama::filters::Safe;
@@ -79,6 +80,12 @@ pub fn count(n: impl Number) -> String {
     format!("{sign}{}", grouped(&n.unsigned_abs().to_string()))
 }
 
+/// A number that may be larger than what was counted: `10 000 or more`.
+pub fn counted(n: impl Number, more: impl Borrow<bool>) -> String {
+    let suffix = if *more.borrow() { " or more" } else { "" };
+    format!("{}{suffix}", count(n))
+}
+
 /// A duration in whole seconds as people say it: `45 s`, `3 min 5 s`, `2 h 10 min`, `4 d 1 h`.
 pub fn age(seconds: impl Number) -> String {
     let seconds = seconds.number().max(0);
@@ -137,6 +144,7 @@ mod tests {
             assert_eq!(age(seconds), text);
         }
         assert_eq!(count(5_u64), "5");
+        assert_eq!((plain(counted(10_000, true)), counted(7, &false)), ("10 000 or more".to_owned(), "7".to_owned()));
     }
 
     #[test]

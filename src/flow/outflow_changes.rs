@@ -2,7 +2,7 @@
 
 use super::FlowError;
 use crate::domain::outflow::Pace;
-use crate::ledger::outflow::items::ChannelFigures;
+use crate::ledger::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
 use crate::ledger::{Ledger, LedgerError};
 
 /// What to change of an outflow; `None` leaves a term as it is.
@@ -20,24 +20,17 @@ pub async fn outflows(ledger: &Ledger) -> Result<Vec<ChannelFigures>, LedgerErro
     ledger.outflow_figures().await
 }
 
-/// Changes an outflow; `false` if there is none of this name. What is already so stays untouched, so that a caller who had no
-/// answer repeats the change: a process that dies between the two steps has made the first of them.
+/// Changes an outflow, all parts at once; `false` if there is none of this name. What is already so stays untouched, so that a caller
+/// who had no answer repeats the change.
 ///
 /// # Errors
-/// A pace that cannot be kept, before anything is changed; or the ledger's.
+/// A pace that cannot be kept, and nothing is changed; or the ledger's.
 pub async fn change(ledger: &Ledger, name: &str, change: OutflowChange, actor: &str) -> Result<bool, FlowError> {
-    let outflows = ledger.outflow_figures().await?;
-    let Some(current) = outflows.iter().find(|outflow| outflow.name == name) else { return Ok(false) };
-    let (rate, jitter_ms) = (i64::from(current.rate), i64::from(current.jitter_ms));
-    let wanted = (change.rate.unwrap_or(rate), change.jitter_ms.unwrap_or(jitter_ms));
-    if wanted != (rate, jitter_ms) {
-        let pace = Pace::parse(wanted.0, wanted.1)?;
-        ledger.set_outflow_pace(name, pace, actor).await?;
-    }
-    if let Some(paused) = change.paused
-        && paused != current.paused
-    {
-        ledger.pause_outflow(name, paused, actor).await?;
-    }
-    Ok(true)
+    let decide = |now: OutflowTerms| -> Result<OutflowUpdate, FlowError> {
+        let present = (i64::from(now.rate), i64::from(now.jitter_ms));
+        let wanted = (change.rate.unwrap_or(present.0), change.jitter_ms.unwrap_or(present.1));
+        let pace = if wanted == present { None } else { Some(Pace::parse(wanted.0, wanted.1)?) };
+        Ok(OutflowUpdate { pace, paused: change.paused.filter(|paused| *paused != now.paused) })
+    };
+    ledger.change_outflow(name, actor, decide).await
 }

@@ -33,8 +33,10 @@ pub struct Bulkheads {
     pub callbacks: Bulkhead,
     /// People who sign in. Their passwords are checked elsewhere, in a line of their own.
     pub sign_ins: Bulkhead,
-    /// What people do who are signed in.
+    /// What people look at who are signed in.
     pub admin: Bulkhead,
+    /// What they change. It gives way to no one and waits behind no read: a sale is paused when there is a rush.
+    pub admin_changes: Bulkhead,
     reads: Quota,
 }
 
@@ -69,6 +71,12 @@ impl Bulkheads {
             },
             sign_ins: bulkhead("sign-ins", 20),
             admin: bulkhead("admin", 200),
+            admin_changes: Bulkhead {
+                // Two at least: one may be sending many parked messages again.
+                places: Arc::new(Semaphore::new(part(8).max(2))),
+                gives_way_to: None,
+                ..bulkhead("admin changes", 200)
+            },
             reads: Quota::new(terms.buyer_reads, Duration::from_secs(1)),
         }
     }
@@ -162,6 +170,24 @@ impl Drop for InLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[actix_web::test]
+    async fn changes_wait_behind_no_read() {
+        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
+        let one_place = ReadTerms { buyer_reads: 1, line_max: 5, connections: 8 };
+        let bulkheads = Bulkheads::new(&pressure, &one_place);
+        let (finish, finished) = oneshot::channel();
+        let reads = bulkheads.admin.run(async move {
+            finished.await.unwrap();
+            Ok::<_, Problem>(())
+        });
+        let change = async {
+            assert!(bulkheads.admin_changes.run(async { Ok::<_, Problem>(()) }).await.is_ok());
+            finish.send(()).unwrap();
+        };
+        let (read, ()) = tokio::join!(reads, change);
+        assert!(read.is_ok(), "it ends after the change, which it would otherwise have kept waiting");
+    }
 
     #[actix_web::test]
     async fn work_goes_on_when_its_caller_hangs_up_and_then_leaves_its_place() {

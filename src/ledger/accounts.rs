@@ -15,7 +15,7 @@ pub struct ListedAccount {
     pub disabled_at: Option<DateTime<Utc>>,
     pub created_by: String,
     pub created_at: DateTime<Utc>,
-    /// Open sessions.
+    /// Sessions that have neither ended nor been idle too long.
     pub sessions: i64,
 }
 
@@ -67,13 +67,15 @@ impl Ledger {
         Ok(created.execute(&self.pool).await?.rows_affected() == 1)
     }
 
-    /// All accounts, by name.
-    pub async fn accounts(&self) -> Result<Vec<ListedAccount>, LedgerError> {
+    /// All accounts, by name. A session without a request for `idle_ms` is over, and not counted.
+    pub async fn accounts(&self, idle_ms: i64) -> Result<Vec<ListedAccount>, LedgerError> {
         let accounts = sqlx::query_as!(
             ListedAccount,
             r#"SELECT name, role, disabled_at, created_by, created_at,
-                      (SELECT count(*) FROM sessions WHERE account = name AND expires_at > now()) AS "sessions!"
-               FROM accounts ORDER BY name"#
+                      (SELECT count(*) FROM sessions WHERE account = name AND expires_at > now()
+                         AND seen_at > now() - $1::bigint * interval '1 ms') AS "sessions!"
+               FROM accounts ORDER BY name"#,
+            idle_ms
         );
         Ok(accounts.fetch_all(&self.pool).await?)
     }

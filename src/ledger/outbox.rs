@@ -10,7 +10,7 @@ use super::{Ledger, LedgerError};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::message::OutboxKind;
 use crate::domain::trace_context::TraceContext;
-pub use parked::{ParkedFilter, ParkedRow};
+pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
 use seckill_webhook::backoff_ms;
 pub use task::{BrokerMessage, UnitRelease};
 use task::{ClaimedRow, Task};

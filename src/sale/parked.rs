@@ -1,27 +1,80 @@
-//! Sending parked messages again, for the console and the command line.
+//! Sending parked messages and items again, for the console and the command line.
+
+use std::time::{Duration, Instant};
 
 use crate::domain::message::ParkedKind;
 use crate::ledger::notices::Topic;
+use crate::ledger::outbox::ParkedFilter;
+use crate::ledger::outflow::parked::ItemFilter;
 use crate::ledger::{Ledger, LedgerError};
 
-/// Which parked messages are sent again.
-#[derive(Debug, Clone, Copy)]
-pub enum Parked<'a> {
-    All,
-    Ids(&'a [i64]),
-    Kind(ParkedKind),
+/// What sending all of something again came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetriedAll {
+    pub retried: u64,
+    /// Whether more are parked: the time was up, or they were parked meanwhile.
+    pub more: bool,
 }
 
-/// Sends parked messages again, and returns how many there were. A message takes effect once, however often it is sent.
-pub async fn retry(ledger: &Ledger, parked: Parked<'_>, actor: &str) -> Result<u64, LedgerError> {
-    let rows = match parked {
-        // In the ledger, no ids mean all rows.
-        Parked::Ids([]) => 0,
-        Parked::Ids(ids) => ledger.unpark(ids, actor).await?,
-        Parked::All => ledger.unpark(&[], actor).await?,
-        Parked::Kind(kind) => ledger.unpark_kind(kind, actor).await?,
-    };
-    // Without the notices, workers find the rows by their next poll.
+/// Sends these parked messages again, and returns how many there were. A message takes effect once, however often it is sent.
+pub async fn retry(ledger: &Ledger, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
+    let rows = ledger.unpark(ids, actor).await?;
+    wake_workers(ledger, rows).await;
+    Ok(rows)
+}
+
+/// Sends all parked messages again, of one kind or of all, until none is left or the time `most` is up. Each step is a transaction of its own
+/// with its line in the audit log: who dies or fails between two steps has made the first of them, and the next caller goes on.
+pub async fn retry_all(
+    ledger: &Ledger,
+    kind: Option<ParkedKind>,
+    most: Duration,
+    actor: &str,
+) -> Result<RetriedAll, LedgerError> {
+    let retried = in_steps(most, async || ledger.unpark_step(kind, actor).await).await?;
+    wake_workers(ledger, retried).await;
+    let left = ledger.parked_page(&ParkedFilter { kind, limit: 1, ..ParkedFilter::default() }).await;
+    Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
+}
+
+/// Sends all parked items of an outflow again, likewise.
+pub async fn retry_items(
+    ledger: &Ledger,
+    outflow: &str,
+    most: Duration,
+    actor: &str,
+) -> Result<RetriedAll, LedgerError> {
+    let retried = in_steps(most, async || ledger.unpark_outflow(outflow, &[], actor).await).await?;
+    let of_outflow = ItemFilter { channel: Some(outflow.to_owned()), limit: 1, ..ItemFilter::default() };
+    let left = ledger.parked_outflow(&of_outflow).await;
+    Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
+}
+
+/// Takes steps until one finds nothing or the time is up, and adds up what they have done. A failure after the first step is no
+/// failure of what was done: it shows as what is left.
+async fn in_steps(
+    most: Duration,
+    mut step: impl AsyncFnMut() -> Result<u64, LedgerError>,
+) -> Result<u64, LedgerError> {
+    let (began, mut all) = (Instant::now(), 0);
+    loop {
+        match step().await {
+            Ok(0) => return Ok(all),
+            Ok(rows) => all += rows,
+            Err(error) if all == 0 => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, retried = all, "not all that is parked was sent again");
+                return Ok(all);
+            }
+        }
+        if began.elapsed() >= most {
+            return Ok(all);
+        }
+    }
+}
+
+/// Without the notices, workers find the rows by their next poll.
+async fn wake_workers(ledger: &Ledger, rows: u64) {
     for topic in [Topic::Outbox, Topic::Orders] {
         if rows > 0
             && let Err(error) = ledger.notify(topic).await
@@ -29,5 +82,4 @@ pub async fn retry(ledger: &Ledger, parked: Parked<'_>, actor: &str) -> Result<u
             tracing::debug!(%error, "notice not sent; workers poll");
         }
     }
-    Ok(rows)
 }

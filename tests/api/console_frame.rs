@@ -335,6 +335,13 @@ async fn admins_look_after_accounts() {
     assert_eq!(listed[1], [&json!("new"), &json!(true), &json!(0)], "{listed:?}");
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "disabled": false }))).await.status, 200);
     assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.status, 200);
+    // A session counts until it has been idle too long, which is before it ends.
+    for (idle, sessions) in [("0 minutes", 1), ("31 minutes", 0)] {
+        let seen = "UPDATE sessions SET seen_at = now() - $1::text::interval WHERE account = 'new'";
+        sqlx::query(seen).bind(idle).execute(&system.sql).await.unwrap();
+        let listed = root.call("GET", "accounts", None).await.body;
+        assert_eq!(listed["accounts"][1]["sessions"], sessions, "{idle}: {listed}");
+    }
     // A change of nothing is none.
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": null, "disabled": false }))).await.status, 200);
 

@@ -283,7 +283,7 @@ async fn a_parked_message_is_sent_again_once() {
         assert!(status != 200 || answer.body["retried"] == 0, "{}", answer.body);
     }
     let all = max.call("POST", "outbox/retry", Some(json!({ "kind": "order_placed" }))).await;
-    assert_eq!(all.body, json!({ "retried": 1 }));
+    assert_eq!(all.body, json!({ "retried": 1, "more": false }));
     for (id, code) in [("0", "400 invalid-request"), ("x", "400 invalid-request"), ("999999999", "404 not-found")] {
         assert_eq!(max.call("POST", &format!("outbox/{id}/retry"), Some(json!({}))).await.code(), code);
     }
@@ -296,6 +296,117 @@ async fn a_parked_message_is_sent_again_once() {
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 2);
     system.finish().await;
+}
+
+/// While purchases without an order cannot be read, orders, the overview and a sale's page are shown without them, and a sale is paused.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_go_without_what_takes_too_long() {
+    let system = without_workers().await;
+    let [root, max, _] = people(&system).await;
+    let sale = system.create_sale(terms(100)).await;
+    orders(&system, &sale, 3, "1 hour").await;
+    let mut lock = system.sql.begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    let one_sale = format!("/admin/sales/{}", sale.id);
+    let status = format!("sales/{}/status", sale.id);
+    let (found, overview, paused) = tokio::join!(
+        root.call("GET", "orders", None),
+        root.call("GET", "overview", None),
+        max.call("PUT", &status, Some(json!({ "status": "paused" }))),
+    );
+    assert_eq!((found.status, &found.body["lacks_accepted"]), (200, &json!(true)), "{}", found.body);
+    assert_eq!(ids(&found.body).len(), 3);
+    assert_eq!((overview.status, &overview.body["work"]), (200, &Value::Null), "{}", overview.body);
+    let page = root.authenticated(reqwest::Client::new().get(system.url(&one_sale))).send().await.unwrap();
+    assert_eq!(page.status(), 200);
+    let text = page.text().await.unwrap();
+    assert!(text.contains("Counting the orders takes too long") && text.contains("No hold has lapsed"), "{text}");
+    assert_eq!(paused.status, 200, "{}", paused.body);
+    lock.rollback().await.unwrap();
+
+    let again = root.call("GET", "orders", None).await.body;
+    assert_eq!((&again["lacks_accepted"], ids(&again).len()), (&json!(false), 3));
+    assert!(root.call("GET", "overview", None).await.body["work"].is_object());
+    stopped(system).await;
+}
+
+/// More messages than are counted are `more`, and each kind's oldest is that of the messages that wait the longest.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_backlog_is_counted_up_to_a_bound() {
+    let system = without_workers().await;
+    let [_, max, _] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let insert = "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, status, last_error,
+                                      created_at, next_attempt_at)
+                  SELECT 'hold_release', gen_random_uuid(), $1, 'ann', 1, 0, 0, true, $2, 'no', at, at
+                  FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, $3) AS n) AS moments";
+    let add = async |status: &str, rows: i32| {
+        let insert = sqlx::query(insert).bind(sale.id.get()).bind(status).bind(rows);
+        insert.execute(&system.sql).await.unwrap();
+        max.call("GET", "outbox", None).await.body["to_do"][0].clone()
+    };
+    let few = add("parked", 7).await;
+    assert_eq!((&few["parked"], &few["pending"], &few["more"]), (&json!(7), &json!(0), &json!(false)), "{few}");
+    let all = add("pending", 10_000).await;
+    assert_eq!((&all["pending"], &all["more"]), (&json!(10_000), &json!(false)), "{all}");
+    let more = add("pending", 20_000).await;
+    assert_eq!((&more["parked"], &more["pending"], &more["more"]), (&json!(7), &json!(10_000), &json!(true)), "{more}");
+    assert!(more["oldest_s"].as_i64().unwrap() >= 20_000, "{more}");
+    let page = max.authenticated(reqwest::Client::new().get(system.url("/admin/outbox"))).send().await.unwrap();
+    assert!(page.text().await.unwrap().contains("10\u{202f}000 or more"));
+    stopped(system).await;
+}
+
+/// Many parked messages and items are sent again a thousand at a time, each thousand with its line in the audit log, and none is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_are_sent_again_in_steps() {
+    let system = without_workers().await;
+    let [_, max, _] = people(&system).await;
+    let sale = system.create_sale(terms(5)).await;
+    let target = "http://127.0.0.1:9/take";
+    let letters = system.stores.ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 9_999, "test");
+    assert!(letters.await.unwrap());
+    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    // Copies of the purchase, which nothing works on here.
+    let copies = "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, status, attempts,
+                                      last_error)
+                  SELECT 'hold_release', gen_random_uuid(), sale_id, user_id, quantity, epoch, shard, true, 'parked', 8, 'no'
+                  FROM outbox, generate_series(1, 2500) WHERE kind = 'order_placed'";
+    sqlx::query(copies).execute(&system.sql).await.unwrap();
+    let items = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
+                 SELECT gen_random_uuid(), 'letters', 'k' || n % 7, '{}', 'parked', 3, 'no' FROM generate_series(1, 2500) AS n";
+    sqlx::query(items).execute(&system.sql).await.unwrap();
+    for (path, body, left, steps) in [
+        (
+            "outbox/retry",
+            json!({ "kind": "hold_release" }),
+            "SELECT count(*) FROM outbox WHERE status = 'parked'",
+            "SELECT coalesce(array_agg((details->>'rows')::bigint ORDER BY id), '{}') FROM audit_log
+             WHERE actor = 'max' AND action = 'outbox retry'",
+        ),
+        (
+            "outflows/letters/retry",
+            json!({}),
+            "SELECT count(*) FROM outflow_items WHERE status = 'parked'",
+            "SELECT coalesce(array_agg((details->>'items')::bigint ORDER BY id), '{}') FROM audit_log
+             WHERE actor = 'max' AND action = 'outflow retry'",
+        ),
+    ] {
+        // A slow machine may need to be asked more than once.
+        let mut retried = 0;
+        loop {
+            let answer = max.call("POST", path, Some(body.clone())).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            retried += answer.body["retried"].as_u64().unwrap();
+            if answer.body["more"] == false {
+                break;
+            }
+        }
+        assert_eq!((retried, count(&system, left).await), (2_500, 0), "{path}");
+        let steps: Vec<i64> = sqlx::query_scalar(steps).fetch_one(&system.sql).await.unwrap();
+        assert_eq!(steps, [1_000, 1_000, 500], "{path}");
+    }
+    stopped(system).await;
 }
 
 /// An operator's refund moves money once however often it is asked for, is in the audit log with its reason, and one that the channel
@@ -456,7 +567,7 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     let answers = join_all((0..4).map(|_| max.call("POST", &retry, Some(json!({}))))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
     let all = root.call("POST", "outflows/letters/retry", Some(json!({}))).await;
-    assert_eq!(all.body, json!({ "retried": 2 }));
+    assert_eq!(all.body, json!({ "retried": 2, "more": false }));
     assert_eq!(root.call("POST", "outflows/none/retry", Some(json!({}))).await.code(), "404 not-found");
     assert_eq!(count(&system, "SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0").await, 3);
     assert_eq!(count(&system, "SELECT count(*) FROM outflow_keys").await, 3, "each has its turn");

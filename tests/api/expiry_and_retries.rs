@@ -192,7 +192,7 @@ async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("order_expire", "u2", 2));
     sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
-    system.stores.ledger.unpark(&[], "test").await.unwrap();
+    system.stores.ledger.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 5).await;
     system.settled(&sale).await;
     system.finish().await;

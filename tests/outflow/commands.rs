@@ -54,7 +54,7 @@ async fn a_channel_is_created_filled_paused_and_retried_by_commands() {
         (parked[0]["id"] == id && parked[0]["error"] == "404 ok").then_some(()).ok_or_else(|| parked.to_string())
     })
     .await;
-    assert_eq!(run(&["retry", "refunds"]).unwrap(), json!({ "retried": 1 }));
+    assert_eq!(run(&["retry", "refunds"]).unwrap(), json!({ "retried": 1, "more": false }));
     eventually(|| async {
         let is = works.statuses("refunds").await;
         (is == [("done".to_owned(), 1)]).then_some(()).ok_or_else(|| format!("{is:?}"))

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use seckill::domain::outflow::Pace;
+use seckill::flow::outflow_changes::OutflowChange;
 
 use crate::worker_processes::{Machine, Worker, Works, jitter_ms, long, pass};
 use seckill_harness::eventually;
@@ -148,14 +149,14 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     record_usage(begun);
 
     for side in &sides {
-        assert!(works.ledger.pause_outflow(side.channel, true, "test").await.unwrap());
+        assert!(works.change(side.channel, OutflowChange { paused: Some(true), ..OutflowChange::default() }).await);
     }
     pass(1.0).await; // requests that already have a slot are sent, and arrive
     let paused = Instant::now();
     pass(pause_s).await;
     for side in &sides {
         assert_eq!(side.stamps().into_iter().filter(|at| *at > paused).count(), 0, "sent while paused");
-        assert!(works.ledger.pause_outflow(side.channel, false, "test").await.unwrap());
+        assert!(works.change(side.channel, OutflowChange { paused: Some(false), ..OutflowChange::default() }).await);
     }
     let resumed = Instant::now();
     for side in &sides {

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seckill::domain::outflow::{DeliveryOutcome, Pace};
+use seckill::domain::outflow::DeliveryOutcome;
+use seckill::flow::outflow_changes::OutflowChange;
 use seckill::ledger::outbox::RetryTerms;
 use seckill::ledger::outflow::items::{Enqueued, NewItem};
 use seckill::ledger::outflow::parked::ItemFilter;
@@ -227,8 +228,8 @@ async fn a_change_of_rate_leaves_a_second_between_the_old_and_the_new_rate() {
     for _ in 0..3 {
         last = next_slot(&works).await;
     }
-    let slow = Pace::parse(1, 10).unwrap();
-    assert!(works.ledger.set_outflow_pace("c", slow, "test").await.unwrap());
+    let slow = OutflowChange { rate: Some(1), jitter_ms: Some(10), ..OutflowChange::default() };
+    assert!(works.change("c", slow).await);
     let first = next_slot(&works).await;
     let second = next_slot(&works).await;
     assert!(first.earliest - last.latest > Duration::from_secs(1));

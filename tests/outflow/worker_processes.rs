@@ -6,6 +6,7 @@ use std::time::Duration;
 use seckill::app::stores;
 use seckill::config::Config;
 use seckill::domain::outflow::Pace;
+use seckill::flow::outflow_changes::{self, OutflowChange};
 use seckill::ledger::Ledger;
 use seckill::ledger::outflow::items::{Enqueued, NewItem};
 use serde_json::json;
@@ -84,6 +85,11 @@ impl Works {
     pub async fn channel(&self, name: &str, rate: u32, receiver: &Receiver) {
         let pace = Pace::parse(rate.into(), jitter_ms()).unwrap();
         assert!(self.ledger.create_outflow(name, pace, &receiver.url(), 1_000_000, "test").await.unwrap());
+    }
+
+    /// Changes a channel; `false` if there is none of this name.
+    pub async fn change(&self, name: &str, change: OutflowChange) -> bool {
+        outflow_changes::change(&self.ledger, name, change, "test").await.unwrap()
     }
 
     /// Enqueues an item `{key, n}` for each number. Returns the ids, in order.

@@ -34,7 +34,7 @@ problems!(NotFollowed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailab
 ///
 /// Server-sent events: `event: figures`, `data` is one `LiveFigures`. The stream begins with those of the last two minutes, if the sale was
 /// watched, or with those after `Last-Event-ID`. While purchases wait there are fewer. It ends when the session ends, within half a
-/// minute, when the instance stops, and after 15 minutes. An instance keeps at most 64 streams.
+/// minute, when the instance stops, and after 15 minutes. An instance keeps at most 64 streams, 8 of one account.
 #[utoipa::path(
     get,
     path = "/api/v1/admin/sales/{id}/live",
@@ -62,9 +62,10 @@ pub async fn follow(request: HttpRequest, app_state: Data<AppState>) -> Result<H
     let sale = as_caller(request, &app_state, async move |console, caller| {
         let sale = named_sale(&caller.request)?;
         console.check_sale(sale).await?;
-        Ok(sale)
+        Ok((sale, caller.account.name.clone()))
     });
-    let stream = app_state.live.watch(sale.await?, seen).ok_or_else(|| Problem::shed("live streams"))?;
+    let (sale, account) = sale.await?;
+    let stream = app_state.live.watch(sale, account, seen).ok_or_else(|| Problem::shed("live streams"))?;
     let now = Instant::now();
     let watching = Watching {
         stream,

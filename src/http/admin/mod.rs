@@ -56,6 +56,16 @@ pub async fn as_caller<T: 'static>(
     as_sender_of(Sends::Json, request, app_state, act).await
 }
 
+/// Acts likewise for a request that changes nothing, whatever its method: it stands in the line of reads.
+async fn as_reader<T: 'static>(
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+) -> Result<T, Problem> {
+    let token = session_token(&request, app_state)?;
+    app_state.bulkheads.admin.run(act_with_token(Sends::Json, request, token, app_state.clone(), act)).await
+}
+
 /// What the body of a request that changes something must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sends {
@@ -71,7 +81,9 @@ async fn as_sender_of<T: 'static>(
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
 ) -> Result<T, Problem> {
     let token = session_token(&request, app_state)?;
-    app_state.bulkheads.admin.run(act_with_token(sends, request, token, app_state.clone(), act)).await
+    let bulkheads = &app_state.bulkheads;
+    let line = if request.method() == Method::GET { &bulkheads.admin } else { &bulkheads.admin_changes };
+    line.run(act_with_token(sends, request, token, app_state.clone(), act)).await
 }
 
 /// The token that the session's cookie carries. An invented one is refused here, and stands in no line.

@@ -38,6 +38,8 @@ struct BuyersOrders {
     orders: Vec<BuyersOrder>,
     /// `before` of the next page; null on the last one.
     next_before: Option<OrderId>,
+    /// Whether such purchases are missing, because there are so many that reading them takes too long.
+    lacks_accepted: bool,
 }
 
 /// An order with all that belongs to it.
@@ -178,7 +180,7 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     });
     let found = found.await?;
     let orders = found.orders.into_iter().map(BuyersOrder::from).collect();
-    Ok(HttpResponse::Ok().json(BuyersOrders { orders, next_before: found.next }))
+    Ok(HttpResponse::Ok().json(BuyersOrders { orders, next_before: found.next, lacks_accepted: found.lacks_accepted }))
 }
 
 /// Orders of all buyers, as a file

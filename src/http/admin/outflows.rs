@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::money::uuid;
-use super::queues::Retried;
+use super::queues::{AllRetried, Retried};
 use super::{as_caller, query};
 use crate::admin::queues::{ChannelFigures, ItemQuery};
 use crate::domain::json_object;
@@ -188,6 +188,8 @@ pub async fn retry_item(request: HttpRequest, app_state: Data<AppState>, _: Body
 }
 
 /// Send all parked items of an outflow again
+///
+/// A thousand at a time, for 3 s at most. An instance does so for one caller at a time.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/outflows/{name}/retry",
@@ -195,11 +197,11 @@ pub async fn retry_item(request: HttpRequest, app_state: Data<AppState>, _: Body
     tag = "admin",
     security(("session" = [], "csrf" = [])),
     params(("name" = String, Path, description = "The outflow")),
-    responses((status = 200, description = "The items are pending again", body = Retried), NotDone),
+    responses((status = 200, description = "The items are pending again", body = AllRetried), NotDone),
 )]
 pub async fn retry_items(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
     let retried = as_caller(request, &app_state, async move |console, caller| {
         console.retry_items(&caller.account, caller.request.match_info().query("name")).await
     });
-    Ok(HttpResponse::Ok().json(Retried { retried: retried.await? }))
+    Ok(HttpResponse::Ok().json(AllRetried::from(retried.await?)))
 }

@@ -47,6 +47,8 @@ struct Backlog {
     pending: i64,
     parked: i64,
     oldest_s: i64,
+    /// Whether there may be more: counting ends at 10000.
+    more: bool,
 }
 
 /// A process that was seen within a day.
@@ -84,7 +86,7 @@ struct Overview {
     alarms: Vec<OpenAlarm>,
     /// The sales whose stock in Redis differs from PostgreSQL's.
     drift: Vec<String>,
-    /// Null for viewers.
+    /// Null for viewers, and where it takes too long to read.
     work: Option<Work>,
 }
 
@@ -102,6 +104,7 @@ impl From<OverviewWork> for Work {
             pending: row.pending,
             parked: row.parked,
             oldest_s: row.oldest_s,
+            more: row.more,
         });
         Self {
             backlog: backlog.collect(),

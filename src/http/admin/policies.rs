@@ -5,7 +5,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{app, as_caller};
+use super::{app, as_caller, as_reader};
 use crate::admin::policies::{Preview, VisiblePolicy};
 use crate::domain::breaker::BreakerTerms;
 use crate::domain::ids::Invalid;
@@ -276,7 +276,7 @@ pub async fn preview(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let preview = as_caller(request, &app_state, async move |console, caller| {
+    let preview = as_reader(request, &app_state, async move |console, caller| {
         let form: PolicyForm = json_object::from_slice(&body)?;
         let policy = form.named(caller.request.match_info().query("name")).map_err(FlowError::from)?;
         console.preview_policy(&caller.account, policy).await

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::money::number;
 use super::{as_caller, query};
-use crate::admin::queues::OutboxQuery;
+use crate::admin::queues::{OutboxQuery, RetriedAll};
 use crate::domain::json_object;
 use crate::domain::message::ParkedKind;
 use crate::http::AppState;
@@ -25,6 +25,8 @@ struct ToDo {
     parked: i64,
     /// The age of the oldest pending message, in seconds.
     oldest_s: i64,
+    /// Whether there may be more: counting ends at 10000.
+    more: bool,
 }
 
 /// A message that has failed too often, and is no longer tried.
@@ -57,6 +59,21 @@ struct Outbox {
 #[serde(deny_unknown_fields)]
 struct RetryKind {
     kind: ParkedKind,
+}
+
+/// How many of all messages or items are sent again.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AllRetried {
+    #[schema(minimum = 0)]
+    retried: u64,
+    /// Whether more are parked: the time was up, or they were parked meanwhile. Then ask again.
+    more: bool,
+}
+
+impl From<RetriedAll> for AllRetried {
+    fn from(RetriedAll { retried, more }: RetriedAll) -> Self {
+        Self { retried, more }
+    }
 }
 
 /// How many messages or items are sent again.
@@ -95,6 +112,7 @@ pub async fn outbox(request: HttpRequest, app_state: Data<AppState>) -> Result<H
         pending: row.pending,
         parked: row.parked,
         oldest_s: row.oldest_s,
+        more: row.more,
     });
     let parked = page.parked.into_iter().map(|row| ParkedMessage {
         id: row.id,
@@ -128,6 +146,8 @@ pub async fn retry_message(request: HttpRequest, app_state: Data<AppState>, _: B
 }
 
 /// Send all parked messages of a kind again
+///
+/// A thousand at a time, for 3 s at most. An instance does so for one caller at a time.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/outbox/retry",
@@ -135,7 +155,7 @@ pub async fn retry_message(request: HttpRequest, app_state: Data<AppState>, _: B
     tag = "admin",
     security(("session" = [], "csrf" = [])),
     request_body = RetryKind,
-    responses((status = 200, description = "The messages are pending again", body = Retried), NotAllDone),
+    responses((status = 200, description = "The messages are pending again", body = AllRetried), NotAllDone),
 )]
 pub async fn retry_messages(
     request: HttpRequest,
@@ -146,5 +166,5 @@ pub async fn retry_messages(
         let RetryKind { kind } = json_object::from_slice(&body)?;
         console.retry_messages(&caller.account, kind).await
     });
-    Ok(HttpResponse::Ok().json(Retried { retried: retried.await? }))
+    Ok(HttpResponse::Ok().json(AllRetried::from(retried.await?)))
 }

@@ -2,12 +2,16 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 
 use crate::domain::alarm::{AlarmKind, Trouble};
 use crate::ledger::{Ledger, LedgerError};
 
 /// A receiver that is away for no longer raises no alarm: it may be starting anew.
 const RECEIVER_AWAY_S: i64 = 10;
+
+/// Rows of one index that are counted for people: more say no more.
+const BACKLOG_MAX: i64 = 10_000;
 
 /// A stored alarm.
 #[derive(Debug, Clone)]
@@ -49,6 +53,72 @@ pub struct Backlog {
     pub parked: i64,
     /// The age of the oldest pending row, in seconds.
     pub oldest_s: i64,
+    /// Whether there may be more than were counted.
+    pub more: bool,
+}
+
+/// Counts what is to be done, at most `most` rows of each index, in its order. Three partial indexes of the outbox and two of a small
+/// table have them all, so that the query reads no row that is done.
+async fn backlog_on(connection: &mut PgConnection, most: Option<i64>) -> Result<Vec<Backlog>, LedgerError> {
+    // One row more shows that there are more. Of order events, the first index has the parked ones, too, at its end.
+    let rows = sqlx::query!(
+        r#"SELECT part AS "part!", kind AS "kind!", count(*) AS "rows!",
+                  count(*) FILTER (WHERE status = 'pending') AS "pending!",
+                  count(*) FILTER (WHERE status = 'parked') AS "parked!",
+                  coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
+                      AS "oldest_s!"
+           FROM ((SELECT 1 AS part, kind, status,
+                         -- A payment that is brought again is as old as the wish to bring it.
+                         CASE kind WHEN 'payment_requested' THEN greatest(created_at, next_attempt_at)
+                                   ELSE created_at END AS created_at
+                  FROM outbox
+                  WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested')
+                  ORDER BY next_attempt_at, id LIMIT $1::bigint + 1)
+                 UNION ALL (SELECT 2, kind, status, created_at FROM outbox
+                  WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
+                  ORDER BY next_attempt_at, id LIMIT $1::bigint + 1)
+                 UNION ALL (SELECT 3, kind, status, created_at FROM outbox WHERE status = 'parked'
+                  ORDER BY id LIMIT $1::bigint + 1)
+                 UNION ALL (SELECT 4, 'order_event', nullif(status, 'parked'), created_at FROM order_events
+                  ORDER BY next_attempt_at, step_id LIMIT $1::bigint + 1)
+                 UNION ALL (SELECT 5, 'order_event', status, created_at FROM order_events WHERE status = 'parked'
+                  ORDER BY id LIMIT $1::bigint + 1)) AS to_do
+           GROUP BY part, kind"#,
+        most
+    )
+    .fetch_all(connection)
+    .await?;
+    let in_part = |part: i32| rows.iter().filter(|row| row.part == part).map(|row| row.rows).sum::<i64>();
+    let mut kinds: Vec<Backlog> = Vec::new();
+    for row in &rows {
+        let counted = Backlog {
+            kind: row.kind.clone(),
+            pending: row.pending,
+            parked: row.parked,
+            oldest_s: row.oldest_s,
+            more: most.is_some_and(|most| in_part(row.part) > most),
+        };
+        match kinds.iter_mut().find(|known| known.kind == counted.kind) {
+            Some(known) => known.add(&counted, most.unwrap_or(i64::MAX)),
+            None => kinds.push(counted.at_most(most.unwrap_or(i64::MAX))),
+        }
+    }
+    Ok(kinds)
+}
+
+impl Backlog {
+    /// Adds what another index has of the kind. Of pending and of parked rows, each is in one index.
+    fn add(&mut self, other: &Self, most: i64) {
+        self.pending = (self.pending + other.pending).min(most);
+        self.parked = (self.parked + other.parked).min(most);
+        self.oldest_s = self.oldest_s.max(other.oldest_s);
+        self.more |= other.more;
+    }
+
+    fn at_most(mut self, most: i64) -> Self {
+        (self.pending, self.parked) = (self.pending.min(most), self.parked.min(most));
+        self
+    }
 }
 
 impl Ledger {
@@ -158,28 +228,14 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent. Three
-    /// partial indexes and a small table have them all, so that the query reads no row that is done.
+    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent: all of them, for the alarms.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
-        let rows = sqlx::query_as!(
-            Backlog,
-            r#"SELECT kind AS "kind!", count(*) FILTER (WHERE status = 'pending') AS "pending!",
-                      count(*) FILTER (WHERE status = 'parked') AS "parked!",
-                      coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
-                          AS "oldest_s!"
-               FROM (SELECT kind, status,
-                            -- A payment that is brought again is as old as the wish to bring it.
-                            CASE kind WHEN 'payment_requested' THEN greatest(created_at, next_attempt_at)
-                                      ELSE created_at END AS created_at
-                     FROM outbox
-                     WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested')
-                     UNION ALL SELECT kind, status, created_at FROM outbox
-                     WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
-                     UNION ALL SELECT kind, status, created_at FROM outbox WHERE status = 'parked'
-                     UNION ALL SELECT 'order_event', status, created_at FROM order_events) AS to_do
-               GROUP BY kind"#
-        );
-        Ok(rows.fetch_all(&self.pool).await?)
+        backlog_on(&mut *self.pool.acquire().await?, None).await
+    }
+
+    /// The same for people, who look often: at most `BACKLOG_MAX` of each index are read, which are those that wait the longest.
+    pub async fn shown_backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
+        backlog_on(&mut *self.begin_reading().await?, Some(BACKLOG_MAX)).await
     }
 
     /// The troubles that the tables show, by kind.

@@ -7,6 +7,9 @@ use uuid::Uuid;
 use crate::domain::message::ParkedKind;
 use crate::ledger::{Ledger, LedgerError, audit_log};
 
+/// How many parked rows one transaction makes pending again, at most: its locks and its work stay small, however many are parked.
+pub const UNPARK_STEP: i64 = 1000;
+
 /// A parked row, for people.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct ParkedRow {
@@ -67,35 +70,49 @@ impl Ledger {
         .await?)
     }
 
-    /// Makes these parked rows pending again, or all of them when `ids` is empty. Returns how many there were.
+    /// Makes these parked rows pending again. Returns how many there were.
     pub async fn unpark(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-        self.unpark_those(ids, None, actor).await
+        // In the statements, no ids mean all rows.
+        if ids.is_empty() { Ok(0) } else { self.unpark_those(ids, None, i64::MAX, actor).await }
     }
 
-    /// Makes all parked rows of one kind pending again. Returns how many there were.
-    pub async fn unpark_kind(&self, kind: ParkedKind, actor: &str) -> Result<u64, LedgerError> {
-        self.unpark_those(&[], Some(kind), actor).await
+    /// Makes the first `UNPARK_STEP` parked rows pending again, of one kind or of all. Returns how many there were.
+    pub async fn unpark_step(&self, kind: Option<ParkedKind>, actor: &str) -> Result<u64, LedgerError> {
+        self.unpark_those(&[], kind, UNPARK_STEP, actor).await
     }
 
-    /// A row that two people retry at once is pending for the first of them, and no longer parked for the second.
-    async fn unpark_those(&self, ids: &[i64], kind: Option<ParkedKind>, actor: &str) -> Result<u64, LedgerError> {
+    /// A row that two people retry at once is pending for the first of them, and is passed over for the second.
+    async fn unpark_those(
+        &self,
+        ids: &[i64],
+        kind: Option<ParkedKind>,
+        limit: i64,
+        actor: &str,
+    ) -> Result<u64, LedgerError> {
         let kind = kind.map(ParkedKind::as_str);
         let mut tx = self.pool.begin().await?;
         let done = sqlx::query!(
             "UPDATE outbox SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))
-               AND ($2::text IS NULL OR kind = $2)",
+             WHERE id IN (SELECT id FROM outbox
+                          WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))
+                            AND ($2::text IS NULL OR kind = $2)
+                          ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED)",
             ids,
-            kind
+            kind,
+            limit
         )
         .execute(&mut *tx)
         .await?;
         let events = sqlx::query!(
             "UPDATE order_events SET status = 'pending', attempts = 0, next_attempt_at = now()
-             WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))
-               AND ($2::text IS NULL OR $2 = 'order_event')",
+             WHERE (order_id, step_id) IN (
+                 SELECT order_id, step_id FROM order_events
+                 WHERE status = 'parked' AND (cardinality($1::bigint[]) = 0 OR id = ANY($1))
+                   AND ($2::text IS NULL OR $2 = 'order_event')
+                 ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED)",
             ids,
-            kind
+            kind,
+            limit.saturating_sub_unsigned(done.rows_affected())
         )
         .execute(&mut *tx)
         .await?;

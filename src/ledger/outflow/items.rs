@@ -63,6 +63,21 @@ impl ChannelFigures {
     }
 }
 
+/// What of a channel can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutflowTerms {
+    pub rate: i32,
+    pub jitter_ms: i32,
+    pub paused: bool,
+}
+
+/// A change of a channel. What is `None` stays as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OutflowUpdate {
+    pub pace: Option<Pace>,
+    pub paused: Option<bool>,
+}
+
 /// Adds an item to its channel, in the caller's transaction. The key's row stays locked until the transaction ends, so that the
 /// order within a key is that of the commits. A caller that adds items of several keys must add the keys in a fixed order.
 pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<Enqueued, LedgerError> {
@@ -117,6 +132,52 @@ pub(in crate::ledger) async fn drop_key_if_empty(
     .execute(connection)
     .await?;
     Ok(dropped.rows_affected() == 1)
+}
+
+/// A channel's terms, locked until the transaction ends.
+async fn locked_terms(tx: &mut PgConnection, name: &str) -> Result<Option<OutflowTerms>, LedgerError> {
+    let terms = sqlx::query_as!(
+        OutflowTerms,
+        "SELECT rate, jitter_ms, paused FROM outflow_channels WHERE name = $1 FOR NO KEY UPDATE",
+        name
+    );
+    Ok(terms.fetch_optional(tx).await?)
+}
+
+/// Writes a change, and a line of the audit log for each part of it.
+async fn write_terms(
+    tx: &mut PgConnection,
+    name: &str,
+    update: OutflowUpdate,
+    actor: &str,
+) -> Result<(), LedgerError> {
+    let OutflowUpdate { pace, paused } = update;
+    sqlx::query!(
+        "UPDATE outflow_channels
+         SET rate = coalesce($2::integer, rate), jitter_ms = coalesce($3::integer, jitter_ms),
+             gap_us = coalesce($4::bigint, gap_us), paused = coalesce($5::boolean, paused),
+             next_at = CASE WHEN $4::bigint IS NULL THEN next_at
+                            ELSE greatest(next_at, clock_timestamp()) + interval '1 s'
+                                 + greatest(jitter_ms, $3::integer) * interval '1 ms' + $6::bigint * interval '1 us' END
+         WHERE name = $1",
+        name,
+        pace.map(|pace| pace.rate().cast_signed()),
+        pace.map(|pace| pace.jitter_ms().cast_signed()),
+        pace.map(Pace::gap_us),
+        paused,
+        micros(LATENESS)
+    )
+    .execute(&mut *tx)
+    .await?;
+    if let Some(pace) = pace {
+        let details = serde_json::json!({ "rate": pace.rate(), "jitter_ms": pace.jitter_ms() });
+        audit_log::append(&mut *tx, actor, "set outflow rate", name, details).await?;
+    }
+    if let Some(paused) = paused {
+        let action = if paused { "pause outflow" } else { "resume outflow" };
+        audit_log::append(&mut *tx, actor, action, &format!("outflow {name}"), serde_json::json!({})).await?;
+    }
+    Ok(())
 }
 
 impl Ledger {
@@ -182,43 +243,24 @@ impl Ledger {
         Ok(gap_us.fetch_one(&self.pool).await?)
     }
 
-    /// Pauses or resumes a channel; slots that are already claimed (100 ms of them) are still used. `false` when there is no such
-    /// channel.
-    pub async fn pause_outflow(&self, name: &str, paused: bool, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!("UPDATE outflow_channels SET paused = $2 WHERE name = $1", name, paused);
-        if done.execute(&mut *tx).await?.rows_affected() == 0 {
-            return Ok(false);
+    /// Changes a channel to what `decide` makes of its present terms, which nobody changes meanwhile: all of it or nothing, with its
+    /// lines of the audit log. `false` when there is no such channel.
+    ///
+    /// Slots that are already claimed (100 ms of them) are still used when a channel is paused. More than a second lies between the last
+    /// slot of an old rate and the first of a new one, so that no second sees both.
+    pub async fn change_outflow<E: From<LedgerError>>(
+        &self,
+        name: &str,
+        actor: &str,
+        decide: impl FnOnce(OutflowTerms) -> Result<OutflowUpdate, E>,
+    ) -> Result<bool, E> {
+        let mut tx = self.pool.begin().await.map_err(LedgerError::from)?;
+        let Some(terms) = locked_terms(&mut tx, name).await? else { return Ok(false) };
+        let update = decide(terms)?;
+        if update.pace.is_some() || update.paused.is_some() {
+            write_terms(&mut tx, name, update, actor).await?;
+            tx.commit().await.map_err(LedgerError::from)?;
         }
-        let action = if paused { "pause outflow" } else { "resume outflow" };
-        audit_log::append(&mut tx, actor, action, &format!("outflow {name}"), serde_json::json!({})).await?;
-        tx.commit().await?;
-        Ok(true)
-    }
-
-    /// Changes the rate. More than a second lies between the last slot of the old rate and the first of the new, so that no
-    /// second sees both. `false` when there is no such channel.
-    pub async fn set_outflow_pace(&self, name: &str, pace: Pace, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!(
-            "UPDATE outflow_channels SET rate = $2, jitter_ms = $3, gap_us = $4,
-                    next_at = greatest(next_at, clock_timestamp())
-                              + interval '1 s' + greatest(jitter_ms, $3) * interval '1 ms' + $5::bigint * interval '1 us'
-             WHERE name = $1",
-            name,
-            pace.rate().cast_signed(),
-            pace.jitter_ms().cast_signed(),
-            pace.gap_us(),
-            micros(LATENESS)
-        )
-        .execute(&mut *tx)
-        .await?;
-        if done.rows_affected() == 0 {
-            return Ok(false);
-        }
-        let details = serde_json::json!({ "rate": pace.rate(), "jitter_ms": pace.jitter_ms() });
-        audit_log::append(&mut tx, actor, "set outflow rate", name, details).await?;
-        tx.commit().await?;
         Ok(true)
     }
 

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::ledger::audit_log;
+use crate::ledger::outbox::UNPARK_STEP;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A parked item, for people.
@@ -58,27 +59,38 @@ impl Ledger {
         }
     }
 
-    /// Makes parked items pending again, all of a channel or those named; returns how many. They leave before later items of
-    /// their keys.
+    /// Makes parked items of a channel pending again, those named or else the first `UNPARK_STEP`; returns how many. They leave before
+    /// later items of their keys.
     pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
         let mut tx = self.pool.begin().await?;
+        // Not locked: keys are locked first. What another transaction makes pending meanwhile is passed over below.
+        let found = sqlx::query_scalar!(
+            "SELECT id FROM outflow_items
+             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))
+             ORDER BY seq LIMIT $3",
+            channel,
+            ids,
+            if ids.is_empty() { UNPARK_STEP } else { i64::MAX }
+        )
+        .fetch_all(&mut *tx)
+        .await?;
         // Keys first, in a fixed order, as every transaction locks them.
         sqlx::query!(
             "INSERT INTO outflow_keys (channel, key, turn_at)
              SELECT DISTINCT channel, key, clock_timestamp() FROM outflow_items
-             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2)) ORDER BY key
+             WHERE channel = $1 AND status = 'parked' AND id = ANY($2) ORDER BY key
              ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
             channel,
-            ids
+            &found
         )
         .execute(&mut *tx)
         .await?;
         let done = sqlx::query!(
             "UPDATE outflow_items i SET status = 'pending', attempts = 0
-             WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))
+             WHERE channel = $1 AND status = 'parked' AND id = ANY($2)
                AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = i.channel AND k.key = i.key)",
             channel,
-            ids
+            &found
         )
         .execute(&mut *tx)
         .await?;

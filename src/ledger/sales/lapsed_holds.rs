@@ -17,7 +17,7 @@ pub struct LapsedHolds {
 }
 
 impl Ledger {
-    /// The lapsed holds of a sale, by address or else by buyer, most holds first.
+    /// The lapsed holds of a sale, by address or else by buyer, most holds first. All of them are read, for 3 s at most.
     pub async fn lapsed_holds(
         &self,
         sale: SaleId,
@@ -36,7 +36,7 @@ impl Ledger {
             by_address,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *self.begin_reading().await?)
         .await?)
     }
 }

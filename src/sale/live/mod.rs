@@ -14,9 +14,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use sampler::Sampler;
+use sampler::{InstanceReadings, LedgerTurns, Sampler};
 
 use super::Stores;
+use crate::domain::account::AccountName;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::ids::SaleId;
 use crate::domain::live::QueueFigures;
@@ -25,6 +26,8 @@ use crate::queue::{Broker, QueueDepths};
 
 /// Streams of an instance: more people than run a sale. Each costs a connection and a kilobyte a second.
 const STREAMS_MAX: usize = 64;
+/// Streams of one account: so many windows of one person, who keeps no other from looking.
+const STREAMS_OF_ACCOUNT_MAX: usize = 8;
 /// Samples that a new stream begins with: the last two minutes.
 const KEPT_MAX: usize = 120;
 /// How often the broker is asked. It counts its messages every few seconds itself.
@@ -57,6 +60,8 @@ struct Shared {
     sources: Sources,
     /// However many sales are watched, one connection to PostgreSQL reads their figures.
     ledger_turn: Semaphore,
+    ledger_turns: Mutex<LedgerTurns>,
+    instance: Mutex<InstanceReadings>,
     queues: Mutex<Option<Vec<QueueFigures>>>,
 }
 
@@ -74,6 +79,8 @@ pub struct LiveSales {
 #[derive(Default)]
 struct Watched {
     streams: usize,
+    /// Streams of each account that has any.
+    accounts: HashMap<AccountName, usize>,
     sales: HashMap<SaleId, WatchedSale>,
     /// Ends the reader of queues.
     queues: Option<DropGuard>,
@@ -89,7 +96,13 @@ struct WatchedSale {
 impl LiveSales {
     /// To be called on the runtime on which samplers shall run.
     pub fn new(sources: Sources, tasks: TaskTracker) -> Self {
-        let shared = Shared { sources, ledger_turn: Semaphore::new(1), queues: Mutex::default() };
+        let shared = Shared {
+            sources,
+            ledger_turn: Semaphore::new(1),
+            ledger_turns: Mutex::default(),
+            instance: Mutex::default(),
+            queues: Mutex::default(),
+        };
         Self {
             shared: Arc::new(shared),
             watched: Arc::default(),
@@ -104,15 +117,17 @@ impl LiveSales {
         self.closing.cancel();
     }
 
-    /// Watches a sale, from behind the sample that the reader has `seen`; `None` when this instance has as many streams as it may have.
-    pub fn watch(&self, sale: SaleId, seen: Option<i64>) -> Option<LiveStream> {
+    /// Watches a sale, from behind the sample that the reader has `seen`; `None` when this instance, or the account at it, has as many
+    /// streams as it may have.
+    pub fn watch(&self, sale: SaleId, account: AccountName, seen: Option<i64>) -> Option<LiveStream> {
         let mut watched = self.watched.lock();
-        let samples = watched.join(sale, || self.start_sampler(sale))?;
+        let samples = watched.join(sale, &account, || self.start_sampler(sale))?;
         if watched.queues.is_none() {
             watched.queues = Some(self.start_queue_reader());
         }
         drop(watched);
-        Some(LiveStream { live: self.clone(), sale, samples, seen: seen.unwrap_or(0), ready: VecDeque::new() })
+        let (live, seen) = (self.clone(), seen.unwrap_or(0));
+        Some(LiveStream { live, sale, account, samples, seen, ready: VecDeque::new() })
     }
 
     fn start_sampler(&self, sale: SaleId) -> WatchedSale {
@@ -147,27 +162,43 @@ async fn read_queues(shared: Arc<Shared>, stop: CancellationToken) {
 
 impl Watched {
     /// Adds a stream of a sale. `start` starts the sampler of a sale that nobody has watched.
-    fn join(&mut self, sale: SaleId, start: impl FnOnce() -> WatchedSale) -> Option<watch::Receiver<Samples>> {
-        if self.streams >= STREAMS_MAX {
+    fn join(
+        &mut self,
+        sale: SaleId,
+        account: &AccountName,
+        start: impl FnOnce() -> WatchedSale,
+    ) -> Option<watch::Receiver<Samples>> {
+        let of_account = self.accounts.get(account).copied().unwrap_or(0);
+        if self.streams >= STREAMS_MAX || of_account >= STREAMS_OF_ACCOUNT_MAX {
             return None;
         }
         self.count(self.streams + 1);
+        self.accounts.insert(account.clone(), of_account + 1);
         let watched = self.sales.entry(sale).or_insert_with(start);
         watched.streams += 1;
         Some(watched.samples.clone())
     }
 
-    fn leave(&mut self, sale: SaleId) {
+    /// Takes a stream away. Returns whether it was the last one of all.
+    fn leave(&mut self, sale: SaleId, account: &AccountName) -> bool {
         self.count(self.streams - 1);
+        if let Some(streams) = self.accounts.get_mut(account) {
+            *streams -= 1;
+            if *streams == 0 {
+                self.accounts.remove(account);
+            }
+        }
         if let Some(watched) = self.sales.get_mut(&sale) {
             watched.streams -= 1;
             if watched.streams == 0 {
                 self.sales.remove(&sale);
             }
         }
-        if self.sales.is_empty() {
+        let is_last = self.sales.is_empty();
+        if is_last {
             self.queues = None;
         }
+        is_last
     }
 
     fn count(&mut self, streams: usize) {
@@ -180,6 +211,7 @@ impl Watched {
 pub struct LiveStream {
     live: LiveSales,
     sale: SaleId,
+    account: AccountName,
     samples: watch::Receiver<Samples>,
     /// The last sample that was returned.
     seen: i64,
@@ -206,7 +238,11 @@ impl LiveStream {
 
 impl Drop for LiveStream {
     fn drop(&mut self) {
-        self.live.watched.lock().leave(self.sale);
+        let is_last = self.live.watched.lock().leave(self.sale, &self.account);
+        if is_last {
+            // Rates are of the time in which somebody watches.
+            *self.live.shared.instance.lock() = InstanceReadings::default();
+        }
     }
 }
 
@@ -214,27 +250,31 @@ impl Drop for LiveStream {
 mod tests {
     use super::*;
 
+    fn account(n: usize) -> AccountName {
+        AccountName::parse(&format!("ann{n}"), "name").unwrap()
+    }
+
     #[test]
     fn ten_streams_have_one_sampler_which_ends_with_the_last_of_them() {
         let (sale, mut watched, mut started) = (SaleId::from_db(1), Watched::default(), 0);
         let stop = CancellationToken::new();
-        let mut join = |watched: &mut Watched| {
-            watched.join(sale, || {
+        let mut join = |watched: &mut Watched, n| {
+            watched.join(sale, &account(n), || {
                 started += 1;
                 let samples = watch::channel(Samples::new()).1;
                 WatchedSale { streams: 0, samples, _sampler: stop.clone().drop_guard() }
             })
         };
-        for _ in 0..10 {
-            assert!(join(&mut watched).is_some());
+        for n in 0..10 {
+            assert!(join(&mut watched, n).is_some());
         }
-        for _ in 0..9 {
-            watched.leave(sale);
+        for n in 0..9 {
+            assert!(!watched.leave(sale, &account(n)));
         }
         assert!(!stop.is_cancelled(), "one still watches");
-        watched.leave(sale);
-        assert!(stop.is_cancelled() && watched.sales.is_empty());
-        assert!(join(&mut watched).is_some());
+        assert!(watched.leave(sale, &account(9)));
+        assert!(stop.is_cancelled() && watched.sales.is_empty() && watched.accounts.is_empty());
+        assert!(join(&mut watched, 0).is_some());
         assert_eq!(started, 2);
     }
 
@@ -242,17 +282,21 @@ mod tests {
     fn streams_are_bounded_and_one_that_ends_makes_room() {
         let mut watched = Watched::default();
         let sale = |n: usize| SaleId::from_db(n.cast_signed() as i64 + 1);
-        let join = |watched: &mut Watched, n| {
-            watched.join(sale(n), || {
+        let join = |watched: &mut Watched, n: usize| {
+            watched.join(sale(n), &account(n / STREAMS_OF_ACCOUNT_MAX), || {
                 let samples = watch::channel(Samples::new()).1;
                 WatchedSale { streams: 0, samples, _sampler: CancellationToken::new().drop_guard() }
             })
         };
-        for n in 0..STREAMS_MAX {
+        for n in 0..STREAMS_OF_ACCOUNT_MAX {
             assert!(join(&mut watched, n).is_some(), "{n}");
         }
-        assert!(join(&mut watched, 0).is_none());
-        watched.leave(sale(5));
+        assert!(join(&mut watched, 0).is_none(), "the account has as many as it may have");
+        for n in STREAMS_OF_ACCOUNT_MAX..STREAMS_MAX {
+            assert!(join(&mut watched, n).is_some(), "{n}");
+        }
+        assert!(join(&mut watched, STREAMS_MAX).is_none(), "the instance has");
+        watched.leave(sale(5), &account(0));
         assert!(join(&mut watched, 0).is_some());
     }
 }

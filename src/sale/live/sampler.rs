@@ -13,17 +13,18 @@ use crate::domain::ids::SaleId;
 use crate::domain::live::{Counters, Drift, InstanceFigures, LedgerFigures, LiveFigures, RedisFigures, rate};
 use crate::gate::sale_state::SaleView;
 use crate::ledger::Ledger;
+use crate::ledger::sales::live::REST_FACTOR;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// How long Redis may take to answer. PostgreSQL may take longer than a statement of `live_figures`.
 const REDIS_MAX: Duration = Duration::from_millis(800);
 const LEDGER_MAX: Duration = Duration::from_secs(5);
-/// PostgreSQL rests this many times as long as it has worked, so that counting a million orders takes a twentieth of its time.
-const LEDGER_REST_FACTOR: u32 = 19;
 /// While purchases wait, PostgreSQL is asked this seldom.
 const LEDGER_REST_UNDER_PRESSURE: Duration = Duration::from_secs(5);
 /// Figures of PostgreSQL that are older are not compared with Redis.
 const SAME_MOMENT_MS: i64 = 1_000;
+/// The counters are read no more often: a little less than `EVERY`, because samplers are not exactly a second apart.
+const COUNTERS_EVERY: Duration = Duration::from_millis(900);
 /// The latency is that of so many samples.
 const LATENCY_SAMPLES: usize = 10;
 
@@ -33,40 +34,77 @@ pub(super) struct Sampler {
     sale: SaleId,
     feed: watch::Sender<Samples>,
     last_id: i64,
-    /// The last readings of the instance's counters, oldest first.
-    counters: VecDeque<(Instant, Counters)>,
     /// How many winners there were, and when.
     winners: Option<(Instant, i64)>,
-    ledger: LedgerReading,
+    /// What PostgreSQL last said of the sale.
+    ledger: Option<LedgerFigures>,
 }
 
-/// The last reading of PostgreSQL, when it began, and how long it took.
+/// Which sale PostgreSQL is read for next, and when: it rests by its last reading, whichever sale that was for.
 #[derive(Default)]
-struct LedgerReading {
-    figures: Option<LedgerFigures>,
+pub(super) struct LedgerTurns {
+    /// When the last reading began, and how long it took.
     read: Option<(Instant, Duration)>,
+    /// The sales that wait to be read, the first of them first. A sale stands here once, so there are no more than are watched.
+    line: VecDeque<SaleId>,
 }
 
-impl LedgerReading {
-    /// Whether it is time to read again.
-    fn is_due(&self, purchases_wait: bool, now: Instant) -> bool {
-        let Some((began, took)) = self.read else { return true };
+impl LedgerTurns {
+    /// Whether it is this sale's turn: PostgreSQL has rested, and no other sale has waited longer.
+    fn is_due(&mut self, sale: SaleId, purchases_wait: bool, now: Instant) -> bool {
+        if !self.line.contains(&sale) {
+            self.line.push_back(sale);
+        }
         let least = if purchases_wait { LEDGER_REST_UNDER_PRESSURE } else { Duration::ZERO };
-        now.saturating_duration_since(began + took) >= (took * LEDGER_REST_FACTOR).max(least)
+        let has_rested = self.read.is_none_or(|(began, took)| {
+            now.saturating_duration_since(began + took) >= (took * REST_FACTOR).max(least)
+        });
+        has_rested && self.line.front() == Some(&sale)
+    }
+
+    fn leave(&mut self, sale: SaleId) {
+        self.line.retain(|waiting| *waiting != sale);
+    }
+}
+
+/// The instance's own figures, which are the same for all sales that are watched: its counters are read once a second.
+#[derive(Default)]
+pub(super) struct InstanceReadings {
+    /// The last readings, oldest first.
+    counters: VecDeque<(Instant, Counters)>,
+    /// What follows from them; `None` after the first one.
+    figures: Option<InstanceFigures>,
+}
+
+impl InstanceReadings {
+    /// The figures of this second. `read` reads the counters, if nobody has in this second.
+    fn at(&mut self, now: Instant, read: impl FnOnce() -> Counters) -> Option<InstanceFigures> {
+        let before = self.counters.back().zip(self.counters.front());
+        if before.is_some_and(|((at, _), _)| now.saturating_duration_since(*at) < COUNTERS_EVERY) {
+            return self.figures.clone();
+        }
+        let counters = read();
+        self.figures = before.map(|((at, before), (_, long_before))| {
+            counters.since(before, now.saturating_duration_since(*at), long_before)
+        });
+        if self.counters.len() >= LATENCY_SAMPLES {
+            self.counters.pop_front();
+        }
+        self.counters.push_back((now, counters));
+        self.figures.clone()
+    }
+}
+
+/// A sampler that ends gives its place in line to others.
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.shared.ledger_turns.lock().leave(self.sale);
     }
 }
 
 impl Sampler {
     pub(super) fn new(shared: Arc<Shared>, sale: SaleId, feed: watch::Sender<Samples>) -> Self {
-        Self {
-            shared,
-            sale,
-            feed,
-            last_id: 0,
-            counters: VecDeque::new(),
-            winners: None,
-            ledger: LedgerReading::default(),
-        }
+        Self { shared, sale, feed, last_id: 0, winners: None, ledger: None }
     }
 
     /// Reads and feeds until stopped. What it reads is read to the end, so that no connection to PostgreSQL is left in the middle of a
@@ -91,30 +129,18 @@ impl Sampler {
         let (view, ()) = tokio::join!(view, read_ledger(&shared, self.sale, &mut self.ledger));
         let now = Instant::now();
         let redis = view.ok().and_then(Result::ok).flatten().map(|view| self.redis_figures(&view, now));
-        let ledger = self.ledger.figures.clone();
+        let ledger = self.ledger.clone();
         let at_ms = sources.clock.now_ms();
         let comparable = ledger.as_ref().filter(|ledger| (at_ms - ledger.read_at_ms).abs() <= SAME_MOMENT_MS);
         let figures = LiveFigures {
             at_ms,
-            instance: self.instance_figures(Counters::read(&sources.metrics.render()), now),
+            instance: shared.instance.lock().at(now, || Counters::read(&sources.metrics.render())),
             drift: Drift::between(comparable, redis.as_ref()),
             redis,
             ledger,
             queues: shared.queues.lock().clone(),
         };
         self.publish(&figures);
-    }
-
-    fn instance_figures(&mut self, counters: Counters, now: Instant) -> Option<InstanceFigures> {
-        let before = self.counters.back().zip(self.counters.front());
-        let figures = before.map(|((at, before), (_, long_before))| {
-            counters.since(before, now.saturating_duration_since(*at), long_before)
-        });
-        if self.counters.len() >= LATENCY_SAMPLES {
-            self.counters.pop_front();
-        }
-        self.counters.push_back((now, counters));
-        figures
     }
 
     fn redis_figures(&mut self, view: &SaleView, now: Instant) -> RedisFigures {
@@ -148,18 +174,22 @@ impl Sampler {
     }
 }
 
-/// Reads PostgreSQL's figures if they are due. They are unknown while it does not answer in time.
-async fn read_ledger(shared: &Shared, sale: SaleId, last: &mut LedgerReading) {
+/// Reads PostgreSQL's figures if it is the sale's turn; otherwise the last ones stay. They are unknown while it does not answer in time.
+async fn read_ledger(shared: &Shared, sale: SaleId, figures: &mut Option<LedgerFigures>) {
     let sources = &shared.sources;
-    if !last.is_due(sources.pressure.is_noticeable(Instant::now()), Instant::now()) {
+    // Not waited for: Redis's figures and the instance's own go on meanwhile.
+    let Ok(_turn) = shared.ledger_turn.try_acquire() else { return };
+    let began = Instant::now();
+    let purchases_wait = sources.pressure.is_noticeable(began);
+    if !shared.ledger_turns.lock().is_due(sale, purchases_wait, began) {
         return;
     }
-    // The semaphore is never closed.
-    let _turn = shared.ledger_turn.acquire().await;
-    let began = Instant::now();
     let read = Ledger::within(LEDGER_MAX, sources.stores.ledger.live_figures(sale)).await;
-    last.read = Some((began, began.elapsed()));
-    last.figures = read.unwrap_or_else(|error| {
+    let mut turns = shared.ledger_turns.lock();
+    turns.read = Some((began, began.elapsed()));
+    turns.leave(sale);
+    drop(turns);
+    *figures = read.unwrap_or_else(|error| {
         tracing::debug!(%sale, %error, "figures of a sale not read for the live page");
         None
     });
@@ -171,15 +201,45 @@ mod tests {
 
     #[test]
     fn postgresql_rests_by_what_it_took_and_longer_while_purchases_wait() {
-        let start = Instant::now();
-        let mut ledger = LedgerReading::default();
-        assert!(ledger.is_due(true, start), "nothing was read");
+        let (start, sale) = (Instant::now(), SaleId::from_db(1));
+        let mut turns = LedgerTurns::default();
+        assert!(turns.is_due(sale, true, start), "nothing was read");
         let took = |ms| Some((start, Duration::from_millis(ms)));
         let after = |ms| start + Duration::from_millis(ms);
-        ledger.read = took(10);
-        assert!(!ledger.is_due(false, after(150)) && ledger.is_due(false, after(200)));
-        assert!(!ledger.is_due(true, after(5_000)) && ledger.is_due(true, after(5_010)));
-        ledger.read = took(500);
-        assert!(!ledger.is_due(true, after(9_000)) && ledger.is_due(true, after(10_000)));
+        turns.read = took(10);
+        assert!(!turns.is_due(sale, false, after(150)) && turns.is_due(sale, false, after(200)));
+        assert!(!turns.is_due(sale, true, after(5_000)) && turns.is_due(sale, true, after(5_010)));
+        turns.read = took(500);
+        assert!(!turns.is_due(sale, true, after(9_000)) && turns.is_due(sale, true, after(10_000)));
+    }
+
+    #[test]
+    fn sales_have_turns_and_share_the_rest() {
+        let (start, [one, other]) = (Instant::now(), [1, 2].map(SaleId::from_db));
+        let mut turns = LedgerTurns::default();
+        assert!(turns.is_due(one, false, start) && !turns.is_due(other, false, start));
+        turns.read = Some((start, Duration::from_millis(10)));
+        turns.leave(one);
+        let later = start + Duration::from_millis(200);
+        assert!(!turns.is_due(other, false, start), "the rest is that of both");
+        assert!(!turns.is_due(one, false, later) && turns.is_due(other, false, later), "the other has waited longer");
+        turns.leave(other);
+        assert!(turns.is_due(one, false, later), "whoever stops watching stands in nobody's way");
+    }
+
+    #[test]
+    fn the_counters_are_read_once_a_second_for_all_sales() {
+        let (start, mut readings, mut read) = (Instant::now(), InstanceReadings::default(), 0);
+        let mut at = |ms| {
+            readings.at(start + Duration::from_millis(ms), || {
+                read += 1;
+                Counters::read(&format!("seckill_requests_total {}\n", read * 10))
+            })
+        };
+        assert_eq!((at(0), at(300)), (None, None));
+        let [first, again] = [at(1_000), at(1_300)];
+        assert_eq!(first.as_ref().map(|figures| figures.requests_per_s), Some(10.0));
+        assert_eq!(first, again);
+        assert_eq!(read, 2);
     }
 }
