@@ -140,7 +140,9 @@ impl OutflowCommand {
             }
             Self::Retry { name, ids } => {
                 if ids.is_empty() {
-                    return print::json(&RetriedLine::from(parked::retry_items(&ledger, &name, Duration::MAX, ACTOR).await?));
+                    return print::json(&RetriedLine::from(
+                        parked::retry_items(&ledger, &name, Duration::MAX, ACTOR).await?,
+                    ));
                 }
                 print::json(&json!({ "retried": ledger.unpark_outflow(&name, &ids, ACTOR).await? }))?;
             }

@@ -96,7 +96,8 @@ mod tests {
             created_at: DateTime::UNIX_EPOCH,
             payload: json!({ "status": "<b>paid" }),
         };
-        let figures = vec![Backlog { kind: "order_event".to_owned(), pending: 2, parked: 1, oldest_s: 90, more: false }];
+        let figures =
+            vec![Backlog { kind: "order_event".to_owned(), pending: 2, parked: 1, oldest_s: 90, more: false }];
         let outbox = OutboxPage { figures, parked: vec![row], next: None };
         let page = QueuesPage { frame: Frame::of_admin("queues"), outbox, chosen: None, next: None };
         let page = page.render().unwrap();

@@ -258,7 +258,9 @@ mod tests {
     #[test]
     fn a_page_says_what_takes_too_long_to_count_and_shows_the_rest() {
         let page = sale_page(None, None);
-        for shown in ["Counting the orders takes too long", "Counting the lapsed holds takes too long", "Pause the sale"] {
+        for shown in
+            ["Counting the orders takes too long", "Counting the lapsed holds takes too long", "Pause the sale"]
+        {
             assert!(page.contains(shown), "{shown}: {page}");
         }
         assert!(!page.contains("No hold has lapsed") && !page.contains("data-method=\"DELETE\""), "{page}");

@@ -52,10 +52,7 @@ pub async fn retry_items(
 
 /// Takes steps until one finds nothing or the time is up, and adds up what they have done. A failure after the first step is no
 /// failure of what was done: it shows as what is left.
-async fn in_steps(
-    most: Duration,
-    mut step: impl AsyncFnMut() -> Result<u64, LedgerError>,
-) -> Result<u64, LedgerError> {
+async fn in_steps(most: Duration, mut step: impl AsyncFnMut() -> Result<u64, LedgerError>) -> Result<u64, LedgerError> {
     let (began, mut all) = (Instant::now(), 0);
     loop {
         match step().await {

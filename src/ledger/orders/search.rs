@@ -159,10 +159,7 @@ async fn read(tx: &mut PgConnection, list: List, search: &OrderSearch) -> Result
 
 /// The purchases without an order that stand before the orders; `None` if they cannot be read in a second. They are sorted, and there
 /// may be a million of them while the orders behind them are found at once.
-async fn accepted_in_time(
-    tx: &mut PgConnection,
-    search: &OrderSearch,
-) -> Result<Option<Vec<OwnedOrder>>, LedgerError> {
+async fn accepted_in_time(tx: &mut PgConnection, search: &OrderSearch) -> Result<Option<Vec<OwnedOrder>>, LedgerError> {
     // A savepoint: the transaction outlives a statement that was cancelled, and has its own time-out again.
     let mut part = tx.begin().await?;
     (&mut *part).execute("SET LOCAL statement_timeout = '1s'").await?;

@@ -145,12 +145,7 @@ async fn locked_terms(tx: &mut PgConnection, name: &str) -> Result<Option<Outflo
 }
 
 /// Writes a change, and a line of the audit log for each part of it.
-async fn write_terms(
-    tx: &mut PgConnection,
-    name: &str,
-    update: OutflowUpdate,
-    actor: &str,
-) -> Result<(), LedgerError> {
+async fn write_terms(tx: &mut PgConnection, name: &str, update: OutflowUpdate, actor: &str) -> Result<(), LedgerError> {
     let OutflowUpdate { pace, paused } = update;
     sqlx::query!(
         "UPDATE outflow_channels

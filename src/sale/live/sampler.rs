@@ -56,9 +56,9 @@ impl LedgerTurns {
             self.line.push_back(sale);
         }
         let least = if purchases_wait { LEDGER_REST_UNDER_PRESSURE } else { Duration::ZERO };
-        let has_rested = self.read.is_none_or(|(began, took)| {
-            now.saturating_duration_since(began + took) >= (took * REST_FACTOR).max(least)
-        });
+        let has_rested = self
+            .read
+            .is_none_or(|(began, took)| now.saturating_duration_since(began + took) >= (took * REST_FACTOR).max(least));
         has_rested && self.line.front() == Some(&sale)
     }
 

@@ -191,8 +191,7 @@ fn of_a_moving_picture_the_first_frame_is_kept() {
         chunk(b"ANMF", [place, still(colour)].concat())
     };
     let canvas = [vec![2, 0, 0, 0], u24(63), u24(47)].concat();
-    let body =
-        [b"WEBP".to_vec(), chunk(b"VP8X", canvas), chunk(b"ANIM", vec![0; 6]), frame(RED), frame(BLUE)].concat();
+    let body = [b"WEBP".to_vec(), chunk(b"VP8X", canvas), chunk(b"ANIM", vec![0; 6]), frame(RED), frame(BLUE)].concat();
     let moving = [&b"RIFF"[..], &(body.len() as u32).to_le_bytes(), &body].concat();
     let drawn = draw(&moving).unwrap();
     assert!(shown(&drawn.large.1).pixels().all(|pixel| is_about(pixel, RED)));
