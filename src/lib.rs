@@ -9,12 +9,13 @@
 //! 5. [`sale`]: the use cases of a sale: purchase, fulfil, expire, release, refill, reconcile, audit.
 //! 6. [`flow`]: permits for other applications, and outflows at a constant rate. [`pay`]: payments and refunds.
 //!    [`admin`]: what people see and change who are signed in.
-//! 7. [`http`]: the API. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`worker`]: the loop that
+//! 7. [`http`]: what the API's handlers share, which are in [`buyer_api`], [`flow_api`] and [`admin_api`]; [`api`]: the table of
+//!    their addresses. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`worker`]: the loop that
 //!    repeats background steps.
 //! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`doctor`]: looks for what is unsafe in
 //!    production. [`config`] and [`telemetry`] serve all rooms.
 //!
-//! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale::relay` →
+//! A purchase travels `buyer_api` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale::relay` →
 //! `queue` → `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
 //!
 //! Six more crates stand beside this one: `seckill-webhook` (signed HTTP requests), `seckill-captcha` (what challenges look
@@ -22,7 +23,10 @@
 //! knows only the API), `seckill-sandbox` (a payment channel to test with) and `seckill-harness` (starts the service for tests).
 
 pub mod admin;
+pub mod admin_api;
+pub mod api;
 pub mod app;
+pub mod buyer_api;
 pub mod channel;
 pub mod cli;
 pub mod config;
@@ -31,6 +35,7 @@ pub mod doctor;
 pub mod domain;
 pub mod failpoint;
 pub mod flow;
+pub mod flow_api;
 pub mod gate;
 pub mod http;
 pub mod ledger;
