@@ -16,7 +16,7 @@ pub use crate::ledger::outbox::ParkedRow;
 pub use crate::ledger::outflow::items::ChannelFigures;
 use crate::ledger::outflow::parked::ItemFilter;
 pub use crate::ledger::outflow::parked::ParkedItem;
-use crate::sale::parked::{self, Parked};
+use crate::sale_work::parked::{self, Parked};
 
 /// Which messages are asked for.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]

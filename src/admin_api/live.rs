@@ -17,7 +17,7 @@ use crate::http::AppState;
 use crate::http::caller::{as_caller, session_token};
 use crate::http::codes::problems;
 use crate::http::problem::Problem;
-use crate::sale::live::{LiveStream, Sample};
+use crate::live::{LiveStream, Sample};
 
 /// How often a stream checks that its session lasts.
 const SESSION_EVERY: Duration = Duration::from_secs(10);

@@ -20,7 +20,7 @@ use crate::http::caller::{Sends, as_caller, as_sender_of};
 use crate::http::codes::problems;
 use crate::http::extract::{Body, read_body};
 use crate::http::problem::Problem;
-use crate::sale::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
+use crate::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
 
 /// A picture of 10 MiB arrives within this time over 1.5 Mbit/s.
 const UPLOAD_MAX: Duration = Duration::from_secs(60);

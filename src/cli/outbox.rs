@@ -9,7 +9,7 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
 use crate::ledger::outbox::ParkedRow;
-use crate::sale::parked::{self, Parked};
+use crate::sale_work::parked::{self, Parked};
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {

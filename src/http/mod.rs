@@ -32,9 +32,9 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::admin::Console;
 use crate::flow::permits::Permits;
+use crate::live::LiveSales;
 use crate::pay::PaymentService;
 use crate::pay::payment_batcher::PaymentBatcher;
-use crate::sale::live::LiveSales;
 use crate::sale::order_streams::OrderStreams;
 
 /// What the handlers of all worker threads share.

@@ -22,9 +22,9 @@ use crate::domain::ids::{Invalid, OrderId};
 use crate::domain::policy::WrongPolicy;
 use crate::flow::FlowError;
 use crate::pay::PayError;
+use crate::picture::{FILE_BYTES_MAX, PictureError};
 use crate::sale::SaleError;
 use crate::sale::challenges::ChallengeRefusal;
-use crate::sale::picture::{FILE_BYTES_MAX, PictureError};
 use crate::sale::purchase::Refusal;
 use crate::sale::quota::{CallerTooOften, TooOften};
 

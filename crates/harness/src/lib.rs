@@ -16,7 +16,7 @@ use seckill::domain::ids::{SaleId, Units, UserId};
 use seckill::domain::sale::{NewSale, Stock};
 use seckill::http::Tokens;
 use seckill::queue::Broker;
-use seckill::sale::audit::SaleVerdict;
+use seckill::sale_work::audit::SaleVerdict;
 use seckill::sale::{SaleError, Stores};
 use serde_json::{Value, json};
 use sqlx::migrate::Migrator;

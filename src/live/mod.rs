@@ -16,12 +16,12 @@ use tokio_util::task::TaskTracker;
 
 use sampler::Sampler;
 
-use super::Stores;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::ids::SaleId;
 use crate::domain::live::QueueFigures;
 use crate::domain::pressure::Pressure;
 use crate::queue::{Broker, QueueDepths};
+use crate::sale::Stores;
 
 /// Streams of an instance: more people than run a sale. Each costs a connection and a kilobyte a second.
 const STREAMS_MAX: usize = 64;

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use super::{SaleError, Step};
 use crate::domain::ids::OrderId;
 use crate::domain::message::{OrderExpireV1, OutboxKind};
 use crate::ledger::Ledger;
@@ -11,6 +10,7 @@ use crate::ledger::notices::Notifier;
 use crate::ledger::orders::cancel::ExpiryOutcome;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
+use crate::sale::{SaleError, Step};
 
 /// Cancels orders that were not paid in time.
 #[derive(Clone)]

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::{SaleError, Stores};
 use crate::die_at;
 use crate::domain::ids::{DocId, Epoch, SaleId};
 use crate::domain::sale::{Document, SaleStatus};
 use crate::gate::holds::TicketKind;
 use crate::gate::refill::{ServerRun, TicketRow};
 use crate::ledger::sales::epochs::{EpochRow, RefillSnapshot};
+use crate::sale::{SaleError, Stores};
 
 /// The lease of a refill's lock, which is renewed meanwhile. After the death of its instance, the sale stays closed this
 /// long.

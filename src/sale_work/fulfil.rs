@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::SaleError;
 use crate::domain::ids::OrderId;
 use crate::domain::message::{OrderPlacedV1, OutboxKind};
 use crate::domain::trace_context::TraceContext;
@@ -10,6 +9,7 @@ use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::Received;
+use crate::sale::SaleError;
 use crate::telemetry::spans::{Span, SpanKind};
 
 /// Turns purchases into orders.

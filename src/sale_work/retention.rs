@@ -1,7 +1,7 @@
 //! Clears the messages and steps of sales that ended long ago, a page at a time.
 
-use super::{SaleError, Step, Stores};
 use crate::ledger::sales::retention::Cursor;
+use crate::sale::{SaleError, Step, Stores};
 
 /// The days after which something is cleared: messages after the end of their sale, and steps after that.
 #[derive(Debug, Clone, Copy)]

@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::refill::{LedgerSlots, is_whole};
-use super::{SaleError, Stores};
 use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
 use crate::gate::refill::ServerRun;
 use crate::ledger::sales::epochs::EpochRow;
+use crate::sale::{SaleError, Stores};
 
 /// Refills at the same time. Those that no caller waits for leave some places free for the others.
 const AT_ONCE: usize = 48;

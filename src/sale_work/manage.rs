@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{SaleError, Stores};
 use crate::domain::ids::SaleId;
 use crate::domain::sale::{NewSale, ProductChange, SaleStatus};
 use crate::ledger::sales::products::NewPicture;
+use crate::sale::{SaleError, Stores};
 
 /// How long a change waits until every instance has loaded it. A request of the admin API is given up after 5 s, and a change that was
 /// made must not look as if it had failed.

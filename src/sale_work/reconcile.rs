@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{SaleError, Step, Stores};
 use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::{Committed, Purchase};
 use crate::ledger::sales::epochs::RestingSale;
+use crate::sale::{SaleError, Step, Stores};
 
 /// Holds that are finished in one step for each sale.
 const BATCH_MAX: usize = 500;

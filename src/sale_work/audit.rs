@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{SaleError, Stores};
 use crate::domain::ids::{OrderId, SaleId};
 use crate::gate::holds::TicketKind;
 use crate::gate::sale_state::Snapshot;
 use crate::ledger::sales::audit::{Finding, LedgerSnapshot};
+use crate::sale::{SaleError, Stores};
 
 /// How long an audit waits for the sale to be at rest, and the pause between two checks.
 const WAIT_MAX: Duration = Duration::from_secs(10);

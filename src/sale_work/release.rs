@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{SaleError, Step, Stores};
 use crate::die_at;
 use crate::domain::ids::{Epoch, SaleId, Shard};
 use crate::gate::GateError;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::{OutboxRow, ReleaseOutcome, RetryTerms, UnitRelease};
+use crate::sale::{SaleError, Step, Stores};
 
 impl Stores {
     /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill. A row that

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{SaleError, Step};
 use crate::die_at;
 use crate::domain::message::{OrderExpireV1, OrderPlacedV1, PaymentRequestedV1, Version};
 use crate::ledger::Ledger;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
 use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt};
+use crate::sale::{SaleError, Step};
 use crate::telemetry::spans::{Span, SpanKind};
 
 /// Publishes outbox rows to the broker.
