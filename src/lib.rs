@@ -12,8 +12,8 @@
 //! 6. [`flow`]: permits for other applications, and outflows at a constant rate. [`pay`]: payments and refunds.
 //!    [`admin`]: what people see and change who are signed in.
 //! 7. [`http`]: what the API's handlers share, which are in [`buyer_api`], [`flow_api`] and [`admin_api`]; [`api`]: the table of
-//!    their addresses. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`worker`]: the loop that
-//!    repeats background steps.
+//!    their addresses. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`runbooks`]: what to
+//!    do about an alarm. [`worker`]: the loop that repeats background steps.
 //! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`doctor`]: looks for what is unsafe in
 //!    production. [`config`] and [`telemetry`] serve all rooms.
 //!
@@ -47,6 +47,7 @@ pub mod pages;
 pub mod pay;
 pub mod picture;
 pub mod queue;
+pub mod runbooks;
 pub mod sale;
 pub mod sale_work;
 pub mod telemetry;
