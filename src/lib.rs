@@ -6,23 +6,29 @@
 //! 2. [`gate`]: Redis. It decides who may buy, fast, and may lose everything: units, holds, limiters, locks.
 //! 3. [`ledger`]: PostgreSQL, the truth: sales, purchases, orders, payments, and the outbox of what is still to be done.
 //! 4. [`queue`]: RabbitMQ, which carries work from the outbox to the workers. [`channel`]: the payment channels.
-//! 5. [`sale`]: the use cases of a sale: purchase, fulfil, expire, release, refill, reconcile, audit.
+//! 5. [`sale`]: the use cases of buyers: challenges, purchases, orders, reads. [`sale_work`]: the work on a sale beside them:
+//!    manage, fulfil, expire, release, refill, reconcile, audit. [`live`]: figures of sales that are watched. [`picture`]: draws an
+//!    uploaded picture anew.
 //! 6. [`flow`]: permits for other applications, and outflows at a constant rate. [`pay`]: payments and refunds.
 //!    [`admin`]: what people see and change who are signed in.
-//! 7. [`http`]: the API. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`worker`]: the loop that
-//!    repeats background steps.
+//! 7. [`http`]: what the API's handlers share, which are in [`buyer_api`], [`flow_api`] and [`admin_api`]; [`api`]: the table of
+//!    their addresses. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`runbooks`]: what to
+//!    do about an alarm. [`worker`]: the loop that repeats background steps.
 //! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`doctor`]: looks for what is unsafe in
 //!    production. [`config`] and [`telemetry`] serve all rooms.
 //!
-//! A purchase travels `http` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale::relay` →
-//! `queue` → `sale::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
+//! A purchase travels `buyer_api` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale_work::relay` →
+//! `queue` → `sale_work::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
 //!
 //! Six more crates stand beside this one: `seckill-webhook` (signed HTTP requests), `seckill-captcha` (what challenges look
 //! like, and whether they are solved), `seckill-client` (the API for other programs), `seckill-load` (the load generator, which
 //! knows only the API), `seckill-sandbox` (a payment channel to test with) and `seckill-harness` (starts the service for tests).
 
 pub mod admin;
+pub mod admin_api;
+pub mod api;
 pub mod app;
+pub mod buyer_api;
 pub mod channel;
 pub mod cli;
 pub mod config;
@@ -31,13 +37,18 @@ pub mod doctor;
 pub mod domain;
 pub mod failpoint;
 pub mod flow;
+pub mod flow_api;
 pub mod gate;
 pub mod http;
 pub mod ledger;
+pub mod live;
 mod low_priority;
 pub mod pages;
 pub mod pay;
+pub mod picture;
 pub mod queue;
+pub mod runbooks;
 pub mod sale;
+pub mod sale_work;
 pub mod telemetry;
 pub mod worker;

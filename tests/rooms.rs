@@ -1,4 +1,5 @@
-//! Who may import whom: the tables of docs/ARCHITECTURE.md, compared with the code and the manifests of the crates.
+//! Who may import whom: the tables of docs/ARCHITECTURE.md, compared with the code and the manifests of the crates. And how large a
+//! room may become.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
@@ -8,6 +9,11 @@ use std::path::Path;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Crates from outside that only one room may name.
 const BELONGS_TO: [(&str, &str); 3] = [("redis", "gate"), ("sqlx", "ledger"), ("lapin", "queue")];
+
+/// A room with more lines is divided, along a seam that a name can say.
+const LINES_MAX: usize = 3000;
+/// `domain` is pure types, each read by itself; `ledger` has rooms inside, each far smaller.
+const DIVIDED_INSIDE: [&str; 2] = ["domain", "ledger"];
 
 /// A table of docs/ARCHITECTURE.md: each name of the first column, with the names of the last.
 fn table(head: &str) -> BTreeMap<String, BTreeSet<String>> {
@@ -72,6 +78,19 @@ fn rooms_import_only_what_the_table_allows() {
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// Nobody has to know more than 3,000 lines to change a room.
+#[test]
+fn no_room_is_too_large_to_know() {
+    let mut found = Vec::new();
+    sources(&Path::new(ROOT).join("src"), &mut found);
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for (room, text) in found.into_iter().filter(|(room, _)| !DIVIDED_INSIDE.contains(&room.as_str())) {
+        *lines.entry(room).or_default() += text.lines().count();
+    }
+    let large: Vec<_> = lines.into_iter().filter(|(_, lines)| *lines > LINES_MAX).collect();
+    assert!(large.is_empty(), "{large:?}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::ledger::{Ledger, LedgerError};
 use crate::pay::PayError;
-use crate::sale::picture::PictureError;
+use crate::picture::PictureError;
 use crate::sale::{SaleError, Stores};
 
 /// Why a request of the admin API fails.

@@ -5,7 +5,7 @@ use crate::domain::account::Account;
 use crate::domain::ids::Invalid;
 use crate::domain::sale::{Product, ProductChange};
 use crate::ledger::sales::products::NewPicture;
-use crate::sale::manage::ProductSet;
+use crate::sale_work::manage::ProductSet;
 
 /// A product that was made or changed.
 #[derive(Debug)]

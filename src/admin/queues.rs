@@ -18,8 +18,8 @@ pub use crate::ledger::outbox::ParkedRow;
 pub use crate::ledger::outflow::items::ChannelFigures;
 use crate::ledger::outflow::parked::ItemFilter;
 pub use crate::ledger::outflow::parked::ParkedItem;
-use crate::sale::parked;
-pub use crate::sale::parked::RetriedAll;
+use crate::sale_work::parked;
+pub use crate::sale_work::parked::RetriedAll;
 
 /// When no further step of a thousand messages or items begins: whoever asked has the answer before the request is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);

@@ -24,7 +24,7 @@ use crate::http;
 const BACKLOG: u32 = 4096;
 /// Files and sockets that are kept for everything but clients: connections to the servers behind, and logs.
 const FILES_KEPT: u64 = 256;
-/// Two heartbeats of a stream of events (`http::events`): a silent stream is not idle.
+/// Two heartbeats of a stream of events (`buyer_api::events`): a silent stream is not idle.
 const HEARTBEATS: Duration = Duration::from_secs(30);
 /// How much later than actix-web an idle connection is closed, if actix-web has not closed it.
 const IDLE_GRACE: Duration = Duration::from_secs(5);

@@ -14,6 +14,7 @@ use super::workers::spawn_workers;
 use super::{http_server, notifying_payment_service};
 use crate::admin::password::HashingTerms;
 use crate::admin::{Console, SessionTerms};
+use crate::api;
 use crate::config::{self, Config};
 use crate::console;
 use crate::domain::captcha::WorkBits;
@@ -23,8 +24,9 @@ use crate::flow::policy_cache::PolicyCache;
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::gate::reserve_batcher::ReserveBatcher;
-use crate::http::{self, ApiDocument, AppState, Bulkheads, CookieNames, Health, ReadTerms};
+use crate::http::{self, AppState, Bulkheads, CookieNames, Health, ReadTerms};
 use crate::ledger::orders::commit::Committer;
+use crate::live::{LiveSales, Sources};
 use crate::pages::{self, Pages};
 use crate::pay::payment_batcher::PaymentBatcher;
 use crate::queue::Broker;
@@ -32,7 +34,6 @@ use crate::sale::Stores;
 use crate::sale::catalog::Catalog;
 use crate::sale::challenges::{ChallengeTerms, Challenges, PoolTerms};
 use crate::sale::confirmer::Confirmer;
-use crate::sale::live::{LiveSales, Sources};
 use crate::sale::load_shedder::LoadShedder;
 use crate::sale::order_reader::OrderReader;
 use crate::sale::order_streams::OrderStreams;
@@ -133,7 +134,7 @@ impl Service {
             trusted_proxies: config.http.trusted_proxies.clone(),
             health: Arc::clone(&health),
             metrics,
-            api: ApiDocument::new(config.dev, pages::document(), &payment_service.channels.names())?,
+            api: api::api_document(config.dev, pages::document(), &payment_service.channels.names())?,
             permits: Permits::new(policies, limiter, config.flow.queue_max),
             console,
             payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),
@@ -156,7 +157,7 @@ impl Service {
                 .app_data(pages.clone())
                 .app_data(console_files.clone())
                 .data_factory(move || std::future::ready(thread_parts.clone().thread_state()))
-                .configure(http::routes(app_state.dev, pages::missing))
+                .configure(api::routes(app_state.dev, pages::missing))
                 .configure(console::routes(http::unsupported_methods))
                 .configure(pages::routes(http::unsupported_methods))
         };

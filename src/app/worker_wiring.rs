@@ -20,12 +20,12 @@ use crate::ledger::outbox::RetryTerms;
 use crate::pay::PaymentService;
 use crate::pay::payment_sender::PaymentSender;
 use crate::queue::{Broker, Consumer, Publisher, QueueError, Received, Source};
-use crate::sale::expire::OrderExpiry;
-use crate::sale::fulfil::Fulfilment;
-use crate::sale::reconcile::DriftWatch;
-use crate::sale::relay::Relay;
-use crate::sale::retention::{Retention, RetentionTerms};
 use crate::sale::{SaleError, Step};
+use crate::sale_work::expire::OrderExpiry;
+use crate::sale_work::fulfil::Fulfilment;
+use crate::sale_work::reconcile::DriftWatch;
+use crate::sale_work::relay::Relay;
+use crate::sale_work::retention::{Retention, RetentionTerms};
 use seckill_webhook::Secret;
 
 /// Between two pages of what is cleared: slowly, because nothing waits for it.

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::notifying_payment_service;
 use super::parts::Parts;
 use super::worker_wiring::{Worker, WorkerWiring};
+use crate::api;
 use crate::config::Config;
-use crate::http;
 use crate::pay::PaymentService;
 use crate::telemetry;
 
@@ -21,7 +21,7 @@ pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationT
         notifying_payment_service(&parts.config, parts.stores.ledger.clone(), parts.notifier.clone())?;
     if let Some(bind) = parts.config.work.metrics_bind {
         let metrics = metrics.clone();
-        let server = HttpServer::new(move || App::new().configure(http::worker_routes(metrics.clone())));
+        let server = HttpServer::new(move || App::new().configure(api::worker_routes(metrics.clone())));
         let server = server.workers(1).disable_signals().bind(bind);
         let server = server.with_context(|| format!("cannot listen on {bind} (work.metrics_bind)"))?.run();
         let (handle, stop) = (server.handle(), parts.stop.clone());

@@ -10,7 +10,7 @@ use crate::app::{payment_service, stores};
 use crate::config::Config;
 use crate::ledger::sales::terms::SaleSearch;
 use crate::pay::compare_books::ChannelVerdict;
-use crate::sale::audit::SaleVerdict;
+use crate::sale_work::audit::SaleVerdict;
 
 /// One audit covers at most this many of the newest sales.
 const SALES_MAX: i64 = 100_000;

@@ -16,7 +16,7 @@ use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::ledger::sales::terms::SaleSearch;
 use crate::sale::Stores;
-use crate::sale::audit::SaleVerdict;
+use crate::sale_work::audit::SaleVerdict;
 
 #[derive(clap::Args)]
 pub(super) struct LoadArgs {

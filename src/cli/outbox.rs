@@ -11,7 +11,7 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
 use crate::ledger::outbox::ParkedRow;
-use crate::sale::parked::{self, RetriedAll};
+use crate::sale_work::parked::{self, RetriedAll};
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {

@@ -18,7 +18,7 @@ use crate::flow::outflow_changes::{self, OutflowChange};
 use crate::ledger::LedgerError;
 use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem};
 use crate::ledger::outflow::parked::{ItemFilter, ParkedItem};
-use crate::sale::parked;
+use crate::sale_work::parked;
 
 #[derive(Subcommand)]
 pub(super) enum OutflowCommand {

@@ -13,8 +13,8 @@ use crate::app::stores;
 use crate::config::Config;
 use crate::domain::sale::ProductChange;
 use crate::ledger::sales::products::NewPicture;
-use crate::sale::manage::ProductSet;
-use crate::sale::picture::{self, FILE_BYTES_MAX};
+use crate::picture::{self, FILE_BYTES_MAX};
+use crate::sale_work::manage::ProductSet;
 
 #[derive(Subcommand)]
 pub(super) enum ProductCommand {

@@ -6,9 +6,10 @@ use askama::Template;
 use askama::filters::Safe;
 
 use super::frame::{self, Access, Frame};
-use super::{runbooks, show};
+use super::show;
 use crate::admin::log::Alarm;
 use crate::http::AppState;
+use crate::runbooks;
 
 /// How many alarms the page shows; open ones come first.
 const SHOWN_MAX: i64 = 200;

@@ -15,7 +15,6 @@ mod policies;
 mod policy_form;
 mod products;
 mod queues;
-mod runbook_text;
 mod runbooks;
 mod sales;
 mod show;

@@ -1,5 +1,4 @@
-//! The runbooks, as they were written when this program was built: an operator who follows an alarm needs no
-//! repository.
+//! The runbooks as pages.
 
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
@@ -7,82 +6,9 @@ use askama::Template;
 use askama::filters::Safe;
 
 use super::frame::{self, Access, Frame};
-use super::runbook_text;
 use crate::admin::AdminError;
-use crate::domain::alarm::AlarmKind;
 use crate::http::AppState;
-
-/// All runbooks, by name. The first is the list of the others. A test compares this table with the folder.
-const RUNBOOKS: [(&str, &str); 36] = [
-    ("README", include_str!("../../docs/runbooks/README.md")),
-    ("api-errors", include_str!("../../docs/runbooks/api-errors.md")),
-    ("audit-broken", include_str!("../../docs/runbooks/audit-broken.md")),
-    ("backup-and-restore", include_str!("../../docs/runbooks/backup-and-restore.md")),
-    ("callbacks-not-believed", include_str!("../../docs/runbooks/callbacks-not-believed.md")),
-    ("capacity", include_str!("../../docs/runbooks/capacity.md")),
-    ("dead-channel", include_str!("../../docs/runbooks/dead-channel.md")),
-    ("dead-letters", include_str!("../../docs/runbooks/dead-letters.md")),
-    ("drift", include_str!("../../docs/runbooks/drift.md")),
-    ("instance-lost", include_str!("../../docs/runbooks/instance-lost.md")),
-    ("limiter-broken", include_str!("../../docs/runbooks/limiter-broken.md")),
-    ("limiter-down", include_str!("../../docs/runbooks/limiter-down.md")),
-    ("limiter-slow", include_str!("../../docs/runbooks/limiter-slow.md")),
-    ("money-stuck", include_str!("../../docs/runbooks/money-stuck.md")),
-    ("outbox-old", include_str!("../../docs/runbooks/outbox-old.md")),
-    ("outflow-stands", include_str!("../../docs/runbooks/outflow-stands.md")),
-    ("parked", include_str!("../../docs/runbooks/parked.md")),
-    ("payment-channel-lost", include_str!("../../docs/runbooks/payment-channel-lost.md")),
-    ("postgres-lost", include_str!("../../docs/runbooks/postgres-lost.md")),
-    ("queue-stands", include_str!("../../docs/runbooks/queue-stands.md")),
-    ("rabbitmq-lost", include_str!("../../docs/runbooks/rabbitmq-lost.md")),
-    ("receiver-away", include_str!("../../docs/runbooks/receiver-away.md")),
-    ("redis-lost", include_str!("../../docs/runbooks/redis-lost.md")),
-    ("refill-fails", include_str!("../../docs/runbooks/refill-fails.md")),
-    ("refund-failed", include_str!("../../docs/runbooks/refund-failed.md")),
-    ("refusals", include_str!("../../docs/runbooks/refusals.md")),
-    ("rejected-orders", include_str!("../../docs/runbooks/rejected-orders.md")),
-    ("sale-day", include_str!("../../docs/runbooks/sale-day.md")),
-    ("set-aside", include_str!("../../docs/runbooks/set-aside.md")),
-    ("shedding", include_str!("../../docs/runbooks/shedding.md")),
-    ("slow-servers", include_str!("../../docs/runbooks/slow-servers.md")),
-    ("step-fails", include_str!("../../docs/runbooks/step-fails.md")),
-    ("two-masters", include_str!("../../docs/runbooks/two-masters.md")),
-    ("unconfirmed-holds", include_str!("../../docs/runbooks/unconfirmed-holds.md")),
-    ("upgrade", include_str!("../../docs/runbooks/upgrade.md")),
-    ("workers-lost", include_str!("../../docs/runbooks/workers-lost.md")),
-];
-
-/// The runbook that lists all others.
-const LIST: &str = "README";
-
-/// The text of a runbook.
-fn text_of(name: &str) -> Option<&'static str> {
-    RUNBOOKS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
-}
-
-/// The name of an alarm's runbook, which is a part of its address here.
-pub fn name_of(kind: &str) -> Option<&'static str> {
-    let path = AlarmKind::runbook_of(kind)?;
-    path.strip_prefix("docs/runbooks/")?.strip_suffix(".md")
-}
-
-/// What an alarm means, in a few words: the heading of its runbook.
-pub fn meaning_of(kind: &str) -> Option<&'static str> {
-    let heading = text_of(name_of(kind)?)?.lines().next()?.strip_prefix("# ")?;
-    Some(heading.split_once(": `").map_or(heading, |(words, _)| words))
-}
-
-/// What an alarm's runbook says under "What to do", rendered.
-pub fn what_to_do(kind: &str) -> Option<Safe<String>> {
-    let (_, rest) = text_of(name_of(kind)?)?.split_once("\n## What to do\n")?;
-    let section = rest.split_once("\n## ").map_or(rest, |(section, _)| section);
-    Some(rendered(section))
-}
-
-/// The text comes from this repository, and is escaped all the same.
-fn rendered(text: &str) -> Safe<String> {
-    Safe(runbook_text::html(text, |name| text_of(name).is_some()))
-}
+use crate::runbooks::{LIST, rendered, text_of};
 
 #[derive(Template)]
 #[template(path = "console/runbook.html")]
@@ -116,49 +42,15 @@ async fn show_named(request: HttpRequest, app_state: Data<AppState>, name: Strin
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::path::Path;
-
-    use strum::VariantArray;
-
     use super::*;
+    use crate::runbooks::RUNBOOKS;
 
+    /// Every runbook fits into the console's frame.
     #[test]
-    fn all_runbooks_of_the_folder_are_in_the_program() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks");
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-        let files: BTreeSet<String> = files.collect();
-        assert_eq!(RUNBOOKS.map(|(name, _)| format!("{name}.md")).into_iter().collect::<BTreeSet<_>>(), files);
-    }
-
-    /// Every alarm says what to do: the steps of its runbook.
-    #[test]
-    fn every_alarm_has_its_steps() {
-        for kind in AlarmKind::VARIANTS {
-            let Safe(steps) = what_to_do(kind.as_str()).unwrap();
-            assert!(steps.contains("<li>") || steps.contains("<p>"), "{}: {steps}", kind.as_str());
-            assert!(!steps.contains("What not to do"), "{}: {steps}", kind.as_str());
-            let meaning = meaning_of(kind.as_str()).unwrap();
-            assert!(!meaning.contains('`') && !meaning.contains("Seckill"), "{}: {meaning}", kind.as_str());
-        }
-        assert!(what_to_do("of-a-newer-version").is_none());
-    }
-
-    /// Rendered as a page: every link leads to another runbook, and nothing of the notation is left over.
-    #[test]
-    fn every_runbook_is_rendered_whole() {
+    fn every_runbook_is_a_page() {
         for (name, text) in RUNBOOKS {
-            let text = rendered(text);
-            for link in text.0.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
-                let other =
-                    link.strip_prefix("/admin/runbooks/").map(|rest| rest.split('#').next().unwrap_or_default());
-                let known = other.is_some_and(|other| text_of(other).is_some());
-                assert!(known || link.starts_with("https://"), "{name}: {link}");
-            }
-            for left_over in ["](", "**", "\n## ", "<p>|", "<p>- "] {
-                assert!(!text.0.contains(left_over), "{name}: {left_over} in {}", text.0);
-            }
-            let page = RunbookPage { frame: Frame::of_admin("alarms"), title: name.to_owned(), is_list: false, text };
+            let (frame, text) = (Frame::of_admin("alarms"), rendered(text));
+            let page = RunbookPage { frame, title: name.to_owned(), is_list: false, text };
             assert!(page.render().unwrap().contains("</h2>"), "{name}");
         }
     }

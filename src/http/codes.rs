@@ -176,7 +176,7 @@ macro_rules! problems {
         }
     };
 }
-pub(super) use problems;
+pub(crate) use problems;
 
 #[cfg(test)]
 mod tests {

@@ -1,29 +1,16 @@
-//! Use cases of sales: purchases, orders, and what keeps Redis and PostgreSQL in agreement.
+//! Use cases of buyers, on the threads that serve them: challenges, purchases, orders, and what is read of a sale.
 
-pub mod audit;
 pub mod buyer_orders;
 pub mod catalog;
 pub mod challenges;
 pub mod confirmer;
 pub mod document_reader;
-pub mod expire;
-pub mod fulfil;
-pub mod live;
 pub mod load_shedder;
-pub mod manage;
 pub mod order_reader;
 pub mod order_streams;
-pub mod parked;
-pub mod picture;
 pub mod purchase;
 pub mod quota;
-pub mod reconcile;
-pub mod refill;
-pub mod refill_supervisor;
 pub mod refusal_cache;
-pub mod relay;
-pub mod release;
-pub mod retention;
 pub mod sold_out_view;
 pub mod thread_state;
 

@@ -188,7 +188,7 @@ async fn the_document_the_route_table_and_the_list_name_the_same_addresses() {
     assert_eq!(names.len(), documented.len(), "two operations have the same id: {names:?}");
 
     // at("/path", get().to(…));
-    let tables = [include_str!("../../src/http/mod.rs"), include_str!("../../src/pages/mod.rs")].concat();
+    let tables = [include_str!("../../src/api/mod.rs"), include_str!("../../src/pages/mod.rs")].concat();
     let routes = tables.lines().filter_map(|line| {
         let line = line.trim();
         let (path, rest) = line.strip_prefix("at(\"")?.split_once("\", ")?;

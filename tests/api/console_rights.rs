@@ -325,7 +325,7 @@ fn routes() -> BTreeSet<String> {
         let found = table.captures_iter(text);
         found.map(|route| format!("{} {}", route[2].to_uppercase(), &route[1])).collect()
     };
-    let api = of(&api, include_str!("../../src/http/mod.rs"));
+    let api = of(&api, include_str!("../../src/api/mod.rs"));
     let pages = of(&page, include_str!("../../src/console/mod.rs"));
     assert!(api.len() > 10 && pages.len() > 5, "the tables are not where they are looked for");
     api.union(&pages).cloned().collect()

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 
-use seckill::sale::retention::{Retention, RetentionTerms};
+use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill_harness::{System, eventually, terms};
 
 /// How many queries PostgreSQL ran whose text is `like`.

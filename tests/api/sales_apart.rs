@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures_util::{StreamExt, stream};
 use seckill::domain::sale::NewSale;
-use seckill::sale::refill_supervisor::RefillSupervisor;
+use seckill::sale_work::refill_supervisor::RefillSupervisor;
 use seckill_harness::{Sale, System, eventually, terms};
 
 use crate::own_redis::OwnRedis;

@@ -27,13 +27,13 @@ pub enum Action {
     Confirm(usize),
 
     // ---- from the purchase row to the order, and the end of the order
-    /// Rule 6: sale::relay. The message is published and confirmed, and the row marked `sent`.
+    /// Rule 6: sale_work::relay. The message is published and confirmed, and the row marked `sent`.
     Relay(Order),
     /// Rule 6: the message is published, and the relay dies before it marks the row.
     RelayAndDie(Order),
     /// Rule 6: ledger::outbox. A row that was sent and not processed is pending again.
     Resend(Order),
-    /// Rule 7: sale::fulfil, ledger::orders::fulfil.
+    /// Rule 7: sale_work::fulfil, ledger::orders::fulfil.
     Fulfil(Order),
     /// Rule 7: the same, but the acknowledgement is lost. The message is delivered again.
     FulfilUnacked(Order),
@@ -41,7 +41,7 @@ pub enum Action {
     PurgeQueue,
     /// Rule 8: ledger::orders::cancel, for the buyer, the delayed message or the sweeper.
     Cancel(Order),
-    /// Rule 9: sale::release, lua/release.lua, at one of the servers.
+    /// Rule 9: sale_work::release, lua/release.lua, at one of the servers.
     Release(usize, Order),
     /// Rule 9: ledger::outbox. The release row is done, if the epoch still stands.
     SettleRelease,
@@ -51,13 +51,13 @@ pub enum Action {
     ReconcileReadEpoch(usize),
     /// Rule 12: lua/read_unconfirmed.lua. The reconciler reads a hold together with its epoch.
     ReconcileList(usize, Order),
-    /// Rule 12: sale::reconcile, ledger::orders::commit.
+    /// Rule 12: sale_work::reconcile, ledger::orders::commit.
     ReconcileInsert,
-    /// Rule 12: sale::reconcile, lua/confirm.lua.
+    /// Rule 12: sale_work::reconcile, lua/confirm.lua.
     ReconcileConfirm,
 
     // ---- a refill
-    /// Rules 10 and 11: sale::refill, lua/begin_refill.lua with "close". The model has no refill lock: a lock may be lost.
+    /// Rules 10 and 11: sale_work::refill, lua/begin_refill.lua with "close". The model has no refill lock: a lock may be lost.
     Close(usize),
     /// Rule 11: ledger::sales::epochs. The epoch rises in PostgreSQL.
     Raise(usize),

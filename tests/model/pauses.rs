@@ -58,15 +58,15 @@ enum Refill {
 enum Action {
     /// ledger::sales: pauses or resumes.
     Change,
-    /// sale::manage reads the epoch again.
+    /// sale_work::manage reads the epoch again.
     ReadEpoch,
     /// set_sale_state.lua, for the manager. Repeated until Redis has the status.
     Set,
     ManagerDies,
-    /// sale::refill_supervisor
+    /// sale_work::refill_supervisor
     Supervise(usize),
     SetAsRead(usize),
-    /// sale::refill
+    /// sale_work::refill
     ReadStatus,
     Raise,
     Begin,

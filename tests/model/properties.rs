@@ -81,7 +81,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
     all
 }
 
-/// I1 at every moment, as sale::audit compares: each unit is for sale or held; each live order has its hold; and each hold
+/// I1 at every moment, as sale_work::audit compares: each unit is for sale or held; each live order has its hold; and each hold
 /// has an order, a purchase row, an unconfirmed entry, or a release that is still to come.
 fn redis_matches_ledger(world: &World, s: &State, master: usize) -> bool {
     let (now, ledger) = (&s.redis[master].now, &s.ledger);

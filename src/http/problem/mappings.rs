@@ -11,9 +11,9 @@ use crate::domain::policy::WrongPolicy;
 use crate::flow::FlowError;
 use crate::http::codes::Code;
 use crate::pay::PayError;
+use crate::picture::{FILE_BYTES_MAX, PictureError};
 use crate::sale::SaleError;
 use crate::sale::challenges::ChallengeRefusal;
-use crate::sale::picture::{FILE_BYTES_MAX, PictureError};
 use crate::sale::purchase::Refusal;
 use crate::sale::quota::CallerTooOften;
 

@@ -1,0 +1,136 @@
+//! `GET /api/v1/admin/sales/{id}/live`: a sale's figures as server-sent events.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::StreamExt;
+use futures_util::stream::{once, unfold};
+use tokio::time::{Instant, timeout_at};
+
+use super::sales::named_sale;
+use crate::admin::session::SessionToken;
+use crate::domain::ids::SaleId;
+use crate::http::AppState;
+use crate::http::caller::{as_caller, session_token};
+use crate::http::codes::problems;
+use crate::http::problem::Problem;
+use crate::live::{LiveStream, Sample};
+
+/// How often a stream checks that its session lasts.
+const SESSION_EVERY: Duration = Duration::from_secs(10);
+/// After this time without a successful check the stream ends. A check may fail because the service is busy.
+const SESSION_UNCHECKED_MAX: Duration = Duration::from_secs(30);
+/// The longest life of a stream. The page then opens another one, at an instance that is running.
+const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
+/// The range of the pause before a page reconnects: after an instance has stopped, its pages spread out.
+const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
+
+problems!(NotFollowed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
+
+/// The figures of a sale and its surroundings, once a second
+///
+/// Server-sent events: `event: figures`, `data` is one `LiveFigures`. The stream begins with those of the last two minutes, if the sale was
+/// watched, or with those after `Last-Event-ID`. While purchases wait there are fewer. It ends when the session ends, within half a
+/// minute, when the instance stops, and after 15 minutes. An instance keeps at most 64 streams, 8 of one account.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/sales/{id}/live",
+    operation_id = "watch_sale",
+    tag = "admin",
+    security(("session" = [])),
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        (
+            "Last-Event-ID" = Option<String>, Header, nullable = false,
+            description = "The `id` of the last event received; any other value is ignored",
+        ),
+    ),
+    responses(
+        (
+            status = 200, description = "Events", body = String, content_type = "text/event-stream",
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NotFollowed,
+    ),
+)]
+pub async fn follow(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let token = session_token(&request, &app_state)?;
+    let seen = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let sale = as_caller(request, &app_state, async move |console, caller| {
+        let sale = named_sale(&caller.request)?;
+        console.check_sale(sale).await?;
+        Ok((sale, caller.account.name.clone()))
+    });
+    let (sale, account) = sale.await?;
+    let stream = app_state.live.watch(sale, account, seen).ok_or_else(|| Problem::shed("live streams"))?;
+    let now = Instant::now();
+    let watching = Watching {
+        stream,
+        token: Rc::new(token),
+        app_state,
+        checked: now,
+        next_check: now + SESSION_EVERY,
+        until: now + STREAM_MAX,
+    };
+    let retry = Bytes::from(format!("retry: {}\n\n", rand::random_range(RETRY_MS)));
+    let events = unfold(watching, |mut watching| async move { Some((watching.next().await?, watching)) });
+    let body = once(std::future::ready(retry)).chain(events).map(Ok::<_, actix_web::Error>);
+    Ok(HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/event-stream"))
+        .insert_header((CACHE_CONTROL, "no-store"))
+        // nginx would otherwise buffer the events.
+        .insert_header(("X-Accel-Buffering", "no"))
+        .streaming(body))
+}
+
+/// A stream, and the session that it belongs to.
+struct Watching {
+    stream: LiveStream,
+    token: Rc<SessionToken>,
+    app_state: Data<AppState>,
+    /// When the session was last known to last, and when that is checked again.
+    checked: Instant,
+    next_check: Instant,
+    until: Instant,
+}
+
+impl Watching {
+    /// The next piece of the stream; `None` at its end.
+    async fn next(&mut self) -> Option<Bytes> {
+        match timeout_at(self.next_check.min(self.until), self.stream.next()).await {
+            Ok(sample) => sample.map(|sample| event(&sample)),
+            Err(_) if Instant::now() >= self.until => None,
+            Err(_) => {
+                self.check_session().await?;
+                // Also shows whether the reader is still there.
+                Some(Bytes::from_static(b":\n\n"))
+            }
+        }
+    }
+
+    /// Checks that the session lasts, as each request does: a page that is looked at keeps it from idling. `None` if it has ended.
+    async fn check_session(&mut self) -> Option<()> {
+        let (app_state, token) = (self.app_state.clone(), Rc::clone(&self.token));
+        let account = self.app_state.bulkheads.admin.run(async move { app_state.console.account(&token).await }).await;
+        let now = Instant::now();
+        self.next_check = now + SESSION_EVERY;
+        match account {
+            Ok(_) => self.checked = now,
+            Err(problem)
+                if problem.code() == "signed-out" || now - self.checked >= SESSION_UNCHECKED_MAX - SESSION_EVERY =>
+            {
+                return None;
+            }
+            Err(_) => {}
+        }
+        Some(())
+    }
+}
+
+/// An event whose data is one line of JSON.
+fn event(sample: &Sample) -> Bytes {
+    format!("event: figures\nid: {}\ndata: {}\n\n", sample.id, sample.json).into()
+}

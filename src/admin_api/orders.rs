@@ -1,0 +1,302 @@
+//! Orders of all buyers: searching, exporting and refunding them.
+
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::money::uuid;
+use crate::admin::AdminError;
+use crate::admin::money::MoneyRow;
+use crate::admin::order_lines::csv;
+use crate::admin::orders::{Export, OrderDetails, OrderQuery, OwnedOrder};
+use crate::domain::ids::{Invalid, OrderId};
+use crate::domain::json_object;
+use crate::domain::order::Order;
+use crate::domain::payment::{RefundId, RefundStatus};
+use crate::http::AppState;
+use crate::http::caller::as_caller;
+use crate::http::codes::problems;
+use crate::http::extract::{Body, query};
+use crate::http::problem::Problem;
+
+/// An order and its buyer.
+#[derive(Serialize, ToSchema)]
+struct BuyersOrder {
+    #[serde(flatten)]
+    order: Order,
+    user: String,
+}
+
+/// A page of orders, newest first. On the first page, purchases whose order is not made yet come before the orders.
+#[derive(Serialize, ToSchema)]
+struct BuyersOrders {
+    orders: Vec<BuyersOrder>,
+    /// `before` of the next page; null on the last one.
+    next_before: Option<OrderId>,
+    /// Whether such purchases are missing, because there are so many that reading them takes too long.
+    lacks_accepted: bool,
+}
+
+/// An order with all that belongs to it.
+#[derive(Serialize, ToSchema)]
+struct WholeOrder {
+    order: BuyersOrder,
+    /// From the first to the last. Those of sales that ended long ago are cleared.
+    changes: Vec<OrderChange>,
+    /// Newest first. For operators, as all that follows: for others it is empty.
+    payments: Vec<MoneyLine>,
+    refunds: Vec<MoneyLine>,
+    /// Messages about the order and its payments, oldest first.
+    messages: Vec<OrderMessage>,
+}
+
+/// A change of an order's status.
+#[derive(Serialize, ToSchema)]
+struct OrderChange {
+    at_ms: i64,
+    from: Option<String>,
+    to: String,
+}
+
+/// A message about an order, and how its delivery stands.
+#[derive(Serialize, ToSchema)]
+struct OrderMessage {
+    id: i64,
+    kind: String,
+    /// `pending`, `sent`, `processed` or `parked`.
+    status: String,
+    attempts: i32,
+    error: Option<String>,
+    created_at_ms: i64,
+}
+
+/// A payment or refund.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MoneyLine {
+    id: Uuid,
+    order_id: OrderId,
+    channel: String,
+    amount_cents: i64,
+    currency: String,
+    status: String,
+    created_at_ms: i64,
+    ended_at_ms: Option<i64>,
+    /// Of a payment, why it failed; of a refund, its cause, who asked for it, and why.
+    note: Option<String>,
+}
+
+/// Why an order is refunded.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct RefundOrder {
+    /// One line, which is kept with the refund and in the audit log.
+    #[schema(max_length = 500, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]+$")]
+    reason: String,
+}
+
+/// The refund that is under way.
+#[derive(Serialize, ToSchema)]
+struct OrderRefund {
+    refund_id: RefundId,
+    status: RefundStatus,
+}
+
+impl From<OwnedOrder> for BuyersOrder {
+    fn from(OwnedOrder { order, user_id }: OwnedOrder) -> Self {
+        Self { order, user: user_id }
+    }
+}
+
+impl From<MoneyRow> for MoneyLine {
+    fn from(row: MoneyRow) -> Self {
+        Self {
+            id: row.id,
+            order_id: OrderId(row.order_id),
+            channel: row.channel,
+            amount_cents: row.amount_cents,
+            currency: row.currency,
+            status: row.status,
+            created_at_ms: row.created_at.timestamp_millis(),
+            ended_at_ms: row.ended_at.map(|at| at.timestamp_millis()),
+            note: row.note,
+        }
+    }
+}
+
+impl From<OrderDetails> for WholeOrder {
+    fn from(details: OrderDetails) -> Self {
+        let changes = details.changes.into_iter().map(|change| OrderChange {
+            at_ms: change.at.timestamp_millis(),
+            from: change.from,
+            to: change.to,
+        });
+        let messages = details.messages.into_iter().map(|message| OrderMessage {
+            id: message.id,
+            kind: message.kind,
+            status: message.status,
+            attempts: message.attempts,
+            error: message.last_error,
+            created_at_ms: message.created_at.timestamp_millis(),
+        });
+        Self {
+            order: details.order.into(),
+            changes: changes.collect(),
+            payments: details.payments.into_iter().map(MoneyLine::from).collect(),
+            refunds: details.refunds.into_iter().map(MoneyLine::from).collect(),
+            messages: messages.collect(),
+        }
+    }
+}
+
+problems!(NotListed: InvalidRequest, SignedOut, TemporarilyUnavailable);
+problems!(NotExported: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
+problems!(NotShown: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
+problems! {
+    NotRefunded: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, IllegalState, BodyTooLarge,
+    TemporarilyUnavailable
+}
+
+/// Orders of all buyers, newest first
+///
+/// All conditions must hold. While pages are read, no order that was there at the first page is missed or comes twice, whatever
+/// arrives meanwhile.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/orders",
+    operation_id = "search_orders",
+    tag = "admin",
+    security(("session" = [])),
+    params(OrderQuery),
+    responses((status = 200, description = "A page of orders", body = BuyersOrders), NotListed),
+)]
+pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let found = as_caller(request, &app_state, async move |console, caller| {
+        console.orders(&caller.account, &query(caller.request.query_string())?).await
+    });
+    let found = found.await?;
+    let orders = found.orders.into_iter().map(BuyersOrder::from).collect();
+    Ok(HttpResponse::Ok().json(BuyersOrders { orders, next_before: found.next, lacks_accepted: found.lacks_accepted }))
+}
+
+/// Orders of all buyers, as a file
+///
+/// For operators. CSV (RFC 4180) with a line of column names: the orders of one moment, newest first, at most a million. Where there
+/// are more, `before` with the last order of the file gives the next file. A cell that a spreadsheet would take for a formula begins
+/// with an apostrophe. A file that is not complete ends with a connection that is broken off. The audit log has each export; an
+/// instance makes one at a time. `order` and `limit` have no meaning here.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/orders.csv",
+    operation_id = "export_orders",
+    tag = "admin",
+    security(("session" = [])),
+    params(OrderQuery),
+    responses(
+        (
+            status = 200, description = "The file", body = String, content_type = "text/csv; charset=utf-8",
+            headers(
+                ("Content-Disposition" = String, description = "The file's name"),
+                ("Cache-Control" = String, description = "`no-store`"),
+            ),
+        ),
+        NotExported,
+    ),
+)]
+pub async fn export(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let export = as_caller(request, &app_state, async move |console, caller| {
+        console.export_orders(&caller.account, &query(caller.request.query_string())?).await
+    });
+    let lines = lines(export.await?, app_state.clone());
+    let mut answer = HttpResponse::Ok();
+    answer.insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"));
+    answer.insert_header((CONTENT_DISPOSITION, "attachment; filename=\"orders.csv\""));
+    answer.insert_header((CACHE_CONTROL, "no-store"));
+    Ok(answer.streaming(lines))
+}
+
+/// The lines of an export, a piece at a time. Each piece is read in the line of the admin API, so that an export gives way as all reads
+/// do; none is read before its reader has taken the one before.
+fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
+    unfold((Some(export), true), move |(export, is_first)| {
+        let app_state = app_state.clone();
+        async move {
+            let mut export = export?;
+            let read = async move {
+                let orders = export.next_piece().await?;
+                Ok::<_, AdminError>((export, orders))
+            };
+            let lines = match app_state.bulkheads.admin.run(read).await {
+                // Even without orders, a file has its columns.
+                Ok((_, orders)) if orders.is_empty() && !is_first => return None,
+                Ok((export, orders)) => {
+                    csv(is_first, &orders).map(|lines| (lines, export)).map_err(|error| error.to_string())
+                }
+                Err(problem) => Err(problem.to_string()),
+            };
+            match lines {
+                Ok((lines, export)) => Some((Ok(Bytes::from(lines)), (Some(export), false))),
+                Err(error) => {
+                    tracing::warn!(error, "export of orders broken off");
+                    let error = actix_web::error::ErrorServiceUnavailable(error);
+                    Some((Err(error), (None, false)))
+                }
+            }
+        }
+    })
+}
+
+/// One order of any buyer, with its history
+///
+/// For operators also with payments, refunds, and messages.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/orders/{id}",
+    operation_id = "show_any_order",
+    tag = "admin",
+    security(("session" = [])),
+    params(("id" = OrderId, Path, description = "The order")),
+    responses((status = 200, description = "The order", body = WholeOrder), NotShown),
+)]
+pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let details = as_caller(request, &app_state, async move |console, caller| {
+        console.order(&caller.account, order_id(&caller.request)?).await
+    });
+    Ok(HttpResponse::Ok().json(WholeOrder::from(details.await?)))
+}
+
+/// Refund a paid order
+///
+/// For operators. The refund is sent at the channel's rate, as one that the buyer asks for. Asking again returns the same refund.
+#[utoipa::path(
+    post,
+    path = "/api/v1/admin/orders/{id}/refunds",
+    operation_id = "refund_any_order",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(("id" = OrderId, Path, description = "The order")),
+    request_body = RefundOrder,
+    responses((status = 202, description = "The refund is under way", body = OrderRefund), NotRefunded),
+)]
+pub async fn refund(
+    request: HttpRequest,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let payments = app_state.payment_service.clone();
+    let refund = as_caller(request, &app_state, async move |console, caller| {
+        let order = order_id(&caller.request)?;
+        let RefundOrder { reason } = json_object::from_slice(&body)?;
+        console.refund_order(&caller.account, &payments, order, &reason).await
+    });
+    let (refund_id, status) = refund.await?;
+    Ok(HttpResponse::Accepted().json(OrderRefund { refund_id, status }))
+}
+
+fn order_id(request: &HttpRequest) -> Result<OrderId, Invalid> {
+    uuid(request, "order id").map(OrderId)
+}

@@ -1,0 +1,144 @@
+//! Products and their pictures, for those who run sales.
+
+use std::time::Duration;
+
+use actix_web::http::header::CONTENT_LENGTH;
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use utoipa::ToSchema;
+
+use crate::admin::AdminError;
+use crate::admin::products::ChangedProduct;
+use crate::domain::ids::Invalid;
+use crate::domain::json_object;
+use crate::http::AppState;
+use crate::http::caller::{Sends, as_caller, as_sender_of};
+use crate::http::codes::problems;
+use crate::http::extract::{Body, read_body};
+use crate::http::problem::Problem;
+use crate::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
+
+/// A picture of 10 MiB arrives within this time over 1.5 Mbit/s.
+const UPLOAD_MAX: Duration = Duration::from_secs(60);
+/// Pictures that are read and drawn at a time.
+static UPLOADS: Semaphore = Semaphore::const_new(4);
+
+/// What is to change of a product. What is left out stays as it is.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ProductForm {
+    /// What buyers are told of the product. It may have several lines.
+    #[schema(max_length = 5000, pattern = "^[^\\x00-\\x09\\x0B-\\x1F\\x7F-\\x9F]*$")]
+    description: Option<String>,
+    /// What the picture shows, for those who cannot see it.
+    #[schema(max_length = 300, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]
+    picture_alt: Option<String>,
+}
+
+/// The product as it is now.
+#[derive(Serialize, ToSchema)]
+struct ProductSet {
+    product_id: i64,
+    /// Whether every instance already shows the change. The others will within a second of recovering.
+    everywhere: bool,
+}
+
+/// The product's picture as it is now.
+#[derive(Serialize, ToSchema)]
+struct PictureSet {
+    product_id: i64,
+    /// Names the picture, by its content.
+    picture: String,
+    everywhere: bool,
+}
+
+problems! {
+    NotSet: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge, TemporarilyUnavailable
+}
+problems! {
+    NoPictureSet: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable
+}
+
+/// Make or change a product
+///
+/// For managers and admins. Its name cannot be changed, because sales name it.
+#[utoipa::path(
+    put,
+    path = "/api/v1/admin/products/{name}",
+    operation_id = "set_product",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
+    request_body = ProductForm,
+    responses((status = 200, description = "Done", body = ProductSet), NotSet),
+)]
+pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
+    let changed = as_caller(request, &app_state, async move |console, caller| {
+        let name = product_name(&caller.request)?;
+        let ProductForm { description, picture_alt } = json_object::from_slice(&body)?;
+        console.set_product(&caller.account, name, description, picture_alt).await
+    });
+    let ChangedProduct { id, everywhere } = changed.await?;
+    Ok(HttpResponse::Ok().json(ProductSet { product_id: id, everywhere }))
+}
+
+/// Set a product's picture
+///
+/// For managers and admins. The body is the picture: a JPEG, PNG or WebP of at most 10 MiB and 40 megapixels, with its Content-Length. It is
+/// drawn anew in two sizes; nothing else of the file is kept. The product is made where it is missing. The product's name describes the
+/// picture until another description is set.
+#[utoipa::path(
+    put,
+    path = "/api/v1/admin/products/{name}/picture",
+    operation_id = "set_product_picture",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
+    request_body(content = Vec<u8>, content_type = "image/*", description = "The picture"),
+    responses((status = 200, description = "Done", body = PictureSet), NoPictureSet),
+)]
+pub async fn set_picture(
+    request: HttpRequest,
+    app_state: Data<AppState>,
+    payload: Payload,
+) -> Result<HttpResponse, Problem> {
+    // Before the file is read: strangers send no megabytes.
+    let named = as_sender_of(Sends::Picture, request.clone(), &app_state, async move |console, caller| {
+        let name = product_name(&caller.request)?;
+        console.check_picture_of(&caller.account, &name)?;
+        Ok(name)
+    });
+    let name = named.await.map_err(Problem::unread)?;
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    // A few at a time, because each file is in memory.
+    let Ok(_place) = UPLOADS.try_acquire() else {
+        return Err(Problem::from(AdminError::from(PictureError::Busy)).unread());
+    };
+    let file = match length {
+        // A connection is cut that sends a long body without saying so.
+        None => return Err(Problem::invalid("Content-Length is required").unread()),
+        Some(length) if length > FILE_BYTES_MAX => return Err(Problem::too_large(FILE_BYTES_MAX).unread()),
+        Some(_) => timeout(UPLOAD_MAX, read_body(payload, length, FILE_BYTES_MAX)).await,
+    };
+    let file = file.map_err(|_| Problem::too_slow().unread())??;
+    let picture = draw_apart(file).await.map_err(AdminError::from)?;
+    let hash = picture.hash.clone();
+    let changed = as_sender_of(Sends::Picture, request, &app_state, async move |console, caller| {
+        console.set_product_picture(&caller.account, name, &picture).await
+    });
+    let ChangedProduct { id, everywhere } = changed.await?;
+    let mut response = HttpResponse::Ok();
+    // The connection has read more than its bound, and is not used again.
+    response.force_close();
+    Ok(response.json(PictureSet { product_id: id, picture: hash, everywhere }))
+}
+
+/// The product that the path names. The router leaves `%2F`, `%2B` and `%25` as they are.
+fn product_name(request: &HttpRequest) -> Result<String, AdminError> {
+    let name = percent_decode_str(request.match_info().query("name")).decode_utf8();
+    Ok(name.map_err(|_| Invalid::new("name", "must be UTF-8"))?.into_owned())
+}

@@ -1,0 +1,199 @@
+//! Signing in and out.
+
+use actix_web::http::header::CACHE_CONTROL;
+use actix_web::web::{Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::admin::session::Source;
+use crate::domain::account::{AccountName, AccountRole};
+use crate::domain::ids::Invalid;
+use crate::domain::json_object;
+use crate::http::AppState;
+use crate::http::caller::{as_caller, check_same_site};
+use crate::http::codes::problems;
+use crate::http::cookies::cookie;
+use crate::http::extract::{Body, client_address};
+use crate::http::problem::Problem;
+use crate::sale::thread_state::ThreadState;
+
+/// A name and a password.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Credentials {
+    #[schema(pattern = "^[A-Za-z0-9_.@-]{1,64}$")]
+    name: String,
+    #[schema(max_length = 1024)]
+    password: String,
+}
+
+/// A session.
+#[derive(Serialize, ToSchema)]
+struct Session {
+    name: AccountName,
+    role: AccountRole,
+    /// Send this as `X-CSRF-Token` with every request but GET.
+    csrf_token: String,
+    /// The latest end of the session. It ends earlier without requests.
+    expires_at_ms: i64,
+}
+
+/// The session is closed.
+#[derive(Serialize, ToSchema)]
+struct SignedOut {
+    signed_out: bool,
+}
+
+/// All sessions of the account are closed.
+#[derive(Serialize, ToSchema)]
+struct SignedOutEverywhere {
+    /// How many there were.
+    ended: u64,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct AccountQuery {
+    /// The account; for admins. Without it, the caller's own.
+    #[param(pattern = "^[A-Za-z0-9_.@-]{1,64}$", nullable = false)]
+    account: Option<String>,
+}
+
+problems! {
+    NotSignedIn: InvalidRequest, WrongCredentials, ForgedRequest, TooSlow, BodyTooLarge, QuotaExceeded,
+    TemporarilyUnavailable
+}
+problems!(NoSession: SignedOut, TemporarilyUnavailable);
+problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable);
+problems! {
+    NotSignedOutEverywhere: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
+    TemporarilyUnavailable
+}
+
+/// Sign in
+///
+/// Attempts are limited: those at one account from one address, those from one address, and those of strangers at one account.
+/// A browser that has signed in to the account before has a limit of its own.
+#[utoipa::path(
+    post,
+    path = "/api/v1/admin/session",
+    operation_id = "sign_in",
+    tag = "admin",
+    request_body = Credentials,
+    responses(
+        (
+            status = 200, description = "Signed in", body = Session,
+            headers(
+                ("Set-Cookie" = String, description = "The session, and in a second one the browser"),
+                ("Cache-Control" = String, description = "`no-store`"),
+            ),
+        ),
+        NotSignedIn,
+    ),
+)]
+pub async fn create(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    // There is no session yet to misuse, but another site must not sign its visitors in to an account of its own.
+    check_same_site(&request)?;
+    let Credentials { name, password } = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    let source = Source {
+        address: client_address(&request, &app_state.trusted_proxies),
+        device_token: cookie(&request, app_state.cookies.device),
+        now_ms: thread.catalog.clock.now_ms(),
+    };
+    let (line, looks_up, signs_in) = (&app_state.bulkheads.sign_ins, app_state.clone(), app_state.clone());
+    let attempt = app_state.console.attempt(&name, password, source).await?;
+    // The line is for PostgreSQL. Passwords are checked outside, where they have a line of their own.
+    let candidate = line.run(async move { looks_up.console.look_up(attempt).await }).await?;
+    let checked = app_state.console.check_password(candidate).await?;
+    let signed_in = line.run(async move { signs_in.console.sign_in(checked).await }).await?;
+    let session = Session {
+        name: AccountName::parse(&name, "name")?,
+        role: signed_in.role,
+        csrf_token: signed_in.token.csrf(),
+        expires_at_ms: signed_in.expires_at_ms,
+    };
+    let cookies = &app_state.cookies;
+    Ok(HttpResponse::Ok()
+        .cookie(cookies.session(signed_in.token.as_str()))
+        .cookie(cookies.device(&signed_in.device_token))
+        .insert_header((CACHE_CONTROL, "no-store"))
+        .json(session))
+}
+
+/// Show the session
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/session",
+    operation_id = "show_session",
+    tag = "admin",
+    security(("session" = [])),
+    responses(
+        (
+            status = 200, description = "The session", body = Session,
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NoSession,
+    ),
+)]
+pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+    let session = as_caller(request, &app_state, async move |_, caller| {
+        Ok(Session {
+            name: caller.account.name.clone(),
+            role: caller.account.role,
+            csrf_token: caller.token.csrf(),
+            expires_at_ms: caller.expires_at_ms,
+        })
+    });
+    Ok(HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(session.await?))
+}
+
+/// Sign out
+#[utoipa::path(
+    delete,
+    path = "/api/v1/admin/session",
+    operation_id = "sign_out",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    responses(
+        (
+            status = 200, description = "Signed out", body = SignedOut,
+            headers(("Set-Cookie" = String, description = "Removes the session's cookie")),
+        ),
+        NotSignedOut,
+    ),
+)]
+pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
+    as_caller(request, &app_state, async move |console, caller| console.sign_out(&caller.token).await).await?;
+    Ok(HttpResponse::Ok().cookie(app_state.cookies.no_session()).json(SignedOut { signed_out: true }))
+}
+
+/// Sign out everywhere
+///
+/// Ends all sessions of the account, this one too. For admins also those of another account.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/admin/sessions",
+    operation_id = "sign_out_everywhere",
+    tag = "admin",
+    security(("session" = [], "csrf" = [])),
+    params(AccountQuery),
+    responses(
+        (status = 200, description = "Their next requests are answered `signed-out`", body = SignedOutEverywhere),
+        NotSignedOutEverywhere,
+    ),
+)]
+pub async fn delete_all(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
+    let ended = as_caller(request, &app_state, async move |console, caller| {
+        let query = Query::<AccountQuery>::from_query(caller.request.query_string());
+        let account = query.map_err(|_| Invalid::new("account", "must be given once"))?.into_inner().account;
+        let account = account.map(|name| AccountName::parse(&name, "account")).transpose()?;
+        console.sign_out_everywhere(&caller.account, account.as_ref()).await
+    });
+    Ok(HttpResponse::Ok().json(SignedOutEverywhere { ended: ended.await? }))
+}

@@ -1,0 +1,187 @@
+//! The API's document (OpenAPI), generated from the handlers. Tests compare it with the live service.
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{CACHE_CONTROL, ContentType};
+use actix_web::web::Data;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi, openapi};
+
+use super::schema;
+use crate::admin_api;
+use crate::buyer_api;
+use crate::domain::live::LiveFigures;
+use crate::flow_api;
+use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Seckill",
+        description = "A flash sale. Times are milliseconds since the epoch, in fields named `…_ms`; money is in integer \
+                       minor units, in fields named `…_cents`. Errors are problem details (RFC 9457) with a `code`.",
+    ),
+    paths(
+        system::time,
+        buyer_api::sales::list,
+        buyer_api::sales::show,
+        buyer_api::sales::product,
+        buyer_api::state::json,
+        buyer_api::state::script,
+        buyer_api::challenges::create,
+        buyer_api::challenges::answer,
+        buyer_api::purchases::create,
+        buyer_api::orders::list,
+        buyer_api::orders::show,
+        buyer_api::events::follow,
+        buyer_api::orders::cancel,
+        buyer_api::payments::pay,
+        buyer_api::payments::refund,
+        buyer_api::payments::channels,
+        buyer_api::payments::callback,
+        flow_api::permits::acquire,
+        flow_api::permits::release,
+        flow_api::gateway::authorize,
+        flow_api::gateway::authorize_path,
+        admin_api::session::create,
+        admin_api::session::show,
+        admin_api::session::delete,
+        admin_api::session::delete_all,
+        admin_api::overview::show,
+        admin_api::accounts::list,
+        admin_api::accounts::create,
+        admin_api::accounts::change,
+        admin_api::sales::list,
+        admin_api::sales::plan,
+        admin_api::sales::show,
+        admin_api::sales::remove,
+        admin_api::sales::set_status,
+        admin_api::sales::add_stock,
+        admin_api::lapsed_holds::list,
+        admin_api::live::follow,
+        admin_api::products::set,
+        admin_api::products::set_picture,
+        admin_api::orders::list,
+        admin_api::orders::export,
+        admin_api::orders::show,
+        admin_api::orders::refund,
+        admin_api::money::payments,
+        admin_api::money::conflicts,
+        admin_api::money::settle,
+        admin_api::money::refunds,
+        admin_api::money::retry,
+        admin_api::queues::outbox,
+        admin_api::queues::retry_messages,
+        admin_api::queues::retry_message,
+        admin_api::outflows::list,
+        admin_api::outflows::change,
+        admin_api::outflows::retry_items,
+        admin_api::outflows::items,
+        admin_api::outflows::retry_item,
+        admin_api::policies::list,
+        admin_api::policies::set,
+        admin_api::policies::delete,
+        admin_api::policies::preview,
+        admin_api::apps::list,
+        admin_api::apps::create,
+        admin_api::apps::rotate_token,
+        admin_api::apps::grant,
+        admin_api::log::audit,
+        admin_api::log::alarms,
+        show,
+        system::alive,
+        system::ready,
+        system::metrics,
+    ),
+    components(schemas(problem::Body, LiveFigures)),
+    tags(
+        (name = "sales", description = "Sales and products"),
+        (name = "buying", description = "Tokens, challenges and purchases"),
+        (name = "orders", description = "A buyer's own orders"),
+        (name = "payment channels", description = "Callbacks, signed by the channel"),
+        (name = "flow control", description = "Permits for other applications"),
+        (name = "admin", description = "What the console shows and changes; requires a session"),
+        (name = "service", description = "Health and metrics"),
+    ),
+)]
+struct Addresses;
+
+/// Addresses that exist in development mode only.
+#[derive(OpenApi)]
+#[openapi(paths(system::dev_token))]
+struct DevAddresses;
+
+/// How callers authenticate.
+struct SecuritySchemes {
+    cookies: CookieNames,
+}
+
+impl Modify for SecuritySchemes {
+    fn modify(&self, api: &mut openapi::OpenApi) {
+        let bearer = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .bearer_format("JWT")
+            .description(Some(
+                "A buyer's token: claims `sub`, `level` (0 by default), `exp`; `aud` and `iss` where the service requires them",
+            ))
+            .build();
+        let app = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("An application's token, from `seckill app create` or `seckill app rotate`"))
+            .build();
+        let cookie = ApiKeyValue::with_description(self.cookies.session, "Set by signing in");
+        let csrf = ApiKeyValue::with_description("X-CSRF-Token", "The session's `csrf_token`");
+        let components = api.components.get_or_insert_default();
+        components.add_security_scheme("buyer", SecurityScheme::Http(bearer));
+        components.add_security_scheme("app", SecurityScheme::Http(app));
+        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+        components.add_security_scheme("csrf", SecurityScheme::ApiKey(ApiKey::Header(csrf)));
+    }
+}
+
+/// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
+/// `channels` are the payment channels that are offered.
+///
+/// # Errors
+/// What the handlers say of themselves cannot be written as JSON.
+pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> Result<ApiDocument, serde_json::Error> {
+    let mut api = Addresses::openapi();
+    SecuritySchemes { cookies: CookieNames::new(dev) }.modify(&mut api);
+    api.merge(pages);
+    if dev {
+        api.merge(DevAddresses::openapi());
+    }
+    let mut document = serde_json::to_value(&api)?;
+    schema::complete(&mut document, channels);
+    Ok(ApiDocument::new(&api.paths, &document))
+}
+
+/// This document
+#[utoipa::path(
+    get,
+    path = "/api/openapi.json",
+    operation_id = "openapi",
+    tag = "service",
+    responses((status = 200, description = "OpenAPI 3.1", body = Object)),
+)]
+pub async fn show(app_state: Data<AppState>) -> HttpResponse {
+    HttpResponse::Ok()
+        .insert_header(ContentType::json())
+        .insert_header((CACHE_CONTROL, "public, max-age=60"))
+        .body(app_state.api.json.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn development_tokens_are_documented_in_development_mode_only() {
+        let pages = || openapi::OpenApi::default();
+        let [dev, production] = [true, false].map(|dev| api_document(dev, pages(), &[]).unwrap());
+        assert_eq!(dev.methods("/api/v1/dev/token"), Some("POST"));
+        assert_eq!(production.methods("/api/v1/dev/token"), None);
+        assert_eq!(production.methods("/api/v1/time"), Some("GET"));
+        let has = |document: &ApiDocument, text: &str| String::from_utf8_lossy(&document.json).contains(text);
+        assert!(has(&production, "__Host-seckill_session") && !has(&dev, "__Host-"));
+    }
+}

@@ -1,0 +1,134 @@
+//! The table of all addresses of the API, and its document.
+
+mod document;
+mod schema;
+
+pub use document::api_document;
+
+use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource, route as any};
+use actix_web::{HttpRequest, HttpResponse, Resource, Route};
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use crate::admin_api;
+use crate::buyer_api;
+use crate::flow_api;
+use crate::http::{problem, system, unsupported_methods};
+
+/// The page at addresses that do not exist, for browsers.
+pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
+
+/// The table of all addresses but the pages'. `dev` adds those of development mode. `missing` gives browsers a page where there is
+/// none; all others get a problem.
+pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig) {
+    move |app| {
+        let mut table: Vec<(&str, Vec<Route>)> = Vec::new();
+        // One line per method; the methods of one address stand together.
+        let mut at = |path, route| match table.last_mut() {
+            Some((last, routes)) if *last == path => routes.push(route),
+            _ => table.push((path, vec![route])),
+        };
+        // The router tries addresses from the top, so the ones that a rush asks for stand first.
+        at("/api/v1/sales/{id}/purchases", post().to(buyer_api::purchases::create));
+        at("/sales/{id}/state.js", get().to(buyer_api::state::script));
+        at("/api/v1/sales/{id}/challenges", post().to(buyer_api::challenges::create));
+        at("/api/v1/sales/{id}/passes", post().to(buyer_api::challenges::answer));
+        // A forged callback shall cost no more than any other request that is refused.
+        at("/api/v1/payments/callbacks/{channel}", post().to(buyer_api::payments::callback));
+
+        // A gateway asks for each request that it passes on; Envoy asks with the method and behind the path of that request.
+        at("/api/v1/flow/authorize", any().to(flow_api::gateway::authorize));
+        at("/api/v1/flow/authorize/{path:.*}", any().to(flow_api::gateway::authorize_path));
+
+        at("/api/v1/time", get().to(system::time));
+        if dev {
+            at("/api/v1/dev/token", post().to(system::dev_token));
+        }
+        at("/api/v1/products/{id}", get().to(buyer_api::sales::product));
+        at("/api/v1/sales", get().to(buyer_api::sales::list));
+        at("/api/v1/sales/{id}", get().to(buyer_api::sales::show));
+        at("/api/v1/sales/{id}/state", get().to(buyer_api::state::json));
+
+        at("/api/v1/orders", get().to(buyer_api::orders::list));
+        at("/api/v1/orders/{id}", get().to(buyer_api::orders::show));
+        at("/api/v1/orders/{id}/events", get().to(buyer_api::events::follow));
+        at("/api/v1/orders/{id}/cancel", post().to(buyer_api::orders::cancel));
+
+        at("/api/v1/orders/{id}/payments", post().to(buyer_api::payments::pay));
+        at("/api/v1/orders/{id}/refunds", post().to(buyer_api::payments::refund));
+        at("/api/v1/payments/channels", get().to(buyer_api::payments::channels));
+
+        at("/api/v1/flow/acquire", post().to(flow_api::permits::acquire));
+        at("/api/v1/flow/release", post().to(flow_api::permits::release));
+
+        at("/api/v1/admin/session", post().to(admin_api::session::create));
+        at("/api/v1/admin/session", get().to(admin_api::session::show));
+        at("/api/v1/admin/session", delete().to(admin_api::session::delete));
+        at("/api/v1/admin/sessions", delete().to(admin_api::session::delete_all));
+        at("/api/v1/admin/overview", get().to(admin_api::overview::show));
+        at("/api/v1/admin/accounts", get().to(admin_api::accounts::list));
+        at("/api/v1/admin/accounts", post().to(admin_api::accounts::create));
+        at("/api/v1/admin/accounts/{name}", put().to(admin_api::accounts::change));
+        at("/api/v1/admin/sales", get().to(admin_api::sales::list));
+        at("/api/v1/admin/sales", post().to(admin_api::sales::plan));
+        at("/api/v1/admin/sales/{id}", get().to(admin_api::sales::show));
+        at("/api/v1/admin/sales/{id}", delete().to(admin_api::sales::remove));
+        at("/api/v1/admin/sales/{id}/status", put().to(admin_api::sales::set_status));
+        at("/api/v1/admin/sales/{id}/stock", post().to(admin_api::sales::add_stock));
+        at("/api/v1/admin/sales/{id}/lapsed-holds", get().to(admin_api::lapsed_holds::list));
+        at("/api/v1/admin/sales/{id}/live", get().to(admin_api::live::follow));
+        at("/api/v1/admin/products/{name}", put().to(admin_api::products::set));
+        at("/api/v1/admin/products/{name}/picture", put().to(admin_api::products::set_picture));
+        at("/api/v1/admin/orders", get().to(admin_api::orders::list));
+        at("/api/v1/admin/orders.csv", get().to(admin_api::orders::export));
+        at("/api/v1/admin/orders/{id}", get().to(admin_api::orders::show));
+        at("/api/v1/admin/orders/{id}/refunds", post().to(admin_api::orders::refund));
+        at("/api/v1/admin/payments", get().to(admin_api::money::payments));
+        at("/api/v1/admin/payments/conflicts", get().to(admin_api::money::conflicts));
+        at("/api/v1/admin/payments/conflicts/{id}/settle", post().to(admin_api::money::settle));
+        at("/api/v1/admin/refunds", get().to(admin_api::money::refunds));
+        at("/api/v1/admin/refunds/{id}/retry", post().to(admin_api::money::retry));
+        at("/api/v1/admin/outbox", get().to(admin_api::queues::outbox));
+        at("/api/v1/admin/outbox/retry", post().to(admin_api::queues::retry_messages));
+        at("/api/v1/admin/outbox/{id}/retry", post().to(admin_api::queues::retry_message));
+        at("/api/v1/admin/outflows", get().to(admin_api::outflows::list));
+        at("/api/v1/admin/outflows/{name}", put().to(admin_api::outflows::change));
+        at("/api/v1/admin/outflows/{name}/retry", post().to(admin_api::outflows::retry_items));
+        at("/api/v1/admin/outflow-items", get().to(admin_api::outflows::items));
+        at("/api/v1/admin/outflow-items/{id}/retry", post().to(admin_api::outflows::retry_item));
+        at("/api/v1/admin/policies", get().to(admin_api::policies::list));
+        at("/api/v1/admin/policies/{name}", put().to(admin_api::policies::set));
+        at("/api/v1/admin/policies/{name}", delete().to(admin_api::policies::delete));
+        at("/api/v1/admin/policies/{name}/preview", post().to(admin_api::policies::preview));
+        at("/api/v1/admin/apps", get().to(admin_api::apps::list));
+        at("/api/v1/admin/apps", post().to(admin_api::apps::create));
+        at("/api/v1/admin/apps/{name}/tokens", post().to(admin_api::apps::rotate_token));
+        at("/api/v1/admin/grants", put().to(admin_api::apps::grant));
+        at("/api/v1/admin/audit-log", get().to(admin_api::log::audit));
+        at("/api/v1/admin/alarms", get().to(admin_api::log::alarms));
+
+        at("/api/openapi.json", get().to(document::show));
+        at("/healthz", get().to(system::alive));
+        at("/readyz", get().to(system::ready));
+        at("/metrics", get().to(system::metrics));
+        for (path, routes) in table {
+            app.service(
+                routes.into_iter().fold(resource(path), Resource::route).default_service(unsupported_methods()),
+            );
+        }
+        app.default_service(web::to(move |request: HttpRequest| async move {
+            match missing(&request) {
+                Some(page) => Ok(page),
+                None => problem::unknown_address(request).await,
+            }
+        }));
+    }
+}
+
+/// The addresses of a process that only runs workers: its metrics and its health.
+pub fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
+    move |app| {
+        app.app_data(web::Data::new(metrics));
+        app.service(resource("/metrics").route(get().to(system::worker_metrics)));
+        app.service(resource("/healthz").route(get().to(system::alive)));
+    }
+}

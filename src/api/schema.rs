@@ -1,0 +1,107 @@
+//! What the API's document says about bodies beyond their types in Rust: which channels there are, what answers a challenge, and which
+//! terms of a policy go together. A program that follows the document sends nothing that is answered 400.
+
+use serde_json::{Map, Value, json};
+
+use crate::buyer_api::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
+use crate::domain::limiter::{AlgorithmKind, ParameterBounds};
+
+/// Completes the schemas of a document. `channels` are the payment channels that are offered.
+pub fn complete(document: &mut Value, channels: &[String]) {
+    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+    if let Some(channel) = schemas.get_mut("Pay").and_then(|pay| pay.pointer_mut("/properties/channel"))
+        && !channels.is_empty()
+    {
+        channel["enum"] = json!(channels);
+    }
+    if let Some(answer) = schemas.get_mut("ChallengeAnswer").and_then(|pass| pass.pointer_mut("/properties/answer")) {
+        *answer = challenge_answer(answer["description"].take());
+    }
+    if let Some(terms) = schemas.get_mut("PolicyTerms") {
+        *terms = policy_terms(terms.take());
+    }
+}
+
+/// One schema for the answers to each kind of challenge.
+fn challenge_answer(description: Value) -> Value {
+    let number = json!({ "type": "number", "minimum": -NUMBER_MAX, "maximum": NUMBER_MAX });
+    let sample = json!({ "type": "array", "minItems": 3, "maxItems": 3, "items": number });
+    let object = |required: Value, properties: Value| json!({ "type": "object", "additionalProperties": false, "required": required, "properties": properties });
+    let drag = json!({ "x": number, "trail": { "type": "array", "maxItems": POINTS_MAX, "items": sample } });
+    json!({ "description": description, "oneOf": [
+        { "type": "string", "maxLength": TEXT_MAX },
+        object(json!(["x", "trail"]), drag),
+        object(json!(["nonce"]), json!({ "nonce": { "type": "string", "pattern": "^[0-9]{1,20}$" } })),
+    ] })
+}
+
+/// One schema for each algorithm and each kind of threshold, fixed or moving: what one takes, another refuses.
+fn policy_terms(all: Value) -> Value {
+    let variants: Vec<Value> = AlgorithmKind::ALL
+        .iter()
+        .flat_map(|algorithm| [false, true].map(|moving| variant(all.clone(), *algorithm, moving)))
+        .collect();
+    json!({ "description": all["description"], "oneOf": variants })
+}
+
+fn variant(mut schema: Value, algorithm: AlgorithmKind, moving: bool) -> Value {
+    let bounds = algorithm.bounds();
+    let mut required = vec!["apps", "algorithm"];
+    let Some(properties) = schema["properties"].as_object_mut() else { return schema };
+    properties.insert("algorithm".into(), json!({ "type": "string", "enum": [algorithm] }));
+    for (name, given) in bounds {
+        match given {
+            ParameterBounds::Unused => only_null(properties, name),
+            ParameterBounds::Optional(least, most) => bound(properties, name, least, most),
+            ParameterBounds::Required(least, most) => {
+                bound(properties, name, least, most);
+                required.push(name);
+            }
+            ParameterBounds::Limit(most) => {
+                bound(properties, name, 1, most);
+                required.push(name);
+                if !moving && let Some(limit) = properties.get_mut(name) {
+                    // -1 is no limit.
+                    limit["minimum"] = json!(-1);
+                    limit["not"] = json!({ "const": 0 });
+                }
+            }
+        }
+    }
+    let title = if moving { "moving" } else { "fixed" };
+    if moving {
+        let most = algorithm.threshold_max();
+        for name in ["floor", "ceiling"] {
+            bound(properties, name, 1, most);
+            required.push(name);
+        }
+    } else {
+        for name in ["floor", "ceiling", "target_ms"] {
+            only_null(properties, name);
+        }
+    }
+    for name in &required[2..] {
+        if let Some(field) = properties.get_mut(*name) {
+            field["type"] = json!("integer");
+        }
+    }
+    schema["required"] = json!(required);
+    schema["title"] = json!(format!("{}, {title}", algorithm.as_str()));
+    if let Some(schema) = schema.as_object_mut() {
+        schema.remove("description");
+    }
+    schema
+}
+
+/// A field with bounds. Null is as good as leaving the field out, so a required one is never null.
+fn bound(properties: &mut Map<String, Value>, name: &str, least: i64, most: i64) {
+    if let Some(field) = properties.get_mut(name) {
+        field["minimum"] = json!(least);
+        field["maximum"] = json!(most);
+    }
+}
+
+/// The field means nothing here: it is left out, or null.
+fn only_null(properties: &mut Map<String, Value>, name: &str) {
+    properties.insert(name.to_owned(), json!({ "type": "null" }));
+}

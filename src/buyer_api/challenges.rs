@@ -1,0 +1,340 @@
+//! `POST /api/v1/sales/{id}/challenges` and `POST /api/v1/sales/{id}/passes`
+
+use std::fmt;
+
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
+use seckill_captcha::{picture, slider};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::captcha::ChallengeKind;
+use crate::domain::ids::SaleId;
+use crate::domain::json_object;
+use crate::http::AppState;
+use crate::http::codes::problems;
+use crate::http::extract::{Body, client_address, sale_id};
+use crate::http::problem::Problem;
+use crate::sale::challenges::{Answer, Challenge, Question};
+use crate::sale::thread_state::ThreadState;
+
+/// Longer ids, texts and trails are refused unread. Characters, and samples.
+const ID_MAX: usize = 512;
+pub const TEXT_MAX: usize = 100;
+pub const POINTS_MAX: usize = slider::POINTS_MAX;
+/// The greatest number of a trail: eleven days in milliseconds. Those of an hour or of a picture are far smaller.
+pub const NUMBER_MAX: f64 = 1e9;
+
+/// Which challenge a buyer wishes.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ChallengeWish {
+    /// The sale's own kind by default. `work` is offered by every sale that asks for a challenge: a computer does it, and its
+    /// owner needs neither see nor read.
+    kind: Option<ChallengeKind>,
+}
+
+/// A challenge. Which further fields it has depends on its kind.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Challenge)]
+struct ChallengeView {
+    /// To be sent back with the answer. Only the same buyer can answer it, once.
+    challenge_id: String,
+    kind: ChallengeKind,
+    /// An answer must arrive before this time.
+    expires_at_ms: i64,
+    /// `image` and `slider`: a picture, as a `data:` address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    image: Option<String>,
+    /// `image`: how many letters and digits the picture shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    length: Option<usize>,
+    /// `slider`: the piece that belongs into the gap of the picture, as a `data:` address; transparent around the piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    piece: Option<String>,
+    /// `image` and `slider`: the size of the picture, in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    width: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    height: Option<usize>,
+    /// `slider`: width and height of the piece, in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    piece_size: Option<usize>,
+    /// `slider`: how far the piece lies below the upper edge of the picture, in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    piece_y: Option<u16>,
+    /// `work`: the text that is hashed before the nonce.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    prefix: Option<String>,
+    /// `work`: how many zero bits SHA-256 of the prefix and the nonce, written as a decimal number, begins with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    difficulty: Option<u32>,
+    /// A debug build in development mode: an answer that passes; empty for work, which tests do themselves.
+    #[cfg(debug_assertions)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    answer_for_tests: Option<serde_json::Value>,
+}
+
+impl ChallengeView {
+    /// `dev`: development mode, in which a debug build shows an answer that passes.
+    #[cfg_attr(not(debug_assertions), expect(unused_variables))]
+    fn new(challenge: Challenge, dev: bool) -> Self {
+        let view = Self {
+            challenge_id: challenge.id,
+            kind: challenge.question.kind(),
+            expires_at_ms: challenge.expires_at_ms,
+            image: None,
+            length: None,
+            piece: None,
+            width: None,
+            height: None,
+            piece_size: None,
+            piece_y: None,
+            prefix: None,
+            difficulty: None,
+            #[cfg(debug_assertions)]
+            answer_for_tests: dev.then(|| challenge.solution.map_or_else(|| serde_json::json!({}), for_tests)),
+        };
+        match challenge.question {
+            Question::Image { image } => Self {
+                image: Some(image),
+                length: Some(picture::LENGTH),
+                width: Some(picture::WIDTH),
+                height: Some(picture::HEIGHT),
+                ..view
+            },
+            Question::Slider { image, piece, piece_y } => Self {
+                image: Some(image),
+                piece: Some(piece),
+                width: Some(slider::WIDTH),
+                height: Some(slider::HEIGHT),
+                piece_size: Some(slider::PIECE),
+                piece_y: Some(piece_y),
+                ..view
+            },
+            Question::Work { prefix, difficulty } => {
+                Self { prefix: Some(prefix), difficulty: Some(difficulty), ..view }
+            }
+        }
+    }
+}
+
+/// An answer as a client sends it.
+#[cfg(debug_assertions)]
+fn for_tests(answer: Answer) -> serde_json::Value {
+    match answer {
+        Answer::Text(text) => text.into(),
+        Answer::Drag { x, trail } => serde_json::json!({ "x": x, "trail": trail }),
+        Answer::Nonce(nonce) => serde_json::json!({ "nonce": nonce }),
+    }
+}
+
+/// An answer to a challenge.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ChallengeAnswer {
+    #[schema(max_length = 512)]
+    challenge_id: String,
+    /// `image`: the text, in small or large letters. `slider`: where the piece was let go, and the places that it had on its way,
+    /// each as milliseconds since the drag began, x and y; the piece begins at x = 0. `work`: the nonce.
+    #[schema(value_type = Object)]
+    answer: GivenAnswer,
+}
+
+/// An answer within its bounds.
+struct GivenAnswer(Answer);
+
+/// The fields of answers that are objects.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerFields {
+    x: Option<f64>,
+    trail: Option<Vec<[f64; 3]>>,
+    nonce: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for GivenAnswer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnswerVisitor)
+    }
+}
+
+struct AnswerVisitor;
+
+impl<'de> Visitor<'de> for AnswerVisitor {
+    type Value = GivenAnswer;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, or an object with x and trail, or an object with a nonce")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<GivenAnswer, E> {
+        if text.chars().count() > TEXT_MAX {
+            return Err(E::custom("answer must be at most 100 characters"));
+        }
+        Ok(GivenAnswer(Answer::Text(text.to_owned())))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<GivenAnswer, A::Error> {
+        let in_bounds = |number: &f64| number.abs() <= NUMBER_MAX;
+        match AnswerFields::deserialize(MapAccessDeserializer::new(fields))? {
+            AnswerFields { x: Some(x), trail: Some(trail), nonce: None } => {
+                if trail.len() > POINTS_MAX || !in_bounds(&x) || !trail.iter().flatten().all(in_bounds) {
+                    return Err(A::Error::custom("trail must have at most 500 samples, and numbers of at most 1e9"));
+                }
+                Ok(GivenAnswer(Answer::Drag { x, trail }))
+            }
+            AnswerFields { x: None, trail: None, nonce: Some(nonce) } => {
+                if !(1..=20).contains(&nonce.len()) || !nonce.bytes().all(|b| b.is_ascii_digit()) {
+                    return Err(A::Error::custom("nonce must be 1 to 20 digits"));
+                }
+                Ok(GivenAnswer(Answer::Nonce(nonce)))
+            }
+            AnswerFields { .. } => Err(A::Error::custom("answer must have x and trail, or nonce")),
+        }
+    }
+}
+
+/// A pass, for one purchase.
+#[derive(Serialize, ToSchema)]
+struct Pass {
+    /// To be sent with the purchase: `pass`.
+    pass: String,
+    expires_at_ms: i64,
+}
+
+problems! {
+    NoChallenge: InvalidRequest, Unauthenticated, NotStarted, Ended, UnknownSale, TooSlow, NoChallenge, BodyTooLarge,
+    QuotaExceeded, TemporarilyUnavailable
+}
+problems! {
+    NoPass: InvalidRequest, Unauthenticated, NotStarted, Ended, ChallengeFailed, UnknownSale, TooSlow, NoChallenge, BodyTooLarge,
+    QuotaExceeded, TemporarilyUnavailable
+}
+
+/// Ask for a challenge
+///
+/// Sales whose `captcha` is not `none` ask buyers to solve a challenge before they buy. Challenges can be asked for from some time
+/// before the start on (`opens_at_ms` of the refusal says from when), so that answers cannot be gathered in advance. An empty
+/// body is the same as `{}`.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sales/{id}/challenges",
+    operation_id = "ask_challenge",
+    tag = "buying",
+    security(("buyer" = [])),
+    params(("id" = SaleId, Path, description = "The sale")),
+    request_body = ChallengeWish,
+    responses((status = 201, description = "To be solved by this buyer", body = ChallengeView), NoChallenge),
+)]
+pub async fn create(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    // Before anything that costs much time: a challenge can be asked for a little later, and a purchase cannot be made later.
+    if thread.challenges.gives_way() {
+        return Err(Problem::shed("challenges"));
+    }
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let sale = sale_id(&request)?;
+    let ChallengeWish { kind } = match body.is_empty() {
+        true => ChallengeWish::default(),
+        false => json_object::from_slice(&body).map_err(Problem::invalid)?,
+    };
+    let address = client_address(&request, &app_state.trusted_proxies);
+    let challenge = thread.challenge(sale, &buyer.user, &address, kind).await?;
+    Ok(HttpResponse::Created().json(ChallengeView::new(challenge, app_state.dev)))
+}
+
+/// Answer a challenge
+///
+/// The challenge is used up by the first answer, right or wrong. A right one yields a pass for one purchase of this buyer in this
+/// sale; the pass is used up when the purchase takes units, and not before.
+#[utoipa::path(
+    post,
+    path = "/api/v1/sales/{id}/passes",
+    operation_id = "answer_challenge",
+    tag = "buying",
+    security(("buyer" = [])),
+    params(("id" = SaleId, Path, description = "The sale")),
+    request_body = ChallengeAnswer,
+    responses((status = 201, description = "The answer is right", body = Pass), NoPass),
+)]
+pub async fn answer(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let sale = sale_id(&request)?;
+    let given: ChallengeAnswer = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    if given.challenge_id.chars().count() > ID_MAX {
+        return Err(Problem::invalid("challenge_id must be at most 512 characters"));
+    }
+    let address = client_address(&request, &app_state.trusted_proxies);
+    let GivenAnswer(answer) = given.answer;
+    let earned = thread.earn_pass(sale, &buyer.user, &address, &given.challenge_id, &answer).await?;
+    Ok(HttpResponse::Created().json(Pass { pass: earned.pass, expires_at_ms: earned.expires_at_ms }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<Answer, String> {
+        let given: Result<ChallengeAnswer, _> = json_object::from_slice(body.as_bytes());
+        given.map(|given| given.answer.0).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_answer_is_a_text_or_a_drag_or_a_nonce_and_nothing_else() {
+        let answer = |json: &str| read(&format!(r#"{{"challenge_id": "c", "answer": {json}}}"#));
+        assert!(matches!(answer(r#""AC347""#), Ok(Answer::Text(text)) if text == "AC347"));
+        let drag = answer(r#"{"x": 12, "trail": [[0, 0.5, -1], [1e3, 12, 3]]}"#);
+        assert!(
+            matches!(drag, Ok(Answer::Drag { x: 12.0, trail }) if trail == [[0.0, 0.5, -1.0], [1000.0, 12.0, 3.0]])
+        );
+        assert!(matches!(answer(r#"{"nonce": "007"}"#), Ok(Answer::Nonce(nonce)) if nonce == "007"));
+        let many = vec!["[0,0,0]"; POINTS_MAX + 1].join(",");
+        for wrong in [
+            "null",
+            "5",
+            "true",
+            "[]",
+            "{}",
+            r#"{"x": 1}"#,
+            r#"{"trail": []}"#,
+            r#"{"x": 1, "trail": [], "nonce": "1"}"#,
+            r#"{"x": 1, "trail": [], "more": 1}"#,
+            r#"{"x": "1", "trail": []}"#,
+            r#"{"x": 1, "trail": [[1, 2]]}"#,
+            r#"{"x": 1, "trail": [[1, 2, 3, 4]]}"#,
+            r#"{"x": 1e10, "trail": []}"#,
+            r#"{"x": 1, "trail": [[1, 2, 1e400]]}"#,
+            r#"{"nonce": 5}"#,
+            r#"{"nonce": ""}"#,
+            r#"{"nonce": "-5"}"#,
+            r#"{"nonce": "000000000000000000000"}"#,
+            &format!("\"{}\"", "x".repeat(TEXT_MAX + 1)),
+            &format!(r#"{{"x": 1, "trail": [{many}]}}"#),
+        ] {
+            assert!(answer(wrong).is_err(), "{wrong:.60}");
+        }
+        assert!(read(r#"{"answer": "a"}"#).is_err() && read(r#"{"challenge_id": "c"}"#).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! `GET /api/v1/orders/{id}/events`: server-sent events.
+
+use std::time::Duration;
+
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::StreamExt;
+use futures_util::stream::{once, unfold};
+use tokio::time::{Instant, timeout_at};
+
+use crate::domain::ids::OrderId;
+use crate::domain::order::Order;
+use crate::http::AppState;
+use crate::http::codes::problems;
+use crate::http::extract::order_id;
+use crate::http::problem::Problem;
+use crate::sale::order_streams::{Stream, Subscribed};
+use crate::sale::thread_state::ThreadState;
+
+/// A silent stream sends a comment this often: many proxies close a connection that is silent for half a minute.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// The longest life of a stream. The client then reconnects, with a token that is still valid, to a running instance.
+const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
+/// The range of the pause before a client reconnects: after an instance has stopped, its clients spread out.
+const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
+
+problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
+
+/// Every change of an order's status, as it happens
+///
+/// Server-sent events; read them with `fetch`, because a token is required. The first event shows the order's current
+/// status; each change then sends one event, in order: `event: status`, `data` is the order as `GET /orders/{id}` returns
+/// it, `id` is the change's number. The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the
+/// instance stops, and after 15 minutes. Reconnect with `Last-Event-ID`, after the milliseconds that `retry` names: the
+/// missed changes are sent first. A comment is sent every 15 seconds. An instance keeps at most 4 streams of one order open:
+/// a fifth ends the oldest.
+#[utoipa::path(
+    get,
+    path = "/api/v1/orders/{id}/events",
+    operation_id = "follow_order",
+    tag = "orders",
+    security(("buyer" = [])),
+    params(
+        ("id" = OrderId, Path, description = "The order"),
+        (
+            "Last-Event-ID" = Option<String>, Header, nullable = false,
+            description = "The `id` of the last event received; any other value is ignored",
+        ),
+    ),
+    responses(
+        (
+            status = 200, description = "Events", body = String, content_type = "text/event-stream",
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        (status = 204, description = "The event received last is the final one: do not reconnect"),
+        NotFollowed,
+    ),
+)]
+pub async fn follow(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+) -> Result<HttpResponse, Problem> {
+    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    app_state.bulkheads.count_read(&buyer.user)?;
+    let (order, streams) = (order_id(&request)?, app_state.clone());
+    let follow = async move { streams.order_streams.follow(&buyer.user, order, last_event_id).await };
+    match app_state.bulkheads.orders.run(follow).await? {
+        Subscribed::Stream(stream) => Ok(answer(stream)),
+        Subscribed::Over => Ok(HttpResponse::NoContent().finish()),
+        Subscribed::Unknown => Err(Problem::unknown_order()),
+        Subscribed::Full => Err(Problem::unavailable()),
+    }
+}
+
+fn answer(stream: Stream) -> HttpResponse {
+    let retry = Bytes::from(format!("retry: {}\n\n", rand::random_range(RETRY_MS)));
+    let until = Instant::now() + STREAM_MAX;
+    let events = unfold(stream, move |mut stream| async move {
+        let pause = (Instant::now() + HEARTBEAT).min(until);
+        let text = match timeout_at(pause, stream.next()).await {
+            Ok(next) => {
+                let (step, order) = next?;
+                event(step, &order)
+            }
+            Err(_) if pause == until => return None,
+            Err(_) => Bytes::from_static(b":\n\n"),
+        };
+        Some((text, stream))
+    });
+    let body = once(std::future::ready(retry)).chain(events).map(Ok::<_, actix_web::Error>);
+    HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/event-stream"))
+        .insert_header((CACHE_CONTROL, "no-store"))
+        // nginx would otherwise buffer the events.
+        .insert_header(("X-Accel-Buffering", "no"))
+        .streaming(body)
+}
+
+/// An event whose data is one line of JSON.
+fn event(step: i64, order: &Order) -> Bytes {
+    // An order holds only strings and numbers, so serializing cannot fail.
+    let order = serde_json::to_string(order).unwrap_or_default();
+    format!("event: status\nid: {step}\ndata: {order}\n\n").into()
+}

@@ -1,0 +1,90 @@
+//! Whether a sale is open, and its purchase key: what a sale's page polls around the start, as a script and as JSON.
+
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::domain::ids::SaleId;
+use crate::http::codes::problems;
+use crate::http::extract::sale_id;
+use crate::http::problem::Problem;
+use crate::sale::thread_state::ThreadState;
+
+/// Whether a sale is open, and its purchase key.
+#[derive(Serialize, ToSchema)]
+struct SaleState {
+    open: bool,
+    /// The purchase key while the sale is open; otherwise a key that buys nothing.
+    key: String,
+    now_ms: i64,
+    starts_at_ms: i64,
+    ends_at_ms: i64,
+    sold_out: bool,
+}
+
+problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
+
+async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState, Problem> {
+    let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
+    let sold_out = thread.is_sold_out(sale.id).await;
+    let now_ms = thread.catalog.clock.now_ms();
+    Ok(SaleState {
+        open: sale.is_open_at(now_ms),
+        key: sale.key_at(now_ms).to_owned(),
+        now_ms,
+        starts_at_ms: sale.starts_at_ms,
+        ends_at_ms: sale.ends_at_ms,
+        sold_out,
+    })
+}
+
+/// Whether a sale is open, and its purchase key
+#[utoipa::path(
+    get,
+    path = "/api/v1/sales/{id}/state",
+    operation_id = "sale_state",
+    tag = "sales",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses(
+        (
+            status = 200, description = "Its current state", body = SaleState,
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NoState,
+    ),
+)]
+pub async fn json(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+    let state = state(&request, &thread).await?;
+    Ok(HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(state))
+}
+
+/// The state of a sale as a script
+///
+/// The script sets `window.seckill` to the state.
+#[utoipa::path(
+    get,
+    path = "/sales/{id}/state.js",
+    operation_id = "sale_state_script",
+    tag = "sales",
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        ("r" = Option<String>, Query, description = "Any text: it keeps caches from answering"),
+    ),
+    responses(
+        (
+            status = 200, description = "`window.seckill = …;`", body = String,
+            content_type = "text/javascript; charset=utf-8",
+            headers(("Cache-Control" = String, description = "`no-store`")),
+        ),
+        NoState,
+    ),
+)]
+pub async fn script(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+    let state = serde_json::to_string(&state(&request, &thread).await?).map_err(Problem::invalid)?;
+    Ok(HttpResponse::Ok()
+        .insert_header((CACHE_CONTROL, "no-store"))
+        .insert_header((CONTENT_TYPE, "text/javascript; charset=utf-8"))
+        .body(format!("window.seckill = {state};\n")))
+}

@@ -1,0 +1,247 @@
+//! Permits for other applications.
+
+use actix_web::http::header::{HeaderName, RETRY_AFTER};
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::domain::json_object;
+use crate::domain::policy::Name;
+use crate::domain::whole_number;
+use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
+use crate::http::AppState;
+use crate::http::codes::problems;
+use crate::http::extract::{Body, bearer_token};
+use crate::http::problem::Problem;
+use crate::sale::thread_state::ThreadState;
+
+/// The greatest whole number that every program can count to.
+const TOOK_MAX_MS: u64 = (1 << 53) - 1;
+
+/// A policy, and the key that it counts.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Dimension {
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    policy: String,
+    /// What is counted: a user, an address, an interface… Without a key, all callers are counted together.
+    #[serde(default)]
+    #[schema(max_length = 128)]
+    key: String,
+    /// 1 by default. More than the policy's limit or capacity is answered 400.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    permits: Option<i64>,
+}
+
+/// A request for permits.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Acquire {
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    app: String,
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    policy: String,
+    /// What is counted: a user, an address, an interface… Without a key, all callers are counted together.
+    #[serde(default)]
+    #[schema(max_length = 128)]
+    key: String,
+    /// 1 by default. More than the policy's limit or capacity is answered 400.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    permits: Option<i64>,
+    /// More policies that must grant as well: either all of them grant, or no permit is used. None with a key that it has here
+    /// already.
+    #[serde(default, deserialize_with = "json_object::list")]
+    #[schema(max_items = 8)]
+    also: Vec<Dimension>,
+}
+
+/// The answer to a request for permits.
+#[derive(Debug, Serialize, ToSchema)]
+struct Verdict {
+    /// 1: granted. -1: refused. 0: not configured: the application has no such policy, and may proceed.
+    #[schema(minimum = -1, maximum = 1)]
+    code: i8,
+    /// Permits that are left; -1 if the policy has no limit.
+    remaining: i64,
+    /// When to ask again; 0 if granted.
+    retry_after_ms: u64,
+    /// From a concurrency policy, or one with a breaker: return it with `release`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lease: Option<String>,
+    /// The policy that refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = String)]
+    policy: Option<Name>,
+    /// Why: `limit`, `breaker`, `queue-full`, `limiter-down`. With code 1: `shadow` (would have been refused), or
+    /// `limiter-down` (granted without counting, or counted by this instance alone).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = String)]
+    reason: Option<Reason>,
+    /// The answer that the policy prescribes for refused callers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    answer: Option<Value>,
+    /// From a leaky bucket: how long to wait before proceeding, so that the outflow is constant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    delay_ms: Option<u64>,
+}
+
+/// How the call ended that the lease was for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Ended {
+    Ok,
+    Error,
+}
+
+/// A lease to return.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Release {
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    app: String,
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    policy: String,
+    /// The key that the permit was asked for with.
+    #[serde(default)]
+    #[schema(max_length = 128)]
+    key: String,
+    #[schema(pattern = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}[.][0-9A-Fa-f]{1,16}([.]p)?$")]
+    lease: String,
+    /// For the policy's breaker.
+    outcome: Option<Ended>,
+    /// How long the call took; the time since the grant by default.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    took_ms: Option<u64>,
+}
+
+/// Whether a lease was returned.
+#[derive(Debug, Serialize, ToSchema)]
+struct Released {
+    /// False if the lease was returned before, or has expired.
+    released: bool,
+}
+
+problems!(NoPermit: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge);
+problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, BodyTooLarge, TemporarilyUnavailable);
+
+/// Ask for permits
+///
+/// A refusal is a normal answer (200 with code -1) and uses no permit.
+#[utoipa::path(
+    post,
+    path = "/api/v1/flow/acquire",
+    operation_id = "acquire",
+    tag = "flow control",
+    security(("app" = [])),
+    request_body = Acquire,
+    responses(
+        (
+            status = 200, description = "Granted, refused, or not configured. Headers show the policy's state: `RateLimit-Policy` (its quota, its \
+                window in seconds), `RateLimit` (permits left, seconds until there are more), and with a refusal \
+                `Retry-After` (seconds)", body = Verdict,
+        ),
+        NoPermit,
+    ),
+)]
+pub async fn acquire(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let caller = caller(&request, &thread, &app_state)?;
+    let asked: Acquire = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    let app = check_app(caller, &asked.app)?;
+    let first = Dimension { policy: asked.policy, key: asked.key, permits: asked.permits };
+    let requests = std::iter::once(first).chain(asked.also);
+    let requests = requests
+        .map(|asked| PermitRequest::new(&asked.policy, asked.key, asked.permits))
+        .collect::<Result<Vec<_>, _>>()?;
+    let answer = app_state.permits.acquire(&app, &requests).await?;
+    Ok(render(answer))
+}
+
+/// Return a lease
+#[utoipa::path(
+    post,
+    path = "/api/v1/flow/release",
+    operation_id = "release",
+    tag = "flow control",
+    security(("app" = [])),
+    request_body = Release,
+    responses((status = 200, description = "Returned, or gone before", body = Released), NotReleased),
+)]
+pub async fn release(
+    request: HttpRequest,
+    thread: Data<ThreadState>,
+    app_state: Data<AppState>,
+    Body(body): Body,
+) -> Result<HttpResponse, Problem> {
+    let caller = caller(&request, &thread, &app_state)?;
+    let given: Release = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    let app = check_app(caller, &given.app)?;
+    let request = PermitRequest::new(&given.policy, given.key, None)?;
+    let lease = Lease::parse(&given.lease)?;
+    if given.took_ms.is_some_and(|ms| ms > TOOK_MAX_MS) {
+        return Err(Problem::invalid("took_ms must be at most 9007199254740991"));
+    }
+    let failed = given.outcome.map(|outcome| matches!(outcome, Ended::Error));
+    let released = app_state.permits.release(&app, &request, lease, failed, given.took_ms).await?;
+    Ok(HttpResponse::Ok().json(Released { released }))
+}
+
+/// The application whose token the request carries.
+pub(super) fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &AppState) -> Result<Name, Problem> {
+    let app = app_state.permits.policies().app_of(bearer_token(request)?, thread.catalog.clock.now_ms());
+    app.ok_or_else(|| Problem::unauthenticated("not an application's token"))
+}
+
+/// Refuses a token that is another application's than the one that the request names.
+pub(super) fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
+    if caller.as_str() == app {
+        Ok(caller)
+    } else {
+        Err(Problem::forbidden("the token belongs to another application"))
+    }
+}
+
+/// The headers that show the policy's state: its quota, the permits that are left, and with a refusal when to ask again.
+pub(super) fn limit_headers(answer: &PermitAnswer) -> impl Iterator<Item = (HeaderName, String)> {
+    let quota = answer.quota.as_ref();
+    let policy = quota.map(|quota| {
+        let window = quota.window_s.map(|s| format!(";w={s}")).unwrap_or_default();
+        let text = format!("\"{}\";q={}{window}", quota.policy, quota.permits);
+        (HeaderName::from_static("ratelimit-policy"), text)
+    });
+    let state = quota.map(|quota| {
+        let (left, reset) = (answer.remaining.max(0), quota.reset_ms.div_ceil(1000));
+        (HeaderName::from_static("ratelimit"), format!("\"{}\";r={left};t={reset}", quota.policy))
+    });
+    let retry = (answer.code < 0).then(|| (RETRY_AFTER, answer.retry_after_ms.div_ceil(1000).max(1).to_string()));
+    [policy, state, retry].into_iter().flatten()
+}
+
+fn render(answer: PermitAnswer) -> HttpResponse {
+    let mut response = HttpResponse::Ok();
+    for header in limit_headers(&answer) {
+        response.insert_header(header);
+    }
+    response.json(Verdict {
+        code: answer.code,
+        remaining: answer.remaining,
+        retry_after_ms: answer.retry_after_ms,
+        lease: answer.lease.map(|lease| lease.to_string()),
+        policy: answer.policy,
+        reason: answer.reason,
+        answer: answer.body,
+        delay_ms: answer.delay_ms,
+    })
+}

@@ -1,0 +1,37 @@
+//! The API's document (OpenAPI), as this instance serves it.
+
+use std::collections::HashMap;
+
+use actix_web::web::Bytes;
+use serde_json::Value;
+use utoipa::openapi::path::{PathItem, Paths};
+
+/// The document as JSON, and the methods of each address that it lists.
+pub struct ApiDocument {
+    pub json: Bytes,
+    methods: HashMap<String, String>,
+}
+
+impl ApiDocument {
+    /// A document that lists these addresses.
+    pub fn new(paths: &Paths, document: &Value) -> Self {
+        let methods = paths.paths.iter().map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();
+        Self { json: document.to_string().into(), methods }
+    }
+
+    /// The methods of an address, as the header Allow lists them.
+    pub fn methods(&self, path: &str) -> Option<&str> {
+        self.methods.get(path).map(String::as_str)
+    }
+}
+
+fn methods(item: &PathItem) -> Vec<&'static str> {
+    let operations = [
+        ("GET", &item.get),
+        ("POST", &item.post),
+        ("PUT", &item.put),
+        ("PATCH", &item.patch),
+        ("DELETE", &item.delete),
+    ];
+    operations.into_iter().filter(|(_, operation)| operation.is_some()).map(|(name, _)| name).collect()
+}

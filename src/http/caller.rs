@@ -1,0 +1,152 @@
+//! Who asks, of those who are signed in: a cookie names the session, and every request that changes something carries a token
+//! against forgery (CSRF).
+
+use actix_web::HttpRequest;
+use actix_web::http::Method;
+use actix_web::http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use actix_web::web::Data;
+
+use super::AppState;
+use super::cookies::cookie;
+use super::problem::Problem;
+use crate::admin::session::SessionToken;
+use crate::admin::{AdminError, Console};
+use crate::domain::account::Account;
+
+const CSRF_HEADER: &str = "x-csrf-token";
+/// The audit log holds this much of a path.
+const PATH_MAX_CHARS: usize = 200;
+
+/// An account that is signed in, its session, and its request.
+pub struct Caller {
+    pub request: HttpRequest,
+    pub account: Account,
+    pub token: SessionToken,
+    /// The latest end of the session.
+    pub expires_at_ms: i64,
+}
+
+/// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
+pub async fn as_caller<T: 'static>(
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+) -> Result<T, Problem> {
+    as_sender_of(Sends::Json, request, app_state, act).await
+}
+
+/// Acts likewise for a request that changes nothing, whatever its method: it stands in the line of reads.
+pub async fn as_reader<T: 'static>(
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+) -> Result<T, Problem> {
+    let token = session_token(&request, app_state)?;
+    app_state.bulkheads.admin.run(act_with_token(Sends::Json, request, token, app_state.clone(), act)).await
+}
+
+/// What the body of a request that changes something must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sends {
+    Json,
+    Picture,
+}
+
+/// Acts likewise for a request whose body is something else than JSON.
+pub async fn as_sender_of<T: 'static>(
+    sends: Sends,
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+) -> Result<T, Problem> {
+    let token = session_token(&request, app_state)?;
+    let bulkheads = &app_state.bulkheads;
+    let line = if request.method() == Method::GET { &bulkheads.admin } else { &bulkheads.admin_changes };
+    line.run(act_with_token(sends, request, token, app_state.clone(), act)).await
+}
+
+/// The token that the session's cookie carries. An invented one is refused here, and stands in no line.
+pub fn session_token(request: &HttpRequest, app_state: &AppState) -> Result<SessionToken, AdminError> {
+    let token = cookie(request, app_state.cookies.session).ok_or(AdminError::SignedOut)?;
+    app_state.console.received(token)
+}
+
+async fn act_with_token<T>(
+    sends: Sends,
+    request: HttpRequest,
+    token: SessionToken,
+    app_state: Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError>,
+) -> Result<T, AdminError> {
+    let console = &app_state.console;
+    let (account, expires_at_ms) = console.account(&token).await?;
+    let caller = Caller { request, account, token, expires_at_ms };
+    let outcome = match check_not_forged(sends, &caller.request, &caller.token) {
+        Ok(()) => act(console, &caller).await,
+        Err(forged) => Err(forged),
+    };
+    if let Err(error) = &outcome
+        && let Some(why) = error.refusal()
+    {
+        let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
+        let attempt = format!("{} {path}", caller.request.method());
+        console.record_refusal(&caller.account, &attempt, why).await?;
+    }
+    outcome
+}
+
+/// Refuses a request that changes something unless a page of ours sent it.
+fn check_not_forged(sends: Sends, request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
+    if request.method() == Method::GET {
+        return Ok(());
+    }
+    match sends {
+        Sends::Json => check_same_site(request)?,
+        Sends::Picture => {
+            // A form of another site can send neither of these types.
+            if !content_type(request)
+                .is_some_and(|given| given.starts_with("image/") || given == "application/octet-stream")
+            {
+                return Err(AdminError::Forged("Content-Type must be an image's"));
+            }
+            check_origin(request)?;
+        }
+    }
+    let given = request.headers().get(CSRF_HEADER).and_then(|value| value.to_str().ok());
+    match given {
+        Some(given) if token.is_csrf(given) => Ok(()),
+        Some(_) => Err(AdminError::Forged("X-CSRF-Token is not this session's")),
+        None => Err(AdminError::Forged("X-CSRF-Token is missing")),
+    }
+}
+
+/// Refuses what another site's page could send without the browser's permission: other types than JSON, and a foreign
+/// Origin.
+pub fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
+    let content_type = content_type(request);
+    let is_json = content_type.as_deref() == Some("application/json");
+    // The body of a DELETE is not used, so it needs no type.
+    let needs_none = request.method() == Method::DELETE && content_type.is_none();
+    if !is_json && !needs_none {
+        return Err(AdminError::Forged("Content-Type must be application/json"));
+    }
+    check_origin(request)
+}
+
+/// The type of the body in small letters, without its parameters.
+fn content_type(request: &HttpRequest) -> Option<String> {
+    let given = request.headers().get(CONTENT_TYPE)?.to_str().unwrap_or_default();
+    Some(given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn check_origin(request: &HttpRequest) -> Result<(), AdminError> {
+    let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
+    let Some(origin) = header(ORIGIN.as_str()) else { return Ok(()) };
+    let host = header(HOST.as_str()).unwrap_or_default();
+    let origins = ["http://", "https://"].iter().filter_map(|scheme| origin.strip_prefix(scheme));
+    if origins.into_iter().any(|origin| !host.is_empty() && origin.eq_ignore_ascii_case(host)) {
+        Ok(())
+    } else {
+        Err(AdminError::Forged("Origin is another site's"))
+    }
+}

@@ -1,0 +1,63 @@
+//! The cookies of people who sign in: one names the session, the other the browser.
+
+use actix_web::HttpRequest;
+use actix_web::cookie::time::Duration;
+use actix_web::cookie::{Cookie, SameSite};
+use actix_web::http::header::COOKIE;
+
+use crate::admin::session::KNOWN_DAYS;
+
+/// The cookies' names. Browsers take a cookie whose name begins with `__Host-` only over TLS, only for all paths and for this
+/// one host: another site under the same domain cannot set or replace it.
+///
+/// In development mode the service speaks plain HTTP. Some browsers refuse such a name there, even from this machine, so that
+/// the names have no prefix.
+pub struct CookieNames {
+    pub session: &'static str,
+    pub device: &'static str,
+    secure: bool,
+}
+
+impl CookieNames {
+    pub const fn new(dev: bool) -> Self {
+        if dev {
+            Self { session: "seckill_session", device: "seckill_device", secure: false }
+        } else {
+            Self { session: "__Host-seckill_session", device: "__Host-seckill_device", secure: true }
+        }
+    }
+
+    /// The session's cookie. It ends with the browser, or with the session.
+    pub(crate) fn session<'a>(&self, token: &'a str) -> Cookie<'a> {
+        self.cookie(self.session, token)
+    }
+
+    /// The cookie that removes the session's.
+    pub(crate) fn no_session(&self) -> Cookie<'static> {
+        let mut cookie = self.cookie(self.session, "");
+        cookie.set_max_age(Duration::ZERO);
+        cookie
+    }
+
+    /// The browser's cookie.
+    pub(crate) fn device<'a>(&self, token: &'a str) -> Cookie<'a> {
+        let mut cookie = self.cookie(self.device, token);
+        cookie.set_max_age(Duration::days(KNOWN_DAYS.into()));
+        cookie
+    }
+
+    /// A cookie that goes to this host only, is hidden from scripts, is not sent with requests from other sites, and needs
+    /// TLS outside development mode.
+    fn cookie<'a>(&self, name: &'static str, value: &'a str) -> Cookie<'a> {
+        let cookie = Cookie::build(name, value).path("/").http_only(true).same_site(SameSite::Strict);
+        cookie.secure(self.secure).finish()
+    }
+}
+
+/// The value of a cookie. Each cookie is parsed by itself: `HttpRequest::cookie` finds none if one of another application on
+/// this host is malformed.
+pub(crate) fn cookie(request: &HttpRequest, name: &str) -> Option<String> {
+    let headers = request.headers().get_all(COOKIE).filter_map(|value| value.to_str().ok());
+    let mut cookies = headers.flat_map(|value| value.split(';')).filter_map(|pair| Cookie::parse(pair).ok());
+    cookies.find(|cookie| cookie.name() == name).map(|cookie| cookie.value().to_owned())
+}

@@ -1,0 +1,302 @@
+//! Live figures of sales, for the console. One sampler for each sale that is watched at an instance feeds all its streams: the first
+//! stream starts it, the last one ends it. Ten open pages cost what one costs.
+
+mod sampler;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use sampler::{InstanceReadings, LedgerTurns, Sampler};
+
+use crate::domain::account::AccountName;
+use crate::domain::database_clock::DatabaseClock;
+use crate::domain::ids::SaleId;
+use crate::domain::live::QueueFigures;
+use crate::domain::pressure::Pressure;
+use crate::queue::{Broker, QueueDepths};
+use crate::sale::Stores;
+
+/// Streams of an instance: more people than run a sale. Each costs a connection and a kilobyte a second.
+const STREAMS_MAX: usize = 64;
+/// Streams of one account: so many windows of one person, who keeps no other from looking.
+const STREAMS_OF_ACCOUNT_MAX: usize = 8;
+/// Samples that a new stream begins with: the last two minutes.
+const KEPT_MAX: usize = 120;
+/// How often the broker is asked. It counts its messages every few seconds itself.
+const QUEUES_EVERY: Duration = Duration::from_secs(2);
+
+/// One moment's figures.
+#[derive(Debug)]
+pub struct Sample {
+    /// Rises from sample to sample, and follows PostgreSQL's clock, so that a reader who comes back to another instance goes on where
+    /// it was.
+    pub id: i64,
+    /// `LiveFigures` as one line of JSON.
+    pub json: String,
+}
+
+/// The last samples, oldest first.
+type Samples = VecDeque<Arc<Sample>>;
+
+/// What the figures are read from.
+pub struct Sources {
+    pub stores: Stores,
+    pub clock: Arc<DatabaseClock>,
+    pub metrics: PrometheusHandle,
+    pub pressure: Arc<Pressure>,
+    pub broker: Broker,
+}
+
+/// What all samplers of an instance share.
+struct Shared {
+    sources: Sources,
+    /// However many sales are watched, one connection to PostgreSQL reads their figures.
+    ledger_turn: Semaphore,
+    ledger_turns: Mutex<LedgerTurns>,
+    instance: Mutex<InstanceReadings>,
+    queues: Mutex<Option<Vec<QueueFigures>>>,
+}
+
+/// The streams of an instance.
+#[derive(Clone)]
+pub struct LiveSales {
+    shared: Arc<Shared>,
+    watched: Arc<Mutex<Watched>>,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+    /// Samplers run among the background tasks, not on the thread of whoever looks first, which also serves purchases.
+    runtime: Handle,
+}
+
+#[derive(Default)]
+struct Watched {
+    streams: usize,
+    /// Streams of each account that has any.
+    accounts: HashMap<AccountName, usize>,
+    sales: HashMap<SaleId, WatchedSale>,
+    /// Ends the reader of queues.
+    queues: Option<DropGuard>,
+}
+
+struct WatchedSale {
+    streams: usize,
+    samples: watch::Receiver<Samples>,
+    /// Ends the sampler.
+    _sampler: DropGuard,
+}
+
+impl LiveSales {
+    /// To be called on the runtime on which samplers shall run.
+    pub fn new(sources: Sources, tasks: TaskTracker) -> Self {
+        let shared = Shared {
+            sources,
+            ledger_turn: Semaphore::new(1),
+            ledger_turns: Mutex::default(),
+            instance: Mutex::default(),
+            queues: Mutex::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            watched: Arc::default(),
+            closing: CancellationToken::new(),
+            tasks,
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Ends every stream, and those that are opened afterwards.
+    pub fn close(&self) {
+        self.closing.cancel();
+    }
+
+    /// Watches a sale, from behind the sample that the reader has `seen`; `None` when this instance, or the account at it, has as many
+    /// streams as it may have.
+    pub fn watch(&self, sale: SaleId, account: AccountName, seen: Option<i64>) -> Option<LiveStream> {
+        let mut watched = self.watched.lock();
+        let samples = watched.join(sale, &account, || self.start_sampler(sale))?;
+        if watched.queues.is_none() {
+            watched.queues = Some(self.start_queue_reader());
+        }
+        drop(watched);
+        let (live, seen) = (self.clone(), seen.unwrap_or(0));
+        Some(LiveStream { live, sale, account, samples, seen, ready: VecDeque::new() })
+    }
+
+    fn start_sampler(&self, sale: SaleId) -> WatchedSale {
+        let (feed, samples) = watch::channel(Samples::new());
+        let stop = self.closing.child_token();
+        let sampler = Sampler::new(Arc::clone(&self.shared), sale, feed);
+        self.tasks.spawn_on(sampler.run(stop.clone()), &self.runtime);
+        WatchedSale { streams: 0, samples, _sampler: stop.drop_guard() }
+    }
+
+    fn start_queue_reader(&self) -> DropGuard {
+        let stop = self.closing.child_token();
+        self.tasks.spawn_on(read_queues(Arc::clone(&self.shared), stop.clone()), &self.runtime);
+        stop.drop_guard()
+    }
+}
+
+/// Keeps the depths of the queues current. Apart from the samplers, because a broker that is away answers late.
+async fn read_queues(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut depths = QueueDepths::new(shared.sources.broker.clone());
+    while let Some(read) = stop.run_until_cancelled(depths.read()).await {
+        let read = read.inspect_err(|error| tracing::debug!(%error, "queues not read for the live page")).ok();
+        let figures = |(queue, messages)| QueueFigures { queue, messages };
+        *shared.queues.lock() = read.map(|depths| depths.into_iter().map(figures).collect());
+        if stop.run_until_cancelled(tokio::time::sleep(QUEUES_EVERY)).await.is_none() {
+            break;
+        }
+    }
+    *shared.queues.lock() = None;
+    depths.close().await;
+}
+
+impl Watched {
+    /// Adds a stream of a sale. `start` starts the sampler of a sale that nobody has watched.
+    fn join(
+        &mut self,
+        sale: SaleId,
+        account: &AccountName,
+        start: impl FnOnce() -> WatchedSale,
+    ) -> Option<watch::Receiver<Samples>> {
+        let of_account = self.accounts.get(account).copied().unwrap_or(0);
+        if self.streams >= STREAMS_MAX || of_account >= STREAMS_OF_ACCOUNT_MAX {
+            return None;
+        }
+        self.count(self.streams + 1);
+        self.accounts.insert(account.clone(), of_account + 1);
+        let watched = self.sales.entry(sale).or_insert_with(start);
+        watched.streams += 1;
+        Some(watched.samples.clone())
+    }
+
+    /// Takes a stream away. Returns whether it was the last one of all.
+    fn leave(&mut self, sale: SaleId, account: &AccountName) -> bool {
+        self.count(self.streams - 1);
+        if let Some(streams) = self.accounts.get_mut(account) {
+            *streams -= 1;
+            if *streams == 0 {
+                self.accounts.remove(account);
+            }
+        }
+        if let Some(watched) = self.sales.get_mut(&sale) {
+            watched.streams -= 1;
+            if watched.streams == 0 {
+                self.sales.remove(&sale);
+            }
+        }
+        let is_last = self.sales.is_empty();
+        if is_last {
+            self.queues = None;
+        }
+        is_last
+    }
+
+    fn count(&mut self, streams: usize) {
+        self.streams = streams;
+        metrics::gauge!("seckill_live_streams").set(streams as f64);
+    }
+}
+
+/// The samples of one sale, for one reader.
+pub struct LiveStream {
+    live: LiveSales,
+    sale: SaleId,
+    account: AccountName,
+    samples: watch::Receiver<Samples>,
+    /// The last sample that was returned.
+    seen: i64,
+    ready: Samples,
+}
+
+impl LiveStream {
+    /// Waits for the next sample. A reader that was slow gets those that are kept, and none that are older. `None` when the service
+    /// stops. Dropping the future loses no sample.
+    pub async fn next(&mut self) -> Option<Arc<Sample>> {
+        loop {
+            if let Some(sample) = self.ready.pop_front() {
+                self.seen = sample.id;
+                return Some(sample);
+            }
+            let seen = self.seen;
+            self.ready.extend(self.samples.borrow_and_update().iter().filter(|sample| sample.id > seen).cloned());
+            if self.ready.is_empty() {
+                self.live.closing.run_until_cancelled(self.samples.changed()).await?.ok()?;
+            }
+        }
+    }
+}
+
+impl Drop for LiveStream {
+    fn drop(&mut self) {
+        let is_last = self.live.watched.lock().leave(self.sale, &self.account);
+        if is_last {
+            // Rates are of the time in which somebody watches.
+            *self.live.shared.instance.lock() = InstanceReadings::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(n: usize) -> AccountName {
+        AccountName::parse(&format!("ann{n}"), "name").unwrap()
+    }
+
+    #[test]
+    fn ten_streams_have_one_sampler_which_ends_with_the_last_of_them() {
+        let (sale, mut watched, mut started) = (SaleId::from_db(1), Watched::default(), 0);
+        let stop = CancellationToken::new();
+        let mut join = |watched: &mut Watched, n| {
+            watched.join(sale, &account(n), || {
+                started += 1;
+                let samples = watch::channel(Samples::new()).1;
+                WatchedSale { streams: 0, samples, _sampler: stop.clone().drop_guard() }
+            })
+        };
+        for n in 0..10 {
+            assert!(join(&mut watched, n).is_some());
+        }
+        for n in 0..9 {
+            assert!(!watched.leave(sale, &account(n)));
+        }
+        assert!(!stop.is_cancelled(), "one still watches");
+        assert!(watched.leave(sale, &account(9)));
+        assert!(stop.is_cancelled() && watched.sales.is_empty() && watched.accounts.is_empty());
+        assert!(join(&mut watched, 0).is_some());
+        assert_eq!(started, 2);
+    }
+
+    #[test]
+    fn streams_are_bounded_and_one_that_ends_makes_room() {
+        let mut watched = Watched::default();
+        let sale = |n: usize| SaleId::from_db(n.cast_signed() as i64 + 1);
+        let join = |watched: &mut Watched, n: usize| {
+            watched.join(sale(n), &account(n / STREAMS_OF_ACCOUNT_MAX), || {
+                let samples = watch::channel(Samples::new()).1;
+                WatchedSale { streams: 0, samples, _sampler: CancellationToken::new().drop_guard() }
+            })
+        };
+        for n in 0..STREAMS_OF_ACCOUNT_MAX {
+            assert!(join(&mut watched, n).is_some(), "{n}");
+        }
+        assert!(join(&mut watched, 0).is_none(), "the account has as many as it may have");
+        for n in STREAMS_OF_ACCOUNT_MAX..STREAMS_MAX {
+            assert!(join(&mut watched, n).is_some(), "{n}");
+        }
+        assert!(join(&mut watched, STREAMS_MAX).is_none(), "the instance has");
+        watched.leave(sale(5), &account(0));
+        assert!(join(&mut watched, 0).is_some());
+    }
+}

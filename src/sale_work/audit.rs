@@ -1,0 +1,189 @@
+//! The auditor: checks the invariants of docs/guarantees.md against the data of PostgreSQL and Redis.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::domain::ids::{OrderId, SaleId};
+use crate::gate::holds::TicketKind;
+use crate::gate::sale_state::Snapshot;
+use crate::ledger::sales::audit::{Finding, LedgerSnapshot};
+use crate::sale::{SaleError, Stores};
+
+/// How long an audit waits for the sale to be at rest, and the pause between two checks.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
+/// How many checks in a row must find something while the sale is at rest: a write under way is no broken invariant.
+const CHECKS_TO_REPORT: u32 = 5;
+/// An order is overdue this long after its deadline: the delay queues are up to a second late, and the sweeper takes
+/// its turn after them.
+const OVERDUE_GRACE_MS: i64 = 45_000;
+/// How many pieces of evidence each finding shows.
+const EVIDENCE_MAX: usize = 20;
+
+/// The result of one sale's audit.
+#[derive(Debug, Clone, Serialize)]
+pub struct SaleVerdict {
+    pub sale_id: SaleId,
+    pub held: bool,
+    pub at_rest: bool,
+    /// Whether Redis could be compared: the sale did not change meanwhile, and Redis serves the ledger's epoch.
+    pub redis_compared: bool,
+    /// Ended long ago, and no longer kept in Redis.
+    pub retired: bool,
+    pub total_stock: i64,
+    pub stock: i64,
+    pub redis_available: Option<i64>,
+    pub live_units: i64,
+    pub in_flight: InFlight,
+    pub findings: Vec<Finding>,
+}
+
+/// What is not settled yet.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct InFlight {
+    /// Units of purchases that have no order yet.
+    pub promised_units: i64,
+    /// Units of holds that have no purchase row yet.
+    pub unconfirmed_units: i64,
+    /// Units of ended orders that Redis still holds.
+    pub unreleased_units: i64,
+    /// Units of released waves that Redis does not sell yet.
+    pub wave_units: i64,
+    /// Outbox rows that are not settled.
+    pub messages: i64,
+    /// Payments and refunds whose outcome is not known yet.
+    pub money: i64,
+}
+
+impl Stores {
+    /// Audits one sale; `None` when there is no such sale.
+    pub async fn audit(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
+        let deadline = Instant::now() + WAIT_MAX;
+        let mut checks = 0;
+        loop {
+            let Some(verdict) = self.check_once(sale, retire_after_ms).await? else { return Ok(None) };
+            let settled = verdict.at_rest && (verdict.redis_compared || verdict.retired);
+            if settled && verdict.held {
+                return Ok(Some(verdict));
+            }
+            checks = if settled { checks + 1 } else { 0 };
+            if checks >= CHECKS_TO_REPORT || Instant::now() >= deadline {
+                return Ok(Some(verdict));
+            }
+            sleep(CHECK_EVERY).await;
+        }
+    }
+
+    async fn check_once(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
+        let mut redis = self.gate.snapshot(sale).await?;
+        let ledger = self.ledger.audit_snapshot(sale, OVERDUE_GRACE_MS, retire_after_ms).await?;
+        let Some(ledger) = ledger else { return Ok(None) };
+        redis = redis.filter(|redis| redis.view.serving && redis.view.epoch == ledger.epoch && !ledger.retired);
+        if let Some(snapshot) = &redis
+            && !self.gate.unchanged_since(sale, &snapshot.view).await?
+        {
+            redis = None;
+        }
+        let mut verdict = SaleVerdict {
+            sale_id: sale,
+            held: false,
+            at_rest: false,
+            redis_compared: redis.is_some(),
+            retired: ledger.retired,
+            total_stock: ledger.total_stock,
+            stock: ledger.stock,
+            redis_available: redis.as_ref().and_then(|redis| redis.view.available),
+            live_units: ledger.live_units,
+            in_flight: InFlight {
+                promised_units: ledger.promised_units,
+                messages: ledger.unsettled_rows,
+                money: ledger.money_under_way,
+                ..InFlight::default()
+            },
+            findings: ledger.findings.clone(),
+        };
+        if let Some(redis) = &redis {
+            let without_row = self.without_row(redis).await?;
+            compare(redis, &ledger, &without_row, &mut verdict);
+        }
+        let flight = verdict.in_flight;
+        verdict.at_rest = flight.messages + flight.unconfirmed_units + flight.unreleased_units == 0;
+        verdict.held = verdict.findings.is_empty();
+        Ok(Some(verdict))
+    }
+
+    /// Unconfirmed holds that have no purchase row.
+    async fn without_row(&self, redis: &Snapshot) -> Result<HashSet<OrderId>, SaleError> {
+        let known: HashSet<OrderId> = self.ledger.known_orders(&redis.unconfirmed).await?.into_iter().collect();
+        Ok(redis.unconfirmed.iter().copied().filter(|order| !known.contains(order)).collect())
+    }
+}
+
+/// Compares Redis with the ledger (I1): every live ticket has its order, every live order its ticket, and Redis sells
+/// what the ledger has left, less what is not settled yet.
+fn compare(redis: &Snapshot, ledger: &LedgerSnapshot, without_row: &HashSet<OrderId>, verdict: &mut SaleVerdict) {
+    let held: HashMap<OrderId, i64> = redis
+        .tickets
+        .iter()
+        .filter(|(_, ticket)| ticket.kind == TicketKind::Live)
+        .map(|(order, ticket)| (*order, ticket.units))
+        .collect();
+    let unreleased: HashMap<OrderId, i64> = ledger
+        .unreleased
+        .iter()
+        .map(|(order, units)| (*order, *units))
+        .filter(|(order, _)| held.contains_key(order))
+        .collect();
+    verdict.in_flight.unreleased_units = unreleased.values().sum();
+    let unapplied = ledger.unreleased_waves.iter().filter(|(wave, _)| !redis.waves.contains(wave));
+    verdict.in_flight.wave_units = unapplied.map(|(_, units)| units).sum();
+    verdict.in_flight.unconfirmed_units = without_row.iter().filter_map(|order| held.get(order)).sum();
+
+    let stray = held
+        .iter()
+        .filter(|(order, _)| {
+            !ledger.live.contains_key(*order) && !unreleased.contains_key(*order) && !without_row.contains(*order)
+        })
+        .map(|(order, units)| format!("order {order}, {units} units"));
+    report(verdict, "Redis holds units for orders that are not live in the ledger", stray.collect());
+    let missing = ledger
+        .live
+        .iter()
+        .filter(|(order, units)| held.get(*order) != Some(*units))
+        .map(|(order, units)| format!("order {order}, {units} units, Redis {:?}", held.get(order)));
+    report(verdict, "live orders have no ticket of their size in Redis", missing.collect());
+
+    if let Some(available) = redis.view.available {
+        let flight = verdict.in_flight;
+        let expected = ledger.stock
+            - flight.promised_units
+            - flight.unconfirmed_units
+            - flight.unreleased_units
+            - flight.wave_units;
+        if available != expected {
+            let evidence = format!(
+                "Redis has {available} for sale; PostgreSQL has {} left, of these {} promised, {} unconfirmed, {} unreleased, {} in waves",
+                ledger.stock,
+                flight.promised_units,
+                flight.unconfirmed_units,
+                flight.unreleased_units,
+                flight.wave_units
+            );
+            report(verdict, "what Redis sells is not what PostgreSQL has left", vec![evidence]);
+        }
+    }
+}
+
+fn report(verdict: &mut SaleVerdict, problem: &str, mut evidence: Vec<String>) {
+    if !evidence.is_empty() {
+        let more = evidence.len().saturating_sub(EVIDENCE_MAX);
+        evidence.truncate(EVIDENCE_MAX);
+        if more > 0 {
+            evidence.push(format!("and {more} more"));
+        }
+        verdict.findings.push(Finding { invariant: "I1", problem: problem.to_owned(), evidence });
+    }
+}

@@ -1,0 +1,96 @@
+//! Cancels orders that were not paid in time (protocol, rule 8): by delayed messages, and by a slow sweeper for those
+//! whose message was lost.
+
+use std::sync::Arc;
+
+use crate::domain::ids::OrderId;
+use crate::domain::message::{OrderExpireV1, OutboxKind};
+use crate::ledger::Ledger;
+use crate::ledger::notices::Notifier;
+use crate::ledger::orders::cancel::ExpiryOutcome;
+use crate::ledger::outbox::RetryTerms;
+use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
+use crate::sale::{SaleError, Step};
+
+/// Cancels orders that were not paid in time.
+#[derive(Clone)]
+pub struct OrderExpiry {
+    pub ledger: Ledger,
+    pub publisher: Arc<Publisher>,
+    pub notifier: Notifier,
+    pub retry: RetryTerms,
+}
+
+impl OrderExpiry {
+    /// Cancels the orders that are due, and sends the messages of the others again with the time they have left.
+    ///
+    /// # Errors
+    /// When PostgreSQL or the broker fails: the whole batch is to be tried again.
+    #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = messages.len()))]
+    pub async fn settle(&self, messages: Vec<OrderExpireV1>) -> Result<(), SaleError> {
+        let orders: Vec<OrderId> = messages.iter().map(|message| message.order_id).collect();
+        let early: Vec<Outgoing> = self
+            .expire(&orders)
+            .await?
+            .into_iter()
+            .zip(messages)
+            .filter_map(|((order, expiry), message)| match expiry {
+                ExpiryOutcome::Settled => None,
+                ExpiryOutcome::Early { remaining_ms } => Some(Outgoing {
+                    to: Destination::OrderExpire { remaining_ms },
+                    id: OutboxKind::OrderExpire.message_id(order),
+                    body: serde_json::to_vec(&message).unwrap_or_default(),
+                    trace: None,
+                }),
+            })
+            .collect();
+        self.notifier.outbox_changed();
+        self.notifier.orders_changed();
+        let receipts = self.publisher.publish(&early).await?;
+        // The old messages are acknowledged only after the new ones are safe.
+        if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
+            Ok(())
+        } else {
+            Err(QueueError::Closed.into())
+        }
+    }
+
+    /// Expires a group of orders, or each alone when the ledger refuses the group. An order that cannot be cancelled has
+    /// its message sent again later, up to `max_attempts`, and does not delay the others.
+    async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, SaleError> {
+        match self.ledger.expire(orders).await {
+            Ok(done) => return Ok(done),
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, orders = orders.len(), "expiry failed, trying one by one"),
+        }
+        let mut done = Vec::with_capacity(orders.len());
+        for order in orders {
+            match self.ledger.expire(&[*order]).await {
+                Ok(outcome) => done.extend(outcome),
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) => {
+                    let parked = self
+                        .ledger
+                        .fail_message(OutboxKind::OrderExpire, *order, &error.to_string(), self.retry)
+                        .await?;
+                    tracing::error!(%order, %error, parked, "order not cancelled");
+                    done.push((*order, ExpiryOutcome::Settled)); // settles this message; the outbox row sends another
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Cancels orders that are overdue by more than `grace_ms`: their message was lost.
+    pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
+        let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
+        let overdue = self.ledger.overdue(grace_ms, limit).await?;
+        if !overdue.is_empty() {
+            tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
+            self.expire(&overdue).await?;
+            self.notifier.outbox_changed();
+            self.notifier.orders_changed();
+        }
+        Ok(Step::after(overdue.len(), batch_max))
+    }
+}

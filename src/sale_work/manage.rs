@@ -1,0 +1,138 @@
+//! Managing sales: creating and removing them, adding stock, and setting their status; and changing products.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::domain::ids::SaleId;
+use crate::domain::sale::{NewSale, ProductChange, SaleStatus};
+use crate::ledger::sales::products::NewPicture;
+use crate::sale::{SaleError, Stores};
+
+/// How long a change waits until every instance has loaded it. A request of the admin API is given up after 5 s, and a change that was
+/// made must not look as if it had failed.
+const WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long the console waits for a new sale.
+const PLAN_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long units that were added may take to be for sale.
+const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+impl Stores {
+    /// Creates a sale and fills its Redis, then waits until every instance that is alive has loaded it. Returns whether
+    /// all of them have.
+    pub async fn create_sale(&self, new: &NewSale, actor: &str) -> Result<(SaleId, bool), SaleError> {
+        let [purchase_key, waiting_key] = [random_key(), random_key()];
+        let (sale, version) = self.ledger.create_sale(new, [&purchase_key, &waiting_key], None, actor).await?;
+        Ok((sale, self.publish_sale(sale, version).await?))
+    }
+
+    /// Creates a sale whose times count from `from_ms`, and waits for a short time until it is known everywhere. Returns whether it is.
+    ///
+    /// # Errors
+    /// Only where there is no sale: once it is in the ledger, instances fill and load it by themselves, and an error would invite the
+    /// caller to create it once more.
+    pub async fn plan_sale(&self, new: &NewSale, from_ms: i64, actor: &str) -> Result<(SaleId, bool), SaleError> {
+        let [purchase_key, waiting_key] = [random_key(), random_key()];
+        let keys = [purchase_key.as_str(), waiting_key.as_str()];
+        let (sale, version) = self.ledger.create_sale(new, keys, Some(from_ms), actor).await?;
+        match timeout(PLAN_WAIT_MAX, self.publish_sale(sale, version)).await {
+            Ok(Ok(everywhere)) => Ok((sale, everywhere)),
+            Ok(Err(error)) => {
+                tracing::warn!(%sale, %error, "planned, but not yet filled in Redis; instances try again");
+                Ok((sale, false))
+            }
+            Err(_) => Ok((sale, false)),
+        }
+    }
+
+    /// Fills a new sale's Redis, and waits until every instance that is alive has loaded it. Returns whether all of them have.
+    async fn publish_sale(&self, sale: SaleId, version: i64) -> Result<bool, SaleError> {
+        // Serving instances do the same: the first one fills the sale, and the others find it whole.
+        let (mut server, slots) = (self.gate.connect_to_run().await?, Arc::new(Semaphore::new(1)));
+        let deadline = Instant::now() + WAIT_MAX;
+        loop {
+            match self.refill_once(&mut server, sale, &slots).await {
+                Ok(()) => break,
+                Err(SaleError::Busy(_) | SaleError::Overtaken) if Instant::now() < deadline => {
+                    sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.ledger.wait_for_instances(version, WAIT_MAX).await?)
+    }
+
+    /// Adds units to a sale's stock and puts them on sale; `false` when there is no such sale, the sale is closed, or its
+    /// stock is unlimited.
+    pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, SaleError> {
+        let added = self.ledger.add_stock(sale, units, actor).await?;
+        if added {
+            // Workers do the same; the first one releases the units. They are added whatever comes of it: an error would invite the
+            // caller to add them once more.
+            match timeout(RELEASE_WAIT_MAX, self.release_waves(100)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(%sale, %error, "units added, but not yet for sale; workers try again"),
+                Err(_) => tracing::warn!(%sale, "units added, but not yet for sale; workers try again"),
+            }
+        }
+        Ok(added)
+    }
+
+    /// Removes a sale that was never bought in, also from Redis and from every instance's memory; `false` when there is
+    /// no such sale, or it has orders.
+    pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
+        let Some(version) = self.ledger.remove_sale(sale, actor).await? else { return Ok(false) };
+        self.gate.delete_sale(sale).await?;
+        self.ledger.wait_for_instances(version, WAIT_MAX).await?;
+        Ok(true)
+    }
+
+    /// Pauses, resumes or closes a sale, in the ledger first; `false` when there is no such sale, or it is closed, which
+    /// is final.
+    pub async fn set_sale_status(&self, sale: SaleId, status: SaleStatus, actor: &str) -> Result<bool, SaleError> {
+        let Some(version) = self.ledger.set_sale_status(sale, status, actor).await? else { return Ok(false) };
+        // A refill under way may have read the old status: repeated until an epoch that is served has the new one.
+        let deadline = Instant::now() + WAIT_MAX;
+        while let Some(row) = self.ledger.epoch(sale).await? {
+            let taken = self.gate.set_sale_state(sale, row.epoch, row.status, row.version).await?;
+            if taken || Instant::now() >= deadline {
+                break;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        self.ledger.wait_for_instances(version, deadline.saturating_duration_since(Instant::now())).await?;
+        Ok(true)
+    }
+
+    /// Creates a product or changes it, then waits until every instance that is alive has loaded the change.
+    pub async fn set_product(
+        &self,
+        change: &ProductChange,
+        picture: Option<&NewPicture>,
+        actor: &str,
+    ) -> Result<ProductSet, SaleError> {
+        let Some((id, version)) = self.ledger.set_product(change, picture, actor).await? else {
+            return Ok(ProductSet::NoPicture);
+        };
+        let known_everywhere = self.ledger.wait_for_instances(version, WAIT_MAX).await?;
+        if picture.is_some() {
+            self.ledger.clear_unused_pictures().await?;
+        }
+        Ok(ProductSet::Done { id, known_everywhere })
+    }
+}
+
+/// The result of changing a product.
+pub enum ProductSet {
+    /// Its id, and whether every instance that is alive has loaded the change.
+    Done { id: i64, known_everywhere: bool },
+    /// An alternative text was given, and the product has no picture. Nothing was changed.
+    NoPicture,
+}
+
+/// 128 random bits, which cannot be guessed before the sale opens.
+fn random_key() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}

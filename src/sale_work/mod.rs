@@ -1,0 +1,14 @@
+//! The work on a sale beside its purchases: planning and changing it, its messages and what follows from them, the release of
+//! units, and what keeps Redis and PostgreSQL in agreement.
+
+pub mod audit;
+pub mod expire;
+pub mod fulfil;
+pub mod manage;
+pub mod parked;
+pub mod reconcile;
+pub mod refill;
+pub mod refill_supervisor;
+pub mod relay;
+pub mod release;
+pub mod retention;

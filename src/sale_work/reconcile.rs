@@ -1,0 +1,124 @@
+//! Finishes holds without a purchase row, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
+
+use std::collections::HashMap;
+
+use crate::die_at;
+use crate::domain::admission::Hold;
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::ledger::notices::Topic;
+use crate::ledger::orders::commit::{Committed, Purchase};
+use crate::ledger::sales::epochs::RestingSale;
+use crate::sale::{SaleError, Step, Stores};
+
+/// Holds that are finished in one step for each sale.
+const BATCH_MAX: usize = 500;
+
+/// How many checks in a row must find the same difference: a write under way is no drift.
+const CHECKS_TO_REPORT: u32 = 3;
+
+/// Finds sales whose stock in Redis differs from the ledger's.
+pub struct DriftWatch {
+    stores: Stores,
+    retire_after_ms: u64,
+    suspects: HashMap<SaleId, Suspect>,
+}
+
+/// A sale whose last checks have found the same difference.
+struct Suspect {
+    epoch: Epoch,
+    drift: i64,
+    checks: u32,
+}
+
+impl DriftWatch {
+    pub fn new(stores: Stores, retire_after_ms: u64) -> Self {
+        Self { stores, retire_after_ms, suspects: HashMap::new() }
+    }
+
+    /// Checks all sales that are at rest. A difference that stays is reported, and the sale is refilled under the next
+    /// epoch.
+    pub async fn check_sales(&mut self) -> Result<Step, SaleError> {
+        let mut suspects = HashMap::new();
+        for RestingSale { sale, epoch, left } in self.stores.ledger.resting(self.retire_after_ms).await? {
+            let Some(view) = self.stores.gate.sale_view(sale).await? else { continue };
+            let drift = view.available.unwrap_or(left) - left;
+            if !view.serving || view.epoch != epoch || view.unconfirmed > 0 || drift == 0 {
+                continue;
+            }
+            let before = self.suspects.get(&sale).filter(|before| (before.epoch, before.drift) == (epoch, drift));
+            let checks = 1 + before.map_or(0, |before| before.checks);
+            if checks >= CHECKS_TO_REPORT {
+                self.report(sale, epoch, drift).await?;
+            } else {
+                suspects.insert(sale, Suspect { epoch, drift, checks });
+            }
+        }
+        self.suspects = suspects;
+        Ok(Step::Idle)
+    }
+
+    async fn report(&self, sale: SaleId, epoch: Epoch, drift: i64) -> Result<(), SaleError> {
+        tracing::error!(%sale, epoch = epoch.0, drift, "DRIFT: Redis does not sell what the ledger has left; refilling the sale");
+        metrics::counter!("seckill_drift_total").increment(1);
+        metrics::counter!("seckill_drift_units_total").increment(drift.unsigned_abs());
+        let details = serde_json::json!({ "epoch": epoch.0, "drift": drift });
+        self.stores.ledger.record("reconciler", "drift", &format!("sale {sale}"), details).await?;
+        self.stores.ledger.request_refill(sale, epoch).await?;
+        self.stores.ledger.notify(Topic::Catalog).await?;
+        Ok(())
+    }
+}
+
+impl Stores {
+    /// Commits the purchase rows of holds that were unconfirmed for `older_than_ms`: forward only (rule 4).
+    pub async fn finish_holds(&self, older_than_ms: u64, retire_after_ms: u64) -> Result<Step, SaleError> {
+        let mut step = Step::Idle;
+        let now_ms = self.ledger.now_ms().await?;
+        for row in self.ledger.epochs(None, retire_after_ms).await? {
+            match self.finish_holds_of(row.sale, older_than_ms, now_ms).await {
+                Ok(holds) if holds >= BATCH_MAX => step = Step::More,
+                Ok(_) => {}
+                // One sale's failure does not keep the others from being finished.
+                Err(error) => tracing::warn!(sale = %row.sale, %error, "holds not finished; tried again later"),
+            }
+        }
+        Ok(step)
+    }
+
+    async fn finish_holds_of(&self, sale: SaleId, older_than_ms: u64, now_ms: i64) -> Result<usize, SaleError> {
+        let age_ms = older_than_ms.cast_signed();
+        let holds = self.gate.unconfirmed_since(sale, Shard::HOME, age_ms, now_ms, BATCH_MAX).await?;
+        metrics::counter!("seckill_holds_looked_into_total").increment(holds.len() as u64);
+        if holds.is_empty() {
+            return Ok(0);
+        }
+        let purchases: Vec<Purchase> = holds
+            .iter()
+            .map(|hold| Purchase {
+                order: hold.order,
+                sale,
+                user: hold.user.clone(),
+                units: i32::try_from(hold.units).unwrap_or(i32::MAX),
+                address: None,
+                hold: Hold { epoch: hold.epoch, shard: Shard::HOME },
+                trace: None,
+            })
+            .collect();
+        let known = self.ledger.known_orders(&holds.iter().map(|hold| hold.order).collect::<Vec<_>>()).await?;
+        let verdicts = self.ledger.commit_purchases(&purchases).await?;
+        die_at!("reconcile.inserted");
+        let durable = |(hold, verdict): (_, Committed)| (verdict == Committed::Durable).then_some(hold);
+        let durable: Vec<OrderId> = holds.iter().map(|hold| hold.order).zip(verdicts).filter_map(durable).collect();
+        self.gate.confirm(sale, Shard::HOME, &durable).await?;
+        let finished: Vec<String> =
+            durable.iter().filter(|order| !known.contains(order)).map(OrderId::to_string).collect();
+        if !finished.is_empty() {
+            tracing::warn!(%sale, holds = finished.len(), "holds without a purchase row were finished");
+            metrics::counter!("seckill_holds_finished_total").increment(finished.len() as u64);
+            let details = serde_json::json!({ "orders": finished });
+            self.ledger.record("reconciler", "finish holds", &format!("sale {sale}"), details).await?;
+            self.ledger.notify(Topic::Outbox).await?;
+        }
+        Ok(holds.len())
+    }
+}

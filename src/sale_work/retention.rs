@@ -1,0 +1,41 @@
+//! Clears the messages and steps of sales that ended long ago, a page at a time.
+
+use crate::ledger::sales::retention::Cursor;
+use crate::sale::{SaleError, Step, Stores};
+
+/// The days after which something is cleared: messages after the end of their sale, and steps after that.
+#[derive(Debug, Clone, Copy)]
+pub struct RetentionTerms {
+    pub messages_days: i32,
+    pub steps_days: i32,
+}
+
+/// Walks over the tables, again and again.
+pub struct Retention {
+    stores: Stores,
+    terms: RetentionTerms,
+    outbox: Cursor,
+    steps: Cursor,
+}
+
+impl Retention {
+    pub fn new(stores: Stores, terms: RetentionTerms) -> Self {
+        Self { stores, terms, outbox: 0, steps: 0 }
+    }
+
+    /// Clears one page of each table.
+    pub async fn step(&mut self) -> Result<Step, SaleError> {
+        let (ledger, terms) = (&self.stores.ledger, self.terms);
+        ledger.mark_cleared(terms.messages_days, terms.steps_days).await?;
+        let (outbox, rows) = ledger.clear_outbox(self.outbox).await?;
+        let (steps, old_steps) = ledger.clear_steps(self.steps).await?;
+        let messages = ledger.clear_processed_messages(terms.messages_days).await?;
+        let lapsed_holds = ledger.clear_lapsed_holds().await?;
+        let cleared = [("outbox", rows), ("steps", old_steps), ("messages", messages), ("lapsed-holds", lapsed_holds)];
+        for (what, cleared) in cleared {
+            metrics::counter!("seckill_cleared_total", "what" => what).increment(cleared);
+        }
+        (self.outbox, self.steps) = (outbox, steps);
+        Ok(Step::Idle)
+    }
+}
