@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(age(seconds), text);
         }
         assert_eq!(count(5_u64), "5");
-        assert_eq!((plain(counted(10_000, true)), counted(7, &false)), ("10 000 or more".to_owned(), "7".to_owned()));
+        assert_eq!((plain(counted(10_000, true)), counted(7, false)), ("10 000 or more".to_owned(), "7".to_owned()));
     }
 
     #[test]
