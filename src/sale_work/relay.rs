@@ -89,17 +89,18 @@ impl Relay {
         let now_ms = self.ledger.now_ms().await?;
         let overdue = self.ledger.queues_with_overdue(after_ms).await?;
         let sources = self.publisher.sources().into_iter().filter(|source| overdue.contains(&source.key()));
-        let marks: Vec<Outgoing> = sources
-            .map(|source| Outgoing {
-                to: Destination::Mark(source),
-                id: uuid::Uuid::now_v7(),
-                body: now_ms.to_string().into_bytes(),
-                trace: None,
+        let (queues, marks): (Vec<String>, Vec<Outgoing>) = sources
+            .map(|source| {
+                let queue = source.key();
+                let to = Destination::Mark(source);
+                (queue, Outgoing { to, id: uuid::Uuid::now_v7(), body: now_ms.to_string().into_bytes(), trace: None })
             })
-            .collect();
+            .unzip();
         if !marks.is_empty() {
             self.publisher.publish(&marks).await?;
-            metrics::counter!("seckill_queue_marks_total").increment(marks.len() as u64);
+            for queue in queues {
+                metrics::counter!("seckill_queue_marks_total", "queue" => queue).increment(1);
+            }
         }
         let rows = self.ledger.resend_unsettled(after_ms, self.batch_max).await?;
         if rows > 0 {

@@ -100,7 +100,7 @@ pub const METRICS: [Metric; 57] = [
         "result",
         "Messages published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`; and `no-channel`: payments of a channel that is not configured, which are not published",
     ),
-    metric("seckill_queue_marks_total", Counter, "", "Marks sent through queues that hold overdue messages"),
+    metric("seckill_queue_marks_total", Counter, "queue", "Marks sent through queues that hold overdue messages"),
     metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),
     metric(
         "seckill_consumed_total",
