@@ -235,6 +235,8 @@ mod tests {
         assert!(text.contains("/admin/sales?q=a%26b%22") && text.contains("value=\"open\" selected"), "{text}");
     }
 
+    const REMOVAL: &str = "data-api=\"/api/v1/admin/sales/7\" data-method=\"DELETE\"";
+
     #[test]
     fn a_sale_that_sells_is_changed_by_the_addresses_of_the_api_and_shows_no_key() {
         let none = || Some(LapsedLists::default());
@@ -249,9 +251,8 @@ mod tests {
             assert!(page.contains(shown), "{shown}: {page}");
         }
         assert!(!page.contains("secret-key") && !page.contains("waiting-key"), "{page}");
-        let removal = "data-api=\"/api/v1/admin/sales/7\" data-method=\"DELETE\"";
-        assert!(!page.contains(removal), "it has orders: {page}");
-        assert!(sale_page(Some(counted(0)), none()).contains(removal));
+        assert!(!page.contains(REMOVAL), "it has orders: {page}");
+        assert!(sale_page(Some(counted(0)), none()).contains(REMOVAL));
         assert!(page.contains("No hold has lapsed") && !page.contains("takes too long"), "{page}");
     }
 
@@ -263,7 +264,7 @@ mod tests {
         {
             assert!(page.contains(shown), "{shown}: {page}");
         }
-        assert!(!page.contains("No hold has lapsed") && !page.contains("data-method=\"DELETE\""), "{page}");
+        assert!(!page.contains("No hold has lapsed") && !page.contains(REMOVAL), "{page}");
     }
 
     #[test]

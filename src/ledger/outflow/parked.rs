@@ -77,8 +77,8 @@ impl Ledger {
         // Keys first, in a fixed order, as every transaction locks them.
         sqlx::query!(
             "INSERT INTO outflow_keys (channel, key, turn_at)
-             SELECT DISTINCT channel, key, clock_timestamp() FROM outflow_items
-             WHERE channel = $1 AND status = 'parked' AND id = ANY($2) ORDER BY key
+             SELECT channel, key, clock_timestamp() FROM outflow_items
+             WHERE channel = $1 AND status = 'parked' AND id = ANY($2) GROUP BY channel, key ORDER BY key
              ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
             channel,
             &found
