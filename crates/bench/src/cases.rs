@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::ensure;
 use tokio::time::sleep;
 
+use crate::live_pages::{self, Managers};
 use crate::processes::{Meter, Process};
 use crate::service::{Answers, Sale, Service};
 use crate::wrk::{self, Buyers, Seen};
@@ -21,11 +22,13 @@ pub enum Case {
     SoldOut,
     RefusedByRedis,
     Winners,
+    /// The same, while live pages of the sale are open.
+    WatchedWinners,
 }
 
 impl Case {
     /// All cases, in the order of a round.
-    pub const ALL: [Self; 4] = [Self::Hello, Self::SoldOut, Self::RefusedByRedis, Self::Winners];
+    pub const ALL: [Self; 5] = [Self::Hello, Self::SoldOut, Self::RefusedByRedis, Self::Winners, Self::WatchedWinners];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -33,6 +36,7 @@ impl Case {
             Self::SoldOut => "sold_out",
             Self::RefusedByRedis => "refused_by_redis",
             Self::Winners => "winners",
+            Self::WatchedWinners => "watched_winners",
         }
     }
 
@@ -42,6 +46,7 @@ impl Case {
             Self::SoldOut => "sold out, from memory",
             Self::RefusedByRedis => "sold out, asking Redis",
             Self::Winners => "bought, durable in PostgreSQL",
+            Self::WatchedWinners => "bought, beside ten live pages of the console",
         }
     }
 
@@ -50,7 +55,7 @@ impl Case {
         match self {
             Self::Hello => "",
             Self::SoldOut | Self::RefusedByRedis => "sold-out",
-            Self::Winners => "accepted",
+            Self::Winners | Self::WatchedWinners => "accepted",
         }
     }
 }
@@ -65,6 +70,7 @@ pub struct Stage<'a> {
     /// The processes whose CPU time is measured, besides the server that answers.
     pub behind: Vec<(&'static str, u32)>,
     pub buyers: Buyers,
+    pub managers: Managers,
     /// A sale that is sold out.
     pub sold_out: Sale,
 }
@@ -88,22 +94,30 @@ impl Stage<'_> {
             }
             Case::SoldOut => (self.service, &self.sold_out),
             Case::RefusedByRedis => (&self.no_memory, &self.no_memory.sale(0).await?),
-            Case::Winners => (self.service, &self.service.sale(PLENTY).await?),
+            Case::Winners | Case::WatchedWinners => (self.service, &self.service.sale(PLENTY).await?),
+        };
+        let pages = match case {
+            Case::WatchedWinners => Some(self.managers.watch(server, sale).await?),
+            _ => None,
         };
         let before = server.answers().await?;
         let round = self.load(&server.process, sale, seconds).await?;
+        if let Some(mut pages) = pages {
+            ensure!(pages.len() == live_pages::PAGES && pages.try_join_next().is_none(), "a live page was closed");
+        }
         let seen = &round.seen;
-        let refused = if case == Case::Winners { 0 } else { seen.requests };
+        let is_bought = matches!(case, Case::Winners | Case::WatchedWinners);
+        let refused = if is_bought { 0 } else { seen.requests };
         ensure!(seen.refused == refused, "{case:?}: {} of {} were refused", seen.refused, seen.requests);
         let asked = self.check(case, server, &before, seen).await?;
         match case {
             // Each thread calls Redis again when its memory expires.
             Case::SoldOut => ensure!(asked < seen.requests / 10, "Redis was asked for {asked} of {}", seen.requests),
-            Case::Hello | Case::RefusedByRedis | Case::Winners => {
+            _ => {
                 ensure!(asked >= seen.requests, "Redis was asked for {asked} of {} only", seen.requests);
             }
         }
-        if case == Case::Winners {
+        if is_bought {
             let rows = server.purchase_rows(sale.id).await?;
             ensure!(seen.is_all(rows), "{rows} purchase rows for {} answers of 202", seen.requests);
         }

@@ -33,6 +33,7 @@ mod crowds;
 mod flow;
 mod gateway;
 mod limiter_scripts;
+mod live_pages;
 mod machine;
 mod overload;
 mod payers;
@@ -59,6 +60,7 @@ use sqlx::PgPool;
 use tokio::process::Command;
 
 use cases::{Case, Stage};
+use live_pages::Managers;
 use processes::{Process, seckill};
 use reserve_script::ReserveScript;
 use service::Service;
@@ -244,7 +246,8 @@ async fn set_stage<'a>(
     let sold_out = service.sale(FIRST_BUYERS.cast_signed()).await?;
     sold_out.sell_out(service, first).await?;
     let buyers = Buyers::write(others, PathBuf::from(".dev/bench/buyers"))?;
-    Ok(Stage { hello, service, no_memory, behind: behind.to_vec(), buyers, sold_out })
+    let managers = Managers::sign_in(service).await?;
+    Ok(Stage { hello, service, no_memory, behind: behind.to_vec(), buyers, managers, sold_out })
 }
 
 async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<BTreeMap<&'static str, cases::Round>> {

@@ -114,6 +114,7 @@ impl Sold {
                 "sold_out": ratio(Case::SoldOut),
                 "refused_by_redis": ratio(Case::RefusedByRedis),
                 "winners": ratio(Case::Winners),
+                "watched_winners": ratio(Case::WatchedWinners),
             },
             "cases": cases.into_iter().collect::<serde_json::Map<_, _>>(),
             "settled": self.settled.json(),
