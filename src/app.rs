@@ -1,6 +1,7 @@
 //! The composition root: connects the rooms, binds the address, runs, and stops without losing an accepted purchase.
 
 mod connection;
+mod front;
 mod http_server;
 mod parts;
 mod service;

@@ -3,6 +3,7 @@
 mod document;
 mod schema;
 
+pub use crate::buyer_api::shortcut::Shortcut;
 pub use document::api_document;
 
 use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource, route as any};

@@ -3,22 +3,23 @@
 use std::future::ready;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
+use std::rc::Rc;
 use std::time::Duration;
 
-use actix_http::{HttpService, Request};
+use actix_http::HttpService;
 use actix_server::ServerBuilder;
-use actix_service::{
-    IntoServiceFactory, Service, ServiceFactory, ServiceFactoryExt, apply_fn_factory, fn_service, map_config,
-};
+use actix_service::{IntoServiceFactory, ServiceFactory, ServiceFactoryExt, fn_factory, fn_service, map_config};
 use actix_web::body::MessageBody;
 use actix_web::dev::{AppConfig, Server, ServiceRequest, ServiceResponse};
 use actix_web::{App, Error};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::connection::{Bounds, TimedStream, Unanswered};
+use super::connection::{Bounds, TimedStream};
+use super::front::Front;
+use crate::api::Shortcut;
 use crate::config;
-use crate::http;
+use crate::gate::GateError;
 
 /// Connections that wait to be accepted: a sale opens for everyone at once.
 const BACKLOG: u32 = 4096;
@@ -42,11 +43,11 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)?.into_std()
 }
 
-/// Starts a server of the application that `app` makes for each thread. actix-web's own server cannot be given another stream
+/// Starts a server of the application, and of the shortcut, that `app` makes on each thread. actix-web's own server cannot be given another stream
 /// than a bare socket; this one does what that one does, with streams that have deadlines.
 pub fn start<A, T, B>(config: &config::Http, listener: TcpListener, app: A) -> std::io::Result<Server>
 where
-    A: Fn() -> App<T> + Send + Clone + 'static,
+    A: Fn() -> Result<(App<T>, Option<Rc<Shortcut>>), GateError> + Send + Clone + 'static,
     T: ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse<B>, Error = Error, InitError = ()>
         + 'static,
     T::Future: 'static,
@@ -73,20 +74,14 @@ where
         .shutdown_timeout(config.shutdown_timeout_ms.div_ceil(1000));
     let stopping = builder.graceful_shutdown_signal();
     let builder = builder.listen("http", listener, move || {
-        let stopping = stopping.clone();
-        let app = map_config(app().into_factory(), |()| AppConfig::default());
-        let app = app.map_err(|error: Error| error.error_response());
-        let app = apply_fn_factory(app, |request: Request, app| {
-            http::count_request(request.path());
-            let unanswered = Unanswered::new(&request);
-            let answer = Service::call(app, request);
+        let (app, stopping) = (app.clone(), stopping.clone());
+        let front = fn_factory(move || {
+            let made = app();
             async move {
-                let mut answer = answer.await;
-                drop(unanswered);
-                if let Ok(answer) = &mut answer {
-                    http::answer_headers::complete(answer.headers_mut());
-                }
-                answer
+                let (app, shortcut) =
+                    made.map_err(|error| tracing::error!(%error, "a worker thread does not start"))?;
+                let app = map_config(app.into_factory(), |()| AppConfig::default()).new_service(()).await?;
+                Ok::<_, ()>(Front { app, shortcut })
             }
         });
         let http = HttpService::build()
@@ -103,7 +98,7 @@ where
             .on_connect_ext(|stream: &TimedStream, extensions| {
                 extensions.insert(stream.state());
             })
-            .h1(app);
+            .h1(front);
         fn_service(move |stream: TcpStream| {
             let client = stream.peer_addr().ok();
             ready(Ok((TimedStream::new(stream, bounds), client)))

@@ -14,7 +14,7 @@ use super::workers::spawn_workers;
 use super::{http_server, notifying_payment_service};
 use crate::admin::password::HashingTerms;
 use crate::admin::{Console, SessionTerms};
-use crate::api;
+use crate::api::{self, Shortcut};
 use crate::config::{self, Config};
 use crate::console;
 use crate::domain::captcha::WorkBits;
@@ -151,22 +151,27 @@ impl Service {
         let console_files = web::Data::new(console::Files::embedded(&page_settings.currency)?);
         let pages = web::Data::new(Pages::new(page_settings)?);
         let app = move || {
-            let thread_parts = thread_parts.clone();
-            App::new()
+            let thread = web::Data::new(thread_parts.clone().thread_state()?);
+            let shortcut = Shortcut::new(thread.clone(), app_state.clone());
+            let app = App::new()
                 .app_data(app_state.clone())
                 .app_data(pages.clone())
                 .app_data(console_files.clone())
-                .data_factory(move || std::future::ready(thread_parts.clone().thread_state()))
+                .app_data(thread)
                 .configure(api::routes(app_state.dev, pages::missing))
                 .configure(console::routes(http::unsupported_methods))
-                .configure(pages::routes(http::unsupported_methods))
+                .configure(pages::routes(http::unsupported_methods));
+            Ok((app, Some(shortcut)))
         };
-        // Where no origin is listed, no purchase passes through the code that looks for one.
+        // Only where no origin is listed, purchases may pass by the code that looks for one.
         let origins = config.http.cors_origins.clone();
         let server = if origins.is_empty() {
             http_server::start(&config.http, listener, app)
         } else {
-            http_server::start(&config.http, listener, move || app().wrap(http::cors(&origins)))
+            http_server::start(&config.http, listener, move || {
+                let (app, _) = app()?;
+                Ok((app.wrap(http::cors(&origins)), None))
+            })
         }?;
         Ok(Self { parts, server, address, catalog, health, order_streams, live })
     }

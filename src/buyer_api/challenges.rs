@@ -249,13 +249,13 @@ pub async fn create(
     if thread.challenges.gives_way() {
         return Err(Problem::shed("challenges"));
     }
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
     let ChallengeWish { kind } = match body.is_empty() {
         true => ChallengeWish::default(),
         false => json_object::from_slice(&body).map_err(Problem::invalid)?,
     };
-    let address = client_address(&request, &app_state.trusted_proxies);
+    let address = client_address(request.head(), &app_state.trusted_proxies);
     let challenge = thread.challenge(sale, &buyer.user, &address, kind).await?;
     Ok(HttpResponse::Created().json(ChallengeView::new(challenge, app_state.dev)))
 }
@@ -280,13 +280,13 @@ pub async fn answer(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
     let given: ChallengeAnswer = json_object::from_slice(&body).map_err(Problem::invalid)?;
     if given.challenge_id.chars().count() > ID_MAX {
         return Err(Problem::invalid("challenge_id must be at most 512 characters"));
     }
-    let address = client_address(&request, &app_state.trusted_proxies);
+    let address = client_address(request.head(), &app_state.trusted_proxies);
     let GivenAnswer(answer) = given.answer;
     let earned = thread.earn_pass(sale, &buyer.user, &address, &given.challenge_id, &answer).await?;
     Ok(HttpResponse::Created().json(Pass { pass: earned.pass, expires_at_ms: earned.expires_at_ms }))

@@ -62,7 +62,7 @@ pub async fn follow(
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     app_state.bulkheads.count_read(&buyer.user)?;
     let (order, streams) = (order_id(&request)?, app_state.clone());

@@ -6,4 +6,5 @@ pub mod orders;
 pub mod payments;
 pub mod purchases;
 pub mod sales;
+pub mod shortcut;
 pub mod state;

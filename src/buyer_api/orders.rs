@@ -47,7 +47,7 @@ pub async fn show(
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let order = thread.order_of(&buyer.user, order_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(order.ok_or_else(Problem::unknown_order)?))
@@ -71,7 +71,7 @@ pub async fn list(
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
     let sale = query.sale_id.as_deref().map(SaleId::parse).transpose()?;
@@ -106,7 +106,7 @@ pub async fn cancel(
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let cancel = async move { thread.cancel(&buyer.user, order).await };
     match app_state.bulkheads.cancellations.run(cancel).await? {

@@ -96,10 +96,10 @@ pub async fn pay(
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Pay { channel } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
-    let mut span = request_span(&request, "POST payments");
+    let mut span = request_span(request.head(), "POST payments");
     let trace = span.as_ref().map(|span| Box::new(span.context().clone()));
     if let Some(span) = &mut span {
         span.set("order", order.to_string());
@@ -135,7 +135,7 @@ pub async fn refund(
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Refund { reason } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
     let reason = RefundReason::parse(&reason)?;
@@ -195,7 +195,7 @@ pub async fn callback(
         Err(NotBelieved::Callback(why)) => return Err(Problem::not_believed(&why)),
     };
     // Only now: what is signed comes from the channel.
-    let _span = request_span(&request, "POST callbacks");
+    let _span = request_span(request.head(), "POST callbacks");
     let takes = app_state.clone();
     let take = async move { takes.payment_service.take_callback(callback).await };
     match app_state.bulkheads.callbacks.run(take).await? {

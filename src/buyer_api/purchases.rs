@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use actix_web::dev::RequestHead;
 use actix_web::http::header::LOCATION;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
@@ -77,14 +78,25 @@ pub async fn create(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
+    purchase(request.head(), sale_id(&request), &body, &thread, &app_state).await
+}
+
+/// Answers a purchase at this sale, whichever way it came.
+pub(super) async fn purchase(
+    request: &RequestHead,
+    sale: Result<SaleId, Problem>,
+    body: &[u8],
+    thread: &ThreadState,
+    app_state: &AppState,
+) -> Result<HttpResponse, Problem> {
     let began = Instant::now();
     // Before anything that costs much time.
-    if sale_id(&request).is_ok_and(|sale| thread.load_shedder.sheds(sale, || unverified_user(&request))) {
+    if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(*sale, || unverified_user(request))) {
         return Err(Problem::shed("purchases"));
     }
-    let buyer = app_state.tokens.buyer(&request, thread.catalog.clock.now_ms())?;
-    let sale = sale_id(&request)?;
-    let asked: PurchaseRequest = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    let buyer = app_state.tokens.buyer(request, thread.catalog.clock.now_ms())?;
+    let sale = sale?;
+    let asked: PurchaseRequest = json_object::from_slice(body).map_err(Problem::invalid)?;
     if !(1..=KEY_MAX).contains(&asked.key.chars().count()) {
         return Err(Problem::invalid("key must be 1 to 128 characters"));
     }
@@ -99,12 +111,12 @@ pub async fn create(
         (Some(_), Some(_)) => return Err(Problem::invalid("Idempotency-Key must be sent once")),
     };
     // Only now, so that strangers cannot have anything traced.
-    let span = request_span(&request, "POST purchases");
+    let span = request_span(request, "POST purchases");
     let purchase = Request {
         sale,
         user: buyer.user,
         level: buyer.level,
-        address: client_address(&request, &app_state.trusted_proxies),
+        address: client_address(request, &app_state.trusted_proxies),
         purchase_key: asked.key,
         units,
         idempotency_key,

@@ -200,7 +200,7 @@ pub async fn release(
 
 /// The application whose token the request carries.
 pub(super) fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &AppState) -> Result<Name, Problem> {
-    let app = app_state.permits.policies().app_of(bearer_token(request)?, thread.catalog.clock.now_ms());
+    let app = app_state.permits.policies().app_of(bearer_token(request.head())?, thread.catalog.clock.now_ms());
     app.ok_or_else(|| Problem::unauthenticated("not an application's token"))
 }
 

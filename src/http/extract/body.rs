@@ -1,8 +1,6 @@
 //! The body of a request, whole.
 
-use std::time::Duration;
-
-use actix_web::dev::Payload;
+use actix_web::dev::{Payload, RequestHead};
 use actix_web::error::PayloadError;
 use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::web::{Bytes, BytesMut, Data};
@@ -22,16 +20,20 @@ impl FromRequest for Body {
 
     /// Always reads the body, even where the answer does not depend on it: an unread body closes the connection.
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let limits = request.app_data::<Data<AppState>>().map(|app| (app.body_max_bytes, app.client_timeout));
-        let (max_bytes, timeout) = limits.unwrap_or((0, Duration::ZERO));
-        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        let payload = payload.take();
+        let (request, payload) = (request.clone(), payload.take());
         Box::pin(async move {
-            match tokio::time::timeout(timeout, read(payload, length, max_bytes)).await {
-                Ok(body) => body.map(Self),
-                Err(_) => Err(Problem::too_slow().unread()),
-            }
+            let app_state: &Data<AppState> = request.app_data().ok_or_else(Problem::unavailable)?;
+            read_of(request.head(), payload, app_state).await.map(Self)
         })
+    }
+}
+
+/// The whole body of the request with this head, likewise.
+pub async fn read_of(head: &RequestHead, payload: Payload, app_state: &AppState) -> Result<Bytes, Problem> {
+    let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    match tokio::time::timeout(app_state.client_timeout, read(payload, length, app_state.body_max_bytes)).await {
+        Ok(body) => body,
+        Err(_) => Err(Problem::too_slow().unread()),
     }
 }
 

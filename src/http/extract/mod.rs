@@ -8,7 +8,7 @@ mod path;
 mod tokens;
 mod trace;
 
-pub(crate) use body::{Body, read as read_body};
+pub(crate) use body::{Body, read as read_body, read_of as read_body_of};
 pub(crate) use client_address::client_address;
 pub use parameters::query;
 pub(crate) use path::{order_id, parse_order_id, product_id, sale_id};

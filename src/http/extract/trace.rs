@@ -1,17 +1,17 @@
 //! The trace that a request belongs to.
 
-use actix_web::HttpRequest;
+use actix_web::dev::RequestHead;
 
 use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::telemetry::spans::Span;
 
 /// Begins a span for the request, if it is traced (docs/tracing.md).
-pub fn request_span(request: &HttpRequest, name: &'static str) -> Option<Box<Span>> {
+pub fn request_span(request: &RequestHead, name: &'static str) -> Option<Box<Span>> {
     Span::of_request(|| caller(request), name)
 }
 
 /// The caller's trace. `None` where there is no traceparent, or none that is well-formed: that is never an error.
-fn caller(request: &HttpRequest) -> Option<TraceContext> {
+fn caller(request: &RequestHead) -> Option<TraceContext> {
     let mut parents = request.headers().get_all(TRACEPARENT);
     let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
     let caller = TraceContext::parse(parent.to_str().ok()?)?;
@@ -34,7 +34,7 @@ mod tests {
 
     fn read(headers: &[(&'static str, &'static str)]) -> Option<String> {
         let request = headers.iter().fold(TestRequest::default(), |request, header| request.append_header(*header));
-        caller(&request.to_http_request()).map(|caller| caller.to_text())
+        caller(request.to_http_request().head()).map(|caller| caller.to_text())
     }
 
     #[test]
