@@ -29,6 +29,8 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
         ("SECKILL_CHANNELS__SANDBOX__URL", bank_url.as_str()),
         // On a busy machine the bank notes the times of arrivals late.
         ("SECKILL_CHANNELS__SANDBOX__JITTER_MS", "250"),
+        // One payment is claimed at a time, so that others wait while the bank is dead.
+        ("SECKILL_CHANNELS__SANDBOX__RATE", "10"),
         ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", "10"),
         ("SECKILL_PAYMENTS__ASK_AFTER_MS", "2000"),
     ];

@@ -32,11 +32,10 @@ fn budget_window(seconds: f64) -> f64 {
     (seconds / BUDGET_PART).max(BUDGET_WINDOW_MIN_S)
 }
 
-/// What the rules record of the error budget.
+/// Whether a rule records something for the alerts about the error budget.
 fn is_of_budget(rule: &Value) -> bool {
-    rule.get("record").and_then(Value::as_str).is_some_and(|name| {
-        name.starts_with("seckill:unavailable:ratio") || name == "seckill:answers:rate5m"
-    })
+    let name = rule.get("record").and_then(Value::as_str).unwrap_or_default();
+    name.starts_with("seckill:unavailable:ratio") || name == "seckill:answers:rate5m"
 }
 
 fn durations() -> Regex {
@@ -44,14 +43,14 @@ fn durations() -> Regex {
 }
 
 fn seconds(found: &Captures<'_>) -> f64 {
-    let unit = match &found[2] {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3_600.0,
-        _ => 86_400.0,
-    };
-    found[1].parse::<f64>().unwrap() * unit
+    let number: f64 = found[1].parse().unwrap();
+    match &found[2] {
+        "ms" => number / 1000.0,
+        "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3_600.0,
+        _ => number * 86_400.0,
+    }
 }
 
 /// A text with each duration in it made shorter.
