@@ -24,7 +24,8 @@ impl Scene<'_> {
     }
 
     pub async fn execute(&self, sql: impl Into<String>) {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.into())).execute(&self.system.sql).await.unwrap();
+        let sql: String = sql.into();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&self.system.sql).await.unwrap();
     }
 
     /// From now on, PostgreSQL refuses to insert a row into this table if the condition holds for `NEW`.
