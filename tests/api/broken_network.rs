@@ -2,15 +2,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use seckill_harness::{Sale, System, eventually, terms};
 
-/// A wire that can be cut: connections break, and no new ones are made until it is mended.
+/// A wire that can be cut: connections break, and no new ones are made until it is mended. And it can be slow.
 #[derive(Clone)]
 pub struct Wire {
     pub address: SocketAddr,
@@ -19,6 +22,7 @@ pub struct Wire {
     snip: Arc<Notify>,
     refused: Arc<AtomicUsize>,
     unanswered: Arc<AtomicUsize>,
+    delay_ms: Arc<AtomicU64>,
 }
 
 impl Wire {
@@ -31,6 +35,7 @@ impl Wire {
             snip: Arc::default(),
             refused: Arc::default(),
             unanswered: Arc::default(),
+            delay_ms: Arc::default(),
         };
         let this = wire.clone();
         tokio::spawn(async move {
@@ -41,6 +46,7 @@ impl Wire {
                     continue; // dropped at once
                 }
                 let (snip, mute, target) = (Arc::clone(&this.snip), Arc::clone(&this.mute), target.clone());
+                let delay_ms = Arc::clone(&this.delay_ms);
                 if mute.load(Ordering::SeqCst) {
                     this.unanswered.fetch_add(1, Ordering::SeqCst);
                 }
@@ -51,7 +57,7 @@ impl Wire {
                     }
                     if let Ok(mut far) = TcpStream::connect(target).await {
                         tokio::select! {
-                            _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                            _ = pass_on(&mut near, &mut far, &delay_ms) => {}
                             () = cut => {
                                 if mute.load(Ordering::SeqCst) {
                                     snip.notified().await; // both ends stay, and nothing passes
@@ -101,6 +107,42 @@ impl Wire {
             self.snip.notify_waiters();
         }
     }
+
+    /// From now on, everything takes so long on its way, in either direction.
+    pub fn delay(&self, delay: Duration) {
+        self.delay_ms.store(u64::try_from(delay.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+/// Passes on what comes from either end, until both have ended or one of them breaks.
+async fn pass_on(near: &mut TcpStream, far: &mut TcpStream, delay_ms: &AtomicU64) -> std::io::Result<()> {
+    let ((near_in, near_out), (far_in, far_out)) = (near.split(), far.split());
+    tokio::try_join!(pass_one_way(near_in, far_out, delay_ms), pass_one_way(far_in, near_out, delay_ms)).map(drop)
+}
+
+async fn pass_one_way(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, delay_ms: &AtomicU64) -> std::io::Result<()> {
+    let mut bytes = vec![0; 65_536];
+    loop {
+        let read = from.read(&mut bytes).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        let delay = Duration::from_millis(delay_ms.load(Ordering::SeqCst));
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        to.write_all(&bytes[..read]).await?;
+    }
+}
+
+/// A wire to the server of this address, and the address over it.
+pub async fn wire_to(url: &str) -> (Wire, String) {
+    let start = url.find("127.0.0.1:").unwrap();
+    let (before, after) = (&url[..start], &url[start + "127.0.0.1:".len()..]);
+    let port: String = after.chars().take_while(char::is_ascii_digit).collect();
+    let wire = Wire::to(format!("127.0.0.1:{port}")).await;
+    let over_the_wire = format!("{before}{}{}", wire.address, &after[port.len()..]);
+    (wire, over_the_wire)
 }
 
 /// A system whose connections of one kind go over a wire.
@@ -110,11 +152,7 @@ pub async fn wired(variable: &'static str) -> (System, Wire) {
 
 pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (System, Wire) {
     let mut system = System::prepare(settings).await;
-    let url = system.environment[variable].clone();
-    let (before, after) = (url.find("127.0.0.1:").unwrap(), url.find("127.0.0.1:").unwrap() + 10);
-    let port: String = url[after..].chars().take_while(char::is_ascii_digit).collect();
-    let wire = Wire::to(format!("127.0.0.1:{port}")).await;
-    let over_the_wire = format!("{}{}{}", &url[..before], wire.address, &url[after + port.len()..]);
+    let (wire, over_the_wire) = wire_to(&system.environment[variable]).await;
     match variable {
         "AMQP_URL" => system.config.amqp.url = over_the_wire,
         "REDIS_URL" => system.config.redis.url = over_the_wire,

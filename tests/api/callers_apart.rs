@@ -20,14 +20,14 @@ use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::{System, eventually};
 
 /// Asks the server itself.
-async fn redis<T: redis::FromRedisValue>(system: &System, words: &[&str]) -> T {
+pub async fn redis<T: redis::FromRedisValue>(system: &System, words: &[&str]) -> T {
     let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
 }
 
 /// The keys of this test with this text in them.
-async fn keys(system: &System, text: &str) -> Vec<String> {
+pub async fn keys(system: &System, text: &str) -> Vec<String> {
     redis(system, &["KEYS", &format!("{}*{text}*", system.config.redis.prefix)]).await
 }
 

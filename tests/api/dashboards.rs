@@ -1,23 +1,18 @@
-//! deploy/prometheus and deploy/grafana: they name only metrics and labels that exist, and Debian's Prometheus loads the rules, and
-//! fires and clears their alerts on the running service. tests/api/runbooks.rs has their runbooks.
+//! deploy/prometheus and deploy/grafana: they name only metrics and labels that exist, and the unit tests of the rules pass.
+//! tests/api/alarm_drill has the alerts on the running service, and tests/api/runbooks.rs their runbooks.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::collections::BTreeSet;
+use std::path::Path;
 
 use regex::Regex;
 use seckill::domain::alarm::AlarmKind;
 use seckill::telemetry::{METRICS, Metric, MetricKind};
-use seckill_harness::{System, eventually, terms};
 use serde_json::Value;
 use strum::VariantArray;
-use tokio::process::{Child, Command};
-
-use crate::service_killed::{Process, free_address};
+use tokio::process::Command;
 
 pub const TOP: &str = env!("CARGO_MANIFEST_DIR");
-const RULES: &str = "deploy/prometheus/rules.yaml";
+pub const RULES: &str = "deploy/prometheus/rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/dashboards/seckill.json";
 /// What Prometheus itself knows: whether a target can be scraped, the alerts that fire, and two labels.
 const OWN_NAMES: [&str; 2] = ["up", "ALERTS"];
@@ -177,112 +172,4 @@ async fn promtool_accepts_the_rules_and_their_tests_pass() {
     let alerts = rules();
     let alerts: BTreeSet<String> = alerts.iter().filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect();
     assert_eq!(fires, alerts, "the alerts that the unit tests make fire");
-}
-
-/// Debian's Prometheus with our configuration, which scrapes one process and waits before no alert. It ends with the value.
-struct Prometheus {
-    address: SocketAddr,
-    folder: PathBuf,
-    _server: Child,
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-impl Prometheus {
-    async fn start(target: SocketAddr) -> Self {
-        let address = free_address();
-        let folder = std::env::temp_dir().join(format!("seckill-prometheus-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder).unwrap();
-        let at_once = Regex::new(r"(?m)^ +for: .*\n").unwrap();
-        std::fs::write(folder.join("rules.yaml"), at_once.replace_all(&read(RULES), "").as_ref()).unwrap();
-        let mut config = read("deploy/prometheus/prometheus.yaml");
-        for (from, to) in [
-            ("scrape_interval: 5s", "scrape_interval: 2s"),
-            ("scrape_timeout: 4s", "scrape_timeout: 2s"),
-            ("evaluation_interval: 5s", "evaluation_interval: 1s"),
-            ("serve-1:8080, serve-2:8080", target.to_string().as_str()),
-            ("work-1:9100, work-2:9100", ""),
-        ] {
-            assert!(config.contains(from), "{from}");
-            config = config.replace(from, to);
-        }
-        std::fs::write(folder.join("prometheus.yaml"), config).unwrap();
-        let server = Command::new("prometheus")
-            .arg(format!("--config.file={}", folder.join("prometheus.yaml").display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-            .arg(format!("--web.listen-address={address}"))
-            .arg("--log.level=error")
-            .stdout(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("./dev test installs prometheus");
-        Self { address, folder, _server: server }
-    }
-
-    async fn ask(&self, path: &str) -> Result<Value, String> {
-        let answer = reqwest::get(format!("http://{}/api/v1/{path}", self.address)).await.map_err(|e| e.to_string())?;
-        let mut document: Value = answer.json().await.map_err(|error| error.to_string())?;
-        Ok(document["data"].take())
-    }
-
-    /// The alerts that fire, by name.
-    async fn firing(&self) -> Result<BTreeMap<String, Value>, String> {
-        let alerts = self.ask("alerts").await?;
-        let firing = alerts["alerts"].as_array().ok_or("no alerts")?.iter().filter(|alert| alert["state"] == "firing");
-        Ok(firing.map(|alert| (alert["labels"]["alertname"].as_str().unwrap().to_owned(), alert.clone())).collect())
-    }
-
-    /// Waits until an alert fires, or fires no more.
-    async fn await_alert(&self, name: &str, fires: bool) -> Option<Value> {
-        eventually(|| async {
-            let found = self.firing().await?.remove(name);
-            if found.is_some() == fires { Ok(found) } else { Err(format!("{name} fires: {}", !fires)) }
-        })
-        .await
-    }
-}
-
-/// The rules are loaded and evaluated without an error on the real metrics. An alert fires when its condition is caused, names its
-/// runbook, and clears when the condition is over; a dead instance is an alert.
-#[tokio::test(flavor = "multi_thread")]
-async fn prometheus_fires_and_clears_alerts_on_the_running_service() {
-    let system = System::prepare(&[]).await;
-    let address = free_address();
-    let log = [("RUST_LOG", "error")];
-    let process = Process::start_with(&system, address, &log, Stdio::inherit()).ready(address).await;
-    let prometheus = Prometheus::start(address).await;
-    let expected = rules().len();
-    eventually(|| async {
-        let groups = prometheus.ask("rules").await?;
-        let groups = groups["groups"].as_array().ok_or("no groups")?;
-        let rules: Vec<&Value> = groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
-        let sick: Vec<_> = rules.iter().filter(|rule| rule["health"] != "ok").map(|rule| &rule["lastError"]).collect();
-        let all = rules.len() == expected && sick.is_empty();
-        all.then_some(()).ok_or(format!("{} rules of {expected}, not evaluated: {sick:?}", rules.len()))
-    })
-    .await;
-    // A service at rest is no alarm.
-    eventually(|| async {
-        let firing = prometheus.firing().await?;
-        firing.is_empty().then_some(()).ok_or(format!("{firing:?}"))
-    })
-    .await;
-    let sale = system.create_sale(terms(1)).await;
-    system.buy_at(address, &sale, "ann").send().await.order_id();
-    system.settled(&sale).await;
-    let park = "UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'";
-    let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'";
-    sqlx::query(park).execute(&system.sql).await.unwrap();
-    let alert = prometheus.await_alert("SeckillParked", true).await.unwrap();
-    assert_eq!(alert["annotations"]["runbook"], "docs/runbooks/parked.md");
-    sqlx::query(mend).execute(&system.sql).await.unwrap();
-    prometheus.await_alert("SeckillParked", false).await;
-    process.end();
-    prometheus.await_alert("SeckillInstanceLost", true).await;
-    prometheus.await_alert("SeckillWorkersLost", true).await;
-    system.finish().await;
 }

@@ -7,6 +7,7 @@
 
 mod admin_api;
 mod admin_sessions;
+mod alarm_drill;
 mod api_document;
 mod auditor_findings;
 mod broken_network;

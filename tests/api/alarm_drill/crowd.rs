@@ -1,0 +1,82 @@
+//! Servers that are slow, and more requests than can be served.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::Client;
+use seckill_harness::{System, terms};
+
+use super::World;
+use super::drill::{Drill, while_it_goes_on};
+use super::programs::Programs;
+use super::scene::{Scene, buyers};
+use crate::broken_network::wire_to;
+use crate::service_killed::free_address;
+
+const ALERTS: [&str; 6] = [
+    "SeckillRedisSlow",
+    "SeckillLimiterSlow",
+    "SeckillPurchasesWait",
+    "SeckillPurchasesShed",
+    "SeckillCommitsSlow",
+    "SeckillRequestsShed",
+];
+/// From here to Redis, and as long back.
+const ONE_WAY: Duration = Duration::from_millis(300);
+const BUYERS: usize = 40;
+const READERS: usize = 12;
+
+/// Redis and PostgreSQL become slow while a crowd buys and reads: that, and what is refused and waits for it, are alerts until the
+/// servers are fast again and few buyers come.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
+    let settings = [
+        // Few under way are enough of a crowd.
+        ("SECKILL_PURCHASE__WAIT_TARGET_MS", "50"),
+        ("SECKILL_HTTP__LINE_MAX", "1"),
+        // A late answer of Redis is an answer.
+        ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000"),
+        ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "10000"),
+    ];
+    let programs = Programs::prepare(&settings).await;
+    let system = &programs.system;
+    let (redis, redis_url) = wire_to(&system.environment["REDIS_URL"]).await;
+    let at = free_address();
+    let serve = programs.start("serve", at, &["serve", "--with-workers"], &[("REDIS_URL", redis_url.as_str())]).await;
+    let sale = system.create_sale(terms(100_000)).await;
+    let drill = Drill::start(World::Crowd, &programs, &[at], &[]).await;
+    let scene = Scene { drill: &drill, system, at };
+    scene.bought(&sale, "first").await;
+    let crowd = async {
+        redis.delay(ONE_WAY);
+        scene.execute(SLOW_INSERTS).await;
+        let buying = (0..BUYERS).map(|_| buyers(system, at, &sale, Duration::from_millis(500)));
+        let reading = (0..READERS).map(|n| reads_orders(system, at, format!("reader{n}")));
+        tokio::join!(join_all(buying), join_all(reading));
+    };
+    drill.fires_while(&ALERTS, crowd).await;
+    let mend = async {
+        redis.delay(Duration::ZERO);
+        scene.execute("DROP TRIGGER slow ON outbox").await;
+    };
+    let few = buyers(system, at, &sale, Duration::from_millis(500));
+    while_it_goes_on(few, drill.clears_after(&ALERTS, mend)).await;
+    drill.finish().await;
+    drop(serve);
+    programs.finish().await;
+}
+
+/// As if PostgreSQL's disk was slow. A commit of more than a second would be taken for a server that hangs.
+const SLOW_INSERTS: &str = "
+    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END $$;
+    CREATE TRIGGER slow BEFORE INSERT ON outbox FOR EACH STATEMENT EXECUTE FUNCTION slow()";
+
+/// Lists a buyer's orders, again and again.
+async fn reads_orders(system: &System, at: SocketAddr, user: String) {
+    let (http, token) = (Client::new(), system.token(&user, 0));
+    loop {
+        _ = http.get(format!("http://{at}/api/v1/orders")).bearer_auth(&token).send().await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}

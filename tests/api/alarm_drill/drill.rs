@@ -1,0 +1,106 @@
+//! A world under drill: its Prometheus, and which of its alerts have fired and cleared.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use seckill_harness::eventually;
+
+use super::programs::Programs;
+use super::prometheus::Prometheus;
+use super::{ROWS, World, short_rules};
+use crate::dashboards::rules;
+
+pub struct Drill {
+    world: World,
+    prometheus: Prometheus,
+    fired: RefCell<BTreeSet<&'static str>>,
+    cleared: RefCell<BTreeSet<&'static str>>,
+}
+
+impl Drill {
+    /// Starts Prometheus for these instances and these workers, and waits until no alert fires: a service at rest is no alarm.
+    pub async fn start(world: World, programs: &Programs, serve: &[SocketAddr], work: &[SocketAddr]) -> Self {
+        let prometheus = Prometheus::start(programs.folder(), &short_rules::text(), serve, work);
+        prometheus.is_ready(rules().len()).await;
+        let drill = Self { world, prometheus, fired: RefCell::default(), cleared: RefCell::default() };
+        drill.nothing_fires().await;
+        drill
+    }
+
+    /// Causes the condition of alerts of which none fires, and waits until each of them has fired.
+    pub async fn fires_after<T>(&self, alerts: &[&'static str], cause: impl Future<Output = T>) -> T {
+        self.none_fires(alerts).await;
+        let caused = cause.await;
+        self.each_fires(alerts).await;
+        caused
+    }
+
+    /// Likewise, with a cause that goes on for ever. It ends when all have fired.
+    pub async fn fires_while(&self, alerts: &[&'static str], cause: impl Future) {
+        self.none_fires(alerts).await;
+        while_it_goes_on(cause, self.each_fires(alerts)).await;
+    }
+
+    /// Takes the cause away, and waits until none of the alerts fires any more.
+    pub async fn clears_after<T>(&self, alerts: &[&'static str], mend: impl Future<Output = T>) -> T {
+        let mended = mend.await;
+        self.none_fires(alerts).await;
+        self.cleared.borrow_mut().extend(alerts.iter().copied());
+        mended
+    }
+
+    /// Waits until nothing fires, nothing that came along either, and checks that every row of the world was carried out.
+    pub async fn finish(self) {
+        self.nothing_fires().await;
+        let rows: BTreeSet<&str> =
+            ROWS.iter().filter(|(_, world, _)| *world == self.world).map(|(alert, ..)| *alert).collect();
+        assert_eq!(self.fired.into_inner(), rows, "which alerts fired");
+        assert_eq!(self.cleared.into_inner(), rows, "which alerts cleared");
+    }
+
+    async fn each_fires(&self, alerts: &[&'static str]) {
+        let causes: Vec<&str> = alerts.iter().map(|alert| self.cause_of(alert)).collect();
+        // One that has fired may clear while the others are awaited: some events are over at once.
+        let missing = RefCell::new(alerts.iter().copied().collect::<BTreeSet<_>>());
+        eventually(|| async {
+            let firing = self.prometheus.firing().await?;
+            missing.borrow_mut().retain(|alert| !firing.contains(*alert));
+            let missing = missing.borrow();
+            missing.is_empty().then_some(()).ok_or_else(|| format!("not firing: {missing:?}, although {causes:?}"))
+        })
+        .await;
+        self.fired.borrow_mut().extend(alerts.iter().copied());
+    }
+
+    async fn none_fires(&self, alerts: &[&'static str]) {
+        eventually(|| async {
+            let firing = self.prometheus.firing().await?;
+            let still: Vec<_> = alerts.iter().filter(|alert| firing.contains(**alert)).collect();
+            still.is_empty().then_some(()).ok_or_else(|| format!("still firing: {still:?}"))
+        })
+        .await;
+    }
+
+    async fn nothing_fires(&self) {
+        eventually(|| async {
+            let firing = self.prometheus.firing().await?;
+            firing.is_empty().then_some(()).ok_or_else(|| format!("firing: {firing:?}"))
+        })
+        .await;
+    }
+
+    /// What the table says of an alert of this world.
+    fn cause_of(&self, alert: &str) -> &'static str {
+        let row = ROWS.iter().find(|(named, world, _)| *named == alert && *world == self.world);
+        row.unwrap_or_else(|| panic!("{alert} has no row in the world {:?}", self.world)).2
+    }
+}
+
+/// Does something while something else goes on, which has no end.
+pub async fn while_it_goes_on<T>(endless: impl Future, work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        _ = endless => panic!("what should go on has ended"),
+        done = work => done,
+    }
+}

@@ -1,0 +1,79 @@
+//! Servers and processes that are lost, while buyers come.
+
+use std::time::Duration;
+
+use seckill_harness::terms;
+
+use super::World;
+use super::drill::{Drill, while_it_goes_on};
+use super::programs::Programs;
+use super::scene::{bought, buyers};
+use crate::broken_network::wire_to;
+use crate::service_killed::free_address;
+
+const NO_POSTGRES_AND_NO_WORKER: [&str; 7] = [
+    "SeckillPostgresLost",
+    "SeckillApiBudgetBurns14x",
+    "SeckillApiBudgetBurns6x",
+    "SeckillApiBudgetBurns3x",
+    "SeckillApiBudgetBurns1x",
+    "SeckillInstanceLost",
+    "SeckillWorkersLost",
+];
+const NO_BROKER_AND_NO_REDIS: [&str; 4] =
+    ["SeckillBrokerLost", "SeckillOutboxOld", "SeckillRedisLost", "SeckillLimiterDown"];
+
+/// PostgreSQL, the only worker, RabbitMQ and Redis go and come back: each is an alert, and so are the purchases that fail meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_are_lost_are_alerts_until_they_are_back() {
+    let programs = Programs::prepare(&[("SECKILL_ALARMS__OUTBOX_AGE_S", "5")]).await;
+    let system = &programs.system;
+    let (postgres, postgres_url) = wire_to(&system.environment["DATABASE_URL"]).await;
+    let (redis, redis_url) = wire_to(&system.environment["REDIS_URL"]).await;
+    let (broker, broker_url) = wire_to(&system.environment["AMQP_URL"]).await;
+    let (at, at_work) = (free_address(), free_address());
+    let serves = [("DATABASE_URL", postgres_url.as_str()), ("REDIS_URL", redis_url.as_str())];
+    let works = [("REDIS_URL", redis_url.as_str()), ("AMQP_URL", broker_url.as_str())];
+    let serve = programs.start("serve", at, &["serve"], &serves).await;
+    let work = programs.start("work", at_work, &["work"], &works).await;
+    let sale = system.create_sale(terms(100_000)).await;
+    bought(system, at, &sale, "first").await;
+    system.settled(&sale).await;
+    let drill = Drill::start(World::LostServers, &programs, &[at], &[at_work]).await;
+    let lose = async {
+        let alerts = NO_POSTGRES_AND_NO_WORKER;
+        drill
+            .fires_after(&alerts, async {
+                postgres.cut();
+                drop(work);
+            })
+            .await;
+        let work = drill
+            .clears_after(&alerts, async {
+                postgres.mend();
+                programs.start("work", at_work, &["work"], &works).await
+            })
+            .await;
+        let alerts = NO_BROKER_AND_NO_REDIS;
+        drill
+            .fires_after(&alerts, async {
+                broker.cut();
+                // Its row waits in the outbox. Without Redis there would be none.
+                bought(system, at, &sale, "waits").await;
+                redis.cut();
+            })
+            .await;
+        drill
+            .clears_after(&alerts, async {
+                redis.mend();
+                broker.mend();
+            })
+            .await;
+        work
+    };
+    // Good answers go on when all is well again: alerts about the share of 503s clear by them.
+    let work = while_it_goes_on(buyers(system, at, &sale, Duration::from_millis(300)), lose).await;
+    drill.finish().await;
+    drop((serve, work));
+    programs.finish().await;
+}

@@ -1,0 +1,81 @@
+//! Messages that are not processed, not read, or not taken.
+
+use lapin::options::{QueueDeleteOptions, QueuePurgeOptions};
+use lapin::{Channel, Connection, ConnectionProperties};
+use seckill::domain::delay::rung_for;
+use seckill::queue::{Broker, Destination, Outgoing, Publisher};
+use seckill_harness::{Sale, System, terms};
+
+use super::scene::Scene;
+use crate::broken_network::Wire;
+
+pub async fn an_order_cannot_be_written(scene: Scene<'_>) {
+    let (system, alerts) = (scene.system, ["SeckillParked"]);
+    let sale = system.create_sale(terms(5)).await;
+    let buy = async {
+        scene.refuse_rows("orders", &format!("NEW.sale_id = {}", sale.id)).await;
+        scene.bought(&sale, "ann").await;
+    };
+    scene.drill.fires_after(&alerts, buy).await;
+    let retry = async {
+        scene.take_rows_again("orders").await;
+        system.stores.ledger.unpark_step(None, "test").await.unwrap();
+    };
+    scene.drill.clears_after(&alerts, retry).await;
+    system.settled(&sale).await;
+    assert_eq!(system.orders(&sale).await, 1);
+}
+
+/// The sale has an order: its cancellation has made the queue of this delay, and the relay does not look whether it is still there.
+pub async fn no_queue_takes_a_message(scene: Scene<'_>, sale: &Sale) {
+    let (system, alerts) = (scene.system, ["SeckillMessagesUnroutable"]);
+    let delay_ms = rung_for(terms(1).pay_within_ms - 5_000);
+    let lose = async {
+        delete_queue(system, &format!("delay-{delay_ms}")).await;
+        scene.bought(sale, "second").await;
+    };
+    scene.drill.fires_after(&alerts, lose).await;
+    // The relay has opened another link, which declares the queue anew, and has sent the message again.
+    scene.drill.clears_after(&alerts, system.settled(sale)).await;
+}
+
+pub async fn a_message_cannot_be_read(scene: Scene<'_>) {
+    let (system, alerts) = (scene.system, ["SeckillDeadLetters"]);
+    let publish = async {
+        let (to, id) = (Destination::OrderPlaced, uuid::Uuid::new_v4());
+        let garbage = Outgoing { to, id, body: b"{".to_vec(), trace: None };
+        Publisher::new(Broker::new(&system.config)).publish(&[garbage]).await.unwrap();
+    };
+    scene.drill.fires_after(&alerts, publish).await;
+    let purge = async {
+        let (connection, channel) = link(system).await;
+        let dead = format!("{}dead", system.config.amqp.prefix);
+        channel.queue_purge(dead.into(), QueuePurgeOptions::default()).await.unwrap();
+        connection.close(200, "".into()).await.unwrap();
+    };
+    scene.drill.clears_after(&alerts, purge).await;
+}
+
+pub async fn the_dead_letter_queue_is_deleted(scene: Scene<'_>, wire: &Wire) {
+    let alerts = ["SeckillNoDeadLetterQueue"];
+    scene.drill.fires_after(&alerts, delete_queue(scene.system, "dead")).await;
+    // Each new connection of a worker declares all queues.
+    let connect_anew = async {
+        wire.cut();
+        wire.mend();
+    };
+    scene.drill.clears_after(&alerts, connect_anew).await;
+}
+
+async fn delete_queue(system: &System, name: &str) {
+    let (connection, channel) = link(system).await;
+    let queue = format!("{}{name}", system.config.amqp.prefix);
+    channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await.unwrap();
+    connection.close(200, "".into()).await.unwrap();
+}
+
+async fn link(system: &System) -> (Connection, Channel) {
+    let connection = Connection::connect(&system.config.amqp.url, ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    (connection, channel)
+}

@@ -1,0 +1,272 @@
+//! Payments, refunds, callbacks and outflows that go wrong, at a play bank that dies and comes back.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::Client;
+use seckill::domain::outflow::Pace;
+use seckill::domain::payment::RefundId;
+use seckill::flow::outflow_changes::{self, OutflowChange};
+use seckill::ledger::outflow::items::NewItem;
+use seckill_harness::receiver::{Receiver, Reply};
+use seckill_harness::{Sale, System, eventually, terms};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::World;
+use super::drill::Drill;
+use super::programs::Programs;
+use super::scene::{Scene, bought};
+use crate::payments_and_callbacks::Callback;
+use crate::service_killed::{Process, free_address};
+
+/// What goes wrong with money is an alert until its cause is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn money_that_does_not_move_is_an_alert_until_it_does() {
+    let (at, at_work, at_bank) = (free_address(), free_address(), free_address());
+    let bank_url = format!("http://{at_bank}");
+    let settings = [
+        ("SECKILL_CHANNELS__SANDBOX__URL", bank_url.as_str()),
+        // On a busy machine the bank notes the times of arrivals late.
+        ("SECKILL_CHANNELS__SANDBOX__JITTER_MS", "250"),
+        // One payment is claimed at a time, so that others wait while the bank is dead.
+        ("SECKILL_CHANNELS__SANDBOX__RATE", "10"),
+        ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", "10"),
+        ("SECKILL_PAYMENTS__ASK_AFTER_MS", "2000"),
+    ];
+    let programs = Programs::prepare(&settings).await;
+    let system = &programs.system;
+    let bank = Bank { programs: &programs, at: at_bank, callbacks_at: at };
+    let opened = bank.open().await;
+    let serve = programs.start("serve", at, &["serve"], &[]).await;
+    // A channel without an address is not offered.
+    let work = programs.start("work", at_work, &["work"], &[("SECKILL_CHANNELS__SANDBOX__URL", "")]).await;
+    let sale = system.create_sale(terms(10)).await;
+    // Counters with labels appear with the first order.
+    let first = order(system, at, &sale, "first").await;
+    let drill = Drill::start(World::Money, &programs, &[at], &[at_work]).await;
+    let scene = Scene { drill: &drill, system, at };
+
+    let unconfigured = ["SeckillChannelNotConfigured"];
+    drill.fires_after(&unconfigured, scene.pay(first, "first")).await;
+    let configure = async {
+        drop(work);
+        let work = programs.start("work", at_work, &["work"], &[]).await;
+        // It would be looked at again after a minute.
+        scene.execute("UPDATE outbox SET next_attempt_at = now() WHERE kind = 'payment_requested'").await;
+        work
+    };
+    let bank_and_its_money = async {
+        scene.is_paid(first).await;
+        the_bank_reports_another_amount(scene, first).await;
+        the_bank_declines_a_refund(scene, &bank, first).await;
+        the_bank_dies(scene, &bank, opened, &sale).await
+    };
+    let (work, opened, ..) = tokio::join!(
+        drill.clears_after(&unconfigured, configure),
+        bank_and_its_money,
+        strangers_call_back(scene),
+        a_receiver_refuses_an_item(scene),
+        an_outflow_is_paused(scene),
+    );
+    drill.finish().await;
+    drop((serve, work, opened));
+    programs.finish().await;
+}
+
+/// The play bank, a process that keeps its books in a file.
+struct Bank<'a> {
+    programs: &'a Programs,
+    at: SocketAddr,
+    callbacks_at: SocketAddr,
+}
+
+impl Bank<'_> {
+    async fn open(&self) -> Process {
+        let books = self.programs.folder().join("bank.jsonl");
+        let callbacks = format!("http://{}/api/v1/payments/callbacks/sandbox", self.callbacks_at);
+        let settings = [
+            ("SECKILL_SANDBOX__DATA_FILE", books.to_str().unwrap()),
+            ("SECKILL_SANDBOX__CALLBACK_URL", callbacks.as_str()),
+            ("SECKILL_SANDBOX__PAY_RATE", "1000"),
+            ("SECKILL_SANDBOX__REFUND_RATE", "100"),
+            ("SECKILL_SANDBOX__CONFIRM_MS", "20"),
+        ];
+        self.programs.start("bank", self.at, &["channel-sandbox"], &settings).await
+    }
+
+    async fn switch(&self, switches: Value) {
+        let put = Client::new().put(format!("http://{}/v1/admin/switches", self.at)).json(&switches);
+        let answer = put.send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    }
+}
+
+impl Scene<'_> {
+    async fn pay(&self, order: Uuid, user: &str) {
+        self.post(&format!("/api/v1/orders/{order}/payments"), user, json!({ "channel": "sandbox" })).await;
+    }
+
+    /// Posts as this buyer, until it is accepted.
+    async fn post(&self, path: &str, user: &str, body: Value) {
+        let (url, token) = (format!("http://{}{path}", self.at), self.system.token(user, 0));
+        eventually(|| async {
+            let request = Client::new().post(&url).bearer_auth(&token).json(&body);
+            let status = request.send().await.map_err(|error| error.to_string())?.status();
+            (status == 202).then_some(()).ok_or_else(|| format!("{status} for {path}"))
+        })
+        .await;
+    }
+
+    async fn is_paid(&self, order: Uuid) {
+        has_status(self.system, order, "paid").await;
+    }
+
+    async fn calls_back(&self, callback: &Callback, body: String) -> u16 {
+        let url = format!("http://{}/api/v1/payments/callbacks/sandbox", self.at);
+        let mut request = Client::new().post(url).body(body);
+        for (name, value) in callback.headers() {
+            request = request.header(name, value);
+        }
+        request.send().await.unwrap().status().as_u16()
+    }
+}
+
+/// Buys a unit, and waits until it can be paid.
+async fn order(system: &System, at: SocketAddr, sale: &Sale, user: &str) -> Uuid {
+    let order = bought(system, at, sale, user).await;
+    has_status(system, order, "pending_payment").await;
+    order
+}
+
+async fn has_status(system: &System, order: Uuid, wanted: &str) {
+    eventually(|| async {
+        let status = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1").bind(order);
+        let status: Option<String> = status.fetch_optional(&system.sql).await.unwrap();
+        (status.as_deref() == Some(wanted)).then_some(()).ok_or_else(|| format!("{status:?}, not {wanted}"))
+    })
+    .await;
+}
+
+async fn the_bank_reports_another_amount(scene: Scene<'_>, paid: Uuid) {
+    let alerts = ["SeckillSetAside"];
+    let payment: Uuid = sqlx::query_scalar("SELECT id FROM payments WHERE order_id = $1")
+        .bind(paid)
+        .fetch_one(&scene.system.sql)
+        .await
+        .unwrap();
+    let report = async {
+        let callback = Callback::of("payment.succeeded", payment, ("order_id", paid), 999);
+        assert_eq!(scene.calls_back(&callback, callback.body()).await, 422);
+    };
+    scene.drill.fires_after(&alerts, report).await;
+    let settle = async {
+        let ledger = &scene.system.stores.ledger;
+        let aside = ledger.callbacks_set_aside(None, 10).await.unwrap();
+        let ids: Vec<i64> = aside.iter().map(|callback| callback.id).collect();
+        assert_eq!(ledger.settle_set_aside(&ids, "test").await.unwrap(), 1);
+    };
+    scene.drill.clears_after(&alerts, settle).await;
+}
+
+async fn the_bank_declines_a_refund(scene: Scene<'_>, bank: &Bank<'_>, paid: Uuid) {
+    let alerts = ["SeckillRefundFailed"];
+    let decline = async {
+        bank.switch(json!({ "decline_permille": 1000 })).await;
+        scene.post(&format!("/api/v1/orders/{paid}/refunds"), "first", json!({ "reason": "" })).await;
+    };
+    scene.drill.fires_after(&alerts, decline).await;
+    let retry = async {
+        bank.switch(json!({ "decline_permille": 0 })).await;
+        let failed = sqlx::query_scalar("SELECT id FROM refunds WHERE status = 'failed'");
+        let refund = RefundId(failed.fetch_one(&scene.system.sql).await.unwrap());
+        assert!(scene.system.stores.ledger.retry_refund(refund, "test").await.unwrap());
+    };
+    scene.drill.clears_after(&alerts, retry).await;
+    has_status(scene.system, paid, "refunded").await;
+}
+
+/// The bank dies while buyers pay. The payments are made older than they are, and not waited for.
+async fn the_bank_dies(scene: Scene<'_>, bank: &Bank<'_>, opened: Process, sale: &Sale) -> Process {
+    let alerts = ["SeckillChannelFails", "SeckillReceiverAway", "SeckillPaymentsLate", "SeckillMoneyStuck"];
+    let mut orders = Vec::new();
+    for user in ["ann", "ben", "eve"] {
+        orders.push((order(scene.system, scene.at, sale, user).await, user));
+    }
+    let die = async {
+        drop(opened);
+        for (order, user) in &orders {
+            scene.pay(*order, user).await;
+        }
+        let waiting = "status IN ('created', 'sending', 'waiting')";
+        scene
+            .execute(format!("UPDATE payments SET created_at = created_at - interval '20 minutes' WHERE {waiting}"))
+            .await;
+    };
+    scene.drill.fires_after(&alerts, die).await;
+    let opened = scene.drill.clears_after(&alerts, bank.open()).await;
+    for (order, _) in orders {
+        scene.is_paid(order).await;
+    }
+    opened
+}
+
+/// Callbacks whose signature is right, but for another body.
+async fn strangers_call_back(scene: Scene<'_>) {
+    let alerts = ["SeckillCallbacksNotBelieved"];
+    let forge = async {
+        loop {
+            let callback = Callback::of("payment.succeeded", Uuid::new_v4(), ("order_id", Uuid::new_v4()), 100);
+            assert_eq!(scene.calls_back(&callback, format!("{} ", callback.body())).await, 401);
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
+    };
+    scene.drill.fires_while(&alerts, forge).await;
+    // They have given up.
+    scene.drill.clears_after(&alerts, async {}).await;
+}
+
+async fn a_receiver_refuses_an_item(scene: Scene<'_>) {
+    let alerts = ["SeckillDeadChannel"];
+    let receiver = Receiver::scripted(|_, before| if before == 0 { Reply::status(422) } else { Reply::OK });
+    scene.create_outflow("coupons", &receiver).await;
+    scene.drill.fires_after(&alerts, scene.add_item("coupons")).await;
+    let retry = async {
+        let retried = scene.system.stores.ledger.unpark_outflow("coupons", &[], "test").await.unwrap();
+        assert_eq!(retried, 1);
+    };
+    scene.drill.clears_after(&alerts, retry).await;
+}
+
+async fn an_outflow_is_paused(scene: Scene<'_>) {
+    let alerts = ["SeckillOutflowStands"];
+    let receiver = Receiver::start();
+    scene.create_outflow("vouchers", &receiver).await;
+    let pause = async {
+        scene.set_paused("vouchers", true).await;
+        scene.add_item("vouchers").await;
+        scene.add_item("vouchers").await;
+    };
+    scene.drill.fires_after(&alerts, pause).await;
+    scene.drill.clears_after(&alerts, scene.set_paused("vouchers", false)).await;
+    assert!(receiver.seen().len() >= 2, "the items have left");
+}
+
+impl Scene<'_> {
+    async fn create_outflow(&self, name: &str, receiver: &Receiver) {
+        let pace = Pace::parse(50, 60).unwrap();
+        let created = self.system.stores.ledger.create_outflow(name, pace, &receiver.url(), 1_000, "test").await;
+        assert!(created.unwrap());
+    }
+
+    async fn add_item(&self, outflow: &str) {
+        let (id, key) = (Uuid::now_v7(), "key".to_owned());
+        let item = NewItem { id, channel: outflow.to_owned(), key, payload: json!({}) };
+        self.system.stores.ledger.enqueue_outflow(&item).await.unwrap();
+    }
+
+    async fn set_paused(&self, outflow: &str, paused: bool) {
+        let change = OutflowChange { paused: Some(paused), ..OutflowChange::default() };
+        assert!(outflow_changes::change(&self.system.stores.ledger, outflow, change, "test").await.unwrap());
+    }
+}

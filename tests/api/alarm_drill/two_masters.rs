@@ -1,0 +1,59 @@
+//! Two Redis servers that are used as the master, and a worker that leaves work undone.
+
+use seckill_harness::terms;
+
+use super::World;
+use super::drill::Drill;
+use super::programs::Programs;
+use super::scene::Scene;
+use crate::own_redis::OwnRedis;
+use crate::service_killed::{Process, free_address};
+
+/// An instance at the wrong Redis server, a queue without a consumer and a step that always fails are alerts until each is put right.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() {
+    let settings = [("SECKILL_OUTBOX__RESEND_AFTER_MS", "500"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")];
+    let programs = Programs::prepare(&settings).await;
+    let system = &programs.system;
+    let other_redis = OwnRedis::start().await;
+    let (at_left, at_right, at_work) = (free_address(), free_address(), free_address());
+    let left = programs.start("left", at_left, &["serve"], &[]).await;
+    let right = programs.start("right", at_right, &["serve"], &[]).await;
+    let command = ["work", "--only", "relay,sweep,outflow,alarms"];
+    let work = programs.start("work", at_work, &command, &[]).await;
+    let sale = system.create_sale(terms(10)).await;
+    let drill = Drill::start(World::TwoMasters, &programs, &[at_left, at_right], &[at_work]).await;
+    let scene = Scene { drill: &drill, system, at: at_left };
+    let masters = async {
+        let alerts = ["SeckillTwoMasters", "SeckillRefillsRepeat"];
+        let split = async {
+            drop(right);
+            programs.start("right", at_right, &["serve"], &[("REDIS_URL", other_redis.url().as_str())]).await
+        };
+        let right = drill.fires_after(&alerts, split).await;
+        let unite = async {
+            drop(right);
+            programs.start("right", at_right, &["serve"], &[]).await
+        };
+        drill.clears_after(&alerts, unite).await
+    };
+    let consumer = async {
+        let alerts = ["SeckillQueueStands"];
+        drill.fires_after(&alerts, scene.bought(&sale, "ann")).await;
+        drill.clears_after(&alerts, async { Process::work(system, "fulfil") }).await
+    };
+    let (right, fulfil, ()) = tokio::join!(masters, consumer, a_step_fails(scene));
+    system.settled(&sale).await;
+    drill.finish().await;
+    drop((left, right, work, fulfil));
+    programs.finish().await;
+}
+
+/// Only the count of what waits in outflows needs this table.
+async fn a_step_fails(scene: Scene<'_>) {
+    let alerts = ["SeckillStepFails"];
+    let lose = scene.execute("ALTER TABLE outflow_depths RENAME TO outflow_depths_gone");
+    scene.drill.fires_after(&alerts, lose).await;
+    let bring_back = scene.execute("ALTER TABLE outflow_depths_gone RENAME TO outflow_depths");
+    scene.drill.clears_after(&alerts, bring_back).await;
+}
