@@ -84,11 +84,11 @@ pub struct Round {
 }
 
 impl Stage<'_> {
-    pub async fn play(&self, case: Case, seconds: u64) -> anyhow::Result<Round> {
+    pub async fn play(&self, case: Case, connections: u64, seconds: u64) -> anyhow::Result<Round> {
         // In a sale that was just created, no buyer has a ticket or is counted by a limit.
         let (server, sale) = match case {
             Case::Hello => {
-                let round = self.load(&self.hello, &self.sold_out, seconds).await?;
+                let round = self.load(&self.hello, &self.sold_out, connections, seconds).await?;
                 ensure!(round.seen.refused == 0, "hello-world refused {} requests", round.seen.refused);
                 return Ok(round);
             }
@@ -101,7 +101,7 @@ impl Stage<'_> {
             _ => None,
         };
         let before = server.answers().await?;
-        let round = self.load(&server.process, sale, seconds).await?;
+        let round = self.load(&server.process, sale, connections, seconds).await?;
         if let Some(mut pages) = pages {
             ensure!(pages.len() == live_pages::PAGES && pages.try_join_next().is_none(), "a live page was closed");
         }
@@ -125,10 +125,10 @@ impl Stage<'_> {
     }
 
     /// Sends purchases in one sale, by one buyer after another.
-    pub async fn load(&self, server: &Process, sale: &Sale, seconds: u64) -> anyhow::Result<Round> {
+    pub async fn load(&self, server: &Process, sale: &Sale, connections: u64, seconds: u64) -> anyhow::Result<Round> {
         let meter = Meter::start(server.pid, &self.behind)?;
         let begun = SystemTime::now();
-        let seen = wrk::post(&self.buyers, server.address, &sale.path, &sale.body, seconds).await?;
+        let seen = wrk::post(&self.buyers, server.address, (&sale.path, &sale.body), connections, seconds).await?;
         let during = begun..SystemTime::now();
         let cpu_us = meter.read(seen.requests)?;
         Ok(Round { seen, cpu_us, during })

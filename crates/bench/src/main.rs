@@ -50,7 +50,6 @@ mod throttlecrab;
 mod watchers;
 mod wrk;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -64,9 +63,9 @@ use live_pages::Managers;
 use processes::{Process, seckill};
 use reserve_script::ReserveScript;
 use service::Service;
-use table::{Results, Sold};
+use table::{Played, Results, Sold};
 use throttlecrab::Throttlecrab;
-use wrk::Buyers;
+use wrk::{Buyers, CONNECTIONS, FEW_CONNECTIONS};
 
 /// Rounds of redis-benchmark, which are short and vary little.
 const SCRIPT_ROUNDS: usize = 3;
@@ -250,14 +249,17 @@ async fn set_stage<'a>(
     Ok(Stage { hello, service, no_memory, behind: behind.to_vec(), buyers, managers, sold_out })
 }
 
-async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<BTreeMap<&'static str, cases::Round>> {
-    let mut round = BTreeMap::new();
-    for case in Case::ALL {
-        let played = stage.play(case, seconds).await?;
+/// Plays all cases, each with few connections and then with many.
+async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<Played> {
+    let mut round = Played::new();
+    let connections = [FEW_CONNECTIONS, CONNECTIONS];
+    for (case, connections) in Case::ALL.into_iter().flat_map(|case| connections.map(|connections| (case, connections)))
+    {
+        let played = stage.play(case, connections, seconds).await?;
         let cpu: Vec<String> = played.cpu_us.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
         let (rate, cpu) = (series::thousands(played.seen.per_second()), cpu.join(", "));
-        eprintln!("{what}: {}: {rate} a second; µs of CPU each: {cpu}", case.title());
-        round.insert(case.name(), played);
+        eprintln!("{what}: {}, {connections} connections: {rate} a second; µs of CPU each: {cpu}", case.title());
+        round.insert((case.name(), connections), played);
     }
     Ok(round)
 }

@@ -21,6 +21,7 @@ use crate::TOKENS;
 use crate::bank::RATE;
 use crate::cases::Stage;
 use crate::processes;
+use crate::wrk::CONNECTIONS;
 
 /// Each step must finish within this time.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -47,7 +48,7 @@ impl Payers {
     pub async fn prepare(stage: &Stage<'_>, sql: &PgPool, log: &Path, orders: u64) -> anyhow::Result<Self> {
         eprintln!("{orders} orders to be paid are bought, and half of their payments begun");
         let sale = stage.service.sale(orders.cast_signed()).await?;
-        stage.load(&stage.service.process, &sale, orders / PURCHASES_PER_SECOND + 1).await?;
+        stage.load(&stage.service.process, &sale, CONNECTIONS, orders / PURCHASES_PER_SECOND + 1).await?;
         let service = format!("http://{}", stage.service.process.address);
         let (client, sql) = (stage.service.client.clone(), sql.clone());
         let mut payers = Self { sale: sale.id, service, client, sql, due: Vec::new() };

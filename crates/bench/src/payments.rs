@@ -22,6 +22,7 @@ use crate::payers::Payers;
 use crate::payments_table::{Pair, PaymentRound, Results};
 use crate::processes::{self, Meter};
 use crate::settle;
+use crate::wrk::CONNECTIONS;
 
 /// Payments that a round must have, in percent of the bank's rate. The channel's margin (docs/outflow.md) leaves 92, and a
 /// fully busy machine leaves less.
@@ -108,7 +109,7 @@ impl PaymentBench<'_> {
     async fn without(&mut self, seconds: u64) -> anyhow::Result<cases::Round> {
         self.run_workers(RESTING).await?;
         self.payers.wait_for_outcomes().await?;
-        let round = self.stage.play(Case::Winners, seconds).await?;
+        let round = self.stage.play(Case::Winners, CONNECTIONS, seconds).await?;
         let took = self.bank.payments_taken(&round.during).await?;
         ensure!(took == 0, "the bank took {took} payments where none should be sent");
         Ok(round)
@@ -157,6 +158,6 @@ impl PaymentBench<'_> {
         let begun = Instant::now();
         sleep(Duration::from_secs(seconds)).await;
         let alone = meter.read(begun.elapsed().as_micros() as u64)?;
-        Ok((alone, self.stage.play(Case::Winners, seconds).await?))
+        Ok((alone, self.stage.play(Case::Winners, CONNECTIONS, seconds).await?))
     }
 }

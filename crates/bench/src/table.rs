@@ -17,7 +17,7 @@ use crate::reserve_script::{self, Run};
 use crate::series::{Series, thousands, two_places};
 use crate::settle::Settled;
 use crate::watchers;
-use crate::wrk::CONNECTIONS;
+use crate::wrk::{CONNECTIONS, FEW_CONNECTIONS};
 
 pub struct Results {
     pub machine: Machine,
@@ -31,10 +31,13 @@ pub struct Results {
     pub overload: Option<overload::Results>,
 }
 
+/// What was played in one round, by the case's name and the number of connections.
+pub type Played = BTreeMap<(&'static str, u64), Round>;
+
 /// The results of the sale.
 pub struct Sold {
     pub seconds: u64,
-    pub rounds: Vec<BTreeMap<&'static str, Round>>,
+    pub rounds: Vec<Played>,
     pub settled: Settled,
     /// Id of the sale that is sold out.
     pub sold_out: i64,
@@ -45,37 +48,42 @@ pub struct Sold {
 const BEHIND: [&str; 3] = ["redis", "postgres", "wrk"];
 
 impl Sold {
-    fn series(&self, case: Case, figure: impl Fn(&Round) -> f64) -> Series {
-        Series::of(self.rounds.iter().filter_map(|round| round.get(case.name())).map(figure))
+    fn series(&self, case: Case, connections: u64, figure: impl Fn(&Round) -> f64) -> Series {
+        Series::of(self.rounds.iter().filter_map(|round| round.get(&(case.name(), connections))).map(figure))
     }
 
-    fn rate(&self, case: Case) -> Series {
-        self.series(case, |round| round.seen.per_second())
+    fn rate(&self, case: Case, connections: u64) -> Series {
+        self.series(case, connections, |round| round.seen.per_second())
     }
 
-    fn of_hello(&self, case: Case) -> Series {
-        self.rate(case).over(&self.rate(Case::Hello))
+    fn of_hello(&self, case: Case, connections: u64) -> Series {
+        self.rate(case, connections).over(&self.rate(Case::Hello, connections))
     }
 
     fn cpu_us(&self, case: Case, process: &str) -> Series {
-        self.series(case, |round| round.cpu_us(process))
+        self.series(case, CONNECTIONS, |round| round.cpu_us(process))
     }
 
     fn markdown(&self, machine: &Machine, text: &mut String) {
         let _ = writeln!(
             text,
             "{}: medians of {} interleaved rounds of {} s (least–most), wrk with {CONNECTIONS} connections on the same \
-             machine.\n\n| answer | requests/s | of hello-world | p50, p99 ms | server | Redis | PostgreSQL | wrk |\n\
-             |---|---|---|---|---|---|---|---|",
+             machine; one column with {FEW_CONNECTIONS}.\n\n\
+             | answer | requests/s | of hello-world | with {FEW_CONNECTIONS} | p50, p99 ms | server | Redis | PostgreSQL | wrk |\n\
+             |---|---|---|---|---|---|---|---|---|",
             machine,
             self.rounds.len(),
             self.seconds
         );
         for case in Case::ALL {
-            let ms = |figure: fn(&Round) -> u64| self.series(case, |round| figure(round) as f64 / 1000.0).median();
+            let ms = |figure: fn(&Round) -> u64| {
+                self.series(case, CONNECTIONS, |round| figure(round) as f64 / 1000.0).median()
+            };
             let (p50, p99) = (ms(|round| round.seen.p50_us), ms(|round| round.seen.p99_us));
-            let (rate, of_hello) = (self.rate(case).with_range(thousands), self.of_hello(case).with_range(two_places));
-            let _ = write!(text, "| {} | {rate} | {of_hello} | {p50:.1}, {p99:.1}", case.title());
+            let rate = self.rate(case, CONNECTIONS).with_range(thousands);
+            let [of_hello, few] =
+                [CONNECTIONS, FEW_CONNECTIONS].map(|number| self.of_hello(case, number).with_range(two_places));
+            let _ = write!(text, "| {} | {rate} | {of_hello} | {few} | {p50:.1}, {p99:.1}", case.title());
             for process in ["server"].iter().chain(&BEHIND) {
                 let _ = write!(text, " | {:.1}", self.cpu_us(case, process).median());
             }
@@ -96,20 +104,22 @@ impl Sold {
             let cpu = ["server"].iter().chain(&BEHIND).map(|p| ((*p).to_owned(), self.cpu_us(case, p).json()));
             let figures = json!({
                 "title": case.title(),
-                "requests_per_second": self.rate(case).json(),
-                "of_hello": self.of_hello(case).json(),
-                "requests": self.series(case, |round| round.seen.requests as f64),
-                "p50_us": self.series(case, |round| round.seen.p50_us as f64).json(),
-                "p99_us": self.series(case, |round| round.seen.p99_us as f64).json(),
+                "requests_per_second": self.rate(case, CONNECTIONS).json(),
+                "of_hello": self.of_hello(case, CONNECTIONS).json(),
+                "of_hello_with_few_connections": self.of_hello(case, FEW_CONNECTIONS).json(),
+                "requests": self.series(case, CONNECTIONS, |round| round.seen.requests as f64),
+                "p50_us": self.series(case, CONNECTIONS, |round| round.seen.p50_us as f64).json(),
+                "p99_us": self.series(case, CONNECTIONS, |round| round.seen.p99_us as f64).json(),
                 "cpu_us": cpu.collect::<serde_json::Map<_, _>>(),
             });
             (case.name().to_owned(), figures)
         });
-        let ratio = |case| self.of_hello(case).median();
+        let ratio = |case| self.of_hello(case, CONNECTIONS).median();
         json!({
             "rounds": self.rounds.len(),
             "seconds": self.seconds,
             "connections": CONNECTIONS,
+            "few_connections": FEW_CONNECTIONS,
             "ratios": {
                 "sold_out": ratio(Case::SoldOut),
                 "refused_by_redis": ratio(Case::RefusedByRedis),

@@ -10,7 +10,9 @@ use tokio::process::Command;
 
 /// On a small machine, more threads of wrk would take processor time from the server.
 const THREADS: &str = "1";
+/// Connections of the crowd, and of a smaller one.
 pub const CONNECTIONS: u64 = 256;
+pub const FEW_CONNECTIONS: u64 = 64;
 /// Buyers come from 22,500 addresses, from 10.100.100.100 on, all equally long. At 1200 requests per minute each, the limit
 /// per address never refuses.
 const OCTETS: usize = 150;
@@ -81,9 +83,15 @@ impl Seen {
 }
 
 /// Posts the same body to one path, by one buyer after another, for this many seconds.
-pub async fn post(buyers: &Buyers, to: SocketAddr, path: &str, body: &str, seconds: u64) -> anyhow::Result<Seen> {
+pub async fn post(
+    buyers: &Buyers,
+    to: SocketAddr,
+    (path, body): (&str, &str),
+    connections: u64,
+    seconds: u64,
+) -> anyhow::Result<Seen> {
     let (file, record) = (buyers.file.to_string_lossy(), buyers.record.to_string());
-    run("buyers.lua", to, CONNECTIONS, &[&file, &record, path, body], seconds).await
+    run("buyers.lua", to, connections, &[&file, &record, path, body], seconds).await
 }
 
 /// Runs a script of the folder `wrk`.
