@@ -14,10 +14,8 @@ use crate::domain::ids::OrderId;
 use crate::domain::message::OutboxKind;
 use crate::domain::order::Rejection;
 use crate::domain::trace_context::TraceContext;
+use crate::ledger::orders::claim::{Dedup, Row, claim};
 use crate::ledger::{Ledger, LedgerError};
-
-/// The consumer in the dedup rows.
-const CONSUMER: &str = "fulfil";
 
 /// The outcome of a group of purchases.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -37,18 +35,6 @@ enum OnShortage {
     Reject,
 }
 
-struct Row {
-    id: i64,
-    order: Uuid,
-    sale: i64,
-    user: String,
-    quantity: i32,
-    price_cents: i64,
-    per_user: i32,
-    pay_within_ms: i64,
-    unlimited: bool,
-}
-
 impl Ledger {
     /// Turns purchases into orders, each once however often it is given.
     pub async fn fulfil(&self, orders: &[OrderId]) -> Result<Fulfilled, LedgerError> {
@@ -61,14 +47,31 @@ impl Ledger {
         orders: &[OrderId],
         traces: &HashMap<OrderId, TraceContext>,
     ) -> Result<Fulfilled, LedgerError> {
+        self.fulfil_each(orders, traces, Dedup::Purchases).await
+    }
+
+    /// The same for the purchases of several messages about many. They are settled together.
+    pub async fn fulfil_messages(&self, messages: &[&[OrderId]]) -> Result<Fulfilled, LedgerError> {
+        let ids = messages.iter().map(|orders| OutboxKind::OrderPlaced.message_id_of_many(orders));
+        let (ids, orders): (Vec<Uuid>, Vec<OrderId>) = (ids.collect(), messages.concat());
+        self.fulfil_each(&orders, &HashMap::new(), Dedup::Messages(&ids)).await
+    }
+
+    /// Fulfils all in one transaction, or each alone where the stock is too little for all.
+    async fn fulfil_each(
+        &self,
+        orders: &[OrderId],
+        traces: &HashMap<OrderId, TraceContext>,
+        dedup: Dedup<'_>,
+    ) -> Result<Fulfilled, LedgerError> {
         let on_shortage = if orders.len() == 1 { OnShortage::Reject } else { OnShortage::GiveUp };
-        if let Some(done) = self.fulfil_group(orders, traces, on_shortage).await? {
+        if let Some(done) = self.fulfil_group(orders, traces, dedup, on_shortage).await? {
             return Ok(done);
         }
         let mut sum = Fulfilled::default();
         for order in orders {
             let alone = std::slice::from_ref(order);
-            if let Some(done) = self.fulfil_group(alone, traces, OnShortage::Reject).await? {
+            if let Some(done) = self.fulfil_group(alone, traces, Dedup::Purchases, OnShortage::Reject).await? {
                 sum.accepted += done.accepted;
                 sum.rejected += done.rejected;
                 sum.skipped += done.skipped;
@@ -82,10 +85,11 @@ impl Ledger {
         &self,
         orders: &[OrderId],
         traces: &HashMap<OrderId, TraceContext>,
+        dedup: Dedup<'_>,
         on_shortage: OnShortage,
     ) -> Result<Option<Fulfilled>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let rows = claim(&mut tx, orders).await?;
+        let rows = claim(&mut tx, orders, dedup).await?;
         let skipped = orders.len().saturating_sub(rows.len());
         let (mut taken, over) = count_buyers(&mut tx, rows).await?;
         let mut rejected: Vec<(Row, Rejection)> = over.into_iter().map(|row| (row, Rejection::OverLimit)).collect();
@@ -106,40 +110,6 @@ impl Ledger {
         die_at!("fulfil.after_commit");
         Ok(Some(Fulfilled { accepted: taken.len(), rejected: rejected.len(), skipped }))
     }
-}
-
-/// Locks the purchase rows that are not processed yet, and writes their dedup rows.
-async fn claim(tx: &mut PgConnection, orders: &[OrderId]) -> Result<Vec<Row>, LedgerError> {
-    let orders: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-    let mut rows = sqlx::query_as!(
-        Row,
-        r#"SELECT o.id, o.order_id AS "order", o.sale_id AS sale, o.user_id AS "user", o.quantity,
-                  s.price_cents, s.per_user, s.pay_within_ms, s.total_stock = -1 AS "unlimited!"
-           FROM outbox o JOIN sales s ON s.id = o.sale_id
-           WHERE o.kind = 'order_placed' AND o.order_id = ANY($1) AND o.status <> 'processed'
-           ORDER BY o.id FOR UPDATE OF o"#,
-        &orders
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    let mut messages: Vec<Uuid> = rows.iter().map(message_id).collect();
-    messages.sort_unstable();
-    let first_time = sqlx::query_scalar!(
-        "INSERT INTO processed_messages (message_id, consumer) SELECT id, $2 FROM unnest($1::uuid[]) AS m (id)
-         ON CONFLICT DO NOTHING RETURNING message_id",
-        &messages,
-        CONSUMER
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    if first_time.len() < rows.len() {
-        rows.retain(|row| first_time.contains(&message_id(row)));
-    }
-    Ok(rows)
-}
-
-fn message_id(row: &Row) -> Uuid {
-    OutboxKind::OrderPlaced.message_id(OrderId(row.order))
 }
 
 /// Adds the units to the buyers' counters. Returns the rows within the limit, and those that exceed it.
