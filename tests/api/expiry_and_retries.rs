@@ -1,8 +1,9 @@
 //! What follows a purchase: expiry by delayed messages, duplicates, poison, the retry limit.
 
+use futures_util::{StreamExt, stream};
 use rand::seq::SliceRandom;
 use seckill::app::Worker;
-use seckill::domain::ids::OrderId;
+use seckill::domain::ids::{OrderId, Units};
 use seckill::domain::message::{OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind, Version};
 use seckill::domain::sale::NewSale;
 use seckill::ledger::orders::cancel::ExpiryOutcome;
@@ -307,6 +308,57 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
     let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
     assert_eq!((system.orders(&sale).await, system.count(rejected, &sale).await), (10, 6));
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
+    system.finish().await;
+}
+
+/// I1, rule 7: batches of two sales are settled while others of the same buyers expire, in any order and over each other. None waits for
+/// another in a circle, which PostgreSQL would end with an error; each order is made once, and each unit comes back once.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let (mut first, mut second, mut sales) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..terms(40) }).await;
+        for orders in [&mut first, &mut second] {
+            for n in 0..20 {
+                let answer = system.buy(&sale, &format!("u{n}")).send().await;
+                orders.push(OrderId(answer.order_id().parse().unwrap()));
+            }
+        }
+        sales.push(sale);
+    }
+    let ledger = &system.stores.ledger;
+    ledger.fulfil(&first).await.unwrap();
+    for sale in &sales {
+        system.let_deadlines_pass(sale).await;
+    }
+    // Each order is in two batches.
+    let mut batches = Vec::new();
+    for size in [7, 13] {
+        for (expires, orders) in [(true, &mut first), (false, &mut second)] {
+            orders.shuffle(&mut rand::rng());
+            batches.extend(orders.chunks(size).map(|batch| (expires, batch.to_vec())));
+        }
+    }
+    batches.shuffle(&mut rand::rng());
+    let settled = batches.into_iter().map(|(expires, batch)| async move {
+        match expires {
+            true => ledger.expire(&batch).await.map(|_| 0),
+            false => ledger.fulfil(&batch).await.map(|done| done.accepted),
+        }
+    });
+    let outcomes: Vec<_> = stream::iter(settled).buffer_unordered(4).collect().await;
+    let made: usize = outcomes.into_iter().map(Result::unwrap).sum();
+    assert_eq!(made, 40);
+    for sale in &sales {
+        assert_eq!((system.orders(sale).await, system.stock(sale).await), (40, 20));
+    }
+    system.serve(true).await;
+    for sale in &sales {
+        system.settled(sale).await;
+        assert_eq!(system.available(sale).await, Some(20));
+    }
     system.finish().await;
 }
 

@@ -2,7 +2,8 @@
 //! in one transaction.
 //!
 //! All transactions lock rows in one order, so that they never deadlock: outbox, orders, buyers, and last the sales,
-//! whose rows are contended most.
+//! whose rows are contended most. Orders that are made here are locked by nobody before the commit, so they may come after the
+//! buyers. What refers to a sale locks its row only against its removal, which hinders no update of the stock.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +28,7 @@ pub struct Fulfilled {
 }
 
 /// What to do when a sale has too little stock for a group.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum OnShortage {
     /// Roll the whole group back: each purchase is then tried alone.
     GiveUp,
@@ -93,18 +94,26 @@ impl Ledger {
         let skipped = orders.len().saturating_sub(rows.len());
         let (mut taken, over) = count_buyers(&mut tx, rows).await?;
         let mut rejected: Vec<(Row, Rejection)> = over.into_iter().map(|row| (row, Rejection::OverLimit)).collect();
-        for sale in take_stock(&mut tx, &taken).await? {
-            if on_shortage == OnShortage::GiveUp {
-                return Ok(None);
+        match on_shortage {
+            OnShortage::GiveUp => {
+                write_orders(&mut tx, &taken, &rejected, traces).await?;
+                // Last, so that the sale's row is locked for a commit, and not for a batch. A shortage undoes everything anyway.
+                if !take_stock(&mut tx, &taken).await?.is_empty() {
+                    return Ok(None);
+                }
             }
-            let (short, rest) = taken.into_iter().partition(|row| row.sale == sale);
-            taken = rest;
-            uncount_buyers(&mut tx, &short).await?;
-            rejected.extend(short.into_iter().map(|row| (row, Rejection::OutOfStock)));
-            // Redis has sold more than there is: its stock is wrong, and the sale is to be refilled.
-            sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
+            OnShortage::Reject => {
+                // First, because the order is made as the stock allows.
+                for sale in take_stock(&mut tx, &taken).await? {
+                    let (short, rest) = taken.into_iter().partition(|row| row.sale == sale);
+                    taken = rest;
+                    uncount_buyers(&mut tx, &short).await?;
+                    rejected.extend(short.into_iter().map(|row| (row, Rejection::OutOfStock)));
+                    order_refill(&mut tx, sale).await?;
+                }
+                write_orders(&mut tx, &taken, &rejected, traces).await?;
+            }
         }
-        write_orders(&mut tx, &taken, &rejected, traces).await?;
         die_at!("fulfil.before_commit");
         tx.commit().await?;
         die_at!("fulfil.after_commit");
@@ -187,6 +196,12 @@ async fn take_stock(tx: &mut PgConnection, rows: &[Row]) -> Result<Vec<i64>, Led
         }
     }
     Ok(short)
+}
+
+/// Lets a sale be refilled: Redis has sold more than there is, so its stock is wrong.
+async fn order_refill(tx: &mut PgConnection, sale: i64) -> Result<(), LedgerError> {
+    sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
+    Ok(())
 }
 
 /// Writes the orders, marks their purchase rows as processed, and adds outbox rows: the expiry of an order that waits for
