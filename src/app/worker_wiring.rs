@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use super::parts::{Parts, Rhythm};
+use crate::domain::message::ORDER_BYTES;
 use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
 use crate::flow::alarm_webhook::AlarmWebhook;
 use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
@@ -98,6 +99,7 @@ impl<'a> WorkerWiring<'a> {
             publisher: Arc::new(Publisher::new(broker.clone())),
             notifier: parts.notifier.clone(),
             retry,
+            batch_max: parts.config.orders.batch_max,
         };
         Self { parts, payment_service, broker, relay, expiry, retry }
     }
@@ -116,26 +118,31 @@ impl<'a> WorkerWiring<'a> {
                     |relay| async move { relay.step().await },
                 );
             }
+            // Orders come one in a message, and many in one: each kind of message has a queue and a consumer.
             Worker::Fulfil => {
-                let fulfilment = Fulfilment { ledger: ledger.clone(), notifier: notifier.clone(), retry: self.retry };
-                let consumer = Consumer::new(self.broker.clone(), Source::OrderPlaced, config.orders.batch_max);
-                consume(
-                    parts,
-                    Rhythm::every(Duration::ZERO, "fulfil").giving_way(),
-                    consumer,
-                    fulfilment,
-                    |fulfilment, received| async move { fulfilment.settle(received).await },
-                );
+                let batch_max = config.orders.batch_max;
+                let (ledger, notifier) = (ledger.clone(), notifier.clone());
+                let fulfilment = Fulfilment { ledger, notifier, retry: self.retry, batch_max };
+                let rhythm = Rhythm::every(Duration::ZERO, "fulfil").giving_way();
+                let consumer = Consumer::new(self.broker.clone(), Source::OrderPlaced, batch_max);
+                consume(parts, rhythm, consumer, fulfilment.clone(), |fulfilment, received| async move {
+                    fulfilment.settle(received).await
+                });
+                let of_many = self.consumer_of_many(Source::OrdersPlaced);
+                consume(parts, rhythm, of_many, fulfilment, |fulfilment, received| async move {
+                    fulfilment.settle_many(received).await
+                });
             }
             Worker::Expire => {
+                let (rhythm, expiry) = (Rhythm::every(Duration::ZERO, "expire"), self.expiry.clone());
                 let consumer = Consumer::new(self.broker.clone(), Source::OrderExpire, config.orders.batch_max);
-                consume(
-                    parts,
-                    Rhythm::every(Duration::ZERO, "expire"),
-                    consumer,
-                    self.expiry.clone(),
-                    |expiry, received| async move { expiry.settle(received.messages).await.map(|()| Vec::new()) },
-                );
+                consume(parts, rhythm, consumer, expiry.clone(), |expiry, received| async move {
+                    expiry.settle(received.messages).await.map(|()| Vec::new())
+                });
+                let of_many = self.consumer_of_many(Source::OrdersExpire);
+                consume(parts, rhythm, of_many, expiry, |expiry, received| async move {
+                    expiry.settle_many(received.messages).await.map(|()| Vec::new())
+                });
             }
             Worker::Release => {
                 let (stores, retry) = (stores.clone(), self.retry);
@@ -213,6 +220,13 @@ impl<'a> WorkerWiring<'a> {
             }
             Worker::Shop => self.spawn_order_webhooks(),
         }
+    }
+
+    /// A batch of such messages ends when it has about as many orders as one transaction. So a step is as long for messages of two
+    /// orders as for those of hundreds, and fulfilment can give way between two steps.
+    fn consumer_of_many<M: DeserializeOwned + Clone>(&self, source: Source) -> Consumer<M> {
+        let orders = self.parts.config.orders.batch_max;
+        Consumer::new(self.broker.clone(), source, orders).with_bytes_max(orders.saturating_mul(ORDER_BYTES))
     }
 
     fn spawn_sweep(&self) {

@@ -38,6 +38,7 @@ mod tests {
         assert_eq!(rung_for(-5), 1_000);
         assert_eq!(rung_for(i64::MAX), 19 * 160_000_000);
         assert!(ladder_ms().is_sorted());
+        assert!(ladder_ms().all(|rung_ms| rung_for(rung_ms) == rung_ms));
     }
 
     proptest! {

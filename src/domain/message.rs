@@ -9,6 +9,11 @@ use uuid::Uuid;
 use super::ids::{Invalid, OrderId, SaleId, uuid_from};
 use super::payment::PaymentId;
 
+/// Orders in one message at most.
+pub const ORDERS_A_MESSAGE: usize = 250;
+/// What each order adds to the body of a message of many: a UUID, its quotes and a comma.
+pub const ORDER_BYTES: usize = 39;
+
 /// What an outbox row asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
@@ -29,6 +34,16 @@ impl OutboxKind {
     pub fn message_id(self, about: impl Into<Uuid>) -> Uuid {
         let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 message id");
         hasher.update(self.as_str().as_bytes()).update(&[0]).update(about.into().as_bytes());
+        uuid_from(&hasher)
+    }
+
+    /// The id of a message about many orders: the same for the same orders in the same order.
+    pub fn message_id_of_many(self, orders: &[OrderId]) -> Uuid {
+        let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 id of a message about many orders");
+        hasher.update(self.as_str().as_bytes()).update(&[0]);
+        for order in orders {
+            hasher.update(order.0.as_bytes());
+        }
         uuid_from(&hasher)
     }
 }
@@ -76,6 +91,22 @@ pub struct OrderExpireV1 {
     pub due_at_ms: i64,
 }
 
+/// Purchases are to become orders. It has a queue of its own, because a worker of an older version cannot read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrdersPlacedV1 {
+    pub version: Version<1>,
+    pub orders: Vec<OrderId>,
+}
+
+/// The time to pay of these orders is up, or nearly. Their deadlines are in their rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrdersExpireV1 {
+    pub version: Version<1>,
+    pub orders: Vec<OrderId>,
+}
+
 /// A payment is to be sent to its channel. Everything else is in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,6 +145,31 @@ mod tests {
         let ids = || OutboxKind::VARIANTS.iter().map(|kind| kind.message_id(OrderId(Uuid::from_u128(7))));
         assert!(ids().eq(ids()));
         assert_eq!(ids().collect::<HashSet<_>>().len(), OutboxKind::VARIANTS.len());
+    }
+
+    #[test]
+    fn the_id_of_a_message_of_many_depends_on_its_kind_and_its_orders() {
+        let orders = |ids: &[u128]| ids.iter().map(|id| OrderId(Uuid::from_u128(*id))).collect::<Vec<_>>();
+        let id = |ids: &[u128]| OutboxKind::OrderPlaced.message_id_of_many(&orders(ids));
+        assert_eq!(id(&[1, 2]), id(&[1, 2]));
+        let one = orders(&[1]);
+        let others = [
+            id(&[2, 1]),
+            id(&[1]),
+            id(&[]),
+            OutboxKind::OrderPlaced.message_id(one[0]),
+            OutboxKind::OrderExpire.message_id_of_many(&orders(&[1, 2])),
+        ];
+        assert_eq!(others.into_iter().chain([id(&[1, 2])]).collect::<HashSet<_>>().len(), 6);
+    }
+
+    #[test]
+    fn an_order_adds_so_many_bytes_to_a_message() {
+        let bytes = |n: usize| {
+            let message = OrdersPlacedV1 { version: Version, orders: vec![OrderId(Uuid::nil()); n] };
+            serde_json::to_vec(&message).unwrap().len()
+        };
+        assert_eq!(bytes(9) - bytes(4), 5 * ORDER_BYTES);
     }
 
     #[test]

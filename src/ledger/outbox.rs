@@ -136,13 +136,14 @@ impl Ledger {
         Ok(parked)
     }
 
-    /// The queues, by their keys, that hold messages which were sent and are not processed, and are overdue by `after_ms`.
+    /// The queues, by their keys, that may hold messages which were sent and are not processed, and are overdue by `after_ms`. A row
+    /// does not say whether its message was about one order or about many, so both queues of its kind are named.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT 'order-placed' AS "queue!" WHERE EXISTS (
+            r#"SELECT unnest(ARRAY['order-placed', 'orders-placed']) AS "queue!" WHERE EXISTS (
                  SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
                    AND sent_at < now() - $1::bigint * interval '1 ms')
-               UNION ALL SELECT 'order-expire' WHERE EXISTS (
+               UNION ALL SELECT unnest(ARRAY['order-expire', 'orders-expire']) WHERE EXISTS (
                  SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
                    AND due_at < now() - $1::bigint * interval '1 ms')
                UNION ALL SELECT DISTINCT 'payment-requested.' || p.channel FROM outbox o JOIN payments p ON p.id = o.order_id
@@ -174,15 +175,18 @@ impl Ledger {
     }
 
     /// Makes messages pending again, at most `limit` of each kind: those that were sent before a mark which came out of their
-    /// queue `after_ms` ago, and are not processed. An expiry is in that queue when its deadline is over. Returns the number
-    /// of the kind with most.
+    /// queue `after_ms` ago, and are not processed. Of a kind with two queues, a mark has to have come out of both. An expiry is in
+    /// its queue when its deadline is over. Returns the number of the kind with most.
     pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
         let after_ms = after_ms.cast_signed();
         let purchases = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
-                            AND sent_at < (SELECT max(published_at) FROM queue_marks WHERE queue = 'order-placed'
-                                           AND passed_at < now() - $1::bigint * interval '1 ms')
+                            AND sent_at < (SELECT min(mark) FROM (
+                                             SELECT max(published_at) AS mark FROM queue_marks
+                                             WHERE queue IN ('order-placed', 'orders-placed')
+                                               AND passed_at < now() - $1::bigint * interval '1 ms' GROUP BY queue) AS of_queue
+                                           HAVING count(*) = 2)
                           ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
             after_ms,
             limit
@@ -190,8 +194,11 @@ impl Ledger {
         .execute(&self.pool)
         .await?;
         let expiries = sqlx::query!(
-            "WITH mark AS (SELECT max(published_at) AS at FROM queue_marks WHERE queue = 'order-expire'
-                           AND passed_at < now() - $1::bigint * interval '1 ms')
+            "WITH mark AS (SELECT min(mark) AS at FROM (
+                             SELECT max(published_at) AS mark FROM queue_marks
+                             WHERE queue IN ('order-expire', 'orders-expire')
+                               AND passed_at < now() - $1::bigint * interval '1 ms' GROUP BY queue) AS of_queue
+                           HAVING count(*) = 2)
              UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox, mark WHERE status = 'sent' AND kind = 'order_expire'
                             AND due_at < mark.at - $1::bigint * interval '1 ms'

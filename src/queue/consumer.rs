@@ -25,6 +25,7 @@ pub struct Consumer<M> {
     broker: Broker,
     source: Source,
     batch_max: usize,
+    bytes_max: usize,
     subscription: Option<Subscription>,
     /// A batch whose settling has failed: the next step tries it again.
     unsettled: Option<Batch<M>>,
@@ -42,7 +43,13 @@ pub struct Received<M> {
 
 impl<M: DeserializeOwned + Clone> Consumer<M> {
     pub fn new(broker: Broker, source: Source, batch_max: usize) -> Self {
-        Self { broker, source, batch_max, subscription: None, unsettled: None }
+        Self { broker, source, batch_max, bytes_max: usize::MAX, subscription: None, unsettled: None }
+    }
+
+    /// A batch ends with the message that brings it to so many bytes: for messages that differ in size.
+    #[must_use]
+    pub fn with_bytes_max(self, bytes_max: usize) -> Self {
+        Self { bytes_max, ..self }
     }
 
     /// The queue that is consumed.
@@ -70,7 +77,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
         let batch = match self.unsettled.take() {
             Some(batch) => batch,
             None => {
-                let receive = stop.run_until_cancelled(subscription.receive(self.batch_max));
+                let receive = stop.run_until_cancelled(subscription.receive(self.batch_max, self.bytes_max));
                 match tokio::time::timeout(WAIT_MAX, receive).await {
                     Ok(Some(deliveries)) => Batch::decode(queue, deliveries?),
                     Ok(None) | Err(_) => {
@@ -159,7 +166,8 @@ impl Broker {
     async fn subscribe(&self, source: &Source) -> Result<Subscription, QueueError> {
         let link = self.link("consumer").await?;
         // Not global: quorum queues have no other kind.
-        link.channel.basic_qos(self.config.prefetch, BasicQosOptions { global: false }).await?;
+        let prefetch = self.config.prefetch.min(source.prefetch_max());
+        link.channel.basic_qos(prefetch, BasicQosOptions { global: false }).await?;
         let options = BasicConsumeOptions {
             no_ack: false,    // a message is gone only when we say so
             exclusive: false, // other instances consume too
@@ -173,12 +181,17 @@ impl Broker {
 }
 
 impl Subscription {
-    /// Waits for a message, then takes all others that have already arrived, up to `max` in total.
-    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, QueueError> {
-        let mut received = vec![self.deliveries.next().await.ok_or(QueueError::Closed)??];
-        while received.len() < max {
+    /// Waits for a message, then takes all others that have already arrived, up to `max` in total, or until they have `bytes_max`.
+    async fn receive(&mut self, max: usize, bytes_max: usize) -> Result<Vec<Delivery>, QueueError> {
+        let first = self.deliveries.next().await.ok_or(QueueError::Closed)??;
+        let (mut bytes, mut received) = (first.data.len(), vec![first]);
+        while received.len() < max && bytes < bytes_max {
             match self.deliveries.next().now_or_never() {
-                Some(Some(delivery)) => received.push(delivery?),
+                Some(Some(delivery)) => {
+                    let delivery = delivery?;
+                    bytes += delivery.data.len();
+                    received.push(delivery);
+                }
                 Some(None) => return Err(QueueError::Closed),
                 None => break,
             }

@@ -10,8 +10,8 @@ use lapin::{BasicProperties, Confirmation};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
+use super::topology::Ladder;
 use super::{Broker, DeadLetters, Destination, Link, MARK, QueueError, Source};
-use crate::domain::delay::rung_for;
 use crate::domain::trace_context::TraceContext;
 
 /// A message to be published.
@@ -47,7 +47,7 @@ pub struct Publisher {
 struct Open {
     link: Link,
     /// The delays whose queue this link has declared.
-    delays: HashSet<i64>,
+    delays: HashSet<(Ladder, i64)>,
 }
 
 impl Publisher {
@@ -112,10 +112,10 @@ impl Publisher {
                 confirmations.push(None);
                 continue;
             };
-            if let Destination::OrderExpire { remaining_ms } = message.to
-                && delays.insert(rung_for(remaining_ms))
+            if let Some((ladder, rung_ms)) = message.to.delay()
+                && delays.insert((ladder, rung_ms))
             {
-                self.broker.topology.declare_delay(&link.connection, rung_for(remaining_ms)).await?;
+                self.broker.topology.declare_delay(&link.connection, ladder, rung_ms).await?;
             }
             let options = BasicPublishOptions {
                 mandatory: true,  // what no queue takes comes back
@@ -127,9 +127,11 @@ impl Publisher {
                 .with_message_id(message.id.to_string().into());
             let properties = match message.to {
                 Destination::Mark(_) => properties.with_type(MARK.into()),
-                Destination::OrderPlaced | Destination::OrderExpire { .. } | Destination::PaymentRequested { .. } => {
-                    properties
-                }
+                Destination::OrderPlaced
+                | Destination::OrdersPlaced
+                | Destination::OrderExpire { .. }
+                | Destination::OrdersExpire { .. }
+                | Destination::PaymentRequested { .. } => properties,
             };
             let properties = match &message.trace {
                 Some(trace) => properties.with_headers(headers(trace)),

@@ -1,5 +1,5 @@
 //! The exchange, the queues and their bindings. Declaring is idempotent: every link declares all of them, except the delay
-//! queues, of which there may be 95. A publisher declares those that it uses.
+//! queues, of which each ladder may have 95. A publisher declares those that it uses.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -13,19 +13,63 @@ use crate::domain::delay::{ladder_ms, rung_for};
 pub enum Destination {
     /// To fulfilment.
     OrderPlaced,
+    /// To fulfilment, many in one message.
+    OrdersPlaced,
     /// To the expiry of orders, after about this long.
     OrderExpire { remaining_ms: i64 },
+    /// The same, many in one message.
+    OrdersExpire { remaining_ms: i64 },
     /// To the workers that send payments to this channel.
     PaymentRequested { channel: String },
     /// To a queue itself: a mark, which shows that everything before it in the queue has been delivered.
     Mark(Source),
 }
 
+impl Destination {
+    /// The ladder that delays the message, and the delay of its next step in milliseconds.
+    pub(super) fn delay(&self) -> Option<(Ladder, i64)> {
+        match self {
+            Self::OrderExpire { remaining_ms } => Some((Ladder::One, rung_for(*remaining_ms))),
+            Self::OrdersExpire { remaining_ms } => Some((Ladder::Many, rung_for(*remaining_ms))),
+            Self::OrderPlaced | Self::OrdersPlaced | Self::PaymentRequested { .. } | Self::Mark(_) => None,
+        }
+    }
+}
+
+/// A ladder of delay queues. Each ends in a queue of its own: the broker fixes where a delay queue leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Ladder {
+    /// Of messages about one order.
+    One,
+    /// Of messages about many orders.
+    Many,
+}
+
+impl Ladder {
+    const fn end(self) -> Source {
+        match self {
+            Self::One => Source::OrderExpire,
+            Self::Many => Source::OrdersExpire,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::One => "delay",
+            Self::Many => "delays",
+        }
+    }
+}
+
 /// Where messages come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     OrderPlaced,
+    /// Messages about many purchases. An older version does not read them, and has no such queue.
+    OrdersPlaced,
     OrderExpire,
+    /// Messages about the expiry of many orders, likewise.
+    OrdersExpire,
     /// Payments of one channel: each channel has a queue of its own.
     PaymentRequested {
         channel: String,
@@ -36,7 +80,7 @@ impl Source {
     /// The queue's name in the ledger.
     pub fn key(&self) -> String {
         match self {
-            Self::OrderPlaced | Self::OrderExpire => self.as_str().to_owned(),
+            Self::OrderPlaced | Self::OrdersPlaced | Self::OrderExpire | Self::OrdersExpire => self.as_str().to_owned(),
             Self::PaymentRequested { channel } => format!("{}.{channel}", self.as_str()),
         }
     }
@@ -45,11 +89,25 @@ impl Source {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::OrderPlaced => "order-placed",
+            Self::OrdersPlaced => "orders-placed",
             Self::OrderExpire => "order-expire",
+            Self::OrdersExpire => "orders-expire",
             Self::PaymentRequested { .. } => "payment-requested",
         }
     }
+
+    /// Messages that a consumer may hold at most, whatever the settings say.
+    pub(super) const fn prefetch_max(&self) -> u16 {
+        match self {
+            Self::OrdersPlaced | Self::OrdersExpire => PREFETCH_OF_MANY_MAX,
+            Self::OrderPlaced | Self::OrderExpire | Self::PaymentRequested { .. } => u16::MAX,
+        }
+    }
 }
+
+/// Of messages about many orders: 16,000 orders are settled within seconds, long before a mark that came out behind them could count
+/// them as lost (protocol, rule 6).
+const PREFETCH_OF_MANY_MAX: u16 = 64;
 
 /// The queue of messages that could not be processed, for people to look at.
 const DEAD: &str = "dead";
@@ -80,7 +138,8 @@ impl Topology {
     /// The queues that are consumed.
     pub fn sources(&self) -> Vec<Source> {
         let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
-        [Source::OrderPlaced, Source::OrderExpire].into_iter().chain(payments).collect()
+        let orders = [Source::OrderPlaced, Source::OrdersPlaced, Source::OrderExpire, Source::OrdersExpire];
+        orders.into_iter().chain(payments).collect()
     }
 
     /// One direct exchange, in which a queue's name is its routing key.
@@ -96,7 +155,10 @@ impl Topology {
     pub fn route_to(&self, destination: &Destination) -> Option<ShortString> {
         match destination {
             Destination::OrderPlaced => Some(self.queue_of(&Source::OrderPlaced)),
-            Destination::OrderExpire { remaining_ms } => Some(self.delay_queue(rung_for(*remaining_ms))),
+            Destination::OrdersPlaced => Some(self.queue_of(&Source::OrdersPlaced)),
+            Destination::OrderExpire { .. } | Destination::OrdersExpire { .. } => {
+                destination.delay().map(|(ladder, rung_ms)| self.delay_queue(ladder, rung_ms))
+            }
             Destination::PaymentRequested { channel } => self
                 .channels
                 .contains(channel)
@@ -109,8 +171,8 @@ impl Topology {
         format!("{}{name}", self.prefix).into()
     }
 
-    fn delay_queue(&self, rung_ms: i64) -> ShortString {
-        self.name(&format!("delay-{rung_ms}"))
+    fn delay_queue(&self, ladder: Ladder, rung_ms: i64) -> ShortString {
+        self.name(&format!("{}-{rung_ms}", ladder.name()))
     }
 
     /// Declares everything, on channels of its own.
@@ -138,10 +200,15 @@ impl Topology {
     }
 
     /// Declares the queue of one delay.
-    pub async fn declare_delay(&self, connection: &Connection, rung_ms: i64) -> Result<(), QueueError> {
-        let mut arguments = self.dead_lettering_to(self.queue_of(&Source::OrderExpire));
+    pub(super) async fn declare_delay(
+        &self,
+        connection: &Connection,
+        ladder: Ladder,
+        rung_ms: i64,
+    ) -> Result<(), QueueError> {
+        let mut arguments = self.dead_lettering_to(self.queue_of(&ladder.end()));
         arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));
-        self.queue(connection, self.delay_queue(rung_ms), arguments).await
+        self.queue(connection, self.delay_queue(ladder, rung_ms), arguments).await
     }
 
     /// The arguments of every queue: copies on a majority of the broker's nodes, and a bound on its length. A full queue
@@ -198,7 +265,8 @@ impl Topology {
     }
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
-        let delays = ladder_ms().map(|rung_ms| self.delay_queue(rung_ms));
+        let steps = |ladder: Ladder| ladder_ms().map(move |rung_ms| self.delay_queue(ladder, rung_ms));
+        let delays = steps(Ladder::One).chain(steps(Ladder::Many));
         for queue in delays.chain(self.sources().iter().map(|source| self.queue_of(source))).chain([self.name(DEAD)]) {
             channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
         }

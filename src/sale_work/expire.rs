@@ -1,16 +1,19 @@
 //! Cancels orders that were not paid in time (protocol, rule 8): by delayed messages, and by a slow sweeper for those
 //! whose message was lost.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::domain::delay::rung_for;
 use crate::domain::ids::OrderId;
-use crate::domain::message::{OrderExpireV1, OutboxKind};
+use crate::domain::message::{ORDERS_A_MESSAGE, OrderExpireV1, OrdersExpireV1, OutboxKind};
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::cancel::ExpiryOutcome;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
+use crate::sale_work::relay_messages::orders_expire;
 
 /// Cancels orders that were not paid in time.
 #[derive(Clone)]
@@ -19,6 +22,8 @@ pub struct OrderExpiry {
     pub publisher: Arc<Publisher>,
     pub notifier: Notifier,
     pub retry: RetryTerms,
+    /// Orders in one transaction.
+    pub batch_max: usize,
 }
 
 impl OrderExpiry {
@@ -46,8 +51,45 @@ impl OrderExpiry {
             .collect();
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
-        let receipts = self.publisher.publish(&early).await?;
-        // The old messages are acknowledged only after the new ones are safe.
+        self.send_again(&early).await
+    }
+
+    /// The same for messages about many orders. The orders that are early go on together, those of one delay in one message.
+    ///
+    /// # Errors
+    /// When PostgreSQL or the broker fails: the whole batch is to be tried again.
+    #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = messages.len()))]
+    pub async fn settle_many(&self, messages: Vec<OrdersExpireV1>) -> Result<(), SaleError> {
+        let mut orders: Vec<OrderId> = messages.into_iter().flat_map(|message| message.orders).collect();
+        // An order that came twice goes on once.
+        orders.sort_unstable();
+        orders.dedup();
+        let mut early: BTreeMap<i64, Vec<OrderId>> = BTreeMap::new();
+        for orders in orders.chunks(self.batch_max) {
+            for (order, expiry) in self.expire(orders).await? {
+                match expiry {
+                    ExpiryOutcome::Settled => {}
+                    ExpiryOutcome::Early { remaining_ms } => {
+                        early.entry(rung_for(remaining_ms)).or_default().push(order);
+                    }
+                }
+            }
+            self.notifier.outbox_changed();
+            self.notifier.orders_changed();
+        }
+        let mut again = Vec::new();
+        for (rung_ms, orders) in early {
+            again.extend(orders.chunks(ORDERS_A_MESSAGE).map(|orders| orders_expire(orders.to_vec(), rung_ms)));
+        }
+        self.send_again(&again).await
+    }
+
+    /// Sends messages round again. Those that they come from are acknowledged only after these are safe.
+    async fn send_again(&self, early: &[Outgoing]) -> Result<(), SaleError> {
+        if early.is_empty() {
+            return Ok(());
+        }
+        let receipts = self.publisher.publish(early).await?;
         if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
             Ok(())
         } else {

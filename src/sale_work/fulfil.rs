@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use crate::domain::ids::OrderId;
-use crate::domain::message::{OrderPlacedV1, OutboxKind};
+use crate::domain::message::{OrderPlacedV1, OrdersPlacedV1, OutboxKind};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
+use crate::ledger::orders::fulfil::Fulfilled;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::Received;
 use crate::sale::SaleError;
@@ -18,6 +19,8 @@ pub struct Fulfilment {
     pub ledger: Ledger,
     pub notifier: Notifier,
     pub retry: RetryTerms,
+    /// Orders in one transaction.
+    pub batch_max: usize,
 }
 
 impl Fulfilment {
@@ -48,6 +51,34 @@ impl Fulfilment {
         settled
     }
 
+    /// The same for messages about many purchases. A purchase that fails is sent again by itself, so that no message goes to the
+    /// dead-letter queue with the others in it.
+    ///
+    /// # Errors
+    /// When PostgreSQL cannot be reached: the whole batch is to be tried again.
+    #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = received.messages.len()))]
+    pub async fn settle_many(&self, received: Received<OrdersPlacedV1>) -> Result<Vec<usize>, SaleError> {
+        for together in transactions(&received.messages, self.batch_max) {
+            for order in together.iter().copied().flatten() {
+                tracing::debug!(%order, "to be fulfilled");
+            }
+            match self.ledger.fulfil_messages(&together).await {
+                Ok(done) => count(done),
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(%error, messages = together.len(), "batch failed, trying one by one");
+                    for order in together.concat() {
+                        self.settle_one(order, &HashMap::new()).await?;
+                    }
+                }
+            }
+            // The next transaction may take a while.
+            self.notifier.outbox_changed();
+            self.notifier.orders_changed();
+        }
+        Ok(Vec::new())
+    }
+
     async fn settle_all(
         &self,
         orders: Vec<OrderId>,
@@ -55,10 +86,7 @@ impl Fulfilment {
     ) -> Result<Vec<usize>, SaleError> {
         let mut failed = Vec::new();
         match self.ledger.fulfil_traced(&orders, traces).await {
-            Ok(done) => {
-                metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(done.accepted as u64);
-                metrics::counter!("seckill_orders_total", "outcome" => "rejected").increment(done.rejected as u64);
-            }
+            Ok(done) => count(done),
             Err(error) if error.is_outage() => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(%error, messages = orders.len(), "batch failed, trying one by one");
@@ -85,5 +113,52 @@ impl Fulfilment {
         let trace_id = traces.get(&order).map(TraceContext::trace_id);
         tracing::error!(%order, %error, parked, trace_id, "purchase not fulfilled");
         Ok(parked)
+    }
+}
+
+fn count(done: Fulfilled) {
+    metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(done.accepted as u64);
+    metrics::counter!("seckill_orders_total", "outcome" => "rejected").increment(done.rejected as u64);
+}
+
+/// What is settled in one transaction each: whole messages, as long as they have `max` orders together. A message that has more by
+/// itself is settled in parts.
+fn transactions(messages: &[OrdersPlacedV1], max: usize) -> Vec<Vec<&[OrderId]>> {
+    let (mut transactions, mut orders) = (Vec::<Vec<&[OrderId]>>::new(), 0);
+    for part in messages.iter().flat_map(|message| message.orders.chunks(max)) {
+        if let Some(open) = transactions.last_mut()
+            && orders + part.len() <= max
+        {
+            open.push(part);
+            orders += part.len();
+        } else {
+            transactions.push(vec![part]);
+            orders = part.len();
+        }
+    }
+    transactions
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::domain::message::Version;
+
+    #[test]
+    fn messages_are_joined_up_to_a_bound_and_parted_above_it() {
+        let sizes = |messages: &[usize]| {
+            let orders = |n: usize| vec![OrderId(Uuid::nil()); n];
+            let message = |n: &usize| OrdersPlacedV1 { version: Version, orders: orders(*n) };
+            let messages: Vec<OrdersPlacedV1> = messages.iter().map(message).collect();
+            let sizes = |together: Vec<&[OrderId]>| together.into_iter().map(<[OrderId]>::len).collect::<Vec<_>>();
+            transactions(&messages, 10).into_iter().map(sizes).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[3, 3, 4, 1]), [vec![3, 3, 4], vec![1]]);
+        assert_eq!(sizes(&[23, 6, 1]), [vec![10], vec![10], vec![3, 6, 1]]);
+        assert_eq!(sizes(&[9, 2]), [vec![9], vec![2]]);
+        assert_eq!(sizes(&[0, 2, 0]), [vec![2]]);
+        assert_eq!(sizes(&[]), Vec::<Vec<usize>>::new());
     }
 }

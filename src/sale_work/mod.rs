@@ -10,5 +10,6 @@ pub mod reconcile;
 pub mod refill;
 pub mod refill_supervisor;
 pub mod relay;
+mod relay_messages;
 pub mod release;
 pub mod retention;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::die_at;
-use crate::domain::message::{OrderExpireV1, OrderPlacedV1, PaymentRequestedV1, Version};
 use crate::ledger::Ledger;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
 use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
+use crate::sale_work::relay_messages::messages_for;
 use crate::telemetry::spans::{Span, SpanKind};
 
 /// Publishes outbox rows to the broker.
@@ -30,19 +30,20 @@ impl Relay {
             return Ok(Step::Idle);
         }
         die_at!("relay.claimed");
-        let mut messages: Vec<Outgoing> = claim.rows.iter().map(outgoing).collect();
-        let spans = publish_spans(&claim.rows, &mut messages);
+        let (mut messages, carried) = messages_for(&claim.rows);
+        let spans = publish_spans(&claim.rows, &carried, &mut messages);
         let published = self.publisher.publish(&messages).await;
         end_spans(spans, &published);
         let receipts = published?;
         die_at!("relay.published");
         let mut outcome = PublishOutcome::default();
-        for (row, receipt) in claim.rows.iter().zip(receipts) {
+        for (places, receipt) in carried.iter().zip(receipts) {
+            let ids = places.iter().map(|place| claim.rows[*place].id);
             match receipt {
-                Receipt::Confirmed => outcome.sent.push(row.id),
-                Receipt::NoRoom => outcome.postponed.push(row.id),
-                Receipt::Unroutable => outcome.failed.push((row.id, "no queue accepts it".to_owned())),
-                Receipt::NoSuchChannel => outcome.without_channel.push(row.id),
+                Receipt::Confirmed => outcome.sent.extend(ids),
+                Receipt::NoRoom => outcome.postponed.extend(ids),
+                Receipt::Unroutable => outcome.failed.extend(ids.map(|id| (id, "no queue accepts it".to_owned()))),
+                Receipt::NoSuchChannel => outcome.without_channel.extend(ids),
             }
         }
         if !outcome.postponed.is_empty() {
@@ -54,14 +55,20 @@ impl Relay {
         }
         let done = claim.rows.len();
         metrics::histogram!("seckill_relay_batch_size").record(done as f64);
+        for places in &carried {
+            if let Some(first) = places.first() {
+                let kind = claim.rows[*first].task.key().0.as_str();
+                metrics::histogram!("seckill_message_batch_size", "kind" => kind).record(places.len() as f64);
+            }
+        }
         let results = [
             ("confirmed", outcome.sent.len()),
             ("no-room", outcome.postponed.len()),
             ("unroutable", outcome.failed.len()),
             ("no-channel", outcome.without_channel.len()),
         ];
-        for (result, messages) in results {
-            metrics::counter!("seckill_relayed_total", "result" => result).increment(messages as u64);
+        for (result, rows) in results {
+            metrics::counter!("seckill_relayed_total", "result" => result).increment(rows as u64);
         }
         claim.settle_sent(&outcome, self.retry).await?;
         die_at!("relay.settled");
@@ -113,35 +120,20 @@ impl Relay {
     }
 }
 
-fn outgoing(row: &OutboxRow<BrokerMessage>) -> Outgoing {
-    let (kind, about) = row.task.key();
-    let (to, body) = match &row.task {
-        BrokerMessage::OrderPlaced { order } => (
-            Destination::OrderPlaced,
-            serde_json::to_vec(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }),
-        ),
-        BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms } => (
-            Destination::OrderExpire { remaining_ms: *remaining_ms },
-            serde_json::to_vec(&OrderExpireV1 { version: Version, order_id: *order, due_at_ms: *due_at_ms }),
-        ),
-        BrokerMessage::PaymentRequested { payment, channel } => (
-            Destination::PaymentRequested { channel: channel.clone() },
-            serde_json::to_vec(&PaymentRequestedV1 { version: Version, payment_id: *payment }),
-        ),
-    };
-    // Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
-    Outgoing { to, id: kind.message_id(about), body: body.unwrap_or_default(), trace: None }
-}
-
-/// Begins a span for each message that is traced, and gives it to the message to carry on. Returns the spans with the places of
-/// their messages.
-fn publish_spans(rows: &[OutboxRow<BrokerMessage>], messages: &mut [Outgoing]) -> Vec<(usize, Span)> {
+/// Begins a span for each row that is traced, and gives it to the row's message to carry on: such a row has one of its own. Returns
+/// the spans with the places of their messages.
+fn publish_spans(
+    rows: &[OutboxRow<BrokerMessage>],
+    carried: &[Vec<usize>],
+    messages: &mut [Outgoing],
+) -> Vec<(usize, Span)> {
     let mut spans = Vec::new();
-    for (index, (row, message)) in rows.iter().zip(messages).enumerate() {
-        let (kind, about) = row.task.key();
-        let trace_id = row.trace.as_ref().map(|trace| trace.trace_id());
-        tracing::debug!(order = %about, kind = kind.as_str(), trace_id, "to be published");
-        if let Some(trace) = &row.trace {
+    for (index, (places, message)) in carried.iter().zip(messages).enumerate() {
+        for row in places.iter().map(|place| &rows[*place]) {
+            let (kind, about) = row.task.key();
+            let trace_id = row.trace.as_ref().map(|trace| trace.trace_id());
+            tracing::debug!(order = %about, kind = kind.as_str(), trace_id, "to be published");
+            let Some(trace) = &row.trace else { continue };
             let mut span = Span::below(trace, SpanKind::Producer, "publish");
             span.set("message.kind", kind.as_str());
             span.set("message.group.size", i64::try_from(rows.len()).unwrap_or(i64::MAX));

@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 57] = [
+pub const METRICS: [Metric; 58] = [
     metric(
         "seckill_requests_total",
         Counter,
@@ -93,12 +93,13 @@ pub const METRICS: [Metric; 57] = [
     metric("seckill_outbox_pending", Gauge, "kind", "Outbox rows that wait to be carried out"),
     metric("seckill_outbox_parked", Gauge, "kind", "Outbox rows that are parked: they are not retried automatically"),
     metric("seckill_outbox_oldest_seconds", Gauge, "kind", "Age of the oldest pending outbox row"),
-    metric("seckill_relay_batch_size", Histogram, "", "Messages published together"),
+    metric("seckill_relay_batch_size", Histogram, "", "Outbox rows published together"),
+    metric("seckill_message_batch_size", Histogram, "kind", "Orders or payments in one message to the broker"),
     metric(
         "seckill_relayed_total",
         Counter,
         "result",
-        "Messages published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`; and `no-channel`: payments of a channel that is not configured, which are not published",
+        "Outbox rows published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`; and `no-channel`: payments of a channel that is not configured, which are not published",
     ),
     metric("seckill_queue_marks_total", Counter, "queue", "Marks sent through queues that hold overdue messages"),
     metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),

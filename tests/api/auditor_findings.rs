@@ -59,3 +59,42 @@ async fn an_illegal_step_is_refused_and_a_forged_history_is_found() {
     assert!(illegal.unwrap_err().to_string().contains("may not go from pending_payment to refunded"));
     system.finish().await;
 }
+
+/// I9: one statement makes many orders. If a single one of them may not begin as it does, none is made, and no step is written.
+/// Otherwise each order has its first step, and a shop that listens has one event of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_with_one_illegal_order_makes_none() {
+    let mut system = System::prepare(&[]).await;
+    // Without workers, which would send the events.
+    system.serve(false).await;
+    let sale = system.create_sale(terms(10)).await;
+    sqlx::query("UPDATE shop SET listens = true").execute(&system.sql).await.unwrap();
+    let make = |statuses: [&'static str; 3]| {
+        let sql = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at)
+                   SELECT gen_random_uuid(), $1, 'u' || n, 1, 100, status,
+                          CASE status WHEN 'rejected' THEN 'over-limit' END, now() + interval '1 hour'
+                   FROM unnest($2::text[]) WITH ORDINALITY AS o (status, n)";
+        sqlx::query(sql).bind(sale.id.get()).bind(statuses.map(str::to_owned).to_vec())
+    };
+    let written = async || {
+        let sql = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM order_steps),
+                          (SELECT count(*) FROM order_events)";
+        sqlx::query_as::<_, (i64, i64, i64)>(sql).fetch_one(&system.sql).await.unwrap()
+    };
+    let refused = make(["pending_payment", "paid", "pending_payment"]).execute(&system.sql).await.unwrap_err();
+    assert!(refused.to_string().contains("may not go from accepted to paid"), "{refused}");
+    assert_eq!(refused.as_database_error().unwrap().constraint(), Some("orders_legal_step"));
+    assert_eq!(written().await, (0, 0, 0));
+
+    make(["pending_payment", "rejected", "pending_payment"]).execute(&system.sql).await.unwrap();
+    assert_eq!(written().await, (3, 3, 3));
+    let right = "SELECT count(*) FROM orders o
+                 JOIN order_steps s ON s.order_id = o.id AND s.from_status = 'accepted' AND s.to_status = o.status
+                 JOIN order_events e ON e.order_id = o.id AND e.step_id = s.id WHERE o.sale_id = $1";
+    assert_eq!(system.count(right, &sale).await, 3);
+    // A change of many orders at once writes a step and an event of each, too.
+    let cancelled = "UPDATE orders SET status = 'cancelled', reason = 'expired' WHERE status = 'pending_payment'";
+    sqlx::query(cancelled).execute(&system.sql).await.unwrap();
+    assert_eq!(written().await, (3, 5, 5));
+    system.stop().await;
+}

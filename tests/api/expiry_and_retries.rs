@@ -1,8 +1,10 @@
 //! What follows a purchase: expiry by delayed messages, duplicates, poison, the retry limit.
 
+use futures_util::{StreamExt, stream};
 use rand::seq::SliceRandom;
-use seckill::domain::ids::OrderId;
-use seckill::domain::message::{OrderPlacedV1, OutboxKind, Version};
+use seckill::app::Worker;
+use seckill::domain::ids::{OrderId, Units};
+use seckill::domain::message::{OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind, Version};
 use seckill::domain::sale::NewSale;
 use seckill::ledger::orders::cancel::ExpiryOutcome;
 use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
@@ -11,6 +13,7 @@ use serde_json::json;
 use seckill_harness::{System, eventually, terms};
 
 use crate::own_redis::OwnRedis;
+use crate::relay_resends::work;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unpaid_order_is_cancelled_by_a_delayed_message_and_sold_again() {
@@ -105,8 +108,96 @@ fn expires(order: OrderId) -> Outgoing {
     Outgoing { to, id, body, trace: None }
 }
 
+fn placed_together(orders: &[OrderId]) -> Outgoing {
+    let body = serde_json::to_vec(&OrdersPlacedV1 { version: Version, orders: orders.to_vec() }).unwrap();
+    let (to, id) = (Destination::OrdersPlaced, OutboxKind::OrderPlaced.message_id_of_many(orders));
+    Outgoing { to, id, body, trace: None }
+}
+
+fn expire_together(orders: &[OrderId]) -> Outgoing {
+    let body = serde_json::to_vec(&OrdersExpireV1 { version: Version, orders: orders.to_vec() }).unwrap();
+    let to = Destination::OrdersExpire { remaining_ms: 0 };
+    Outgoing { to, id: OutboxKind::OrderExpire.message_id_of_many(orders), body, trace: None }
+}
+
+/// F9, with many orders in a message, and more than one transaction takes. The same order also comes in other company, and alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_deliveries_of_messages_about_many_have_one_effect() {
+    let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "8")]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(30) }).await;
+    let mut orders = Vec::new();
+    for n in 0..30 {
+        let answer = system.buy(&sale, &format!("u{n}")).send().await;
+        orders.push(OrderId(answer.order_id().parse().unwrap()));
+    }
+    let together = |message: fn(&[OrderId]) -> Outgoing| {
+        let messages = orders.chunks(3).chain(orders.chunks(11)).flat_map(|orders| vec![message(orders); 10]);
+        messages.collect::<Vec<_>>()
+    };
+    let (mut purchases, mut expiries) = (together(placed_together), together(expire_together));
+    purchases.extend(orders.iter().map(|order| placed(*order, &sale)));
+    expiries.extend(orders.iter().map(|order| expires(*order)));
+    purchases.shuffle(&mut rand::rng());
+    expiries.shuffle(&mut rand::rng());
+    let publisher = Publisher::new(Broker::new(&system.config));
+    let receipts = publisher.publish(&purchases).await.unwrap();
+    assert!(receipts.iter().all(|receipt| *receipt == Receipt::Confirmed));
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 30));
+
+    system.let_deadlines_pass(&sale).await;
+    publisher.publish(&expiries).await.unwrap();
+    system.left(&sale, 30).await;
+    publisher.publish(&purchases).await.unwrap();
+    publisher.publish(&expiries).await.unwrap();
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (30, Some(30)));
+    let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
+    assert_eq!((system.orders(&sale).await, system.count(steps, &sale).await), (30, 60));
+    system.finish().await;
+}
+
+/// Rule 8: a message about many orders that comes before their deadline goes round again. No relay runs, and no sweeper, so it is the
+/// only one that can end them.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_early_message_about_many_orders_goes_round_again() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    // The message waits one second on the ladder, and comes three seconds early.
+    let sale = system.create_sale(NewSale { pay_within_ms: 4_000, ..terms(6) }).await;
+    let mut orders = Vec::new();
+    for n in 0..6 {
+        let answer = system.buy(&sale, &format!("u{n}")).send().await;
+        orders.push(OrderId(answer.order_id().parse().unwrap()));
+    }
+    let publisher = Publisher::new(Broker::new(&system.config));
+    publisher.publish(&[placed_together(&orders)]).await.unwrap();
+    let settling = work(&system, &[Worker::Fulfil, Worker::Expire]);
+    eventually(|| async {
+        let made = system.orders(&sale).await;
+        (made == 6).then_some(()).ok_or(format!("{made} orders"))
+    })
+    .await;
+    publisher.publish(&[expire_together(&orders)]).await.unwrap();
+    eventually(|| async {
+        let expired = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'";
+        let expired = system.count(expired, &sale).await;
+        (expired == 6).then_some(()).ok_or(format!("{expired} expired"))
+    })
+    .await;
+    let early = "SELECT count(*) FROM orders WHERE sale_id = $1 AND updated_at < expires_at";
+    assert_eq!(system.count(early, &sale).await, 0, "none before its time");
+    drop(settling);
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (6, Some(6)));
+    system.finish().await;
+}
+
 /// F13, in its plain form: what cannot be read goes to the dead-letter queue alone; what cannot be written is tried
-/// up to the cap, then parked with its error; the others flow.
+/// up to the cap, then parked with its error; the others flow, those of the same message too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_message_holds_up_nobody() {
     let mut system = System::prepare(&[
@@ -122,14 +213,16 @@ async fn a_poison_message_holds_up_nobody() {
         orders.push(system.buy(&sale, &format!("u{n}")).send().await.order_id());
     }
     let publisher = Publisher::new(Broker::new(&system.config));
-    let garbage = ["", "{", "{\"version\":2}", "\u{0}"].map(|body| Outgoing {
-        to: Destination::OrderPlaced,
-        id: uuid::Uuid::new_v4(),
-        body: body.as_bytes().to_vec(),
-        trace: None,
-    });
-    publisher.publish(&garbage).await.unwrap();
-    // One purchase that the schema will refuse, whoever tries.
+    for to in [Destination::OrderPlaced, Destination::OrdersPlaced] {
+        let garbage = ["", "{", "{\"version\":2}", "\u{0}"].map(|body| Outgoing {
+            to: to.clone(),
+            id: uuid::Uuid::new_v4(),
+            body: body.as_bytes().to_vec(),
+            trace: None,
+        });
+        publisher.publish(&garbage).await.unwrap();
+    }
+    // One purchase that the schema will refuse, whoever tries. All of them come in one message.
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
            IF NEW.id = '{}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
@@ -215,6 +308,57 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
     let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
     assert_eq!((system.orders(&sale).await, system.count(rejected, &sale).await), (10, 6));
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
+    system.finish().await;
+}
+
+/// I1, rule 7: batches of two sales are settled while others of the same buyers expire, in any order and over each other. None waits for
+/// another in a circle, which PostgreSQL would end with an error; each order is made once, and each unit comes back once.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let (mut first, mut second, mut sales) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..terms(40) }).await;
+        for orders in [&mut first, &mut second] {
+            for n in 0..20 {
+                let answer = system.buy(&sale, &format!("u{n}")).send().await;
+                orders.push(OrderId(answer.order_id().parse().unwrap()));
+            }
+        }
+        sales.push(sale);
+    }
+    let ledger = &system.stores.ledger;
+    ledger.fulfil(&first).await.unwrap();
+    for sale in &sales {
+        system.let_deadlines_pass(sale).await;
+    }
+    // Each order is in two batches.
+    let mut batches = Vec::new();
+    for size in [7, 13] {
+        for (expires, orders) in [(true, &mut first), (false, &mut second)] {
+            orders.shuffle(&mut rand::rng());
+            batches.extend(orders.chunks(size).map(|batch| (expires, batch.to_vec())));
+        }
+    }
+    batches.shuffle(&mut rand::rng());
+    let settled = batches.into_iter().map(|(expires, batch)| async move {
+        match expires {
+            true => ledger.expire(&batch).await.map(|_| 0),
+            false => ledger.fulfil(&batch).await.map(|done| done.accepted),
+        }
+    });
+    let outcomes: Vec<_> = stream::iter(settled).buffer_unordered(4).collect().await;
+    let made: usize = outcomes.into_iter().map(Result::unwrap).sum();
+    assert_eq!(made, 40);
+    for sale in &sales {
+        assert_eq!((system.orders(sale).await, system.stock(sale).await), (40, 20));
+    }
+    system.serve(true).await;
+    for sale in &sales {
+        system.settled(sale).await;
+        assert_eq!(system.available(sale).await, Some(20));
+    }
     system.finish().await;
 }
 

@@ -77,11 +77,48 @@ async fn depth(system: &System, queue: &str) -> u32 {
     depth
 }
 
+/// Deletes a queue with everything in it.
+async fn delete(system: &System, queue: &str) {
+    let properties = lapin::ConnectionProperties::default();
+    let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let name = format!("{}{queue}", system.config.amqp.prefix);
+    channel.queue_delete(name.into(), Default::default()).await.unwrap();
+    connection.close(200, "".into()).await.unwrap();
+}
+
 /// Runs these workers until the answer is dropped.
-fn work(system: &System, only: &[Worker]) -> DropGuard {
+pub fn work(system: &System, only: &[Worker]) -> DropGuard {
     let (config, only, stop) = (system.config.clone(), only.to_vec(), CancellationToken::new());
     tokio::spawn(app::work(config, Some(only), stop.clone()));
     stop.drop_guard()
+}
+
+/// Rule 6: the broker loses a message about many purchases. Once marks have come out of both queues of purchases, they are sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_message_about_many_purchases_is_sent_again() {
+    let mut system =
+        System::prepare(&[("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100")])
+            .await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    for user in ["ann", "ben", "cat", "dan", "eve"] {
+        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
+    }
+    // They are claimed together, so they share a message.
+    let relay = work(&system, &[Worker::Relay]);
+    eventually(|| async {
+        let sent = system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'", &sale).await;
+        let depth = depth(&system, "orders-placed").await;
+        (sent == 5 && depth == 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
+    })
+    .await;
+    drop(relay);
+    delete(&system, "orders-placed").await;
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!(system.orders(&sale).await, 5);
+    system.finish().await;
 }
 
 /// F27: a consumer that is away for much longer than the time after which a lost message is sent again. What lies in its queue
@@ -128,7 +165,9 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
         }
     };
     let before = all_sent("order_placed").await;
+    // Marks go through both queues of a kind, whichever has the messages.
     held_up("order-placed").await;
+    held_up("orders-placed").await;
     assert_eq!(sent("order_placed").await, before);
 
     let fulfilled = work(&system, &[Worker::Fulfil]);
@@ -142,6 +181,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     }
     let before = all_sent("order_expire").await;
     held_up("order-expire").await;
+    held_up("orders-expire").await;
     assert_eq!(sent("order_expire").await, before);
     drop((away, fulfilled));
     system.serve(true).await;

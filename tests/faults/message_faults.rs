@@ -24,7 +24,7 @@ use crate::world::{Setup, World};
 /// How long messages may take to reach their queue.
 const TO_ARRIVE: Duration = Duration::from_secs(30);
 
-/// F9: purchases and expiries take effect once, delivered ten times before and after their effect.
+/// F9: purchases and expiries take effect once, delivered ten times before and after their effect, alone and many in a message.
 pub async fn ten_deliveries(options: Options) -> anyhow::Result<RunSummary> {
     let setup = Setup { work: 0, stock: 300, pay_within_s: 6, ..Setup::default() };
     let mut world = World::new(&options, setup).await?;
@@ -50,8 +50,17 @@ pub async fn ten_deliveries(options: Options) -> anyhow::Result<RunSummary> {
         let to = Destination::OrderExpire { remaining_ms: 0 };
         Outgoing { to, id: OutboxKind::OrderExpire.message_id(OrderId(*order)), body, trace: None }
     };
+    let many = |to: Destination, kind: OutboxKind, orders: &[Uuid]| {
+        let orders: Vec<OrderId> = orders.iter().copied().map(OrderId).collect();
+        let body = json!({ "version": 1, "orders": orders }).to_string().into_bytes();
+        vec![Outgoing { to, id: kind.message_id_of_many(&orders), body, trace: None }; 10]
+    };
     let mut messages: Vec<Outgoing> =
         orders.iter().flat_map(|o| [vec![placed(o); 10], vec![expire(o); 10]].concat()).collect();
+    for orders in orders.chunks(40) {
+        messages.extend(many(Destination::OrdersPlaced, OutboxKind::OrderPlaced, orders));
+        messages.extend(many(Destination::OrdersExpire { remaining_ms: 0 }, OutboxKind::OrderExpire, orders));
+    }
     messages.shuffle(&mut world.rng);
     let publisher = publisher_with_patience(&world);
     run.fault_injected();

@@ -50,7 +50,7 @@ pub async fn killed_before_ack(options: Options) -> anyhow::Result<RunSummary> {
     let (mut world, mut run) = worker_dies_at(&options, "fulfil.after_commit", 3..25).await?;
     let orders = world.count("SELECT count(*) FROM orders WHERE sale_id = $1").await?;
     sleep(Duration::from_millis(world.rng.random_range(0..500))).await;
-    let waiting = ready_messages(&world, "order-placed").await?;
+    let waiting = ready_messages(&world, "order-placed").await? + ready_messages(&world, "orders-placed").await?;
     world.work[0].restart().await?;
     run.wait_until_recovered().await?;
     let (mut summary, _) = run.checked(&mut world).await?;

@@ -2,7 +2,8 @@
 //! in one transaction.
 //!
 //! All transactions lock rows in one order, so that they never deadlock: outbox, orders, buyers, and last the sales,
-//! whose rows are contended most.
+//! whose rows are contended most. Orders that are made here are locked by nobody before the commit, so they may come after the
+//! buyers. What refers to a sale locks its row only against its removal, which hinders no update of the stock.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,10 +15,8 @@ use crate::domain::ids::OrderId;
 use crate::domain::message::OutboxKind;
 use crate::domain::order::Rejection;
 use crate::domain::trace_context::TraceContext;
+use crate::ledger::orders::claim::{Dedup, Row, claim};
 use crate::ledger::{Ledger, LedgerError};
-
-/// The consumer in the dedup rows.
-const CONSUMER: &str = "fulfil";
 
 /// The outcome of a group of purchases.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -29,24 +28,12 @@ pub struct Fulfilled {
 }
 
 /// What to do when a sale has too little stock for a group.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum OnShortage {
     /// Roll the whole group back: each purchase is then tried alone.
     GiveUp,
     /// Reject the orders.
     Reject,
-}
-
-struct Row {
-    id: i64,
-    order: Uuid,
-    sale: i64,
-    user: String,
-    quantity: i32,
-    price_cents: i64,
-    per_user: i32,
-    pay_within_ms: i64,
-    unlimited: bool,
 }
 
 impl Ledger {
@@ -61,14 +48,31 @@ impl Ledger {
         orders: &[OrderId],
         traces: &HashMap<OrderId, TraceContext>,
     ) -> Result<Fulfilled, LedgerError> {
+        self.fulfil_each(orders, traces, Dedup::Purchases).await
+    }
+
+    /// The same for the purchases of several messages about many. They are settled together.
+    pub async fn fulfil_messages(&self, messages: &[&[OrderId]]) -> Result<Fulfilled, LedgerError> {
+        let ids = messages.iter().map(|orders| OutboxKind::OrderPlaced.message_id_of_many(orders));
+        let (ids, orders): (Vec<Uuid>, Vec<OrderId>) = (ids.collect(), messages.concat());
+        self.fulfil_each(&orders, &HashMap::new(), Dedup::Messages(&ids)).await
+    }
+
+    /// Fulfils all in one transaction, or each alone where the stock is too little for all.
+    async fn fulfil_each(
+        &self,
+        orders: &[OrderId],
+        traces: &HashMap<OrderId, TraceContext>,
+        dedup: Dedup<'_>,
+    ) -> Result<Fulfilled, LedgerError> {
         let on_shortage = if orders.len() == 1 { OnShortage::Reject } else { OnShortage::GiveUp };
-        if let Some(done) = self.fulfil_group(orders, traces, on_shortage).await? {
+        if let Some(done) = self.fulfil_group(orders, traces, dedup, on_shortage).await? {
             return Ok(done);
         }
         let mut sum = Fulfilled::default();
         for order in orders {
             let alone = std::slice::from_ref(order);
-            if let Some(done) = self.fulfil_group(alone, traces, OnShortage::Reject).await? {
+            if let Some(done) = self.fulfil_group(alone, traces, Dedup::Purchases, OnShortage::Reject).await? {
                 sum.accepted += done.accepted;
                 sum.rejected += done.rejected;
                 sum.skipped += done.skipped;
@@ -82,64 +86,39 @@ impl Ledger {
         &self,
         orders: &[OrderId],
         traces: &HashMap<OrderId, TraceContext>,
+        dedup: Dedup<'_>,
         on_shortage: OnShortage,
     ) -> Result<Option<Fulfilled>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let rows = claim(&mut tx, orders).await?;
+        let rows = claim(&mut tx, orders, dedup).await?;
         let skipped = orders.len().saturating_sub(rows.len());
         let (mut taken, over) = count_buyers(&mut tx, rows).await?;
         let mut rejected: Vec<(Row, Rejection)> = over.into_iter().map(|row| (row, Rejection::OverLimit)).collect();
-        for sale in take_stock(&mut tx, &taken).await? {
-            if on_shortage == OnShortage::GiveUp {
-                return Ok(None);
+        match on_shortage {
+            OnShortage::GiveUp => {
+                write_orders(&mut tx, &taken, &rejected, traces).await?;
+                // Last, so that the sale's row is locked for a commit, and not for a batch. A shortage undoes everything anyway.
+                if !take_stock(&mut tx, &taken).await?.is_empty() {
+                    return Ok(None);
+                }
             }
-            let (short, rest) = taken.into_iter().partition(|row| row.sale == sale);
-            taken = rest;
-            uncount_buyers(&mut tx, &short).await?;
-            rejected.extend(short.into_iter().map(|row| (row, Rejection::OutOfStock)));
-            // Redis has sold more than there is: its stock is wrong, and the sale is to be refilled.
-            sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
+            OnShortage::Reject => {
+                // First, because the order is made as the stock allows.
+                for sale in take_stock(&mut tx, &taken).await? {
+                    let (short, rest) = taken.into_iter().partition(|row| row.sale == sale);
+                    taken = rest;
+                    uncount_buyers(&mut tx, &short).await?;
+                    rejected.extend(short.into_iter().map(|row| (row, Rejection::OutOfStock)));
+                    order_refill(&mut tx, sale).await?;
+                }
+                write_orders(&mut tx, &taken, &rejected, traces).await?;
+            }
         }
-        write_orders(&mut tx, &taken, &rejected, traces).await?;
         die_at!("fulfil.before_commit");
         tx.commit().await?;
         die_at!("fulfil.after_commit");
         Ok(Some(Fulfilled { accepted: taken.len(), rejected: rejected.len(), skipped }))
     }
-}
-
-/// Locks the purchase rows that are not processed yet, and writes their dedup rows.
-async fn claim(tx: &mut PgConnection, orders: &[OrderId]) -> Result<Vec<Row>, LedgerError> {
-    let orders: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-    let mut rows = sqlx::query_as!(
-        Row,
-        r#"SELECT o.id, o.order_id AS "order", o.sale_id AS sale, o.user_id AS "user", o.quantity,
-                  s.price_cents, s.per_user, s.pay_within_ms, s.total_stock = -1 AS "unlimited!"
-           FROM outbox o JOIN sales s ON s.id = o.sale_id
-           WHERE o.kind = 'order_placed' AND o.order_id = ANY($1) AND o.status <> 'processed'
-           ORDER BY o.id FOR UPDATE OF o"#,
-        &orders
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    let mut messages: Vec<Uuid> = rows.iter().map(message_id).collect();
-    messages.sort_unstable();
-    let first_time = sqlx::query_scalar!(
-        "INSERT INTO processed_messages (message_id, consumer) SELECT id, $2 FROM unnest($1::uuid[]) AS m (id)
-         ON CONFLICT DO NOTHING RETURNING message_id",
-        &messages,
-        CONSUMER
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    if first_time.len() < rows.len() {
-        rows.retain(|row| first_time.contains(&message_id(row)));
-    }
-    Ok(rows)
-}
-
-fn message_id(row: &Row) -> Uuid {
-    OutboxKind::OrderPlaced.message_id(OrderId(row.order))
 }
 
 /// Adds the units to the buyers' counters. Returns the rows within the limit, and those that exceed it.
@@ -217,6 +196,12 @@ async fn take_stock(tx: &mut PgConnection, rows: &[Row]) -> Result<Vec<i64>, Led
         }
     }
     Ok(short)
+}
+
+/// Lets a sale be refilled: Redis has sold more than there is, so its stock is wrong.
+async fn order_refill(tx: &mut PgConnection, sale: i64) -> Result<(), LedgerError> {
+    sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(&mut *tx).await?;
+    Ok(())
 }
 
 /// Writes the orders, marks their purchase rows as processed, and adds outbox rows: the expiry of an order that waits for

@@ -1,6 +1,7 @@
 //! Orders: purchase rows, the orders made of them, cancellation, reading and searching, and the events of the order webhook.
 
 pub mod cancel;
+mod claim;
 pub mod commit;
 pub mod details;
 pub mod fulfil;

@@ -76,7 +76,7 @@ async fn a_look_changes_nothing() {
     let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     Look::with(&environment, &[]).await;
-    for name in ["dead", "order-placed", "order-expire"] {
+    for name in ["dead", "order-placed", "orders-placed", "order-expire", "orders-expire"] {
         let (_connection, channel) = channel(url).await;
         let found = channel.queue_declare(format!("{prefix}{name}").into(), passive, FieldTable::default()).await;
         assert!(found.is_err(), "{name} exists");
@@ -176,7 +176,7 @@ async fn shows_in_time(
 async fn policies_are_found(own: &OwnRabbitmq, environment: &Environment, prefix: &str, address: &str, password: &str) {
     let management = [("SECKILL_AMQP__MANAGEMENT_URL", address)];
     let name = "rabbitmq.policies";
-    shows_in_time(environment, &management, name, Pass, "no policy makes messages leave our 4 queues").await;
+    shows_in_time(environment, &management, name, Pass, "no policy makes messages leave our 6 queues").await;
     let pattern = format!("^{prefix}order-placed$").replace('.', "\\.");
     for (term, verdict) in [("message-ttl", Fail), ("expires", Fail), ("delivery-limit", Warn)] {
         own.control(&["set_policy", "planted", &pattern, &format!(r#"{{"{term}":600000}}"#), "--apply-to", "queues"]);

@@ -1,0 +1,7 @@
+-- A buyer's counter no longer refers to its sale. PostgreSQL looked the sale up, and locked its row, for each row of a counter:
+-- hundreds of times in a transaction of fulfilment, although that transaction makes an order beside each counter, and an order
+-- refers to the sale. So a counter of a sale that does not exist still cannot be committed, and a sale with orders still cannot be
+-- deleted. Counters are written by nothing else.
+--
+-- Both tables are locked for a moment, in the order in which transactions lock them.
+ALTER TABLE sale_buyers DROP CONSTRAINT sale_buyers_sale_id_fkey;

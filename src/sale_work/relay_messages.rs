@@ -1,0 +1,165 @@
+//! Which messages carry the rows of the outbox (protocol, rule 6): many orders share one, as far as their messages go the same way.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::domain::delay::rung_for;
+use crate::domain::ids::OrderId;
+use crate::domain::message::{
+    ORDERS_A_MESSAGE, OrderExpireV1, OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind, PaymentRequestedV1,
+    Version,
+};
+use crate::ledger::outbox::{BrokerMessage, OutboxRow};
+use crate::queue::{Destination, Outgoing};
+
+/// Rows of which the orders share messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Shared {
+    Purchases,
+    /// Expiries that wait for the same time on the delay ladder.
+    Expiries { rung_ms: i64 },
+}
+
+/// The messages for these rows, and the places of the rows that each of them carries. A row without company goes in the message
+/// about one order, which every version reads.
+pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>, Vec<Vec<usize>>) {
+    let (mut together, mut alone) = (BTreeMap::<Shared, Vec<usize>>::new(), Vec::new());
+    for (place, row) in rows.iter().enumerate() {
+        match shared(row) {
+            Some(shared) => together.entry(shared).or_default().push(place),
+            None => alone.push(place),
+        }
+    }
+    let mut messages = Vec::new();
+    for (shared, places) in &together {
+        for places in places.chunks(ORDERS_A_MESSAGE) {
+            if let [place] = places {
+                alone.push(*place);
+                continue;
+            }
+            let orders = places.iter().map(|place| OrderId(rows[*place].task.key().1)).collect();
+            let message = match shared {
+                Shared::Purchases => orders_placed(orders),
+                Shared::Expiries { rung_ms } => orders_expire(orders, *rung_ms),
+            };
+            messages.push((message, places.to_vec()));
+        }
+    }
+    messages.extend(alone.into_iter().map(|place| (message_for(&rows[place]), vec![place])));
+    messages.into_iter().unzip()
+}
+
+/// With which others a row may share a message. One that has failed before goes alone, so that it fails alone, and so that its
+/// message can go to the dead-letter queue. One that is traced goes alone, because a message carries one trace.
+fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
+    if row.attempts > 0 || row.trace.is_some() {
+        return None;
+    }
+    match &row.task {
+        BrokerMessage::OrderPlaced { .. } => Some(Shared::Purchases),
+        BrokerMessage::OrderExpire { remaining_ms, .. } => Some(Shared::Expiries { rung_ms: rung_for(*remaining_ms) }),
+        BrokerMessage::PaymentRequested { .. } => None,
+    }
+}
+
+fn message_for(row: &OutboxRow<BrokerMessage>) -> Outgoing {
+    let (kind, about) = row.task.key();
+    let (to, body) = match &row.task {
+        BrokerMessage::OrderPlaced { order } => (
+            Destination::OrderPlaced,
+            body(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }),
+        ),
+        BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms } => (
+            Destination::OrderExpire { remaining_ms: *remaining_ms },
+            body(&OrderExpireV1 { version: Version, order_id: *order, due_at_ms: *due_at_ms }),
+        ),
+        BrokerMessage::PaymentRequested { payment, channel } => (
+            Destination::PaymentRequested { channel: channel.clone() },
+            body(&PaymentRequestedV1 { version: Version, payment_id: *payment }),
+        ),
+    };
+    Outgoing { to, id: kind.message_id(about), body, trace: None }
+}
+
+fn orders_placed(orders: Vec<OrderId>) -> Outgoing {
+    let id = OutboxKind::OrderPlaced.message_id_of_many(&orders);
+    let body = body(&OrdersPlacedV1 { version: Version, orders });
+    Outgoing { to: Destination::OrdersPlaced, id, body, trace: None }
+}
+
+/// The message by which the expiry of these orders comes after about this long.
+pub(super) fn orders_expire(orders: Vec<OrderId>, remaining_ms: i64) -> Outgoing {
+    let id = OutboxKind::OrderExpire.message_id_of_many(&orders);
+    let body = body(&OrdersExpireV1 { version: Version, orders });
+    Outgoing { to: Destination::OrdersExpire { remaining_ms }, id, body, trace: None }
+}
+
+/// Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
+fn body(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::domain::ids::{SaleId, Shard};
+    use crate::domain::payment::PaymentId;
+    use crate::domain::trace_context::TraceContext;
+
+    fn row(task: BrokerMessage) -> OutboxRow<BrokerMessage> {
+        OutboxRow { id: 1, sale: SaleId::from_db(1), shard: Shard::HOME, attempts: 0, task, trace: None }
+    }
+
+    fn placed(n: usize) -> OutboxRow<BrokerMessage> {
+        row(BrokerMessage::OrderPlaced { order: OrderId(Uuid::from_u128(n as u128)) })
+    }
+
+    fn expire(n: usize, remaining_ms: i64) -> OutboxRow<BrokerMessage> {
+        row(BrokerMessage::OrderExpire { order: OrderId(Uuid::from_u128(n as u128)), due_at_ms: 5, remaining_ms })
+    }
+
+    /// Where each message goes, and the rows that it carries.
+    fn sent(rows: &[OutboxRow<BrokerMessage>]) -> Vec<(Destination, Vec<usize>)> {
+        let (messages, carried) = messages_for(rows);
+        messages.into_iter().map(|message| message.to).zip(carried).collect()
+    }
+
+    #[test]
+    fn purchases_share_a_message_and_so_do_expiries_of_one_delay() {
+        let rows = [placed(0), expire(1, 900_000), placed(2), expire(3, 20_000), expire(4, 899_000)];
+        let (messages, carried) = messages_for(&rows);
+        assert_eq!(carried, [vec![0, 2], vec![1, 4], vec![3]]);
+        assert_eq!(messages[0].to, Destination::OrdersPlaced);
+        assert_eq!(messages[1].to, Destination::OrdersExpire { remaining_ms: 800_000 });
+        assert_eq!(messages[2].to, Destination::OrderExpire { remaining_ms: 20_000 });
+        let many: OrdersPlacedV1 = serde_json::from_slice(&messages[0].body).unwrap();
+        assert_eq!(many.orders, [0, 2].map(|n| OrderId(Uuid::from_u128(n))));
+        assert_eq!(messages[0].id, OutboxKind::OrderPlaced.message_id_of_many(&many.orders));
+    }
+
+    #[test]
+    fn what_is_traced_or_has_failed_goes_alone_and_so_does_a_payment() {
+        let trace = TraceContext::from_text("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        let traced = OutboxRow { trace: Some(Box::new(trace.unwrap())), ..placed(1) };
+        let failed = OutboxRow { attempts: 1, ..placed(2) };
+        let payment = BrokerMessage::PaymentRequested { payment: PaymentId(Uuid::nil()), channel: "a".to_owned() };
+        let alone = |place: usize| (Destination::OrderPlaced, vec![place]);
+        let to_bank = (Destination::PaymentRequested { channel: "a".to_owned() }, vec![2]);
+        let rows = [traced, failed, row(payment), placed(3), placed(4)];
+        let together = (Destination::OrdersPlaced, vec![3, 4]);
+        assert_eq!(sent(&rows), [together, alone(0), alone(1), to_bank]);
+    }
+
+    #[test]
+    fn a_message_has_a_bound_and_no_row_is_left_out() {
+        let rows: Vec<_> = (0..2 * ORDERS_A_MESSAGE + 1).map(placed).collect();
+        let carried: Vec<Vec<usize>> = sent(&rows).into_iter().map(|(_, places)| places).collect();
+        let sizes: Vec<usize> = carried.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [ORDERS_A_MESSAGE, ORDERS_A_MESSAGE, 1]);
+        assert_eq!(carried.concat(), (0..rows.len()).collect::<Vec<_>>());
+        assert_eq!(sent(&rows[..1]), [(Destination::OrderPlaced, vec![0])]);
+    }
+}
