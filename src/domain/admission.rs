@@ -11,8 +11,10 @@ pub struct ReserveRequest {
     /// The caller's network address for the limits: an IPv4 address, or an IPv6 /64.
     pub address: String,
     pub units: Units,
-    pub purchase_key: String,
-    pub level: i64,
+    /// Whether the purchase key is not the sale's. The holder of a ticket does not hear so.
+    pub wrong_key: bool,
+    /// Whether the buyer's level is below the sale's; likewise.
+    pub level_too_low: bool,
     pub pass: PassCheck,
 }
 
@@ -66,7 +68,7 @@ pub struct Hold {
 }
 
 /// The dimensions in which purchases of a sale are limited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Limit {
     Buyer,
@@ -75,8 +77,6 @@ pub enum Limit {
 }
 
 impl Limit {
-    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
-
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
@@ -87,6 +87,13 @@ impl Limit {
 pub struct Window {
     pub max: i64,
     pub window_ms: i64,
+}
+
+impl Window {
+    /// Whether there is a limit at all.
+    pub const fn is_limit(self) -> bool {
+        self.max >= 0
+    }
 }
 
 /// The limits of the purchases of a sale. All are checked before any is counted.

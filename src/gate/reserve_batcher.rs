@@ -9,15 +9,15 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use redis::Value;
 use redis::aio::ConnectionManager;
-use redis::{Value, cmd};
 use tokio::sync::{mpsc, oneshot};
 
+use super::reserve_call::{CallTerms, reserve_call};
 use super::reserve_reply::ReserveReply;
 use super::sold_out_cache::SoldOutCache;
-use super::{Gate, GateError, is_no_script, timed};
-use crate::domain::admission::{Admission, Limit, ReserveRequest};
-use crate::domain::captcha::PassCheck;
+use super::{Gate, GateError, Terms, is_no_script, timed};
+use crate::domain::admission::{Admission, ReserveRequest};
 use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
 
 type Reply = oneshot::Sender<Result<Admission, GateError>>;
@@ -182,36 +182,10 @@ impl Gate {
         now_ms: i64,
         requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
+        let Terms { sold_out_ms, lapses, .. } = self.terms;
+        let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits: self.limits() };
         let keys = self.keys.sale(sale, Shard::HOME);
-        let mut call = cmd("EVALSHA");
-        call.arg(self.scripts.reserve.get_hash()).arg(9);
-        call.arg(&keys.sale).arg(&keys.tickets).arg(&keys.buyers).arg(&keys.unconfirmed).arg(&keys.holders);
-        call.arg(&keys.limits).arg(&keys.passes);
-        call.arg(known.0.0).arg(known.1).arg(self.terms.sold_out_ms);
-        let limits = self.limits();
-        for limit in Limit::ALL {
-            let window = limits.of(*limit);
-            call.arg(window.max).arg(window.window_ms);
-        }
-        let lapses = self.terms.lapses;
-        // A sale's terms do not change, so all of its buyers need a pass, or none.
-        let asks_pass = requests.iter().any(|request| request.pass != PassCheck::NotAsked);
-        call.arg(now_ms).arg(u8::from(learn)).arg(lapses.max).arg(lapses.window_ms).arg(u8::from(asks_pass));
-        call.arg(requests.len());
-        let mut id = uuid::Uuid::encode_buffer();
-        for request in requests {
-            call.arg(&*request.order.0.hyphenated().encode_lower(&mut id));
-            call.arg(request.user.as_str()).arg(&request.address);
-            call.arg(request.units.get()).arg(&request.purchase_key).arg(request.level);
-            if asks_pass {
-                // A pass that expired at the beginning of time is none.
-                let pass = match &request.pass {
-                    PassCheck::Asked(Some(pass)) => (pass.expires_at_ms, pass.spent_before),
-                    PassCheck::Asked(None) | PassCheck::NotAsked => (0, 0),
-                };
-                call.arg(pass.0).arg(pass.1);
-            }
-        }
+        let call = reserve_call(self.scripts.reserve.get_hash(), &keys, &terms, requests);
         let mut connection = connection.clone();
         let reply = match timed("reserve", call.query_async::<Vec<Value>>(&mut connection)).await {
             Err(error) if is_no_script(&error) => {

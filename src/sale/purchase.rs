@@ -110,8 +110,8 @@ impl ThreadState {
             user: request.user.clone(),
             address: request.address.clone(),
             units: request.units,
-            purchase_key: request.purchase_key,
-            level: request.level,
+            wrong_key: request.purchase_key != sale.purchase_key,
+            level_too_low: request.level < sale.min_level,
             pass,
         };
         let _under_way = self.load_shedder.begin();
