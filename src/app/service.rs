@@ -277,7 +277,7 @@ impl ThreadParts {
     }
 
     fn thread_state(self) -> Result<ThreadState, GateError> {
-        let reserve_batcher = ReserveBatcher::start(self.stores.gate.clone())?;
+        let reserve_batcher = ReserveBatcher::new(self.stores.gate.clone())?;
         let load_shedder =
             LoadShedder::start(reserve_batcher.clone(), self.committer.clone(), self.pressure, self.wait_target);
         Ok(ThreadState {

@@ -9,6 +9,7 @@ mod admin_api;
 mod admin_sessions;
 mod api_document;
 mod auditor_findings;
+mod batches_apart;
 mod broken_network;
 mod callers_apart;
 mod challenges;
