@@ -1,7 +1,8 @@
 //! The answers of `reserve` to a request for units, and the limits of purchases.
 
 use super::captcha::PassCheck;
-use super::ids::{Epoch, OrderId, Shard, Units, UserId};
+use super::ids::{Epoch, OrderId, SaleId, Shard, Units, UserId};
+use super::trace_context::TraceContext;
 
 /// One buyer's request for units of a sale.
 #[derive(Debug, Clone)]
@@ -16,6 +17,17 @@ pub struct ReserveRequest {
     /// Whether the buyer's level is below the sale's; likewise.
     pub level_too_low: bool,
     pub pass: PassCheck,
+    /// The trace of the request, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
+}
+
+/// Requests of one call of `reserve` whose purchase rows are committed together: those that took units, and those that repeat a
+/// purchase which is unconfirmed.
+#[derive(Debug)]
+pub struct PurchaseGroup {
+    pub sale: SaleId,
+    pub hold: Hold,
+    pub members: Vec<ReserveRequest>,
 }
 
 /// The answer to one request.
@@ -23,12 +35,11 @@ pub struct ReserveRequest {
 pub enum Admission {
     /// Units were taken for this order. Its purchase row must be committed before the buyer is answered.
     Reserved {
-        hold: Hold,
         expires_at_ms: i64,
     },
-    /// The same purchase again. `hold` is set while it is unconfirmed: its row is committed (again) before the answer.
+    /// The same purchase again. While it is unconfirmed, its row is committed (again) before the answer.
     Repeat {
-        hold: Option<Hold>,
+        confirmed: bool,
     },
     /// The same purchase again, after its order has ended.
     RepeatEnded,
@@ -58,6 +69,15 @@ pub enum Admission {
     },
     /// This Redis does not know the sale, or is being refilled; nothing was changed.
     NotServing,
+    /// Units are held, and it is not known whether the purchase row is committed: a repeat with the same key will tell.
+    NotDurable,
+}
+
+impl Admission {
+    /// Whether the purchase row must be committed before this is the answer (rule 3).
+    pub const fn needs_commit(&self) -> bool {
+        matches!(self, Self::Reserved { .. } | Self::Repeat { confirmed: false })
+    }
 }
 
 /// Units taken in Redis for one order: the shard and the epoch.

@@ -1,13 +1,15 @@
 //! Batches the purchase requests of one worker thread into calls of reserve.lua, one call of a sale at a time.
 //!
 //! A sale's next call is made when its last one has returned, for all requests that have come meanwhile. No request waits for
-//! a timer, under load one call serves hundreds, and a slow call of one sale holds back no other sale.
+//! a timer, under load one call serves hundreds, and a slow call of one sale holds back no other sale. The winners of a call go on
+//! together, to be committed; the sale's next call does not wait for that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::LocalBoxFuture;
 use redis::Value;
 use redis::aio::ConnectionManager;
 use tokio::sync::{Semaphore, oneshot};
@@ -17,13 +19,16 @@ use super::reserve_call::{CallTerms, reserve_call};
 use super::reserve_reply::ReserveReply;
 use super::sold_out_cache::SoldOutCache;
 use super::{Gate, GateError, Terms, is_no_script, timed};
-use crate::domain::admission::{Admission, ReserveRequest};
+use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
 use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
 
 /// Calls under way at the same time, each of another sale. Further sales wait for one of these to return.
 const CALLS_MAX: usize = 64;
 /// Lines that are kept although nobody waits there: a busy sale needs its own again at once.
 const LINES_KEPT: usize = 1024;
+
+/// Commits the purchase rows of a group, and says of each member whether its row is durable.
+pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
 
 type Reply = oneshot::Sender<Result<Admission, GateError>>;
 
@@ -35,6 +40,7 @@ pub struct ReserveBatcher(Rc<Shared>);
 struct Shared {
     gate: Gate,
     connection: ConnectionManager,
+    commit: CommitGroup,
     lines: RefCell<HashMap<SaleId, Line>>,
     /// The requests in all lines.
     queued: Cell<usize>,
@@ -70,11 +76,12 @@ struct Batch {
 }
 
 impl ReserveBatcher {
-    /// A batcher for this thread, which must run a `LocalSet`.
-    pub fn new(gate: Gate) -> Result<Self, GateError> {
+    /// A batcher for this thread, which must run a `LocalSet`. It has winners committed by `commit`.
+    pub fn new(gate: Gate, commit: CommitGroup) -> Result<Self, GateError> {
         Ok(Self(Rc::new(Shared {
             connection: gate.own_connection()?,
             gate,
+            commit,
             lines: RefCell::default(),
             queued: Cell::default(),
             calls: Semaphore::new(CALLS_MAX),
@@ -106,7 +113,8 @@ impl ReserveBatcher {
         self.0.waited.take().max(oldest.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 
-    /// Asks for units. `now_ms` is the database's time.
+    /// Asks for units. `now_ms` is the database's time. A buyer who gets units, or has unconfirmed ones, is answered when the purchase
+    /// row is durable (rule 3), or when it is clear that this cannot be known (`NotDurable`).
     ///
     /// # Errors
     ///
@@ -180,14 +188,13 @@ impl Shared {
         let asked_at = Instant::now();
         let known = self.sold_out.borrow().known(sale);
         let learn = self.wants_holders.get();
-        match self.gate.reserve(&self.connection, keys, (known, learn), now_ms, &requests).await {
+        let reply = self.gate.reserve(&self.connection, keys, (known, learn), now_ms, &requests).await;
+        match reply {
             Ok(Some(mut reply)) => {
                 let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
                 self.sold_out.borrow_mut().record(sale, known, &mut reply, asked_at, sold_out);
-                for (caller, admission) in replies.into_iter().zip(reply.admissions) {
-                    // The caller may have gone away; the reconciler then finishes the hold.
-                    let _ = caller.send(Ok(admission));
-                }
+                let hold = Hold { epoch: reply.epoch, shard: Shard::HOME };
+                self.pass_on(PurchaseGroup { sale, hold, members: Vec::new() }, requests, replies, reply.admissions);
             }
             Ok(None) => {
                 self.gate.refill_wanted.add(sale);
@@ -202,6 +209,35 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Answers the requests of a call: those that need a commit, which become the members of the group, when it is done; all others
+    /// at once. Callers may have gone away: what they asked for is committed all the same.
+    fn pass_on(
+        &self,
+        mut group: PurchaseGroup,
+        requests: Vec<ReserveRequest>,
+        replies: Vec<Reply>,
+        admissions: Vec<Admission>,
+    ) {
+        let mut winners = Vec::new();
+        for ((request, caller), admission) in requests.into_iter().zip(replies).zip(admissions) {
+            if admission.needs_commit() {
+                group.members.push(request);
+                winners.push((caller, admission));
+            } else {
+                let _ = caller.send(Ok(admission));
+            }
+        }
+        if winners.is_empty() {
+            return;
+        }
+        let committed = (self.commit)(group);
+        tokio::task::spawn_local(async move {
+            for ((caller, admission), is_durable) in winners.into_iter().zip(committed.await) {
+                let _ = caller.send(Ok(if is_durable { admission } else { Admission::NotDurable }));
+            }
+        });
     }
 }
 

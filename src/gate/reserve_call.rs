@@ -139,6 +139,7 @@ mod tests {
             wrong_key: false,
             level_too_low: false,
             pass: PassCheck::NotAsked,
+            trace: None,
         }
     }
 

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::GateError;
 use super::reply_codes::{ReserveCode, SaleCode};
-use crate::domain::admission::{Admission, Hold};
-use crate::domain::ids::{Epoch, OrderId, Shard};
+use crate::domain::admission::Admission;
+use crate::domain::ids::{Epoch, OrderId};
 
 /// What the caller may conclude from the holders that it knows after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromRepr)]
@@ -57,7 +57,7 @@ impl ReserveReply {
             let detail = details.next_if(|(of, _)| *of == place);
             let detail = detail.as_ref().map_or("", |(_, text)| text.as_str());
             let code = ReserveCode::from_repr(code.into()).ok_or(MALFORMED)?;
-            admissions.push(admission(code, detail, epoch, expires_at_ms).ok_or(MALFORMED)?);
+            admissions.push(admission(code, detail, expires_at_ms).ok_or(MALFORMED)?);
         }
         Ok(Some(Self { epoch, memory, holders_known, new_holders, admissions }))
     }
@@ -70,11 +70,10 @@ fn next<T: FromRedisValue>(values: &mut impl Iterator<Item = Value>) -> Result<T
 }
 
 /// `None` when the detail cannot be read.
-fn admission(code: ReserveCode, detail: &str, epoch: Epoch, expires_at_ms: i64) -> Option<Admission> {
-    let hold = Hold { epoch, shard: Shard::HOME };
+fn admission(code: ReserveCode, detail: &str, expires_at_ms: i64) -> Option<Admission> {
     Some(match code {
-        ReserveCode::Reserved => Admission::Reserved { hold, expires_at_ms },
-        ReserveCode::Repeat => Admission::Repeat { hold: (detail == "u").then_some(hold) },
+        ReserveCode::Reserved => Admission::Reserved { expires_at_ms },
+        ReserveCode::Repeat => Admission::Repeat { confirmed: detail == "c" },
         ReserveCode::RepeatEnded => Admission::RepeatEnded,
         ReserveCode::Mismatch => Admission::Mismatch,
         ReserveCode::AtLimit => Admission::AtLimit { newest: Uuid::try_parse(detail).ok().map(OrderId) },
@@ -128,17 +127,16 @@ mod tests {
         let read = ReserveReply::read(reply(&[0, 1, 4, 9, 11, 1], &details), 6).unwrap().unwrap();
         assert_eq!((read.epoch, read.memory, read.holders_known), (Epoch(3), Memory::AllHolders, 2));
         assert_eq!(read.new_holders, ["ann", "ben"]);
-        let hold = Hold { epoch: Epoch(3), shard: Shard::HOME };
         let newest = Uuid::try_parse(order).ok().map(OrderId);
         assert_eq!(
             read.admissions,
             [
-                Admission::Reserved { hold, expires_at_ms: 5000 },
-                Admission::Repeat { hold: Some(hold) },
+                Admission::Reserved { expires_at_ms: 5000 },
+                Admission::Repeat { confirmed: false },
                 Admission::AtLimit { newest },
                 Admission::SoldOut,
                 Admission::Limited { limit: Limit::Address, retry_ms: 250 },
-                Admission::Repeat { hold: None },
+                Admission::Repeat { confirmed: true },
             ]
         );
     }

@@ -2,15 +2,12 @@
 //! committed there before it is answered (protocol, rules 1 to 5 and 13).
 
 use super::thread_state::ThreadState;
-use crate::die_at;
 use crate::domain::admission::{Admission, Limit, ReserveRequest, Window};
 use crate::domain::captcha::{CaptchaKind, PassCheck};
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
 use crate::domain::trace_context::TraceContext;
-use crate::ledger::orders::commit::{Committed, Purchase};
-use crate::telemetry::spans::{Span, SpanKind};
 
 /// A buyer's request, parsed.
 #[derive(Debug)]
@@ -113,32 +110,18 @@ impl ThreadState {
             wrong_key: request.purchase_key != sale.purchase_key,
             level_too_low: request.level < sale.min_level,
             pass,
+            trace: request.trace,
         };
         let _under_way = self.load_shedder.begin();
         let admission =
             self.reserve_batcher.reserve(sale.id, reserve, now_ms).await.map_err(|_| Refusal::Unavailable)?;
-        let purchase = |hold| Purchase {
-            order,
-            sale: sale.id,
-            user: request.user.to_string(),
-            units: request.units.get().cast_signed(),
-            address: Some(request.address.clone()),
-            hold,
-            trace: request.trace.clone(),
-        };
         match admission {
-            Admission::Reserved { hold, expires_at_ms } => {
-                die_at!("purchase.reserved");
-                self.commit(purchase(hold)).await?;
+            Admission::Reserved { expires_at_ms } => {
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
             }
-            Admission::Repeat { hold } => {
-                if let Some(hold) = hold {
-                    self.commit(purchase(hold)).await?;
-                }
+            Admission::Repeat { .. } | Admission::RepeatEnded => {
                 Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable)
             }
-            Admission::RepeatEnded => Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable),
             Admission::Mismatch => Err(Refusal::IdempotencyMismatch),
             Admission::AtLimit { newest } => Err(Refusal::AlreadyPurchased { order: newest }),
             Admission::NotStarted => Err(Refusal::NotStarted { starts_at_ms: sale.starts_at_ms }),
@@ -156,7 +139,7 @@ impl ThreadState {
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
             }
             Admission::Lapsed { retry_ms } => Err(Refusal::Lapsed { allowed: self.gate.lapses(), retry_ms }),
-            Admission::Paused | Admission::NotServing => Err(Refusal::Unavailable),
+            Admission::Paused | Admission::NotServing | Admission::NotDurable => Err(Refusal::Unavailable),
         }
     }
 
@@ -178,33 +161,6 @@ impl ThreadState {
         let shown = request.pass.as_deref();
         let pass = shown.and_then(|pass| self.challenges.open_pass(sale.id, &request.user, pass));
         PassCheck::Asked(pass.map(Box::new))
-    }
-
-    /// Commits the purchase row. When that fails the hold stays: a repeat with the same key, or the reconciler, finishes
-    /// it (rule 4).
-    async fn commit(&self, mut purchase: Purchase) -> Result<(), Refusal> {
-        let Purchase { order, sale, hold, .. } = purchase;
-        let mut span = purchase.trace.as_mut().map(|trace| {
-            let span = Box::new(Span::below(trace, SpanKind::Internal, "commit"));
-            **trace = span.context().clone();
-            span
-        });
-        let committed = self.committer.commit(purchase).await;
-        if let Some(span) = &mut span {
-            span.set("order", order.to_string());
-            tracing::debug!(%order, ?committed, "purchase");
-        }
-        match committed {
-            Committed::Durable => {
-                die_at!("purchase.committed");
-                self.confirmer.confirm(sale, hold.shard, order);
-                Ok(())
-            }
-            Committed::StaleEpoch | Committed::Unknown => {
-                span.iter_mut().for_each(|span| span.fail(format!("{committed:?}")));
-                Err(Refusal::Unavailable)
-            }
-        }
     }
 
     /// The ticket of a purchase that was made before.

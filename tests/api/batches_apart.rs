@@ -6,18 +6,32 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use seckill::config;
-use seckill::domain::admission::{Admission, ReserveRequest};
+use seckill::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
 use seckill::domain::captcha::PassCheck;
-use seckill::domain::ids::{OrderId, SaleId, Units, UserId};
-use seckill::gate::reserve_batcher::ReserveBatcher;
+use seckill::domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
+use seckill::gate::reserve_batcher::{CommitGroup, ReserveBatcher};
 use seckill::gate::{Gate, GateError};
 use seckill_harness::{PATIENCE, eventually};
 
-/// A server that shows each call of a script, and answers it when it may: always that the sale is being refilled.
+/// What the script replies about so many buyers.
+type Reply = fn(usize) -> String;
+
+/// The sale is being refilled.
+fn refilling(_: usize) -> String {
+    "*1\r\n:-2\r\n".into()
+}
+
+/// Each buyer gets a unit, at epoch 7, to be paid by 5000.
+fn reserved(buyers: usize) -> String {
+    let codes = "\0".repeat(buyers);
+    format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*0\r\n")
+}
+
+/// A server that shows each call of a script, and answers it when it may.
 struct SlowRedis {
     url: String,
     /// The key of the sale, and the number of buyers, of each call that has arrived.
@@ -27,7 +41,7 @@ struct SlowRedis {
 }
 
 impl SlowRedis {
-    async fn start() -> Self {
+    async fn start(reply: Reply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}/", listener.local_addr().unwrap());
         let (arrived, calls) = mpsc::unbounded_channel();
@@ -36,33 +50,41 @@ impl SlowRedis {
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                tokio::spawn(Self::serve(client, arrived.clone(), Arc::clone(&may_answer)));
+                tokio::spawn(Self::serve(client, reply, arrived.clone(), Arc::clone(&may_answer)));
             }
         });
         Self { url, calls, answers }
     }
 
     /// Reads commands as they come, and answers them in their order.
-    async fn serve(client: TcpStream, arrived: mpsc::UnboundedSender<(String, usize)>, may_answer: Arc<Semaphore>) {
+    async fn serve(
+        client: TcpStream,
+        reply: Reply,
+        arrived: mpsc::UnboundedSender<(String, usize)>,
+        may_answer: Arc<Semaphore>,
+    ) {
         let (reads, mut writes) = client.into_split();
         let (read, mut answering) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut reads = BufReader::new(reads);
             while let Some(words) = command(&mut reads).await {
-                let is_script = words[0] == "EVALSHA";
-                if is_script {
-                    // The script's hash, 9 and nine keys, of which the sale's is the first; then the number of buyers.
-                    let _ = arrived.send((words[3].clone(), words[12].parse().unwrap()));
+                // The script's hash, 9 and nine keys, of which the sale's is the first; then the number of buyers.
+                let buyers: Option<usize> = (words[0] == "EVALSHA").then(|| words[12].parse().unwrap());
+                if let Some(buyers) = buyers {
+                    let _ = arrived.send((words[3].clone(), buyers));
                 }
-                let _ = read.send(is_script);
+                let _ = read.send(buyers);
             }
         });
-        while let Some(is_script) = answering.recv().await {
-            if is_script {
-                may_answer.acquire().await.unwrap().forget();
-            }
-            let answer: &[u8] = if is_script { b"*1\r\n:-2\r\n" } else { b"+OK\r\n" };
-            if writes.write_all(answer).await.is_err() {
+        while let Some(buyers) = answering.recv().await {
+            let answer = match buyers {
+                Some(buyers) => {
+                    may_answer.acquire().await.unwrap().forget();
+                    reply(buyers)
+                }
+                None => "+OK\r\n".into(),
+            };
+            if writes.write_all(answer.as_bytes()).await.is_err() {
                 return;
             }
         }
@@ -94,7 +116,12 @@ async fn length(reads: &mut BufReader<OwnedReadHalf>, mark: char) -> Option<usiz
     line.trim_end().strip_prefix(mark)?.parse().ok()
 }
 
-fn batcher(redis: &SlowRedis) -> ReserveBatcher {
+/// Nobody wins, so nothing is committed.
+fn no_commit() -> CommitGroup {
+    Box::new(|group| panic!("{group:?} is to be committed"))
+}
+
+fn batcher(redis: &SlowRedis, commit: CommitGroup) -> ReserveBatcher {
     let patience_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
     let redis = config::Redis {
         url: redis.url.clone(),
@@ -120,7 +147,7 @@ fn batcher(redis: &SlowRedis) -> ReserveBatcher {
         commit_batch_max: 1,
         committers: 1,
     };
-    ReserveBatcher::new(Gate::new(&redis, &purchase).unwrap()).unwrap()
+    ReserveBatcher::new(Gate::new(&redis, &purchase).unwrap(), commit).unwrap()
 }
 
 /// Asks for a unit, in a task of its own.
@@ -133,6 +160,7 @@ fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, Gate
         wrong_key: false,
         level_too_low: false,
         pass: PassCheck::NotAsked,
+        trace: None,
     };
     let batcher = batcher.clone();
     spawn_local(async move { batcher.reserve(SaleId::from_db(sale), request, 0).await })
@@ -142,8 +170,8 @@ fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, Gate
 /// what a caller has asked for who has gone away.
 #[tokio::test]
 async fn a_slow_call_of_one_sale_holds_back_no_other() {
-    let mut redis = SlowRedis::start().await;
-    let batcher = batcher(&redis);
+    let mut redis = SlowRedis::start(refilling).await;
+    let batcher = batcher(&redis, no_commit());
     LocalSet::new()
         .run_until(async {
             let first = ask(&batcher, 1);
@@ -171,8 +199,8 @@ async fn a_slow_call_of_one_sale_holds_back_no_other() {
 /// The line of all sales is bounded, whatever sale fills it, and it has room again when its requests are being served.
 #[tokio::test]
 async fn the_line_is_bounded() {
-    let mut redis = SlowRedis::start().await;
-    let batcher = batcher(&redis);
+    let mut redis = SlowRedis::start(refilling).await;
+    let batcher = batcher(&redis, no_commit());
     LocalSet::new()
         .run_until(async {
             let under_way = ask(&batcher, 1);
@@ -192,6 +220,45 @@ async fn the_line_is_bounded() {
             }
             assert_eq!(answers, [true, true, true, true, true, false]);
             assert_eq!(ask(&batcher, 1).await.unwrap().unwrap(), Admission::NotServing);
+        })
+        .await;
+}
+
+/// The winners of a call are committed together, and the sale's next call is made meanwhile. Nobody is answered before his row is
+/// durable (rule 3), and what a caller has won who has gone away is committed, too.
+#[tokio::test]
+async fn winners_of_one_call_wait_for_one_commit() {
+    let mut redis = SlowRedis::start(reserved).await;
+    let (groups, mut to_commit) = mpsc::unbounded_channel::<(PurchaseGroup, oneshot::Sender<Vec<bool>>)>();
+    let commit: CommitGroup = Box::new(move |group| {
+        let (done, outcome) = oneshot::channel();
+        let _ = groups.send((group, done));
+        Box::pin(async move { outcome.await.unwrap() })
+    });
+    let batcher = batcher(&redis, commit);
+    LocalSet::new()
+        .run_until(async {
+            let first = ask(&batcher, 1);
+            redis.next_call().await;
+            let next: Vec<_> = (0..3).map(|_| ask(&batcher, 1)).collect();
+            redis.answers.add_permits(1);
+            let (group, first_done) = to_commit.recv().await.unwrap();
+            assert_eq!((group.sale, group.hold.epoch, group.members.len()), (SaleId::from_db(1), Epoch(7), 1));
+            assert_eq!(redis.next_call().await.1, 3);
+            assert!(!first.is_finished(), "its row is not durable");
+            next[0].abort();
+            redis.answers.add_permits(1);
+            let (group, next_done) = to_commit.recv().await.unwrap();
+            assert_eq!(group.members.len(), 3);
+            next_done.send(vec![true, true, false]).unwrap();
+            let mut answers = Vec::new();
+            for asked in next.into_iter().skip(1) {
+                answers.push(asked.await.unwrap().unwrap());
+            }
+            assert_eq!(answers, [Admission::Reserved { expires_at_ms: 5000 }, Admission::NotDurable]);
+            assert!(!first.is_finished());
+            first_done.send(vec![true]).unwrap();
+            assert_eq!(first.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
         })
         .await;
 }
