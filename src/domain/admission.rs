@@ -1,6 +1,7 @@
 //! The answers of `reserve` to a request for units, and the limits of purchases.
 
 use super::captcha::PassCheck;
+use super::client_address::ClientAddress;
 use super::ids::{Epoch, OrderId, SaleId, Shard, Units, UserId};
 use super::trace_context::TraceContext;
 
@@ -9,8 +10,7 @@ use super::trace_context::TraceContext;
 pub struct ReserveRequest {
     pub order: OrderId,
     pub user: UserId,
-    /// The caller's network address for the limits: an IPv4 address, or an IPv6 /64.
-    pub address: String,
+    pub address: ClientAddress,
     pub units: Units,
     /// Whether the purchase key is not the sale's. The holder of a ticket does not hear so.
     pub wrong_key: bool,

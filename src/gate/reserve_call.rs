@@ -1,6 +1,6 @@
 //! Writes the calls of reserve.lua. What is the same for all buyers is sent once, and what is as usual is not sent.
 
-use redis::Cmd;
+use redis::{Cmd, RedisWrite};
 use uuid::Uuid;
 
 use super::keys::SaleKeys;
@@ -96,7 +96,7 @@ impl Part {
             Self::BuyerLimit => _ = call.arg(limits.buyer.max).arg(limits.buyer.window_ms),
             Self::AddressLimit => {
                 call.arg(limits.address.max).arg(limits.address.window_ms);
-                requests.iter().for_each(|request| _ = call.arg(&request.address));
+                requests.iter().for_each(|request| call.write_arg_fmt(request.address));
             }
             Self::SaleLimit => _ = call.arg(limits.sale.max).arg(limits.sale.window_ms),
             Self::Units => requests.iter().for_each(|request| _ = call.arg(request.units.get())),
@@ -122,19 +122,23 @@ fn pass(request: &ReserveRequest) -> Pass {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use redis::Arg;
 
     use super::super::keys::Keys;
     use super::*;
+    use crate::domain::client_address::ClientAddress;
     use crate::domain::ids::{OrderId, SaleId, Shard, UserId};
 
     const ID: &str = "00000000-0000-0000-0000-000000000000";
 
     fn request(user: &str) -> ReserveRequest {
+        let letter = user.as_bytes()[0];
         ReserveRequest {
             order: OrderId(Uuid::nil()),
             user: UserId::parse(user).unwrap(),
-            address: format!("address-of-{user}"),
+            address: ClientAddress::from(IpAddr::from([10, 0, 0, letter])),
             units: Units::ONE,
             wrong_key: false,
             level_too_low: false,
@@ -170,7 +174,7 @@ mod tests {
         assert_eq!(arguments(limits([5, -1, 9]), &requests), sent(&format!("bs {ID} {ID} ann ben 5 60000 9 60000")));
         assert_eq!(
             arguments(limits([-1, 0, -1]), &requests),
-            sent(&format!("a {ID} {ID} ann ben 0 60000 address-of-ann address-of-ben"))
+            sent(&format!("a {ID} {ID} ann ben 0 60000 10.0.0.97 10.0.0.98"))
         );
     }
 

@@ -44,7 +44,7 @@ impl Winners {
                 sale,
                 user: member.user.into_string(),
                 units: member.units.get().cast_signed(),
-                address: Some(member.address),
+                address: Some(member.address.to_string()),
                 hold,
                 trace: member.trace,
             });

@@ -1,5 +1,6 @@
 //! The batcher of a worker thread, with a server in Redis's place that answers when the test lets it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,7 +156,7 @@ fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, Gate
     let request = ReserveRequest {
         order: OrderId(uuid::Uuid::now_v7()),
         user: UserId::parse("ann").unwrap(),
-        address: "10.0.0.1".into(),
+        address: IpAddr::from([10, 0, 0, 1]).into(),
         units: Units::ONE,
         wrong_key: false,
         level_too_low: false,

@@ -93,9 +93,9 @@ async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
 async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
     let orders: Vec<Uuid> = purchases.iter().map(|p| p.order.0).collect();
     let sales: Vec<i64> = purchases.iter().map(|p| p.sale.get()).collect();
-    let users: Vec<String> = purchases.iter().map(|p| p.user.clone()).collect();
+    let users: Vec<&str> = purchases.iter().map(|p| p.user.as_str()).collect();
     let units: Vec<i32> = purchases.iter().map(|p| p.units).collect();
-    let addresses: Vec<Option<String>> = purchases.iter().map(|p| p.address.clone()).collect();
+    let addresses: Vec<Option<&str>> = purchases.iter().map(|p| p.address.as_deref()).collect();
     let epochs: Vec<i64> = purchases.iter().map(|p| p.hold.epoch.0).collect();
     let shards: Vec<i16> = purchases.iter().map(|p| p.hold.shard.0).collect();
     let traces = traces_of(purchases);
@@ -113,11 +113,11 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
              ON CONFLICT (kind, order_id) DO NOTHING",
         &orders,
         &sales,
-        &users,
+        &users as &[&str],
         &units,
         &epochs,
         &shards,
-        &addresses as &[Option<String>],
+        &addresses as &[Option<&str>],
         &traces as &[Option<String>]
     )
     .execute(&mut *connection)
