@@ -5,24 +5,31 @@
 --       3 buyers (hash: user -> read_buyer of sale_begin)
 --       4 unconfirmed (zset: order id by time)   5 holders (list of users, append-only)
 --       6 limit of buyers   7 limit of addresses   8 limit of the sale
---         (hashes of counts in the current window; '#' is "window|its width in ms")
+--         (hashes of counts in the current window; '#' is "window|its width in ms"); untouched where there is no such limit
 --       9 passes (hash: user -> passes spent); untouched where the sale asks for none
 --
--- ARGV: 1 epoch and 2 length up to which the caller knows the holders   3 sold_out_ms: how long the caller may
---       remember "sold out" (0: not at all)
---       4 buyer limit  5 buyer window ms  6 address limit  7 address window ms  8 sale limit  9 sale window ms
---         (-1 means no limit)
---       10 the database's time in ms   11 whether the caller wants to know the holders although units are left (0|1)
---       12 lapses that a buyer may have (-1: any number)   13 how long one who has as many waits after the last, in ms
---       14 whether the sale asks for a pass (0|1)
---       15 n; then for each buyer: order id, user, address, units, purchase key, level; and where the sale asks for a pass,
---       when the buyer's expires (ms; 0: there is none), and how many passes the buyer had spent when it was earned
+-- ARGV: 1 n, 1 to 1000   2 epoch and 3 length up to which the caller knows the holders
+--       4 sold_out_ms: how long the caller may remember "sold out" (0: not at all)   5 the database's time in ms
+--       6 whether the caller wants to know the holders although units are left (0|1)
+--       7 lapses that a buyer may have (-1: any number)   8 how long one who has as many waits after the last, in ms
+--       9 which parts follow the users: their letters, in order. What is as usual for all buyers is not sent.
+--       10 on: n order ids; n users; then the parts:
+--         b   the limit of buyers: the number, the window in ms
+--         a   the limit of addresses: the number, the window in ms, n addresses
+--         s   the limit of the sale: the number, the window in ms
+--         u   n numbers of units; without it, each buyer asks for 1
+--         f   n flags: 1 the purchase key is wrong, 2 the level is too low, 3 both, 0 neither; without it, all are 0. The caller
+--             compares key and level with the sale's, which never change
+--         p   the sale asks for a pass: n times in ms when the buyers' passes expire (0: there is none), then n numbers of passes
+--             that each buyer had spent when the pass was earned
 --
 -- Replies: {code}: the server cannot sell the sale (sale_begin has the codes)
---          {epoch, now_ms, memory, holders_known, {holders...}, code, detail, code, detail...}
+--          {epoch, now_ms, memory, holders_known, {holders...}, expires_at_ms, codes, {place, detail, place, detail...}}
+--   expires_at_ms: of all holds that this call has taken   codes: a byte a buyer, in order
+--   details: of the buyers whose code has one; their places count from 0
 --   memory 0 the caller does not know all holders   1 it knows all   2 and may remember "sold out"
---   code 0   RESERVED       units were taken; detail: expires_at_ms
---   code 1   REPEAT         the order exists; detail: "u|..." unconfirmed, "c|..." confirmed
+--   code 0   RESERVED       units were taken
+--   code 1   REPEAT         the order exists; detail: "u" unconfirmed, "c" confirmed
 --   code 2   REPEAT_ENDED   the order exists and has ended
 --   code 3   MISMATCH       the order exists with other units
 --   code 4   AT_LIMIT       the buyer holds per_user units; detail: the newest order
@@ -48,42 +55,45 @@ local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNI
 local PASS_INVALID = 15
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
 
-local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'starts_at_ms', 'ends_at_ms', 'key', 'per_user',
-  'min_level', 'stock', 'returning', 'returning_at_ms', 'sold_out_until_ms', 'pay_within_ms', 'clock_ms', 'changes', 'replid', 'server')
-if not sale[1] then return { UNKNOWN_SALE } end
-local state = sale[2]
-if state == 'filling' or not serves(sale_key, sale[15], sale[16]) then return { REFILLING } end
+local n = tonumber(ARGV[1])
+if not n or n < 1 or n > 1000 or n ~= math.floor(n) then return redis.error_reply('reserve: 1 to 1000 buyers') end
+-- Each part by the place before its first value: the order id of buyer i, counted from 1, is ARGV[ids + i].
+local ids, users, parts, at = 9, 9 + n, {}, 9 + 2 * n
+local lengths = { b = 2, a = 2 + n, s = 2, u = n, f = n, p = 2 * n }
+for letter in string.gmatch(ARGV[9], '.') do parts[letter], at = at, at + lengths[letter] end
+if #ARGV ~= at then return redis.error_reply('reserve: wrong number of arguments') end
+local addresses, units_asked, flags = parts.a and parts.a + 2, parts.u, parts.f
+local expiries, spent_before = parts.p, parts.p and parts.p + n
 
-local database_now = tonumber(ARGV[10]) or 0
-local now, earliest = sale_clock(sale[13], database_now)
-local epoch, starts, ends, key = sale[1], tonumber(sale[3]), tonumber(sale[4]), sale[5]
-local per_user, min_level, stock = tonumber(sale[6]), tonumber(sale[7]), tonumber(sale[8])
-local returning, returning_at = tonumber(sale[9] or 0), tonumber(sale[10] or 0)
-local sold_out_until, pay_within = tonumber(sale[11] or 0), tonumber(sale[12])
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'replid', 'server', 'stock', 'returning', 'starts_at_ms', 'ends_at_ms',
+  'per_user', 'pay_within_ms', 'clock_ms', 'changes')
+local epoch, state = sale[1], sale[2]
+if not epoch then return { UNKNOWN_SALE } end
+if state == 'filling' or not serves(sale_key, sale[3], sale[4]) then return { REFILLING } end
+
+local database_now = tonumber(ARGV[5]) or 0
+local now, earliest = sale_clock(sale[11], database_now)
+local now_text = string.format('%.0f', now)
+local stock, returning = tonumber(sale[5]), tonumber(sale[6] or 0)
+local starts, ends, per_user, pay_within = tonumber(sale[7]), tonumber(sale[8]), tonumber(sale[9]), tonumber(sale[10])
+local lapses_max, lapse_wait = tonumber(ARGV[7]), tonumber(ARGV[8])
 local unlimited = stock == -1
 
 -- Returned units are for sale again only when no instance may remember "sold out" any more (rule 13).
 local came_back = 0
-if returning > 0 and earliest >= returning_at then came_back = returning end
+if returning > 0 and earliest >= tonumber(redis.call('HGET', sale_key, 'returning_at_ms') or 0) then came_back = returning end
 
-local lapses_max, lapse_wait = tonumber(ARGV[12]), tonumber(ARGV[13])
-local asks_pass, n = ARGV[14] == '1', tonumber(ARGV[15])
-local per_buyer = asks_pass and 8 or 6
-local ids, users, addresses = {}, {}, {}
-for i = 0, n - 1 do
-  local at = 16 + i * per_buyer
-  ids[i + 1], users[i + 1], addresses[i + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-end
-local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
-local buyers_now = redis.call('HMGET', buyers_key, unpack(users))
-local passes_now = asks_pass and redis.call('HMGET', passes_key, unpack(users))
+local tickets_now = redis.call('HMGET', tickets_key, unpack(ARGV, ids + 1, ids + n))
+local buyers_now = redis.call('HMGET', buyers_key, unpack(ARGV, users + 1, users + n))
+local passes_now = expiries and redis.call('HMGET', passes_key, unpack(ARGV, users + 1, users + n))
 
--- Opens the window of one limit: its counts are read once for the whole batch, and written once at the end.
-local function open_limit(limit_key, limit, window_ms, fields)
-  local l = { key = limit_key, max = tonumber(limit), window_ms = tonumber(window_ms), counts = {}, changed = {} }
-  if l.max < 0 then return l end
-  local found = redis.call('HMGET', limit_key, '#', unpack(fields))
-  local stored, width = string.match(found[1] or '', '^(%d+)|(%d+)$')
+-- Opens the window of one limit, whose number and window are the part at `terms`; nil if there is no such limit. Its counts are
+-- read once for the whole call, and written once at the end.
+local function open_limit(limit_key, terms, fields, first, last)
+  if not terms then return nil end
+  local l = { key = limit_key, max = tonumber(ARGV[terms + 1]), window_ms = tonumber(ARGV[terms + 2]), counts = {} }
+  l.found = redis.call('HMGET', limit_key, '#', unpack(fields, first, last))
+  local stored, width = string.match(l.found[1] or '', '^(%d+)|(%d+)$')
   stored, width = tonumber(stored), tonumber(width)
   l.window = math.floor(now / l.window_ms)
   if stored and width ~= l.window_ms then
@@ -93,121 +103,138 @@ local function open_limit(limit_key, limit, window_ms, fields)
   end
   l.window = math.max(l.window, stored or -1)
   l.fresh = l.window ~= stored
-  if not l.fresh then
-    for i = 1, #fields do l.counts[fields[i]] = tonumber(found[i + 1] or 0) end
-  end
-  l.retry_ms = string.format('%.0f', (l.window + 1) * l.window_ms - now)
+  if l.fresh then l.found = {} end
   return l
 end
-local function refuses(l, field) return l.max >= 0 and (l.counts[field] or 0) >= l.max end
-local function count(l, field)
-  if l.max < 0 then return end
-  l.counts[field] = (l.counts[field] or 0) + 1
-  l.changed[field] = true
+local by_buyer = open_limit(KEYS[6], parts.b, ARGV, users + 1, users + n)
+local by_address = open_limit(KEYS[7], parts.a, ARGV, addresses and addresses + 1, addresses and addresses + n)
+local by_sale = open_limit(KEYS[8], parts.s, { 'n' }, 1, 1)
+local has_limits = by_buyer or by_address or by_sale
+
+-- How many requests of a field are counted, with those of this call; `i` is its place among the fields.
+local function counted(l, field, i) return l.counts[field] or tonumber(l.found[i + 1]) or 0 end
+local function refusal(name, l) return name .. '|' .. string.format('%.0f', (l.window + 1) * l.window_ms - now) end
+
+-- The detail of the limit that refuses buyer i. If there is none, the request is counted in all limits.
+local function limited(i, user)
+  local of_buyer = by_buyer and counted(by_buyer, user, i)
+  if by_buyer and of_buyer >= by_buyer.max then return refusal('buyer', by_buyer) end
+  local address = by_address and ARGV[addresses + i]
+  local of_address = by_address and counted(by_address, address, i)
+  if by_address and of_address >= by_address.max then return refusal('address', by_address) end
+  local of_sale = by_sale and counted(by_sale, 'n', 1)
+  if by_sale and of_sale >= by_sale.max then return refusal('sale', by_sale) end
+  if by_buyer then by_buyer.counts[user] = of_buyer + 1 end
+  if by_address then by_address.counts[address] = of_address + 1 end
+  if by_sale then by_sale.counts.n = of_sale + 1 end
 end
-local by_buyer = open_limit(KEYS[6], ARGV[4], ARGV[5], users)
-local by_address = open_limit(KEYS[7], ARGV[6], ARGV[7], addresses)
-local by_sale = open_limit(KEYS[8], ARGV[8], ARGV[9], { 'n' })
 
 -- Decides for one buyer after another; a later one sees what an earlier one took. Nothing is written yet.
 local available = unlimited and -1 or stock + came_back
-local tickets, buyers, passes, taken = {}, {}, {}, {}
-local replies = {}
+local tickets, buyers, passes, taken = {}, {}, {}, 0
+-- What is to be written. Where a buyer comes twice, the later text is written last.
+local new_tickets, new_buyers, new_unconfirmed, new_holders, new_passes = {}, {}, {}, {}, {}
 
 local function decide(i)
-  local at = 16 + (i - 1) * per_buyer
-  local id, user, address = ids[i], users[i], addresses[i]
-  local units = tonumber(ARGV[at + 3])
-  if not units or units < 1 or units ~= math.floor(units) then return BAD_UNITS, '' end
-
-  if refuses(by_buyer, user) then return LIMITED, 'buyer|' .. by_buyer.retry_ms end
-  if refuses(by_address, address) then return LIMITED, 'address|' .. by_address.retry_ms end
-  if refuses(by_sale, 'n') then return LIMITED, 'sale|' .. by_sale.retry_ms end
-  count(by_buyer, user); count(by_address, address); count(by_sale, 'n')
+  local id, user, units, units_text = ARGV[ids + i], ARGV[users + i], 1, '1'
+  if units_asked then
+    units = tonumber(ARGV[units_asked + i])
+    if not units or units < 1 or units ~= math.floor(units) then return BAD_UNITS end
+    units_text = string.format('%.0f', units)
+  end
+  local refused = has_limits and limited(i, user)
+  if refused then return LIMITED, refused end
 
   local ticket = tickets[id] or tickets_now[i]
   if ticket then
     local kind, held = string.match(ticket, '^(%a)|(%d+)|')
-    if tonumber(held) ~= units then return MISMATCH, '' end
-    if kind == 't' then return REPEAT_ENDED, '' end
-    local confirmed = not tickets[id] and not redis.call('ZSCORE', unconfirmed_key, id)
-    return REPEAT, (confirmed and 'c|' or 'u|') .. (now + pay_within)
+    if tonumber(held) ~= units then return MISMATCH end
+    if kind == 't' then return REPEAT_ENDED end
+    local unconfirmed = tickets[id] or redis.call('ZSCORE', unconfirmed_key, id)
+    return REPEAT, unconfirmed and 'u' or 'c'
   end
   local owned, newest, lapses, lapsed_at = read_buyer(buyers[user] or buyers_now[i])
   if owned >= per_user then return AT_LIMIT, newest end
 
-  if now < starts then return NOT_STARTED, '' end
-  if now >= ends or state == 'closed' then return ENDED, '' end
-  if state == 'paused' then return PAUSED, '' end
-  if ARGV[at + 4] ~= key then return WRONG_KEY, '' end
-  if tonumber(ARGV[at + 5]) < min_level then return LEVEL_TOO_LOW, '' end
-  local spent = asks_pass and (passes[user] or tonumber(passes_now[i] or 0))
-  if spent and (now >= tonumber(ARGV[at + 6]) or tonumber(ARGV[at + 7]) ~= spent) then return PASS_INVALID, '' end
+  if now < starts then return NOT_STARTED end
+  if now >= ends or state == 'closed' then return ENDED end
+  if state == 'paused' then return PAUSED end
+  local flag = flags and tonumber(ARGV[flags + i]) or 0
+  if flag % 2 == 1 then return WRONG_KEY end
+  if flag >= 2 then return LEVEL_TOO_LOW end
+  local spent = passes_now and (passes[user] or tonumber(passes_now[i] or 0))
+  if spent and (now >= tonumber(ARGV[expiries + i]) or tonumber(ARGV[spent_before + i]) ~= spent) then return PASS_INVALID end
   if owned + units > per_user then return AT_LIMIT, newest end
   if lapses_max > 0 and lapses >= lapses_max and now < lapsed_at + lapse_wait then
     return LAPSED, string.format('%.0f', lapsed_at + lapse_wait - now)
   end
   if not unlimited then
-    if available == 0 then return SOLD_OUT, '' end
-    if available < units then return TOO_FEW_LEFT, '' end
+    if available == 0 then return SOLD_OUT end
+    if available < units then return TOO_FEW_LEFT end
     available = available - units
   end
-  tickets[id] = 'h|' .. units .. '|' .. user
-  buyers[user] = buyer_text(owned + units, id, lapses, lapsed_at)
-  if spent then passes[user] = spent + 1 end
-  taken[#taken + 1] = i
-  return RESERVED, now + pay_within
+  taken = taken + 1
+  local here = 2 * taken
+  tickets[id] = 'h|' .. units_text .. '|' .. user
+  buyers[user] = buyer_text(owned == 0 and units_text or owned + units, id, lapses, lapsed_at)
+  new_tickets[here - 1] = id; new_tickets[here] = tickets[id]
+  new_buyers[here - 1] = user; new_buyers[here] = buyers[user]
+  new_unconfirmed[here - 1] = now_text; new_unconfirmed[here] = id
+  new_holders[taken] = user
+  if spent then
+    passes[user] = spent + 1
+    new_passes[here - 1] = user; new_passes[here] = spent + 1
+  end
+  return RESERVED
 end
 
+local codes, details = {}, {}
 for i = 1, n do
   local code, detail = decide(i)
-  replies[i * 2 - 1], replies[i * 2] = code, detail
+  codes[i] = code
+  if detail then details[#details + 1] = i - 1; details[#details + 1] = detail end
 end
 
 ---------------------------------------------------------------- changes from here on
 
-local fields = { 'clock_ms', now }
+local fields = { 'clock_ms', now_text }
 local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
 if came_back > 0 then set('returning', 0) end
 if not unlimited and available ~= stock then set('stock', available) end
 
-if #taken > 0 then
-  set('changes', tonumber(sale[14] or 0) + #taken)
-  local new_tickets, new_buyers, new_unconfirmed, new_holders, new_passes = {}, {}, {}, {}, {}
-  for _, i in ipairs(taken) do
-    local id, user = ids[i], users[i]
-    new_tickets[#new_tickets + 1] = id; new_tickets[#new_tickets + 1] = tickets[id]
-    new_buyers[#new_buyers + 1] = user; new_buyers[#new_buyers + 1] = buyers[user]
-    new_unconfirmed[#new_unconfirmed + 1] = now; new_unconfirmed[#new_unconfirmed + 1] = id
-    new_holders[#new_holders + 1] = user
-    if asks_pass then new_passes[#new_passes + 1] = user; new_passes[#new_passes + 1] = passes[user] end
-  end
+if taken > 0 then
+  set('changes', tonumber(sale[12] or 0) + taken)
   redis.call('HSET', tickets_key, unpack(new_tickets))
   redis.call('HSET', buyers_key, unpack(new_buyers))
   redis.call('ZADD', unconfirmed_key, unpack(new_unconfirmed))
   redis.call('RPUSH', holders_key, unpack(new_holders))
-  if asks_pass then redis.call('HSET', passes_key, unpack(new_passes)) end
+  if passes_now then redis.call('HSET', passes_key, unpack(new_passes)) end
 end
 
-for _, l in ipairs({ by_buyer, by_address, by_sale }) do
-  if next(l.changed) then
-    local counts = { '#', string.format('%.0f|%.0f', l.window, l.window_ms) }
-    for field in pairs(l.changed) do
-      counts[#counts + 1] = field; counts[#counts + 1] = l.counts[field]
-    end
-    if l.fresh then redis.call('UNLINK', l.key) end
-    redis.call('HSET', l.key, unpack(counts))
-    -- Once a window is enough: the next window deletes a key that has lost its time to live.
-    if l.fresh or l.changed_width then redis.call('PEXPIRE', l.key, l.window_ms * 2) end
+local function close_limit(l)
+  if not l or not next(l.counts) then return end
+  local is_new, counts = l.fresh or l.changed_width, {}
+  if is_new then counts = { '#', string.format('%.0f|%.0f', l.window, l.window_ms) } end
+  local last = #counts
+  for field, count in pairs(l.counts) do
+    counts[last + 1] = field; counts[last + 2] = count
+    last = last + 2
   end
+  if l.fresh then redis.call('UNLINK', l.key) end
+  redis.call('HSET', l.key, unpack(counts))
+  -- Once a window is enough: the next window deletes a key that has lost its time to live.
+  if is_new then redis.call('PEXPIRE', l.key, l.window_ms * 2) end
 end
+close_limit(by_buyer)
+close_limit(by_address)
+close_limit(by_sale)
 
 -- A caller may remember "sold out" only at stock 0, with no returned unit kept back, when it knows every holder.
 local memory, known, holders = 0, 0, {}
-local sold_out_ms = tonumber(ARGV[3])
+local sold_out_ms = tonumber(ARGV[4])
 local is_sold_out = sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0)
-if is_sold_out or ARGV[11] == '1' then
-  if ARGV[1] == epoch then known = tonumber(ARGV[2]) end
+if is_sold_out or ARGV[6] == '1' then
+  if ARGV[2] == epoch then known = tonumber(ARGV[3]) end
   local length = redis.call('LLEN', holders_key)
   if known < length then
     holders = redis.call('LRANGE', holders_key, known, known + HOLDERS_CHUNK - 1)
@@ -217,10 +244,11 @@ if is_sold_out or ARGV[11] == '1' then
     memory = 1
     if is_sold_out then
       memory = 2
+      local sold_out_until = tonumber(redis.call('HGET', sale_key, 'sold_out_until_ms') or 0)
       set('sold_out_until_ms', math.max(sold_out_until, math.max(now, database_now) + sold_out_ms))
     end
   end
 end
 redis.call('HSET', sale_key, unpack(fields))
 
-return { tonumber(epoch), now, memory, known, holders, unpack(replies) }
+return { tonumber(epoch), now, memory, known, holders, now + pay_within, string.char(unpack(codes)), details }

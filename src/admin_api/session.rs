@@ -102,7 +102,7 @@ pub async fn create(
     check_same_site(&request)?;
     let Credentials { name, password } = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let source = Source {
-        address: client_address(request.head(), &app_state.trusted_proxies),
+        address: client_address(request.head(), &app_state.trusted_proxies).to_string(),
         device_token: cookie(&request, app_state.cookies.device),
         now_ms: thread.catalog.clock.now_ms(),
     };

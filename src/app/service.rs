@@ -40,6 +40,7 @@ use crate::sale::order_streams::OrderStreams;
 use crate::sale::refusal_cache::RefusalCache;
 use crate::sale::sold_out_view::SoldOutView;
 use crate::sale::thread_state::ThreadState;
+use crate::sale::winners::Winners;
 use crate::telemetry;
 
 /// The HTTP service, bound and ready to run.
@@ -277,7 +278,8 @@ impl ThreadParts {
     }
 
     fn thread_state(self) -> Result<ThreadState, GateError> {
-        let reserve_batcher = ReserveBatcher::start(self.stores.gate.clone())?;
+        let winners = Winners { committer: self.committer.clone(), confirmer: self.confirmer };
+        let reserve_batcher = ReserveBatcher::new(self.stores.gate.clone(), winners.into_commit())?;
         let load_shedder =
             LoadShedder::start(reserve_batcher.clone(), self.committer.clone(), self.pressure, self.wait_target);
         Ok(ThreadState {
@@ -288,7 +290,6 @@ impl ThreadParts {
             catalog: self.catalog,
             challenges: self.challenges,
             committer: self.committer,
-            confirmer: self.confirmer,
             order_reader: self.order_reader,
             order_id_secret: self.order_id_secret,
             retire_after_ms: self.retire_after_ms,

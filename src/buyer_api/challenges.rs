@@ -255,7 +255,7 @@ pub async fn create(
         true => ChallengeWish::default(),
         false => json_object::from_slice(&body).map_err(Problem::invalid)?,
     };
-    let address = client_address(request.head(), &app_state.trusted_proxies);
+    let address = client_address(request.head(), &app_state.trusted_proxies).to_string();
     let challenge = thread.challenge(sale, &buyer.user, &address, kind).await?;
     Ok(HttpResponse::Created().json(ChallengeView::new(challenge, app_state.dev)))
 }
@@ -286,7 +286,7 @@ pub async fn answer(
     if given.challenge_id.chars().count() > ID_MAX {
         return Err(Problem::invalid("challenge_id must be at most 512 characters"));
     }
-    let address = client_address(request.head(), &app_state.trusted_proxies);
+    let address = client_address(request.head(), &app_state.trusted_proxies).to_string();
     let GivenAnswer(answer) = given.answer;
     let earned = thread.earn_pass(sale, &buyer.user, &address, &given.challenge_id, &answer).await?;
     Ok(HttpResponse::Created().json(Pass { pass: earned.pass, expires_at_ms: earned.expires_at_ms }))

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use actix_web::dev::RequestHead;
-use actix_web::http::header::LOCATION;
+use actix_web::http::header::{HeaderName, LOCATION};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
@@ -20,6 +20,9 @@ use crate::http::problem::Problem;
 use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
 use crate::telemetry::spans::Span;
+
+/// Made once: of a text that is no standard header, a name would be made for each request.
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Longer texts are refused unread. Characters.
 const KEY_MAX: usize = 128;
@@ -104,7 +107,7 @@ pub(super) async fn purchase(
         return Err(Problem::invalid("pass must be at most 1024 characters"));
     }
     let units = asked.quantity.map_or(Ok(Units::ONE), Units::parse)?;
-    let mut keys = request.headers().get_all("idempotency-key");
+    let mut keys = request.headers().get_all(&IDEMPOTENCY_KEY);
     let idempotency_key = match (keys.next(), keys.next()) {
         (None, _) => None,
         (Some(key), None) => Some(IdempotencyKey::parse(key.to_str().unwrap_or_default())?),

@@ -1,19 +1,33 @@
 //! The answers of `reserve` to a request for units, and the limits of purchases.
 
 use super::captcha::PassCheck;
-use super::ids::{Epoch, OrderId, Shard, Units, UserId};
+use super::client_address::ClientAddress;
+use super::ids::{Epoch, OrderId, SaleId, Shard, Units, UserId};
+use super::trace_context::TraceContext;
 
 /// One buyer's request for units of a sale.
 #[derive(Debug, Clone)]
 pub struct ReserveRequest {
     pub order: OrderId,
     pub user: UserId,
-    /// The caller's network address for the limits: an IPv4 address, or an IPv6 /64.
-    pub address: String,
+    pub address: ClientAddress,
     pub units: Units,
-    pub purchase_key: String,
-    pub level: i64,
+    /// Whether the purchase key is not the sale's. The holder of a ticket does not hear so.
+    pub wrong_key: bool,
+    /// Whether the buyer's level is below the sale's; likewise.
+    pub level_too_low: bool,
     pub pass: PassCheck,
+    /// The trace of the request, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
+}
+
+/// Requests of one call of `reserve` whose purchase rows are committed together: those that took units, and those that repeat a
+/// purchase which is unconfirmed.
+#[derive(Debug)]
+pub struct PurchaseGroup {
+    pub sale: SaleId,
+    pub hold: Hold,
+    pub members: Vec<ReserveRequest>,
 }
 
 /// The answer to one request.
@@ -21,12 +35,11 @@ pub struct ReserveRequest {
 pub enum Admission {
     /// Units were taken for this order. Its purchase row must be committed before the buyer is answered.
     Reserved {
-        hold: Hold,
         expires_at_ms: i64,
     },
-    /// The same purchase again. `hold` is set while it is unconfirmed: its row is committed (again) before the answer.
+    /// The same purchase again. While it is unconfirmed, its row is committed (again) before the answer.
     Repeat {
-        hold: Option<Hold>,
+        confirmed: bool,
     },
     /// The same purchase again, after its order has ended.
     RepeatEnded,
@@ -56,6 +69,15 @@ pub enum Admission {
     },
     /// This Redis does not know the sale, or is being refilled; nothing was changed.
     NotServing,
+    /// Units are held, and it is not known whether the purchase row is committed: a repeat with the same key will tell.
+    NotDurable,
+}
+
+impl Admission {
+    /// Whether the purchase row must be committed before this is the answer (rule 3).
+    pub const fn needs_commit(&self) -> bool {
+        matches!(self, Self::Reserved { .. } | Self::Repeat { confirmed: false })
+    }
 }
 
 /// Units taken in Redis for one order: the shard and the epoch.
@@ -66,7 +88,7 @@ pub struct Hold {
 }
 
 /// The dimensions in which purchases of a sale are limited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Limit {
     Buyer,
@@ -75,8 +97,6 @@ pub enum Limit {
 }
 
 impl Limit {
-    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
-
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
@@ -87,6 +107,13 @@ impl Limit {
 pub struct Window {
     pub max: i64,
     pub window_ms: i64,
+}
+
+impl Window {
+    /// Whether there is a limit at all.
+    pub const fn is_limit(self) -> bool {
+        self.max >= 0
+    }
 }
 
 /// The limits of the purchases of a sale. All are checked before any is counted.

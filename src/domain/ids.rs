@@ -88,6 +88,10 @@ impl UserId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    pub fn into_string(self) -> String {
+        self.0.into_string()
+    }
 }
 
 impl fmt::Display for UserId {

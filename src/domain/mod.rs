@@ -5,6 +5,7 @@ pub mod admission;
 pub mod alarm;
 pub mod breaker;
 pub mod captcha;
+pub mod client_address;
 pub mod clock_reading;
 pub mod database_clock;
 pub mod delay;

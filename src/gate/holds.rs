@@ -56,11 +56,12 @@ impl Gate {
     /// Takes orders whose rows are committed off the unconfirmed list (rule 5).
     pub async fn confirm(&self, sale: SaleId, shard: Shard, orders: &[OrderId]) -> Result<(), GateError> {
         let keys = self.keys.sale(sale, shard);
+        let mut id = Uuid::encode_buffer();
         for orders in orders.chunks(1000) {
             let mut call = self.scripts.confirm.prepare_invoke();
             call.key(keys.unconfirmed.as_str());
             for order in orders {
-                call.arg(order.to_string());
+                call.arg(&*order.0.hyphenated().encode_lower(&mut id));
             }
             timed("confirm", call.invoke_async::<i64>(&mut self.connection.clone())).await?;
         }

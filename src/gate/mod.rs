@@ -14,6 +14,7 @@ pub mod refill;
 mod refill_wanted;
 mod reply_codes;
 pub mod reserve_batcher;
+mod reserve_call;
 mod reserve_reply;
 pub mod sale_state;
 mod scripts;

@@ -1,57 +1,74 @@
-//! Batches the purchase requests of one worker thread into calls of reserve.lua.
+//! Batches the purchase requests of one worker thread into calls of reserve.lua, one call of a sale at a time.
 //!
-//! The next call is made when the last one has returned, for all requests that have come meanwhile. No request waits for
-//! a timer, and under load one call serves hundreds.
+//! A sale's next call is made when its last one has returned, for all requests that have come meanwhile. No request waits for
+//! a timer, under load one call serves hundreds, and a slow call of one sale holds back no other sale. The winners of a call go on
+//! together, to be committed; the sale's next call does not wait for that.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::LocalBoxFuture;
+use redis::Value;
 use redis::aio::ConnectionManager;
-use redis::{Value, cmd};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
+use super::keys::SaleKeys;
+use super::reserve_call::{CallTerms, reserve_call};
 use super::reserve_reply::ReserveReply;
 use super::sold_out_cache::SoldOutCache;
-use super::{Gate, GateError, is_no_script, timed};
-use crate::domain::admission::{Admission, Limit, ReserveRequest};
-use crate::domain::captcha::PassCheck;
+use super::{Gate, GateError, Terms, is_no_script, timed};
+use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
 use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
+
+/// Calls under way at the same time, each of another sale. Further sales wait for one of these to return.
+const CALLS_MAX: usize = 64;
+/// Lines that are kept although nobody waits there: a busy sale needs its own again at once.
+const LINES_KEPT: usize = 1024;
+
+/// Commits the purchase rows of a group, and says of each member whether its row is durable.
+pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
 
 type Reply = oneshot::Sender<Result<Admission, GateError>>;
 
 /// The batcher of one worker thread; clones share it. It has no locks and stays on its thread.
 #[derive(Clone)]
-pub struct ReserveBatcher {
-    queue: mpsc::Sender<Queued>,
-    shared: Rc<Shared>,
-}
+pub struct ReserveBatcher(Rc<Shared>);
 
-/// What the batcher and its loop share.
-#[derive(Default)]
+/// What the batcher and the tasks of its sales share.
 struct Shared {
+    gate: Gate,
+    connection: ConnectionManager,
+    commit: CommitGroup,
+    lines: RefCell<HashMap<SaleId, Line>>,
+    /// The requests in all lines.
+    queued: Cell<usize>,
+    calls: Semaphore,
     sold_out: RefCell<SoldOutCache>,
     /// Whether each call asks for the holders, too.
     wants_holders: Cell<bool>,
-    /// Since when the request waits that is to be sent next, if one waits.
-    waiting_since: Cell<Option<Instant>>,
     /// The longest that a request has waited since this was last asked for.
     waited: Cell<Duration>,
 }
 
+/// The requests that wait for a sale's next call.
+struct Line {
+    keys: Rc<SaleKeys>,
+    waiting: VecDeque<Queued>,
+    /// Whether a task makes the sale's calls.
+    is_served: bool,
+}
+
 struct Queued {
-    sale: SaleId,
     request: ReserveRequest,
     now_ms: i64,
     queued_at: Instant,
     reply: Reply,
 }
 
-/// The requests for one sale in a batch.
-#[derive(Default)]
-struct SaleBatch {
+/// The requests of one call.
+struct Batch {
     requests: Vec<ReserveRequest>,
     replies: Vec<Reply>,
     /// The latest of the times that came with the requests.
@@ -59,101 +76,125 @@ struct SaleBatch {
 }
 
 impl ReserveBatcher {
-    /// Starts the batcher on this thread, which must run a `LocalSet`. It ends when its last clone is dropped.
-    pub fn start(gate: Gate) -> Result<Self, GateError> {
-        let (queue, requests) = mpsc::channel(gate.terms.queue_max);
-        let shared = Rc::<Shared>::default();
-        let batch_loop = BatchLoop { connection: gate.own_connection()?, gate, shared: Rc::clone(&shared) };
-        tokio::task::spawn_local(batch_loop.run(requests));
-        Ok(Self { queue, shared })
+    /// A batcher for this thread, which must run a `LocalSet`. It has winners committed by `commit`.
+    pub fn new(gate: Gate, commit: CommitGroup) -> Result<Self, GateError> {
+        Ok(Self(Rc::new(Shared {
+            connection: gate.own_connection()?,
+            gate,
+            commit,
+            lines: RefCell::default(),
+            queued: Cell::default(),
+            calls: Semaphore::new(CALLS_MAX),
+            sold_out: RefCell::default(),
+            wants_holders: Cell::default(),
+            waited: Cell::default(),
+        })))
     }
 
     /// Whether this buyer can be refused as sold out without a call to Redis.
     pub fn remembers_sold_out(&self, sale: SaleId, user: &UserId) -> bool {
-        self.shared.sold_out.borrow().is_sold_out_for(sale, user)
+        self.0.sold_out.borrow().is_sold_out_for(sale, user)
     }
 
     /// From now on, learns all holders of the sales that are asked for, or no longer.
     pub fn learn_holders(&self, learn: bool) {
-        self.shared.wants_holders.set(learn);
+        self.0.wants_holders.set(learn);
     }
 
     /// Whether this user is known not to hold a ticket, and not to have held one: `false` unless holders are being learnt.
     pub fn is_stranger(&self, sale: SaleId, user: &str) -> bool {
-        self.shared.sold_out.borrow().is_stranger(sale, user)
+        self.0.sold_out.borrow().is_stranger(sale, user)
     }
 
     /// The longest that a request has waited for its call since this was last asked for.
     pub fn take_wait(&self) -> Duration {
-        let waiting = self.shared.waiting_since.get().map_or(Duration::ZERO, |since| since.elapsed());
-        self.shared.waited.take().max(waiting)
+        let lines = self.0.lines.borrow();
+        let oldest = lines.values().filter_map(|line| line.waiting.front()).map(|queued| queued.queued_at).min();
+        self.0.waited.take().max(oldest.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 
-    /// Asks for units. `now_ms` is the database's time.
+    /// Asks for units. `now_ms` is the database's time. A buyer who gets units, or has unconfirmed ones, is answered when the purchase
+    /// row is durable (rule 3), or when it is clear that this cannot be known (`NotDurable`).
     ///
     /// # Errors
     ///
     /// `Overloaded`: nothing was taken. Any other error: whether units were taken is unknown.
     pub async fn reserve(&self, sale: SaleId, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
-        let queued_at = Instant::now();
-        let queued = Queued { sale, request, now_ms, queued_at, reply };
-        self.queue.try_send(queued).map_err(|_| GateError::Overloaded)?;
-        if self.shared.waiting_since.get().is_none() {
-            self.shared.waiting_since.set(Some(queued_at));
-        }
+        self.0.enqueue(sale, Queued { request, now_ms, queued_at: Instant::now(), reply })?;
         answer.await.unwrap_or(Err(GateError::Overloaded))
     }
 }
 
-struct BatchLoop {
-    gate: Gate,
-    connection: ConnectionManager,
-    shared: Rc<Shared>,
-}
-
 impl Shared {
-    /// Records how long the oldest request of a batch has waited, and since when the oldest one waits that is left behind.
-    fn note_wait(&self, oldest: Instant, left_since: Option<Instant>) {
-        self.waited.set(self.waited.get().max(oldest.elapsed()));
-        self.waiting_since.set(left_since);
+    /// Puts a request into the line of its sale, and starts a task that serves the line if there is none.
+    fn enqueue(self: &Rc<Self>, sale: SaleId, queued: Queued) -> Result<(), GateError> {
+        if self.queued.get() >= self.gate.terms.queue_max {
+            return Err(GateError::Overloaded);
+        }
+        self.queued.set(self.queued.get() + 1);
+        let mut lines = self.lines.borrow_mut();
+        let line = lines.entry(sale).or_insert_with(|| Line {
+            keys: Rc::new(self.gate.keys.sale(sale, Shard::HOME)),
+            waiting: VecDeque::new(),
+            is_served: false,
+        });
+        line.waiting.push_back(queued);
+        if !line.is_served {
+            line.is_served = true;
+            tokio::task::spawn_local(Rc::clone(self).serve(sale, Rc::clone(&line.keys)));
+        }
+        Ok(())
     }
-}
 
-impl BatchLoop {
-    async fn run(self, mut requests: mpsc::Receiver<Queued>) {
-        let batch_max = self.gate.terms.batch_max;
-        let mut batch = Vec::with_capacity(batch_max);
-        while requests.recv_many(&mut batch, batch_max).await > 0 {
-            metrics::histogram!("seckill_gate_batch_size").record(batch.len() as f64);
-            if let [first, .., last] | [first @ last] = &batch[..] {
-                self.shared.note_wait(first.queued_at, (!requests.is_empty()).then_some(last.queued_at));
-            }
-            let mut by_sale: HashMap<SaleId, SaleBatch> = HashMap::new();
-            for Queued { sale, request, now_ms, reply, .. } in batch.drain(..) {
-                let of_sale = by_sale.entry(sale).or_default();
-                of_sale.requests.push(request);
-                of_sale.replies.push(reply);
-                of_sale.now_ms = of_sale.now_ms.max(now_ms);
-            }
-            let calls = by_sale.into_iter().map(|(sale, batch)| self.answer(sale, batch));
-            join_all(calls).await;
+    /// Makes the calls of a sale, one after the other, as long as requests wait for the next.
+    async fn serve(self: Rc<Self>, sale: SaleId, keys: Rc<SaleKeys>) {
+        loop {
+            // The line grows while other sales have all calls.
+            let Ok(_call) = self.calls.acquire().await else { return };
+            let Some(batch) = self.next_batch(sale) else { return };
+            self.answer(sale, &keys, batch).await;
         }
     }
 
-    async fn answer(&self, sale: SaleId, batch: SaleBatch) {
-        let SaleBatch { requests, replies, now_ms } = batch;
+    /// Takes what the next call of a sale serves; `None` if nobody waits: then the line is served no longer.
+    fn next_batch(&self, sale: SaleId) -> Option<Batch> {
+        let mut lines = self.lines.borrow_mut();
+        let line = lines.get_mut(&sale)?;
+        let Some(oldest) = line.waiting.front().map(|queued| queued.queued_at) else {
+            line.is_served = false;
+            line.waiting.shrink_to(self.gate.terms.batch_max);
+            if lines.len() > LINES_KEPT {
+                lines.remove(&sale);
+            }
+            return None;
+        };
+        let size = line.waiting.len().min(self.gate.terms.batch_max);
+        let mut batch =
+            Batch { requests: Vec::with_capacity(size), replies: Vec::with_capacity(size), now_ms: i64::MIN };
+        for Queued { request, now_ms, reply, .. } in line.waiting.drain(..size) {
+            batch.requests.push(request);
+            batch.replies.push(reply);
+            batch.now_ms = batch.now_ms.max(now_ms);
+        }
+        self.queued.set(self.queued.get() - size);
+        self.waited.set(self.waited.get().max(oldest.elapsed()));
+        Some(batch)
+    }
+
+    async fn answer(&self, sale: SaleId, keys: &SaleKeys, batch: Batch) {
+        let Batch { requests, replies, now_ms } = batch;
+        metrics::histogram!("seckill_gate_batch_size").record(requests.len() as f64);
         let asked_at = Instant::now();
-        let known = self.shared.sold_out.borrow().known(sale);
-        let learn = self.shared.wants_holders.get();
-        match self.gate.reserve(&self.connection, sale, (known, learn), now_ms, &requests).await {
+        let known = self.sold_out.borrow().known(sale);
+        let learn = self.wants_holders.get();
+        let reply = self.gate.reserve(&self.connection, keys, (known, learn), now_ms, &requests).await;
+        match reply {
             Ok(Some(mut reply)) => {
                 let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
-                self.shared.sold_out.borrow_mut().record(sale, known, &mut reply, asked_at, sold_out);
-                for (caller, admission) in replies.into_iter().zip(reply.admissions) {
-                    // The caller may have gone away; the reconciler then finishes the hold.
-                    let _ = caller.send(Ok(admission));
-                }
+                self.sold_out.borrow_mut().record(sale, known, &mut reply, asked_at, sold_out);
+                let hold = Hold { epoch: reply.epoch, shard: Shard::HOME };
+                self.pass_on(PurchaseGroup { sale, hold, members: Vec::new() }, requests, replies, reply.admissions);
             }
             Ok(None) => {
                 self.gate.refill_wanted.add(sale);
@@ -169,6 +210,35 @@ impl BatchLoop {
             }
         }
     }
+
+    /// Answers the requests of a call: those that need a commit, which become the members of the group, when it is done; all others
+    /// at once. Callers may have gone away: what they asked for is committed all the same.
+    fn pass_on(
+        &self,
+        mut group: PurchaseGroup,
+        requests: Vec<ReserveRequest>,
+        replies: Vec<Reply>,
+        admissions: Vec<Admission>,
+    ) {
+        let mut winners = Vec::new();
+        for ((request, caller), admission) in requests.into_iter().zip(replies).zip(admissions) {
+            if admission.needs_commit() {
+                group.members.push(request);
+                winners.push((caller, admission));
+            } else {
+                let _ = caller.send(Ok(admission));
+            }
+        }
+        if winners.is_empty() {
+            return;
+        }
+        let committed = (self.commit)(group);
+        tokio::task::spawn_local(async move {
+            for ((caller, admission), is_durable) in winners.into_iter().zip(committed.await) {
+                let _ = caller.send(Ok(if is_durable { admission } else { Admission::NotDurable }));
+            }
+        });
+    }
 }
 
 impl Gate {
@@ -177,41 +247,14 @@ impl Gate {
     async fn reserve(
         &self,
         connection: &ConnectionManager,
-        sale: SaleId,
+        keys: &SaleKeys,
         (known, learn): ((Epoch, usize), bool),
         now_ms: i64,
         requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
-        let keys = self.keys.sale(sale, Shard::HOME);
-        let mut call = cmd("EVALSHA");
-        call.arg(self.scripts.reserve.get_hash()).arg(9);
-        call.arg(&keys.sale).arg(&keys.tickets).arg(&keys.buyers).arg(&keys.unconfirmed).arg(&keys.holders);
-        call.arg(&keys.limits).arg(&keys.passes);
-        call.arg(known.0.0).arg(known.1).arg(self.terms.sold_out_ms);
-        let limits = self.limits();
-        for limit in Limit::ALL {
-            let window = limits.of(*limit);
-            call.arg(window.max).arg(window.window_ms);
-        }
-        let lapses = self.terms.lapses;
-        // A sale's terms do not change, so all of its buyers need a pass, or none.
-        let asks_pass = requests.iter().any(|request| request.pass != PassCheck::NotAsked);
-        call.arg(now_ms).arg(u8::from(learn)).arg(lapses.max).arg(lapses.window_ms).arg(u8::from(asks_pass));
-        call.arg(requests.len());
-        let mut id = uuid::Uuid::encode_buffer();
-        for request in requests {
-            call.arg(&*request.order.0.hyphenated().encode_lower(&mut id));
-            call.arg(request.user.as_str()).arg(&request.address);
-            call.arg(request.units.get()).arg(&request.purchase_key).arg(request.level);
-            if asks_pass {
-                // A pass that expired at the beginning of time is none.
-                let pass = match &request.pass {
-                    PassCheck::Asked(Some(pass)) => (pass.expires_at_ms, pass.spent_before),
-                    PassCheck::Asked(None) | PassCheck::NotAsked => (0, 0),
-                };
-                call.arg(pass.0).arg(pass.1);
-            }
-        }
+        let Terms { sold_out_ms, lapses, .. } = self.terms;
+        let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits: self.limits() };
+        let call = reserve_call(self.scripts.reserve.get_hash(), keys, &terms, requests);
         let mut connection = connection.clone();
         let reply = match timed("reserve", call.query_async::<Vec<Value>>(&mut connection)).await {
             Err(error) if is_no_script(&error) => {

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::GateError;
 use super::reply_codes::{ReserveCode, SaleCode};
-use crate::domain::admission::{Admission, Hold};
-use crate::domain::ids::{Epoch, OrderId, Shard};
+use crate::domain::admission::Admission;
+use crate::domain::ids::{Epoch, OrderId};
 
 /// What the caller may conclude from the holders that it knows after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromRepr)]
@@ -45,11 +45,19 @@ impl ReserveReply {
         let memory = Memory::from_repr(next(&mut values)?).ok_or(MALFORMED)?;
         let holders_known = next(&mut values)?;
         let new_holders = next(&mut values)?;
+        let expires_at_ms = next(&mut values)?;
+        let Some(Value::BulkString(codes)) = values.next() else { return Err(MALFORMED) };
+        let details: Vec<(usize, String)> = next(&mut values)?;
+        if codes.len() != requests {
+            return Err(MALFORMED);
+        }
+        let mut details = details.into_iter().peekable();
         let mut admissions = Vec::with_capacity(requests);
-        for _ in 0..requests {
-            let (code, detail): (i64, String) = (next(&mut values)?, next(&mut values)?);
-            let code = ReserveCode::from_repr(code).ok_or(MALFORMED)?;
-            admissions.push(admission(code, &detail, epoch).ok_or(MALFORMED)?);
+        for (place, code) in codes.into_iter().enumerate() {
+            let detail = details.next_if(|(of, _)| *of == place);
+            let detail = detail.as_ref().map_or("", |(_, text)| text.as_str());
+            let code = ReserveCode::from_repr(code.into()).ok_or(MALFORMED)?;
+            admissions.push(admission(code, detail, expires_at_ms).ok_or(MALFORMED)?);
         }
         Ok(Some(Self { epoch, memory, holders_known, new_holders, admissions }))
     }
@@ -62,11 +70,10 @@ fn next<T: FromRedisValue>(values: &mut impl Iterator<Item = Value>) -> Result<T
 }
 
 /// `None` when the detail cannot be read.
-fn admission(code: ReserveCode, detail: &str, epoch: Epoch) -> Option<Admission> {
-    let hold = Hold { epoch, shard: Shard::HOME };
+fn admission(code: ReserveCode, detail: &str, expires_at_ms: i64) -> Option<Admission> {
     Some(match code {
-        ReserveCode::Reserved => Admission::Reserved { hold, expires_at_ms: detail.parse().ok()? },
-        ReserveCode::Repeat => Admission::Repeat { hold: detail.starts_with('u').then_some(hold) },
+        ReserveCode::Reserved => Admission::Reserved { expires_at_ms },
+        ReserveCode::Repeat => Admission::Repeat { confirmed: detail == "c" },
         ReserveCode::RepeatEnded => Admission::RepeatEnded,
         ReserveCode::Mismatch => Admission::Mismatch,
         ReserveCode::AtLimit => Admission::AtLimit { newest: Uuid::try_parse(detail).ok().map(OrderId) },
@@ -85,4 +92,62 @@ fn admission(code: ReserveCode, detail: &str, epoch: Epoch) -> Option<Admission>
         // `Units` is at least 1, so that the script never says this.
         ReserveCode::BadUnits => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::admission::Limit;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    /// A reply about buyers with these codes and details.
+    fn reply(codes: &[u8], details: &[(i64, &str)]) -> Vec<Value> {
+        let details = details.iter().flat_map(|(place, detail)| [Value::Int(*place), text(detail)]).collect();
+        let [epoch, now_ms, memory, known, expires_at_ms] = [3, 1000, 1, 2, 5000].map(Value::Int);
+        let holders = Value::Array(vec![text("ann"), text("ben")]);
+        vec![
+            epoch,
+            now_ms,
+            memory,
+            known,
+            holders,
+            expires_at_ms,
+            Value::BulkString(codes.to_vec()),
+            Value::Array(details),
+        ]
+    }
+
+    #[test]
+    fn each_buyer_gets_the_code_and_the_detail_of_its_place() {
+        let order = "01890000-0000-7000-8000-000000000001";
+        let details = [(1, "u"), (2, order), (4, "address|250"), (5, "c")];
+        let read = ReserveReply::read(reply(&[0, 1, 4, 9, 11, 1], &details), 6).unwrap().unwrap();
+        assert_eq!((read.epoch, read.memory, read.holders_known), (Epoch(3), Memory::AllHolders, 2));
+        assert_eq!(read.new_holders, ["ann", "ben"]);
+        let newest = Uuid::try_parse(order).ok().map(OrderId);
+        assert_eq!(
+            read.admissions,
+            [
+                Admission::Reserved { expires_at_ms: 5000 },
+                Admission::Repeat { confirmed: false },
+                Admission::AtLimit { newest },
+                Admission::SoldOut,
+                Admission::Limited { limit: Limit::Address, retry_ms: 250 },
+                Admission::Repeat { confirmed: true },
+            ]
+        );
+    }
+
+    #[test]
+    fn a_reply_of_another_form_is_malformed() {
+        let refused = |values, requests| ReserveReply::read(values, requests).is_err();
+        assert!(refused(reply(&[0], &[]), 2), "a code is missing");
+        assert!(refused(reply(&[99], &[]), 1), "there is no such code");
+        assert!(refused(reply(&[11], &[]), 1), "it does not say which limit");
+        assert!(refused(vec![Value::Int(-99)], 1));
+        assert!(ReserveReply::read(vec![Value::Int(-2)], 1).unwrap().is_none(), "the sale is being refilled");
+    }
 }

@@ -13,6 +13,7 @@ pub mod quota;
 pub mod refusal_cache;
 pub mod sold_out_view;
 pub mod thread_state;
+pub mod winners;
 
 pub use crate::domain::step::Step;
 use crate::gate::{Gate, GateError};

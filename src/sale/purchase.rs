@@ -1,16 +1,15 @@
 //! A purchase, from the request to the ticket. A refused purchase never reaches PostgreSQL; one that succeeds is
 //! committed there before it is answered (protocol, rules 1 to 5 and 13).
 
+use super::refusal_cache::Caller;
 use super::thread_state::ThreadState;
-use crate::die_at;
 use crate::domain::admission::{Admission, Limit, ReserveRequest, Window};
 use crate::domain::captcha::{CaptchaKind, PassCheck};
+use crate::domain::client_address::ClientAddress;
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
 use crate::domain::trace_context::TraceContext;
-use crate::ledger::orders::commit::{Committed, Purchase};
-use crate::telemetry::spans::{Span, SpanKind};
 
 /// A buyer's request, parsed.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub struct Request {
     pub sale: SaleId,
     pub user: UserId,
     pub level: i64,
-    pub address: String,
+    pub address: ClientAddress,
     pub purchase_key: String,
     pub units: Units,
     pub idempotency_key: Option<IdempotencyKey>,
@@ -26,6 +25,37 @@ pub struct Request {
     pub pass: Option<Box<str>>,
     /// The trace of the request, if it is traced.
     pub trace: Option<Box<TraceContext>>,
+}
+
+/// What a purchase needs of its sale's terms, and what they say of the request.
+#[derive(Clone, Copy)]
+struct Terms {
+    per_user: Units,
+    min_level: i64,
+    captcha: CaptchaKind,
+    starts_at_ms: i64,
+    ends_at_ms: i64,
+    /// The database's time, and whether the sale is open then.
+    now_ms: i64,
+    is_open: bool,
+    wrong_key: bool,
+    level_too_low: bool,
+}
+
+impl Terms {
+    fn of(sale: &Sale, request: &Request, now_ms: i64) -> Self {
+        Self {
+            per_user: sale.per_user,
+            min_level: sale.min_level,
+            captcha: sale.captcha,
+            starts_at_ms: sale.starts_at_ms,
+            ends_at_ms: sale.ends_at_ms,
+            now_ms,
+            is_open: sale.is_open_at(now_ms),
+            wrong_key: request.purchase_key != sale.purchase_key,
+            level_too_low: request.level < sale.min_level,
+        }
+    }
 }
 
 /// A purchase that is durable.
@@ -76,135 +106,95 @@ impl ThreadState {
     /// Makes one purchase. The checks come in the order that the API promises for its answers. The futures of rare ways
     /// are boxed: the future of this function is copied before it runs, and is to stay small.
     pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
-        let sale = match self.catalog.live(request.sale) {
-            Some(live) => live,
+        let sale = request.sale;
+        let terms = |sale: &Sale| Terms::of(sale, &request, self.catalog.clock.now_ms());
+        let terms = match self.catalog.look_at(sale, terms) {
+            Some(terms) => terms,
             None => {
-                self.catalog.sale(request.sale).await.map_err(|_| Refusal::Unavailable)?.ok_or(Refusal::UnknownSale)?
+                let found = self.catalog.sale(sale).await.map_err(|_| Refusal::Unavailable)?;
+                terms(&found.ok_or(Refusal::UnknownSale)?)
             }
         };
-        if request.units > sale.per_user {
-            return Err(Refusal::TooMany { per_user: sale.per_user });
+        if request.units > terms.per_user {
+            return Err(Refusal::TooMany { per_user: terms.per_user });
         }
         if !self.committer.is_healthy() {
             return Err(Refusal::Unavailable);
         }
         let limits = self.gate.limits();
-        if let Some((limit, retry_ms)) = self.refusals.find(sale.id, request.user.as_str(), &request.address, &limits) {
+        if let Some((limit, retry_ms)) = self.refusals.find(sale, &request.user, request.address, &limits) {
             return Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms });
         }
-        let now_ms = self.catalog.clock.now_ms();
-        let pass = self.check_pass(&sale, &request);
-        if self.knows_sold_out(&sale, &request, &pass, now_ms) {
+        let pass = self.check_pass(&terms, &request);
+        if self.knows_sold_out(&terms, &request, &pass) {
             return Err(Refusal::SoldOut);
         }
         let order = match &request.idempotency_key {
-            Some(key) => OrderId::derive(&self.order_id_secret, sale.id, &request.user, key),
+            Some(key) => OrderId::derive(&self.order_id_secret, sale, &request.user, key),
             // Every request without a key is a new purchase. UUIDs of version 7 sort by time.
             None => OrderId(uuid::Uuid::now_v7()),
         };
-        if now_ms > sale.ends_at_ms + self.retire_after_ms {
-            return Box::pin(self.long_ended(&sale, order, &request)).await;
+        if terms.now_ms > terms.ends_at_ms + self.retire_after_ms {
+            return Box::pin(self.long_ended(&terms, order, &request)).await;
         }
         let reserve = ReserveRequest {
             order,
             user: request.user.clone(),
-            address: request.address.clone(),
+            address: request.address,
             units: request.units,
-            purchase_key: request.purchase_key,
-            level: request.level,
+            wrong_key: terms.wrong_key,
+            level_too_low: terms.level_too_low,
             pass,
+            trace: request.trace,
         };
         let _under_way = self.load_shedder.begin();
-        let admission =
-            self.reserve_batcher.reserve(sale.id, reserve, now_ms).await.map_err(|_| Refusal::Unavailable)?;
-        let purchase = |hold| Purchase {
-            order,
-            sale: sale.id,
-            user: request.user.to_string(),
-            units: request.units.get().cast_signed(),
-            address: Some(request.address.clone()),
-            hold,
-            trace: request.trace.clone(),
-        };
-        match admission {
-            Admission::Reserved { hold, expires_at_ms } => {
-                die_at!("purchase.reserved");
-                self.commit(purchase(hold)).await?;
+        let admission = self.reserve_batcher.reserve(sale, reserve, terms.now_ms).await;
+        match admission.map_err(|_| Refusal::Unavailable)? {
+            Admission::Reserved { expires_at_ms } => {
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
             }
-            Admission::Repeat { hold } => {
-                if let Some(hold) = hold {
-                    self.commit(purchase(hold)).await?;
-                }
+            Admission::Repeat { .. } | Admission::RepeatEnded => {
                 Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable)
             }
-            Admission::RepeatEnded => Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable),
             Admission::Mismatch => Err(Refusal::IdempotencyMismatch),
             Admission::AtLimit { newest } => Err(Refusal::AlreadyPurchased { order: newest }),
-            Admission::NotStarted => Err(Refusal::NotStarted { starts_at_ms: sale.starts_at_ms }),
+            Admission::NotStarted => Err(Refusal::NotStarted { starts_at_ms: terms.starts_at_ms }),
             Admission::Ended => Err(Refusal::Ended),
             Admission::WrongKey => Err(Refusal::WrongKey),
-            Admission::LevelTooLow => Err(Refusal::LevelTooLow { min_level: sale.min_level }),
+            Admission::LevelTooLow => Err(Refusal::LevelTooLow { min_level: terms.min_level }),
             Admission::PassInvalid => Err(Refusal::PassInvalid),
             Admission::SoldOut => Err(Refusal::SoldOut),
             Admission::Limited { limit, retry_ms } => {
                 match limit {
-                    Limit::Buyer => self.refusals.insert(sale.id, request.user.as_str(), limit, retry_ms, limits),
-                    Limit::Address => self.refusals.insert(sale.id, &request.address, limit, retry_ms, limits),
+                    Limit::Buyer => self.refusals.insert(sale, Caller::Buyer(&request.user), retry_ms, limits),
+                    Limit::Address => self.refusals.insert(sale, Caller::Address(request.address), retry_ms, limits),
                     Limit::Sale => {}
                 }
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
             }
             Admission::Lapsed { retry_ms } => Err(Refusal::Lapsed { allowed: self.gate.lapses(), retry_ms }),
-            Admission::Paused | Admission::NotServing => Err(Refusal::Unavailable),
+            Admission::Paused | Admission::NotServing | Admission::NotDurable => Err(Refusal::Unavailable),
         }
     }
 
     /// Whether "sold out" can be answered from memory: only where no other answer comes first (rule 13).
-    fn knows_sold_out(&self, sale: &Sale, request: &Request, pass: &PassCheck, now_ms: i64) -> bool {
-        self.reserve_batcher.remembers_sold_out(sale.id, &request.user)
-            && sale.is_open_at(now_ms)
-            && request.purchase_key == sale.purchase_key
-            && request.level >= sale.min_level
-            && pass.is_good_at(now_ms)
+    fn knows_sold_out(&self, terms: &Terms, request: &Request, pass: &PassCheck) -> bool {
+        self.reserve_batcher.remembers_sold_out(request.sale, &request.user)
+            && terms.is_open
+            && !terms.wrong_key
+            && !terms.level_too_low
+            && pass.is_good_at(terms.now_ms)
     }
 
     /// What is known of the pass before Redis is asked: whether the sale asks for one, and whether this one was made for this
     /// buyer and this sale. Only `reserve` knows whether it is spent.
-    fn check_pass(&self, sale: &Sale, request: &Request) -> PassCheck {
-        if sale.captcha == CaptchaKind::None {
+    fn check_pass(&self, terms: &Terms, request: &Request) -> PassCheck {
+        if terms.captcha == CaptchaKind::None {
             return PassCheck::NotAsked;
         }
         let shown = request.pass.as_deref();
-        let pass = shown.and_then(|pass| self.challenges.open_pass(sale.id, &request.user, pass));
+        let pass = shown.and_then(|pass| self.challenges.open_pass(request.sale, &request.user, pass));
         PassCheck::Asked(pass.map(Box::new))
-    }
-
-    /// Commits the purchase row. When that fails the hold stays: a repeat with the same key, or the reconciler, finishes
-    /// it (rule 4).
-    async fn commit(&self, mut purchase: Purchase) -> Result<(), Refusal> {
-        let Purchase { order, sale, hold, .. } = purchase;
-        let mut span = purchase.trace.as_mut().map(|trace| {
-            let span = Box::new(Span::below(trace, SpanKind::Internal, "commit"));
-            **trace = span.context().clone();
-            span
-        });
-        let committed = self.committer.commit(purchase).await;
-        if let Some(span) = &mut span {
-            span.set("order", order.to_string());
-            tracing::debug!(%order, ?committed, "purchase");
-        }
-        match committed {
-            Committed::Durable => {
-                die_at!("purchase.committed");
-                self.confirmer.confirm(sale, hold.shard, order);
-                Ok(())
-            }
-            Committed::StaleEpoch | Committed::Unknown => {
-                span.iter_mut().for_each(|span| span.fail(format!("{committed:?}")));
-                Err(Refusal::Unavailable)
-            }
-        }
     }
 
     /// The ticket of a purchase that was made before.
@@ -221,17 +211,17 @@ impl ThreadState {
     }
 
     /// Answers for a sale that Redis no longer keeps: its tickets are in the ledger, and nothing is for sale.
-    async fn long_ended(&self, sale: &Sale, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
+    async fn long_ended(&self, terms: &Terms, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
         let unavailable = |_| Refusal::Unavailable;
         if let Some(own) = self.order_of_now(&request.user, order).await.map_err(unavailable)? {
-            return match own.sale_id == sale.id && i64::from(own.quantity) == i64::from(request.units.get()) {
+            return match own.sale_id == request.sale && i64::from(own.quantity) == i64::from(request.units.get()) {
                 true => Ok(Ticket { order_id: order, status: own.status, expires_at_ms: own.expires_at_ms }),
                 false => Err(Refusal::IdempotencyMismatch),
             };
         }
-        let holdings = self.ledger.holdings(sale.id, request.user.as_str());
+        let holdings = self.ledger.holdings(request.sale, request.user.as_str());
         let (units, newest) = self.ledger.in_time(holdings).await.map_err(|error| unavailable(error.into()))?;
-        if units >= i64::from(sale.per_user.get()) {
+        if units >= i64::from(terms.per_user.get()) {
             return Err(Refusal::AlreadyPurchased { order: newest });
         }
         Err(Refusal::Ended)

@@ -6,9 +6,17 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::domain::admission::{Limit, Limits};
-use crate::domain::ids::SaleId;
+use crate::domain::client_address::ClientAddress;
+use crate::domain::ids::{SaleId, UserId};
 
-/// One worker thread's cache. A caller is a buyer or an address, and no buyer's id is an address.
+/// A caller whom a limit refuses.
+#[derive(Clone, Copy)]
+pub enum Caller<'a> {
+    Buyer(&'a UserId),
+    Address(ClientAddress),
+}
+
+/// One worker thread's cache.
 #[derive(Default)]
 pub struct RefusalCache {
     inner: RefCell<Inner>,
@@ -18,8 +26,15 @@ pub struct RefusalCache {
 struct Inner {
     /// The limits that they were refused under. Other limits may admit them.
     limits: Option<Limits>,
-    callers: HashMap<SaleId, HashMap<Box<str>, (Instant, Limit)>>,
+    sales: HashMap<SaleId, Refused>,
     count: usize,
+}
+
+/// The callers of a sale, and until when they are refused.
+#[derive(Default)]
+struct Refused {
+    buyers: HashMap<UserId, Instant>,
+    addresses: HashMap<ClientAddress, Instant>,
 }
 
 impl RefusalCache {
@@ -27,32 +42,39 @@ impl RefusalCache {
     const CALLERS_MAX: usize = 50_000;
 
     /// The limit that still refuses this buyer or this address, and for how many milliseconds more.
-    pub fn find(&self, sale: SaleId, buyer: &str, address: &str, limits: &Limits) -> Option<(Limit, u64)> {
+    pub fn find(&self, sale: SaleId, buyer: &UserId, address: ClientAddress, limits: &Limits) -> Option<(Limit, u64)> {
         let inner = self.inner.borrow();
-        let callers = inner.callers.get(&sale)?;
+        let refused = inner.sales.get(&sale)?;
         if inner.limits.as_ref() != Some(limits) {
             return None;
         }
-        let (until, limit) =
-            [buyer, address].into_iter().filter_map(|caller| callers.get(caller)).max_by_key(|refused| refused.0)?;
+        let buyer = refused.buyers.get(buyer).map(|until| (*until, Limit::Buyer));
+        let address = refused.addresses.get(&address).map(|until| (*until, Limit::Address));
+        let (until, limit) = buyer.into_iter().chain(address).max_by_key(|(until, _)| *until)?;
         let left = until.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then(|| (*limit, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)))
+        (!left.is_zero()).then(|| (limit, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)))
     }
 
     /// Remembers that a limit refuses this caller for `wait_ms`.
-    pub fn insert(&self, sale: SaleId, caller: &str, limit: Limit, wait_ms: u64, limits: Limits) {
+    pub fn insert(&self, sale: SaleId, caller: Caller<'_>, wait_ms: u64, limits: Limits) {
         let mut inner = self.inner.borrow_mut();
         if inner.count >= Self::CALLERS_MAX || inner.limits != Some(limits) {
             *inner = Inner { limits: Some(limits), ..Inner::default() };
         }
         let until = Instant::now() + Duration::from_millis(wait_ms);
-        let known = inner.callers.entry(sale).or_default().insert(caller.into(), (until, limit));
+        let refused = inner.sales.entry(sale).or_default();
+        let known = match caller {
+            Caller::Buyer(user) => refused.buyers.insert(user.clone(), until),
+            Caller::Address(address) => refused.addresses.insert(address, until),
+        };
         inner.count += usize::from(known.is_none());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::domain::admission::Window;
 
@@ -61,23 +83,31 @@ mod tests {
         Limits { buyer: window, address: window, sale: window }
     }
 
+    fn user(name: &str) -> UserId {
+        UserId::parse(name).unwrap()
+    }
+
+    fn address() -> ClientAddress {
+        IpAddr::from([10, 0, 0, 1]).into()
+    }
+
     #[test]
     fn a_refused_caller_waits_unless_the_limits_have_changed() {
         let (cache, sale) = (RefusalCache::default(), SaleId::from_db(7));
-        cache.insert(sale, "ann", Limit::Buyer, 60_000, limits(5));
-        let find = |user, max| cache.find(sale, user, "10.0.0.1", &limits(max)).map(|(limit, _)| limit);
+        cache.insert(sale, Caller::Buyer(&user("ann")), 60_000, limits(5));
+        let find = |name, max| cache.find(sale, &user(name), address(), &limits(max)).map(|(limit, _)| limit);
         assert_eq!(find("ann", 5), Some(Limit::Buyer));
         assert_eq!(find("ben", 5), None);
         assert_eq!(find("ann", 6), None, "another limit may admit her");
-        cache.insert(sale, "10.0.0.1", Limit::Address, 60_000, limits(5));
+        cache.insert(sale, Caller::Address(address()), 60_000, limits(5));
         assert_eq!(find("ben", 5), Some(Limit::Address));
-        assert_eq!(cache.find(SaleId::from_db(8), "ann", "10.0.0.1", &limits(5)), None);
+        assert_eq!(cache.find(SaleId::from_db(8), &user("ann"), address(), &limits(5)), None);
     }
 
     #[test]
     fn a_refusal_ends_with_its_time() {
         let (cache, sale) = (RefusalCache::default(), SaleId::from_db(7));
-        cache.insert(sale, "ann", Limit::Buyer, 0, limits(5));
-        assert_eq!(cache.find(sale, "ann", "10.0.0.1", &limits(5)), None);
+        cache.insert(sale, Caller::Buyer(&user("ann")), 0, limits(5));
+        assert_eq!(cache.find(sale, &user("ann"), address(), &limits(5)), None);
     }
 }

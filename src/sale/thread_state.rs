@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::catalog::Catalog;
 use super::challenges::Challenges;
-use super::confirmer::Confirmer;
 use super::load_shedder::LoadShedder;
 use super::order_reader::OrderReader;
 use super::refusal_cache::RefusalCache;
@@ -25,7 +24,6 @@ pub struct ThreadState {
     pub challenges: Arc<Challenges>,
     pub committer: Committer,
     pub order_reader: OrderReader,
-    pub confirmer: Confirmer,
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,
     pub sold_out: SoldOutView,

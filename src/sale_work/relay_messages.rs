@@ -18,7 +18,9 @@ use crate::queue::{Destination, Outgoing};
 enum Shared {
     Purchases,
     /// Expiries that wait for the same time on the delay ladder.
-    Expiries { rung_ms: i64 },
+    Expiries {
+        rung_ms: i64,
+    },
 }
 
 /// The messages for these rows, and the places of the rows that each of them carries. A row without company goes in the message
@@ -66,10 +68,9 @@ fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
 fn message_for(row: &OutboxRow<BrokerMessage>) -> Outgoing {
     let (kind, about) = row.task.key();
     let (to, body) = match &row.task {
-        BrokerMessage::OrderPlaced { order } => (
-            Destination::OrderPlaced,
-            body(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }),
-        ),
+        BrokerMessage::OrderPlaced { order } => {
+            (Destination::OrderPlaced, body(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }))
+        }
         BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms } => (
             Destination::OrderExpire { remaining_ms: *remaining_ms },
             body(&OrderExpireV1 { version: Version, order_id: *order, due_at_ms: *due_at_ms }),

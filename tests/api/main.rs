@@ -10,6 +10,7 @@ mod admin_sessions;
 mod alarm_drill;
 mod api_document;
 mod auditor_findings;
+mod batches_apart;
 mod broken_network;
 mod callers_apart;
 mod challenges;

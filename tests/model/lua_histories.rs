@@ -2,7 +2,7 @@
 //! state after each step. What the model calls an event of the server, a new replication id or a restart, is played by writing
 //! to the sale what begin_refill would have written before the event.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use redis::{Connection, Script, Value};
@@ -14,6 +14,9 @@ use super::variants::World;
 
 /// A memory of "sold out" lasts longer than the test: it ends only by `Step::ReturnUnits`.
 const SOLD_OUT_MS: i64 = 1_000_000_000;
+/// More requests than a history has, in a window that has room for all of its time.
+const LIMIT: i64 = 1000;
+const LIMIT_WINDOW_MS: i64 = 100_000_000_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -66,6 +69,10 @@ struct Real {
     sale: String,
     /// Whether the sale asks for passes. Each buyer shows the right one.
     asks_pass: bool,
+    /// Whether there are limits of requests, which nobody reaches.
+    limited: bool,
+    /// The requests that the script has judged.
+    asked: Vec<Order>,
 }
 
 macro_rules! script {
@@ -180,35 +187,71 @@ impl Real {
 
     /// With each order comes how many passes its buyer has spent before it.
     fn reserve(&mut self, world: &World, orders: &[(Order, usize)]) -> Option<(Vec<Admission>, bool)> {
-        let mut arguments: Vec<String> = ["0", "0"].map(str::to_owned).to_vec();
-        arguments.push(if world.caches_sold_out { SOLD_OUT_MS } else { 0 }.to_string());
-        arguments.extend(["-1", "1000", "-1", "1000", "-1", "1000", "0", "0"].map(str::to_owned));
-        arguments.extend([world.lapses_max.to_string(), "1000".to_owned()]);
-        arguments.extend([u8::from(self.asks_pass).to_string(), orders.len().to_string()]);
-        for (order, spent) in orders {
-            let units = world.units(*order).to_string();
-            arguments.extend([id(*order), user(world, *order), "a".into(), units, "key".into(), "0".into()]);
-            if self.asks_pass {
-                arguments.extend(["9000000000000".to_owned(), spent.to_string()]);
-            }
+        let sold_out_ms = if world.caches_sold_out { SOLD_OUT_MS } else { 0 }.to_string();
+        let (n, lapses_max) = (orders.len().to_string(), world.lapses_max.to_string());
+        let asks_more = orders.iter().any(|(order, _)| world.units(*order) != 1);
+        let parts = [(self.limited, "bas"), (asks_more, "u"), (self.asks_pass, "p")];
+        let parts: String = parts.into_iter().filter_map(|(sent, letters)| sent.then_some(letters)).collect();
+        let call = [&*n, "0", "0", &*sold_out_ms, "0", "0", &*lapses_max, "1000", &*parts];
+        let mut arguments = call.map(str::to_owned).to_vec();
+        arguments.extend(orders.iter().map(|(order, _)| id(*order)));
+        arguments.extend(orders.iter().map(|(order, _)| user(world, *order)));
+        if self.limited {
+            let limit = || [LIMIT.to_string(), LIMIT_WINDOW_MS.to_string()];
+            arguments.extend(limit()); // of buyers
+            arguments.extend(limit()); // of addresses
+            arguments.extend(orders.iter().map(|(order, _)| format!("address-{order}")));
+            arguments.extend(limit()); // of the sale
+        }
+        if asks_more {
+            arguments.extend(orders.iter().map(|(order, _)| world.units(*order).to_string()));
+        }
+        if self.asks_pass {
+            arguments.extend(orders.iter().map(|_| "9000000000000".to_owned()));
+            arguments.extend(orders.iter().map(|(_, spent)| spent.to_string()));
         }
         let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "limit:b", "limit:a", "limit:s", "passes"];
         let Value::Array(reply) = self.call(&script!(sale "reserve"), &keys, &arguments) else { panic!("no array") };
-        let [_epoch, _now, memory, _known, _holders, answers @ ..] = &reply[..] else { return None };
-        let admissions = answers.chunks(2).map(|answer| {
-            let detail: String = redis::FromRedisValue::from_redis_value_ref(&answer[1]).unwrap();
-            match answer[0] {
-                Value::Int(0) => Admission::Reserved,
-                Value::Int(1) => Admission::Repeat { confirmed: detail.starts_with('c') },
-                Value::Int(2) => Admission::RepeatEnded,
-                Value::Int(4) => Admission::AtLimit,
-                Value::Int(9) => Admission::SoldOutCache,
-                Value::Int(10) => Admission::TooFew,
-                Value::Int(14) => Admission::Lapsed,
-                ref other => panic!("reserve answered {other:?}"),
-            }
+        let [_epoch, _now, memory, _known, _holders, _expires, codes, details] = &reply[..] else {
+            assert!(matches!(reply[..], [Value::Int(code)] if code < 0), "{reply:?}");
+            return None;
+        };
+        self.asked.extend(orders.iter().map(|(order, _)| *order));
+        let Value::BulkString(codes) = codes else { panic!("no codes") };
+        let details: BTreeMap<usize, String> = redis::FromRedisValue::from_redis_value_ref(details).unwrap();
+        let admissions = codes.iter().enumerate().map(|(place, code)| match code {
+            0 => Admission::Reserved,
+            1 => Admission::Repeat { confirmed: details[&place] == "c" },
+            2 => Admission::RepeatEnded,
+            4 => Admission::AtLimit,
+            9 => Admission::SoldOutCache,
+            10 => Admission::TooFew,
+            14 => Admission::Lapsed,
+            other => panic!("reserve answered {other}"),
         });
         Some((admissions.collect(), *memory == Value::Int(2)))
+    }
+
+    /// What the limits have counted: every request that the script has judged, by its buyer, its address and its sale.
+    fn check_limits(&mut self, world: &World) {
+        let fields: [(&str, &dyn Fn(Order) -> String); 3] = [
+            ("limit:b", &|order| user(world, order)),
+            ("limit:a", &|order| format!("address-{order}")),
+            ("limit:s", &|_| "n".to_owned()),
+        ];
+        for (limit, field) in fields {
+            let mut expected: BTreeMap<String, usize> = BTreeMap::new();
+            for order in self.asked.iter().filter(|_| self.limited) {
+                *expected.entry(field(*order)).or_default() += 1;
+            }
+            let mut counted: BTreeMap<String, String> =
+                redis::cmd("HGETALL").arg(self.key(limit)).query(&mut self.redis).unwrap();
+            let window = counted.remove("#");
+            assert_eq!(window, (!expected.is_empty()).then(|| format!("0|{LIMIT_WINDOW_MS}")));
+            let expected: BTreeMap<String, String> =
+                expected.into_iter().map(|(field, count)| (field, count.to_string())).collect();
+            assert_eq!(counted, expected, "{limit}");
+        }
     }
 }
 
@@ -335,10 +378,10 @@ fn scripts_and_model_agree_on_random_histories() {
         caches_sold_out,
         ..World::NO_FAULTS
     };
-    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>(), asks_pass in any::<bool>())| {
+    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>(), asks_pass in any::<bool>(), limited in any::<bool>())| {
         let world = world(caches);
         let redis = client.get_connection().unwrap();
-        let mut real = Real { redis, sale: format!("history:{}", Uuid::new_v4().simple()), asks_pass };
+        let mut real = Real { redis, sale: format!("history:{}", Uuid::new_v4().simple()), asks_pass, limited, asked: Vec::new() };
         let mut model = Server { run: 1, replid: 1, ..Server::default() };
         for (at, step) in steps.iter().enumerate() {
             run(step, &world, &mut model, &mut real);
@@ -350,8 +393,11 @@ fn scripts_and_model_agree_on_random_histories() {
             expected.holders = std::array::from_fn(named);
             let found = real.keys(&world);
             real.check_buyers(&world, &found, &model.now.lapsed);
+            real.check_limits(&world);
             prop_assert_eq!(found, expected, "after step {}: {:?}", at, step);
         }
         real.flush();
+        let limits = ["limit:b", "limit:a", "limit:s"].map(|name| real.key(name));
+        redis::cmd("UNLINK").arg(&limits).exec(&mut real.redis).unwrap();
     });
 }

@@ -10,8 +10,8 @@ use crate::series::Series;
 const SCRIPT: &str = concat!(include_str!("../../../lua/sale_begin.lua"), include_str!("../../../lua/reserve.lua"));
 /// Prefix of the keys of a run; nothing else uses it.
 const TAG: &str = "bench:{bench}:";
-/// The default limits, except that the sale's own limit never refuses.
-const LIMITS: [&str; 6] = ["5", "60000", "1200", "60000", "1000000000", "1000"];
+/// The default limits of buyers, addresses and the sale, except that the last one never refuses.
+const LIMITS: [[&str; 2]; 3] = [["5", "60000"], ["1200", "60000"], ["1000000000", "1000"]];
 const STOCK: u64 = 1_000_000_000;
 
 /// One kind of call.
@@ -119,16 +119,18 @@ impl ReserveScript {
         ];
         let mut call = vec!["EVALSHA".into(), redis::Script::new(SCRIPT).get_hash().to_owned(), keys.len().to_string()];
         call.extend(keys.map(|key| format!("{TAG}{key}")));
-        call.extend([term("epoch")?, "0".into(), "0".into()]);
-        call.extend(LIMITS.map(str::to_owned));
-        // The database's time is not known, the holders are not asked for, the default terms of lapsed holds, and no pass.
-        call.extend(["0", "0", "2", "600000", "0"].map(str::to_owned));
-        call.push(buyers.to_string());
-        // Ids, users and addresses as long as real ones.
-        let buyer = ["01890000-0000-7000-8000-__rand_int__", "b__rand_int__", "a__rand_int__", "1", &term("key")?, "0"];
-        for _ in 0..buyers {
-            call.extend(buyer.map(str::to_owned));
-        }
+        // No holders are known, "sold out" is not remembered, the database's time is not known, no holders are asked for, the
+        // default terms of lapsed holds. Then the three limits; each buyer asks for one unit, and there is no pass.
+        call.extend([buyers.to_string(), term("epoch")?]);
+        call.extend(["0", "0", "0", "0", "2", "600000", "bas"].map(str::to_owned));
+        // Ids, users and addresses as long as real ones. redis-benchmark draws a number for each place that names one.
+        let column = |value: &str| vec![value.to_owned(); buyers as usize];
+        call.extend(column("01890000-0000-7000-8000-__rand_int__"));
+        call.extend(column("b__rand_int__"));
+        let [of_buyers, of_addresses, of_sale] = LIMITS.map(|limit| limit.map(str::to_owned));
+        call.extend(of_buyers.into_iter().chain(of_addresses));
+        call.extend(column("a__rand_int__"));
+        call.extend(of_sale);
         Ok(call)
     }
 

@@ -1,20 +1,20 @@
 //! The address that a request comes from, as limits count it.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use actix_web::dev::RequestHead;
+use actix_web::http::header::X_FORWARDED_FOR;
 
-/// The client's address: the nearest one that is not a trusted proxy's. An IPv6 client usually owns a whole /64 network,
-/// so all addresses of one /64 count as one client.
-pub fn client_address(request: &RequestHead, trusted_proxies: &[IpAddr]) -> String {
+use crate::domain::client_address::ClientAddress;
+
+/// The client's address: the nearest one that is not a trusted proxy's.
+pub fn client_address(request: &RequestHead, trusted_proxies: &[IpAddr]) -> ClientAddress {
     let peer = request.peer_addr.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.ip().to_canonical());
     let mut nearest = peer;
     if trusted_proxies.contains(&peer) {
-        let headers = request.headers().get_all("x-forwarded-for");
         // Each proxy appends the address that it received from: read from the end, as long as proxies are trusted.
-        let hops: Vec<&str> =
-            headers.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).collect();
-        for hop in hops.into_iter().rev() {
+        let headers = request.headers().get_all(X_FORWARDED_FOR).rev();
+        for hop in headers.filter_map(|value| value.to_str().ok()).flat_map(|value| value.rsplit(',')) {
             let Ok(address) = hop.trim().parse::<IpAddr>() else { break };
             nearest = address.to_canonical();
             if !trusted_proxies.contains(&nearest) {
@@ -22,13 +22,7 @@ pub fn client_address(request: &RequestHead, trusted_proxies: &[IpAddr]) -> Stri
             }
         }
     }
-    match nearest {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & (u128::MAX << 64);
-            format!("{}/64", Ipv6Addr::from(network))
-        }
-    }
+    nearest.into()
 }
 
 #[cfg(test)]
@@ -43,7 +37,7 @@ mod tests {
             request = request.append_header(("X-Forwarded-For", *value));
         }
         let trusted: Vec<IpAddr> = trusted.iter().map(|t| t.parse().unwrap()).collect();
-        client_address(request.to_http_request().head(), &trusted)
+        client_address(request.to_http_request().head(), &trusted).to_string()
     }
 
     #[test]
@@ -61,6 +55,7 @@ mod tests {
         let from = |peer: &str| address(peer, &[], &[]);
         assert_eq!(from("[2001:db8:1:2:aaaa::1]"), from("[2001:db8:1:2:bbbb::2]"));
         assert_ne!(from("[2001:db8:1:2::1]"), from("[2001:db8:1:3::1]"));
+        assert_eq!(from("[2001:db8:1:2:aaaa::1]"), "2001:db8:1:2::/64");
         assert_eq!(from("[::ffff:1.2.3.4]"), "1.2.3.4");
     }
 }

@@ -1,9 +1,14 @@
 //! The trace that a request belongs to.
 
 use actix_web::dev::RequestHead;
+use actix_web::http::header::HeaderName;
 
 use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::telemetry::spans::Span;
+
+/// The names of the headers, made once: every purchase looks for them.
+static PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
+static STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 
 /// Begins a span for the request, if it is traced (docs/tracing.md).
 pub fn request_span(request: &RequestHead, name: &'static str) -> Option<Box<Span>> {
@@ -12,10 +17,10 @@ pub fn request_span(request: &RequestHead, name: &'static str) -> Option<Box<Spa
 
 /// The caller's trace. `None` where there is no traceparent, or none that is well-formed: that is never an error.
 fn caller(request: &RequestHead) -> Option<TraceContext> {
-    let mut parents = request.headers().get_all(TRACEPARENT);
+    let mut parents = request.headers().get_all(&PARENT);
     let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
     let caller = TraceContext::parse(parent.to_str().ok()?)?;
-    let mut states = request.headers().get_all(TRACESTATE).peekable();
+    let mut states = request.headers().get_all(&STATE).peekable();
     if !caller.is_sampled() || states.peek().is_none() {
         return Some(caller);
     }

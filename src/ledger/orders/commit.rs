@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
@@ -93,9 +93,9 @@ async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
 async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
     let orders: Vec<Uuid> = purchases.iter().map(|p| p.order.0).collect();
     let sales: Vec<i64> = purchases.iter().map(|p| p.sale.get()).collect();
-    let users: Vec<String> = purchases.iter().map(|p| p.user.clone()).collect();
+    let users: Vec<&str> = purchases.iter().map(|p| p.user.as_str()).collect();
     let units: Vec<i32> = purchases.iter().map(|p| p.units).collect();
-    let addresses: Vec<Option<String>> = purchases.iter().map(|p| p.address.clone()).collect();
+    let addresses: Vec<Option<&str>> = purchases.iter().map(|p| p.address.as_deref()).collect();
     let epochs: Vec<i64> = purchases.iter().map(|p| p.hold.epoch.0).collect();
     let shards: Vec<i16> = purchases.iter().map(|p| p.hold.shard.0).collect();
     let traces = traces_of(purchases);
@@ -113,11 +113,11 @@ async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
              ON CONFLICT (kind, order_id) DO NOTHING",
         &orders,
         &sales,
-        &users,
+        &users as &[&str],
         &units,
         &epochs,
         &shards,
-        &addresses as &[Option<String>],
+        &addresses as &[Option<&str>],
         &traces as &[Option<String>]
     )
     .execute(&mut *connection)
@@ -143,21 +143,26 @@ fn traces_of(purchases: &[Purchase]) -> Vec<Option<String>> {
     purchases.iter().map(|purchase| purchase.trace().map(TraceContext::to_text)).collect()
 }
 
-type Queued = (Purchase, Instant, oneshot::Sender<Committed>);
+/// Purchases that are answered together, and so are committed together.
+struct Group {
+    purchases: Vec<Purchase>,
+    queued_at: Instant,
+    reply: oneshot::Sender<Vec<Committed>>,
+}
 
 /// Purchases that may wait for their commit; more are refused before they touch the stock.
 const BACKLOG_MAX: usize = 8192;
-/// A group whose commit takes longer holds up the purchases that come after it.
+/// A commit that takes longer holds up the purchases that come after it.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How long a measured wait for a commit counts.
 const WAIT_VALID: Duration = Duration::from_millis(100);
 /// A commit that takes longer is given up; whether it took effect is unknown.
 const COMMIT_MAX: Duration = Duration::from_secs(5);
 
-/// Commits purchases in groups: a group is what has arrived while the last one was being written.
+/// Commits the groups together that have arrived while the last ones were being written.
 #[derive(Clone)]
 pub struct Committer {
-    queue: mpsc::Sender<Queued>,
+    queue: mpsc::Sender<Group>,
     pulse: Arc<Pulse>,
     notifier: Notifier,
 }
@@ -168,7 +173,9 @@ struct Pulse {
     started: Instant,
     /// When each lane began its present commit, in milliseconds after `started`; 0 when it has none.
     began: Vec<AtomicU64>,
-    /// How long the oldest purchase of the last group had waited, in microseconds, and when that was measured.
+    /// The purchases in the queue.
+    queued: AtomicUsize,
+    /// How long the oldest group of the last commit had waited, in microseconds, and when that was measured.
     wait_us: AtomicU64,
     measured_ms: AtomicU64,
 }
@@ -217,20 +224,21 @@ impl Committer {
         notifier: &Notifier,
         tasks: &TaskTracker,
     ) -> Self {
-        let (queue, purchases) = mpsc::channel(queue_max);
-        let purchases = Arc::new(Mutex::new(purchases));
+        let (queue, groups) = mpsc::channel(queue_max);
+        let groups = Arc::new(Mutex::new(groups));
         let began = (0..lanes).map(|_| AtomicU64::new(0)).collect();
         let pulse = Arc::new(Pulse {
             healthy: AtomicBool::new(true),
             started: Instant::now(),
             began,
+            queued: AtomicUsize::new(0),
             wait_us: AtomicU64::new(0),
             measured_ms: AtomicU64::new(0),
         });
         for number in 0..lanes {
             let (ledger, notifier, pulse) = (ledger.clone(), notifier.clone(), Arc::clone(&pulse));
             let lane = Lane { ledger, notifier, pulse, number, connection: None };
-            tasks.spawn(lane.run(Arc::clone(&purchases), batch_max));
+            tasks.spawn(lane.run(Arc::clone(&groups), batch_max));
         }
         Self { queue, pulse, notifier: notifier.clone() }
     }
@@ -238,7 +246,7 @@ impl Committer {
     /// Whether PostgreSQL has answered last, no commit has been waiting for its answer for long, and the queue is not too
     /// long. Otherwise no stock is touched (rule 4), so that few holds are left without a row.
     pub fn is_healthy(&self) -> bool {
-        self.pulse.is_healthy() && self.queue.max_capacity() - self.queue.capacity() <= BACKLOG_MAX
+        self.pulse.is_healthy() && self.pulse.queued.load(Ordering::Relaxed) <= BACKLOG_MAX
     }
 
     /// How long purchases have lately waited for their commit to begin.
@@ -263,14 +271,29 @@ impl Committer {
         self.notifier.orders_changed();
     }
 
-    /// Returns once the purchase row is committed, or its outcome is known to be unknown.
-    pub async fn commit(&self, purchase: Purchase) -> Committed {
-        let (reply, outcome) = oneshot::channel();
-        if self.queue.send((purchase, Instant::now(), reply)).await.is_err() {
-            return Committed::Unknown;
-        }
-        outcome.await.unwrap_or(Committed::Unknown)
+    /// Returns once each of these purchase rows is committed, or its outcome is known to be unknown.
+    pub async fn commit(&self, purchases: Vec<Purchase>) -> Vec<Committed> {
+        let (size, queued_at) = (purchases.len(), Instant::now());
+        let (reply, outcomes) = oneshot::channel();
+        let Ok(place) = self.queue.reserve().await else { return vec![Committed::Unknown; size] };
+        self.pulse.queued.fetch_add(size, Ordering::Relaxed);
+        place.send(Group { purchases, queued_at, reply });
+        outcomes.await.unwrap_or_else(|_| vec![Committed::Unknown; size])
     }
+}
+
+/// Waits for a group, and takes those behind it until they have `batch_max` purchases. A group is never divided. Returns none when
+/// the last handle was dropped and the queue is empty.
+async fn next_groups(queue: &Mutex<mpsc::Receiver<Group>>, batch_max: usize) -> Vec<Group> {
+    let mut queue = queue.lock().await;
+    let (mut groups, mut purchases) = (Vec::new(), 0);
+    let mut next = queue.recv().await;
+    while let Some(group) = next {
+        purchases += group.purchases.len();
+        groups.push(group);
+        next = if purchases < batch_max { queue.try_recv().ok() } else { None };
+    }
+    groups
 }
 
 struct Lane {
@@ -287,18 +310,21 @@ struct Lane {
 const IDLE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
-    async fn run(mut self, purchases: Arc<Mutex<mpsc::Receiver<Queued>>>, batch_max: usize) {
-        let mut group = Vec::with_capacity(batch_max);
+    async fn run(mut self, queue: Arc<Mutex<mpsc::Receiver<Group>>>, batch_max: usize) {
         loop {
-            if purchases.lock().await.recv_many(&mut group, batch_max).await == 0 {
-                return;
+            let groups = next_groups(&queue, batch_max).await;
+            let Some(oldest) = groups.iter().map(|group| group.queued_at).min() else { return };
+            self.pulse.note_wait(oldest.elapsed());
+            let (mut rows, mut replies) = (Vec::new(), Vec::with_capacity(groups.len()));
+            for group in groups {
+                replies.push((group.purchases.len(), group.reply));
+                rows.extend(group.purchases);
             }
-            metrics::histogram!("seckill_commit_batch_size").record(group.len() as f64);
-            let oldest = group.iter().map(|(_, queued_at, _)| *queued_at).min();
-            self.pulse.note_wait(oldest.map_or(Duration::ZERO, |queued_at| queued_at.elapsed()));
-            let (rows, replies): (Vec<_>, Vec<_>) = group.drain(..).map(|(row, _, reply)| (row, reply)).unzip();
-            for (reply, outcome) in replies.into_iter().zip(self.write(&rows).await) {
-                let _ = reply.send(outcome);
+            self.pulse.queued.fetch_sub(rows.len(), Ordering::Relaxed);
+            metrics::histogram!("seckill_commit_batch_size").record(rows.len() as f64);
+            let mut outcomes = self.write(&rows).await.into_iter();
+            for (size, reply) in replies {
+                let _ = reply.send(outcomes.by_ref().take(size).collect());
             }
             self.notifier.outbox_changed();
         }

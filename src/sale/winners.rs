@@ -1,0 +1,71 @@
+//! Makes winners durable. Those of one call to Redis are committed together, and nobody is answered before (protocol, rules 3 to 5).
+
+use std::rc::Rc;
+
+use super::confirmer::Confirmer;
+use crate::die_at;
+use crate::domain::admission::PurchaseGroup;
+use crate::domain::ids::OrderId;
+use crate::gate::reserve_batcher::CommitGroup;
+use crate::ledger::orders::commit::{Committed, Committer, Purchase};
+use crate::telemetry::spans::{Span, SpanKind};
+
+/// What one worker thread commits winners with.
+pub struct Winners {
+    pub committer: Committer,
+    pub confirmer: Confirmer,
+}
+
+impl Winners {
+    /// The way in which a batcher has its winners committed.
+    pub fn into_commit(self) -> CommitGroup {
+        let winners = Rc::new(self);
+        Box::new(move |group| {
+            let winners = Rc::clone(&winners);
+            Box::pin(async move { winners.commit(group).await })
+        })
+    }
+
+    /// Commits the purchase rows of a group, and says of each whether it is durable. A hold whose row is not stays: a repeat with
+    /// the same key, or the reconciler, finishes it (rule 4).
+    async fn commit(&self, group: PurchaseGroup) -> Vec<bool> {
+        let PurchaseGroup { sale, hold, members } = group;
+        let mut purchases = Vec::with_capacity(members.len());
+        let mut spans = Vec::new();
+        for mut member in members {
+            die_at!("purchase.reserved");
+            if let Some(trace) = &mut member.trace {
+                let span = Span::below(trace, SpanKind::Internal, "commit");
+                **trace = span.context().clone();
+                spans.push((purchases.len(), span));
+            }
+            purchases.push(Purchase {
+                order: member.order,
+                sale,
+                user: member.user.into_string(),
+                units: member.units.get().cast_signed(),
+                address: Some(member.address.to_string()),
+                hold,
+                trace: member.trace,
+            });
+        }
+        let orders: Vec<OrderId> = purchases.iter().map(|purchase| purchase.order).collect();
+        let outcomes = self.committer.commit(purchases).await;
+        for (place, mut span) in spans {
+            let (order, committed) = (orders[place], outcomes[place]);
+            span.set("order", order.to_string());
+            tracing::debug!(%order, ?committed, trace_id = %span.context().trace_id(), "purchase");
+            if committed != Committed::Durable {
+                span.fail(format!("{committed:?}"));
+            }
+        }
+        let is_durable: Vec<bool> = outcomes.iter().map(|committed| *committed == Committed::Durable).collect();
+        let mut durable = Vec::with_capacity(orders.len());
+        for (order, _) in orders.into_iter().zip(&is_durable).filter(|(_, is_durable)| **is_durable) {
+            die_at!("purchase.committed");
+            durable.push(order);
+        }
+        self.confirmer.confirm(sale, hold.shard, durable);
+        is_durable
+    }
+}

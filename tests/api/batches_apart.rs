@@ -1,0 +1,265 @@
+//! The batcher of a worker thread, with a server in Redis's place that answers when the test lets it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+
+use seckill::config;
+use seckill::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
+use seckill::domain::captcha::PassCheck;
+use seckill::domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
+use seckill::gate::reserve_batcher::{CommitGroup, ReserveBatcher};
+use seckill::gate::{Gate, GateError};
+use seckill_harness::{PATIENCE, eventually};
+
+/// What the script replies about so many buyers.
+type Reply = fn(usize) -> String;
+
+/// The sale is being refilled.
+fn refilling(_: usize) -> String {
+    "*1\r\n:-2\r\n".into()
+}
+
+/// Each buyer gets a unit, at epoch 7, to be paid by 5000.
+fn reserved(buyers: usize) -> String {
+    let codes = "\0".repeat(buyers);
+    format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*0\r\n")
+}
+
+/// A server that shows each call of a script, and answers it when it may.
+struct SlowRedis {
+    url: String,
+    /// The key of the sale, and the number of buyers, of each call that has arrived.
+    calls: mpsc::UnboundedReceiver<(String, usize)>,
+    /// How many more calls are answered.
+    answers: Arc<Semaphore>,
+}
+
+impl SlowRedis {
+    async fn start(reply: Reply) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}/", listener.local_addr().unwrap());
+        let (arrived, calls) = mpsc::unbounded_channel();
+        let answers = Arc::new(Semaphore::new(0));
+        let may_answer = Arc::clone(&answers);
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                tokio::spawn(Self::serve(client, reply, arrived.clone(), Arc::clone(&may_answer)));
+            }
+        });
+        Self { url, calls, answers }
+    }
+
+    /// Reads commands as they come, and answers them in their order.
+    async fn serve(
+        client: TcpStream,
+        reply: Reply,
+        arrived: mpsc::UnboundedSender<(String, usize)>,
+        may_answer: Arc<Semaphore>,
+    ) {
+        let (reads, mut writes) = client.into_split();
+        let (read, mut answering) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut reads = BufReader::new(reads);
+            while let Some(words) = command(&mut reads).await {
+                // The script's hash, 9 and nine keys, of which the sale's is the first; then the number of buyers.
+                let buyers: Option<usize> = (words[0] == "EVALSHA").then(|| words[12].parse().unwrap());
+                if let Some(buyers) = buyers {
+                    let _ = arrived.send((words[3].clone(), buyers));
+                }
+                let _ = read.send(buyers);
+            }
+        });
+        while let Some(buyers) = answering.recv().await {
+            let answer = match buyers {
+                Some(buyers) => {
+                    may_answer.acquire().await.unwrap().forget();
+                    reply(buyers)
+                }
+                None => "+OK\r\n".into(),
+            };
+            if writes.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The next call that arrives, or has arrived.
+    async fn next_call(&mut self) -> (String, usize) {
+        tokio::time::timeout(PATIENCE, self.calls.recv()).await.expect("no call arrives").unwrap()
+    }
+}
+
+/// The words of the next command; `None` at the connection's end.
+async fn command(reads: &mut BufReader<OwnedReadHalf>) -> Option<Vec<String>> {
+    let words = length(reads, '*').await?;
+    let mut command = Vec::new();
+    for _ in 0..words {
+        let mut word = vec![0; length(reads, '$').await? + 2];
+        reads.read_exact(&mut word).await.ok()?;
+        word.truncate(word.len() - 2);
+        command.push(String::from_utf8(word).unwrap());
+    }
+    Some(command)
+}
+
+/// The number in a line that begins with this mark.
+async fn length(reads: &mut BufReader<OwnedReadHalf>, mark: char) -> Option<usize> {
+    let mut line = String::new();
+    reads.read_line(&mut line).await.ok()?;
+    line.trim_end().strip_prefix(mark)?.parse().ok()
+}
+
+/// Nobody wins, so nothing is committed.
+fn no_commit() -> CommitGroup {
+    Box::new(|group| panic!("{group:?} is to be committed"))
+}
+
+fn batcher(redis: &SlowRedis, commit: CommitGroup) -> ReserveBatcher {
+    let patience_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
+    let redis = config::Redis {
+        url: redis.url.clone(),
+        lock_urls: Vec::new(),
+        ca_file: None,
+        prefix: "t:".into(),
+        connect_timeout_ms: patience_ms,
+        response_timeout_ms: patience_ms,
+    };
+    let purchase = config::Purchase {
+        buyer_limit: -1,
+        buyer_window_ms: 1000,
+        address_limit: -1,
+        address_window_ms: 1000,
+        sale_limit: -1,
+        sale_window_ms: 1000,
+        lapses_max: -1,
+        lapse_wait_ms: 1000,
+        sold_out_memory_ms: 500,
+        wait_target_ms: 250,
+        batch_max: 3,
+        queue_max: 5,
+        commit_batch_max: 1,
+        committers: 1,
+    };
+    ReserveBatcher::new(Gate::new(&redis, &purchase).unwrap(), commit).unwrap()
+}
+
+/// Asks for a unit, in a task of its own.
+fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, GateError>> {
+    let request = ReserveRequest {
+        order: OrderId(uuid::Uuid::now_v7()),
+        user: UserId::parse("ann").unwrap(),
+        address: IpAddr::from([10, 0, 0, 1]).into(),
+        units: Units::ONE,
+        wrong_key: false,
+        level_too_low: false,
+        pass: PassCheck::NotAsked,
+        trace: None,
+    };
+    let batcher = batcher.clone();
+    spawn_local(async move { batcher.reserve(SaleId::from_db(sale), request, 0).await })
+}
+
+/// A call that is not answered holds back its own sale alone; what comes for that sale meanwhile goes into its next calls, also
+/// what a caller has asked for who has gone away.
+#[tokio::test]
+async fn a_slow_call_of_one_sale_holds_back_no_other() {
+    let mut redis = SlowRedis::start(refilling).await;
+    let batcher = batcher(&redis, no_commit());
+    LocalSet::new()
+        .run_until(async {
+            let first = ask(&batcher, 1);
+            assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 1));
+            let waiting: Vec<_> = (0..4).map(|_| ask(&batcher, 1)).collect();
+            let other = ask(&batcher, 2);
+            assert_eq!(redis.next_call().await, ("t:{2}:sale".into(), 1));
+            assert!(batcher.take_wait() > Duration::ZERO, "four requests wait for their call");
+            waiting[0].abort();
+            redis.answers.add_permits(2);
+            assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 3));
+            assert!(!waiting[3].is_finished(), "no more fit into one call");
+            redis.answers.add_permits(2);
+            assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 1));
+            for asked in [first, other].into_iter().chain(waiting.into_iter().skip(1)) {
+                assert_eq!(asked.await.unwrap().unwrap(), Admission::NotServing);
+            }
+            // The waits of those four, which were measured when they were taken.
+            assert!(batcher.take_wait() > Duration::ZERO);
+            assert_eq!(batcher.take_wait(), Duration::ZERO, "nobody waits");
+        })
+        .await;
+}
+
+/// The line of all sales is bounded, whatever sale fills it, and it has room again when its requests are being served.
+#[tokio::test]
+async fn the_line_is_bounded() {
+    let mut redis = SlowRedis::start(refilling).await;
+    let batcher = batcher(&redis, no_commit());
+    LocalSet::new()
+        .run_until(async {
+            let under_way = ask(&batcher, 1);
+            redis.next_call().await;
+            let waiting: Vec<_> = (0..6).map(|_| ask(&batcher, 1)).collect();
+            let refused = eventually(|| async {
+                let refused = waiting.iter().filter(|asked| asked.is_finished()).count();
+                if refused > 0 { Ok(refused) } else { Err("nobody is refused".to_owned()) }
+            })
+            .await;
+            assert_eq!(refused, 1);
+            redis.answers.add_permits(100);
+            under_way.await.unwrap().unwrap();
+            let mut answers = Vec::new();
+            for asked in waiting {
+                answers.push(asked.await.unwrap().is_ok());
+            }
+            assert_eq!(answers, [true, true, true, true, true, false]);
+            assert_eq!(ask(&batcher, 1).await.unwrap().unwrap(), Admission::NotServing);
+        })
+        .await;
+}
+
+/// The winners of a call are committed together, and the sale's next call is made meanwhile. Nobody is answered before his row is
+/// durable (rule 3), and what a caller has won who has gone away is committed, too.
+#[tokio::test]
+async fn winners_of_one_call_wait_for_one_commit() {
+    let mut redis = SlowRedis::start(reserved).await;
+    let (groups, mut to_commit) = mpsc::unbounded_channel::<(PurchaseGroup, oneshot::Sender<Vec<bool>>)>();
+    let commit: CommitGroup = Box::new(move |group| {
+        let (done, outcome) = oneshot::channel();
+        let _ = groups.send((group, done));
+        Box::pin(async move { outcome.await.unwrap() })
+    });
+    let batcher = batcher(&redis, commit);
+    LocalSet::new()
+        .run_until(async {
+            let first = ask(&batcher, 1);
+            redis.next_call().await;
+            let next: Vec<_> = (0..3).map(|_| ask(&batcher, 1)).collect();
+            redis.answers.add_permits(1);
+            let (group, first_done) = to_commit.recv().await.unwrap();
+            assert_eq!((group.sale, group.hold.epoch, group.members.len()), (SaleId::from_db(1), Epoch(7), 1));
+            assert_eq!(redis.next_call().await.1, 3);
+            assert!(!first.is_finished(), "its row is not durable");
+            next[0].abort();
+            redis.answers.add_permits(1);
+            let (group, next_done) = to_commit.recv().await.unwrap();
+            assert_eq!(group.members.len(), 3);
+            next_done.send(vec![true, true, false]).unwrap();
+            let mut answers = Vec::new();
+            for asked in next.into_iter().skip(1) {
+                answers.push(asked.await.unwrap().unwrap());
+            }
+            assert_eq!(answers, [Admission::Reserved { expires_at_ms: 5000 }, Admission::NotDurable]);
+            assert!(!first.is_finished());
+            first_done.send(vec![true]).unwrap();
+            assert_eq!(first.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+        })
+        .await;
+}
