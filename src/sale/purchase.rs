@@ -111,8 +111,9 @@ impl ThreadState {
         let terms = match self.catalog.look_at(sale, terms) {
             Some(terms) => terms,
             None => {
-                let found = self.catalog.sale(sale).await.map_err(|_| Refusal::Unavailable)?;
-                terms(&found.ok_or(Refusal::UnknownSale)?)
+                let found =
+                    self.catalog.sale(sale).await.map_err(|_| Refusal::Unavailable)?.ok_or(Refusal::UnknownSale)?;
+                terms(&found)
             }
         };
         if request.units > terms.per_user {
