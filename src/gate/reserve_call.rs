@@ -161,7 +161,7 @@ mod tests {
         let call = reserve_call("hash", &keys, &terms, requests);
         let text = |arg: Arg<&[u8]>| match arg {
             Arg::Simple(text) => String::from_utf8(text.to_vec()).unwrap(),
-            Arg::Cursor => panic!("a cursor"),
+            _ => panic!("a cursor"),
         };
         call.args_iter().map(text).skip(12).collect::<Vec<_>>().join(" ")
     }
