@@ -1,7 +1,8 @@
 //! Outbox rows and the messages that travel through the broker. The version is in a message's type: a consumer
 //! refuses another version.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -96,7 +97,17 @@ pub struct OrderExpireV1 {
 #[serde(deny_unknown_fields)]
 pub struct OrdersPlacedV1 {
     pub version: Version<1>,
+    #[serde(deserialize_with = "orders_of_message")]
     pub orders: Vec<OrderId>,
+}
+
+/// The orders of a message, which nobody here writes longer than allowed.
+fn orders_of_message<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<OrderId>, D::Error> {
+    let orders = Vec::<OrderId>::deserialize(deserializer)?;
+    match orders.len() {
+        0..=ORDERS_A_MESSAGE => Ok(orders),
+        _ => Err(Error::custom("too many orders")),
+    }
 }
 
 /// The time to pay of these orders is up, or nearly. Their deadlines are in their rows.
@@ -104,6 +115,7 @@ pub struct OrdersPlacedV1 {
 #[serde(deny_unknown_fields)]
 pub struct OrdersExpireV1 {
     pub version: Version<1>,
+    #[serde(deserialize_with = "orders_of_message")]
     pub orders: Vec<OrderId>,
 }
 
@@ -126,10 +138,10 @@ impl<const N: u8> Serialize for Version<N> {
 }
 
 impl<'de, const N: u8> Deserialize<'de> for Version<N> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match u8::deserialize(deserializer)? {
             n if n == N => Ok(Self),
-            n => Err(serde::de::Error::custom(format_args!("version {n}, but only version {N} is understood"))),
+            n => Err(Error::custom(format_args!("version {n}, but only version {N} is understood"))),
         }
     }
 }
@@ -170,6 +182,15 @@ mod tests {
             serde_json::to_vec(&message).unwrap().len()
         };
         assert_eq!(bytes(9) - bytes(4), 5 * ORDER_BYTES);
+    }
+
+    #[test]
+    fn a_message_of_too_many_orders_is_not_read() {
+        let read = |n: usize| {
+            let message = OrdersPlacedV1 { version: Version, orders: vec![OrderId(Uuid::nil()); n] };
+            serde_json::from_slice::<OrdersPlacedV1>(&serde_json::to_vec(&message).unwrap()).is_ok()
+        };
+        assert!(read(ORDERS_A_MESSAGE) && !read(ORDERS_A_MESSAGE + 1));
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl ReserveBatcher {
     pub async fn reserve(&self, sale: SaleId, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
         self.0.enqueue(sale, Queued { request, now_ms, queued_at: Instant::now(), reply })?;
-        answer.await.unwrap_or(Err(GateError::Overloaded))
+        answer.await.unwrap_or(Err(GateError::Unknown))
     }
 }
 
@@ -161,7 +161,23 @@ impl Shared {
     fn next_batch(&self, sale: SaleId) -> Option<Batch> {
         let mut lines = self.lines.borrow_mut();
         let line = lines.get_mut(&sale)?;
-        let Some(oldest) = line.waiting.front().map(|queued| queued.queued_at) else {
+        let size = line.waiting.len().min(self.gate.terms.batch_max);
+        let mut batch =
+            Batch { requests: Vec::with_capacity(size), replies: Vec::with_capacity(size), now_ms: i64::MIN };
+        let mut oldest = None;
+        while batch.requests.len() < self.gate.terms.batch_max
+            && let Some(Queued { request, now_ms, queued_at, reply }) = line.waiting.pop_front()
+        {
+            self.queued.update(|queued| queued - 1);
+            // Who has hung up gets nothing that somebody else may have.
+            if !reply.is_closed() {
+                oldest.get_or_insert(queued_at);
+                batch.requests.push(request);
+                batch.replies.push(reply);
+                batch.now_ms = batch.now_ms.max(now_ms);
+            }
+        }
+        let Some(oldest) = oldest else {
             line.is_served = false;
             line.waiting.shrink_to(self.gate.terms.batch_max);
             if lines.len() > LINES_KEPT {
@@ -169,15 +185,6 @@ impl Shared {
             }
             return None;
         };
-        let size = line.waiting.len().min(self.gate.terms.batch_max);
-        let mut batch =
-            Batch { requests: Vec::with_capacity(size), replies: Vec::with_capacity(size), now_ms: i64::MIN };
-        for Queued { request, now_ms, reply, .. } in line.waiting.drain(..size) {
-            batch.requests.push(request);
-            batch.replies.push(reply);
-            batch.now_ms = batch.now_ms.max(now_ms);
-        }
-        self.queued.set(self.queued.get() - size);
         self.waited.set(self.waited.get().max(oldest.elapsed()));
         Some(batch)
     }

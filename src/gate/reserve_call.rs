@@ -33,7 +33,7 @@ enum Part {
 }
 
 /// A pass that expired at the beginning of time is none.
-const NO_PASS: Pass = Pass { expires_at_ms: 0, spent_before: 0 };
+const LONG_EXPIRED: Pass = Pass { expires_at_ms: 0, spent_before: 0 };
 /// About as many bytes as the arguments of a call and of one buyer have.
 const CALL_BYTES: usize = 400;
 const BUYER_BYTES: usize = 80;
@@ -116,7 +116,7 @@ fn flags(request: &ReserveRequest) -> u8 {
 fn pass(request: &ReserveRequest) -> Pass {
     match &request.pass {
         PassCheck::Asked(Some(pass)) => **pass,
-        PassCheck::Asked(None) | PassCheck::NotAsked => NO_PASS,
+        PassCheck::Asked(None) | PassCheck::NotAsked => LONG_EXPIRED,
     }
 }
 

@@ -105,8 +105,8 @@ impl Source {
     }
 }
 
-/// Of messages about many orders: 16,000 orders are settled within seconds, long before a mark that came out behind them could count
-/// them as lost (protocol, rule 6).
+/// Of messages about many orders: 16,000 orders. A worker that needs longer for them than `outbox.resend_after_ms` may get them twice: a mark
+/// that another worker has received counts them as lost (protocol, rule 6).
 const PREFETCH_OF_MANY_MAX: u16 = 64;
 
 /// The queue of messages that could not be processed, for people to look at.

@@ -65,7 +65,9 @@ impl Winners {
             die_at!("purchase.committed");
             durable.push(order);
         }
-        self.confirmer.confirm(sale, hold.shard, durable);
+        if !durable.is_empty() {
+            self.confirmer.confirm(sale, hold.shard, durable);
+        }
         is_durable
     }
 }

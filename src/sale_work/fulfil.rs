@@ -105,7 +105,13 @@ impl Fulfilment {
     /// Fulfils one purchase alone; `true` when it has failed for the last time. Before that its outbox row causes the
     /// message to be sent again.
     async fn settle_one(&self, order: OrderId, traces: &HashMap<OrderId, TraceContext>) -> Result<bool, SaleError> {
-        let Err(error) = self.ledger.fulfil_traced(&[order], traces).await else { return Ok(false) };
+        let error = match self.ledger.fulfil_traced(&[order], traces).await {
+            Ok(done) => {
+                count(done);
+                return Ok(false);
+            }
+            Err(error) => error,
+        };
         if error.is_outage() {
             return Err(error.into());
         }
