@@ -24,9 +24,6 @@ const STREAMS_OF_ORDER_MAX: usize = 4;
 const FEED_MAX: usize = 8;
 /// The shortest pause between two queries. A rush's orders are made in many small groups, and one query serves several.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Steps that are fed at once, and the pause after them: 10,000 a second.
-const FED_AT_ONCE: usize = 20;
-const FEED_PAUSE: Duration = Duration::from_millis(2);
 /// Orders in one query.
 const BATCH_MAX: usize = 2_000;
 
@@ -124,29 +121,17 @@ impl OrderStreams {
             metrics::gauge!("seckill_order_streams").set(subscribers.count as f64);
             subscribers.least_seen()
         };
-        let mut queried = Duration::ZERO;
+        let began = Instant::now();
         for some in seen.chunks(BATCH_MAX) {
-            let began = Instant::now();
             let steps = self.ledger.steps_since(some).await?;
-            queried += began.elapsed();
-            self.feed(&steps).await;
+            let mut subscribers = self.subscribers.lock();
+            steps.iter().for_each(|step| subscribers.feed(step));
         }
         if !seen.is_empty() {
             // As long as the queries took: they take half of the time at most.
-            sleep(queried.max(PAUSE_MIN)).await;
+            sleep(began.elapsed().max(PAUSE_MIN)).await;
         }
         Ok(Step::Idle)
-    }
-
-    /// Feeds these steps, a few at a time: each wakes the task of a stream, and all that are awake stand before the next purchases.
-    async fn feed(&self, steps: &[OrderStep]) {
-        for (n, few) in steps.chunks(FED_AT_ONCE).enumerate() {
-            if n > 0 {
-                sleep(FEED_PAUSE).await;
-            }
-            let mut subscribers = self.subscribers.lock();
-            few.iter().for_each(|step| subscribers.feed(step));
-        }
     }
 }
 
