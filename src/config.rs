@@ -2,18 +2,18 @@
 
 mod check;
 pub mod production;
+mod sections;
 pub mod tls;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 
 use config::{Config as Source, Environment, File, FileFormat, ValueKind};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
-use crate::domain::origin::Origin;
-use tls::CaFile;
+pub use sections::{
+    Admin, Alarms, Allow, Amqp, Auth, Captcha, Channel, ChannelKind, Database, Flow, Http, Orders, Outbox, Outflow,
+    Pages, Payments, Purchase, Reconcile, Redis, Retention, Shop, Traces, Work,
+};
 
 /// The default of every setting, with its documentation.
 pub const DEFAULTS: &str = include_str!("../config.default.toml");
@@ -46,253 +46,6 @@ pub struct Config {
     pub sandbox: seckill_sandbox::Settings,
     pub shop: Shop,
     pub traces: Traces,
-}
-
-/// What a service may have outside development mode although it is unsafe.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Allow {
-    pub http_receivers: bool,
-    pub sandbox_channel: bool,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Http {
-    pub bind: SocketAddr,
-    pub workers: usize,
-    #[serde(deserialize_with = "comma_separated")]
-    pub trusted_proxies: Vec<IpAddr>,
-    #[serde(deserialize_with = "comma_separated")]
-    pub cors_origins: Vec<Origin>,
-    pub client_timeout_ms: u64,
-    pub send_timeout_ms: u64,
-    pub keep_alive_ms: u64,
-    pub max_connections: usize,
-    pub streams_max: usize,
-    pub buyer_reads: u32,
-    pub line_max: usize,
-    pub body_max_bytes: usize,
-    pub shutdown_timeout_ms: u64,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pages {
-    #[serde(deserialize_with = "origin_or_none")]
-    pub origin: Option<Origin>,
-    pub currency: String,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Auth {
-    pub jwt_secret: String,
-    pub jwt_public_key: String,
-    pub jwt_audience: String,
-    pub jwt_issuer: String,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Database {
-    pub url: String,
-    #[serde(deserialize_with = "tls::ca_file")]
-    pub ca_file: Option<CaFile>,
-    pub max_connections: u32,
-    pub acquire_timeout_ms: u64,
-    pub statement_timeout_ms: u64,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Redis {
-    pub url: String,
-    #[serde(deserialize_with = "comma_separated")]
-    pub lock_urls: Vec<String>,
-    #[serde(deserialize_with = "tls::ca_file")]
-    pub ca_file: Option<CaFile>,
-    pub prefix: String,
-    pub connect_timeout_ms: u64,
-    pub response_timeout_ms: u64,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Amqp {
-    pub url: String,
-    #[serde(deserialize_with = "tls::ca_file")]
-    pub ca_file: Option<CaFile>,
-    pub prefix: String,
-    pub connect_timeout_ms: u64,
-    pub confirm_timeout_ms: u64,
-    pub heartbeat_s: u16,
-    pub prefetch: u16,
-    pub queue_max_length: u32,
-    pub management_url: String,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Purchase {
-    pub buyer_limit: i64,
-    pub buyer_window_ms: u64,
-    pub address_limit: i64,
-    pub address_window_ms: u64,
-    pub sale_limit: i64,
-    pub sale_window_ms: u64,
-    pub lapses_max: i64,
-    pub lapse_wait_ms: u64,
-    pub sold_out_memory_ms: u64,
-    pub wait_target_ms: u64,
-    pub batch_max: usize,
-    pub queue_max: usize,
-    pub commit_batch_max: usize,
-    pub committers: usize,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Captcha {
-    pub opens_before_ms: u64,
-    pub challenge_ttl_ms: u64,
-    pub pass_ttl_ms: u64,
-    pub images_max: usize,
-    pub sliders_max: usize,
-    pub draw_threads: usize,
-    pub work_bits_min: u32,
-    pub work_bits_max: u32,
-    pub buyer_limit: u32,
-    pub address_limit: u32,
-    pub window_ms: u64,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Outbox {
-    pub batch_max: i64,
-    pub max_attempts: u32,
-    pub backoff_base_ms: u64,
-    pub backoff_max_ms: u64,
-    pub resend_after_ms: u64,
-    pub poll_ms: u64,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Orders {
-    pub batch_max: usize,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Retention {
-    pub messages_days: u16,
-    pub steps_days: u16,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Reconcile {
-    pub interval_ms: u64,
-    pub unconfirmed_after_ms: u64,
-    pub waves_interval_ms: u64,
-    pub drift_interval_ms: u64,
-    pub sweep_interval_ms: u64,
-    pub sweep_grace_ms: u64,
-    pub retire_after_ms: u64,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Flow {
-    pub timeout_ms: u64,
-    pub queue_max: u32,
-    pub adapt_interval_ms: u64,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Alarms {
-    pub interval_ms: u64,
-    pub outbox_age_s: u64,
-    pub refused_percent: u64,
-    pub clear_after_ms: u64,
-    pub webhook_url: String,
-    pub webhook_secret: String,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Admin {
-    pub session_ms: u64,
-    pub idle_ms: u64,
-    pub login_limit: i64,
-    pub login_window_ms: u64,
-    pub hash_threads: usize,
-    pub hash_line_max: usize,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Work {
-    #[serde(deserialize_with = "address_or_none")]
-    pub metrics_bind: Option<SocketAddr>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Outflow {
-    pub request_timeout_ms: u64,
-    pub max_attempts: u32,
-    pub backoff_base_ms: u64,
-    pub backoff_max_ms: u64,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Payments {
-    pub currency: String,
-    pub wait_ms: u64,
-    pub ask_after_ms: u64,
-    pub on_its_way_ms: u64,
-    pub batch_max: usize,
-}
-
-/// Which interface a payment channel speaks: each has a file in src/channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ChannelKind {
-    Sandbox,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Channel {
-    pub kind: ChannelKind,
-    pub url: String,
-    #[serde(default, deserialize_with = "comma_separated")]
-    pub secrets: Vec<String>,
-    pub rate: i64,
-    pub refund_rate: i64,
-    pub jitter_ms: i64,
-    pub timeout_ms: u64,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Shop {
-    pub webhook_url: String,
-    #[serde(deserialize_with = "comma_separated")]
-    pub webhook_secrets: Vec<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Traces {
-    pub endpoint: String,
-    pub per_second_max: u32,
-    pub sample_one_in: u32,
 }
 
 /// Why the configuration cannot be used. Each message names the setting.
@@ -335,13 +88,6 @@ macro_rules! sensitive {
     )+};
 }
 sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Shop);
-
-impl Channel {
-    /// Whether buyers can pay through the channel: it has an address and a secret.
-    pub fn is_offered(&self) -> bool {
-        !self.url.is_empty() && !self.secrets.is_empty()
-    }
-}
 
 impl Config {
     /// The defaults, overridden by the process's environment.
@@ -414,24 +160,4 @@ fn is_setting(variable: &str, defaults: &Source) -> bool {
     let key = variable.trim_start_matches("SECKILL_").to_ascii_lowercase().replace("__", ".");
     let in_channel = key.strip_prefix("channels.").is_some_and(|rest| rest.contains('.'));
     in_channel || defaults.get::<config::Value>(&key).is_ok_and(|value| !matches!(value.kind, ValueKind::Table(_)))
-}
-
-fn address_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let address = (!text.is_empty()).then(|| text.parse()).transpose();
-    address.map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not an address and port")))
-}
-
-fn origin_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Origin>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let origin = (!text.is_empty()).then(|| text.parse()).transpose();
-    origin.map_err(|error| serde::de::Error::custom(format_args!("{text:?}: {error}")))
-}
-
-fn comma_separated<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts
-        .map(|part| part.parse().map_err(|error| serde::de::Error::custom(format_args!("{part:?}: {error}"))))
-        .collect()
 }

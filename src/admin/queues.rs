@@ -21,7 +21,7 @@ pub use crate::ledger::outflow::parked::ParkedItem;
 use crate::sale_work::parked;
 pub use crate::sale_work::parked::RetriedAll;
 
-/// When no further step of a thousand messages or items begins: whoever asked has the answer before the request is given up.
+/// After this time no further step of a thousand messages or items begins, so that the answer comes before the request is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// Which messages are asked for.

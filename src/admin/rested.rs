@@ -48,7 +48,7 @@ impl<T: Send + Sync + 'static> Rested<T> {
         let Ok(Ok(turn)) = timeout_at(until, Arc::clone(&self.turn).acquire_owned()).await else {
             return self.last(sale);
         };
-        // Whoever had the turn may have read it.
+        // Another request may have read it while this one waited.
         if let Some(count) = self.fresh(sale) {
             return count;
         }

@@ -1,6 +1,6 @@
 //! The shortcut for purchases. A whole crowd asks for one address at once; here it is found by comparing texts, before the router and
-//! the extractors of actix-web, which take as long as all that is done for a buyer who hears "sold out". The answer is the same as at the
-//! end of the long way, which other requests go, and purchases that are written in another manner.
+//! the extractors of actix-web, which cost time in each request. Other requests go the long way, and so do purchases whose address is
+//! written in another manner; the answer at its end is the same.
 
 use std::rc::Rc;
 

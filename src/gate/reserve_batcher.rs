@@ -169,7 +169,7 @@ impl Shared {
             && let Some(Queued { request, now_ms, queued_at, reply }) = line.waiting.pop_front()
         {
             self.queued.update(|queued| queued - 1);
-            // Who has hung up gets nothing that somebody else may have.
+            // A caller who has hung up takes no units: other buyers can have them.
             if !reply.is_closed() {
                 oldest.get_or_insert(queued_at);
                 batch.requests.push(request);

@@ -240,7 +240,7 @@ impl Drop for LiveStream {
     fn drop(&mut self) {
         let is_last = self.live.watched.lock().leave(self.sale, &self.account);
         if is_last {
-            // Rates are of the time in which somebody watches.
+            // Rates are counted only while the sale is watched.
             *self.live.shared.instance.lock() = InstanceReadings::default();
         }
     }

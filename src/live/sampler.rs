@@ -224,7 +224,7 @@ mod tests {
         assert!(!turns.is_due(other, false, start), "the rest is that of both");
         assert!(!turns.is_due(one, false, later) && turns.is_due(other, false, later), "the other has waited longer");
         turns.leave(other);
-        assert!(turns.is_due(one, false, later), "whoever stops watching stands in nobody's way");
+        assert!(turns.is_due(one, false, later), "a sale that nobody watches any more delays no other");
     }
 
     #[test]
