@@ -235,3 +235,26 @@ fn the_dockerfile_ends_in_a_program_without_root() {
     let after = last.split("\nUSER ").nth(1).unwrap();
     assert!(!after.contains("\nRUN ") && after.contains("\nHEALTHCHECK "), "{after}");
 }
+
+/// Cargo refuses a manifest that names a test whose file is missing, and the Dockerfile deletes all files but the manifests for its
+/// first layers. So it makes each of these files.
+#[test]
+fn the_dockerfile_makes_each_test_that_a_manifest_names() {
+    let dockerfile = read("Dockerfile");
+    let named =
+        Regex::new("(?m)^\\[\\[(test|bench|example)\\]\\]\nname = \"([^\"]+)\"\n(?:path = \"([^\"]+)\")?").unwrap();
+    let crates = std::fs::read_dir(Path::new(TOP).join("crates")).unwrap();
+    let folders = crates.map(|entry| format!("crates/{}/", entry.unwrap().file_name().to_str().unwrap()));
+    let mut targets = 0;
+    for folder in folders.chain([String::new()]) {
+        let manifest = read(&format!("{folder}Cargo.toml"));
+        for target in named.captures_iter(&manifest) {
+            let path = target
+                .get(3)
+                .map_or_else(|| format!("{}s/{}.rs", &target[1], &target[2]), |path| path.as_str().to_owned());
+            assert!(dockerfile.contains(&format!(">{folder}{path} ")), "{folder}{path}");
+            targets += 1;
+        }
+    }
+    assert!(targets >= 2, "{targets} targets are named");
+}
