@@ -44,7 +44,7 @@ impl Results {
         self.limiters_alone(text);
         self.by_callers(text);
         text.push_str(
-            "\nthrottlecrab-server 0.4 (crates.io) is asked by the same programs on the same machine, over HTTP (`POST \
+            "\nthrottlecrab-server 0.4 is asked by the same programs on the same machine, over HTTP (`POST \
              /throttle`) and Redis's protocol (`THROTTLE`). It does less: one process counts in its own memory, without \
              authentication, and its counters end with the process. Ours are in Redis, shared by all instances, and \
              survive them; a check over HTTP looks up the application's token and its policy, and asks Redis once.\n",
