@@ -44,10 +44,11 @@ impl Results {
         self.limiters_alone(text);
         self.by_callers(text);
         text.push_str(
-            "\nthrottlecrab-server 0.4 is asked by the same programs on the same machine, over HTTP (`POST \
-             /throttle`) and Redis's protocol (`THROTTLE`). It does less: one process counts in its own memory, without \
-             authentication, and its counters end with the process. Ours are in Redis, shared by all instances, and \
-             survive them; a check over HTTP looks up the application's token and its policy, and asks Redis once.\n",
+            "\nThe same programs measure throttlecrab-server 0.4 on the same machine, over HTTP (`POST /throttle`) and \
+             Redis's protocol (`THROTTLE`). That server does less: one process counts in its own memory, without \
+             authentication, and its counters end with the process. Our counters are in Redis, all instances share them, \
+             and they survive an instance; a check over HTTP looks up the application's token and its policy, and asks \
+             Redis once.\n",
         );
     }
 
