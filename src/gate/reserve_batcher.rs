@@ -67,6 +67,24 @@ struct Queued {
     reply: Reply,
 }
 
+/// A task that makes the calls of a sale. Should it end while requests wait, by a bug, they are refused, and the next request starts
+/// another: otherwise they would wait for ever, and the sale would be closed on this thread.
+struct Serving {
+    shared: Rc<Shared>,
+    sale: SaleId,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let Ok(mut lines) = self.shared.lines.try_borrow_mut() else { return };
+        if let Some(line) = lines.get_mut(&self.sale).filter(|line| line.is_served) {
+            line.is_served = false;
+            self.shared.queued.update(|queued| queued - line.waiting.len());
+            line.waiting.clear();
+        }
+    }
+}
+
 /// The requests of one call.
 struct Batch {
     requests: Vec<ReserveRequest>,
@@ -142,18 +160,20 @@ impl Shared {
         line.waiting.push_back(queued);
         if !line.is_served {
             line.is_served = true;
-            tokio::task::spawn_local(Rc::clone(self).serve(sale, Rc::clone(&line.keys)));
+            let serving = Serving { shared: Rc::clone(self), sale };
+            tokio::task::spawn_local(Self::serve(serving, Rc::clone(&line.keys)));
         }
         Ok(())
     }
 
     /// Makes the calls of a sale, one after the other, as long as requests wait for the next.
-    async fn serve(self: Rc<Self>, sale: SaleId, keys: Rc<SaleKeys>) {
+    async fn serve(serving: Serving, keys: Rc<SaleKeys>) {
+        let Serving { shared, sale } = &serving;
         loop {
             // The line grows while other sales have all calls.
-            let Ok(_call) = self.calls.acquire().await else { return };
-            let Some(batch) = self.next_batch(sale) else { return };
-            self.answer(sale, &keys, batch).await;
+            let Ok(_call) = shared.calls.acquire().await else { return };
+            let Some(batch) = shared.next_batch(*sale) else { return };
+            shared.answer(*sale, &keys, batch).await;
         }
     }
 

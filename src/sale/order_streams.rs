@@ -22,8 +22,9 @@ use crate::ledger::orders::read::OrderStep;
 const STREAMS_OF_ORDER_MAX: usize = 4;
 /// Steps that wait for a slow reader: more than an order can have.
 const FEED_MAX: usize = 8;
-/// The shortest pause between two queries. A rush's orders are made in many small groups, and one query serves several.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The shortest pause between two queries. A rush's orders are made in many small groups, and one query serves several: it
+/// asks for all orders that are followed, which is work that winners would wait for.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Orders in one query.
 const BATCH_MAX: usize = 2_000;
 

@@ -1,5 +1,6 @@
 //! The batcher of a worker thread, with a server in Redis's place that answers when the test lets it.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -261,6 +262,38 @@ async fn winners_of_one_call_wait_for_one_commit() {
             assert!(!first.is_finished());
             first_done.send(vec![true]).unwrap();
             assert_eq!(first.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+        })
+        .await;
+}
+
+/// A bug that ends the task of a sale closes neither the sale nor another: who waits is told that nothing is known, and the next
+/// request is served.
+#[tokio::test]
+async fn a_panic_in_a_sales_task_closes_no_sale() {
+    let mut redis = SlowRedis::start(reserved).await;
+    let panics = Cell::new(true);
+    let commit: CommitGroup = Box::new(move |group| {
+        assert!(!panics.take(), "a bug");
+        Box::pin(async move { vec![true; group.members.len()] })
+    });
+    let batcher = batcher(&redis, commit);
+    LocalSet::new()
+        .run_until(async {
+            let unlucky = ask(&batcher, 1);
+            redis.next_call().await;
+            let waiting: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
+            let other = ask(&batcher, 2);
+            assert_eq!(redis.next_call().await.0, "t:{2}:sale");
+            redis.answers.add_permits(100);
+            for asked in waiting.into_iter().chain([unlucky]) {
+                assert!(matches!(asked.await.unwrap(), Err(GateError::Unknown)), "nobody is forgotten");
+            }
+            assert_eq!(other.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+            // As many as may wait, so those of before are counted no longer.
+            let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
+            for asked in next {
+                assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+            }
         })
         .await;
 }

@@ -4,15 +4,18 @@
 //! of these orders has an open stream, so that 2,000 events are sent while the winners buy.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::StreamExt;
 use futures_util::stream;
-use reqwest::Response;
+use reqwest::{Client, Response};
+use rustix::process::setpriority_process;
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use tokio::sync::oneshot;
 
 use crate::crowds::{Rush, rush, settled};
 use crate::processes::{self, cpu_us, memory_mb};
@@ -28,6 +31,8 @@ pub const BUYERS_A_ROUND: usize = 2 * WATCHERS;
 const RATE: u64 = 1_500;
 /// Requests at a time while the orders are made and the streams are opened.
 const AT_ONCE: usize = 32;
+/// The least priority of a thread.
+const NICE: i32 = 19;
 /// How long the last event is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -60,13 +65,13 @@ pub async fn measure(
         eprintln!("round {round} of {rounds}: a rush without and with watchers");
         let (without, with) = tokens.split_at(WATCHERS);
         buy(service, without).await?;
-        results.without.push(half(service, sql, logs, seconds, Vec::new()).await?);
+        results.without.push(half(service, sql, logs, seconds, None).await?);
 
         let orders = buy(service, with).await?;
         let before = memory_mb(service.process.pid)?;
-        let watched = open(service, with, &orders).await?;
+        let watchers = Watchers::start(service, with, &orders).await?;
         results.memory_mb.push(memory_mb(service.process.pid)? - before);
-        results.with.push(half(service, sql, logs, seconds, watched).await?);
+        results.with.push(half(service, sql, logs, seconds, Some(watchers)).await?);
     }
     settle::audit(&[]).await?;
     Ok(results)
@@ -88,11 +93,53 @@ async fn buy(service: &Service, tokens: &[&str]) -> anyhow::Result<Vec<String>> 
     stream::iter(purchases).buffered(AT_ONCE).collect::<Vec<anyhow::Result<String>>>().await.into_iter().collect()
 }
 
+/// Readers of the streams, on a thread of its own.
+struct Watchers {
+    seen: oneshot::Receiver<anyhow::Result<()>>,
+}
+
+impl Watchers {
+    /// Opens the stream of each order, waits for its first event, and leaves a thread behind that waits for the next.
+    async fn start(service: &Service, tokens: &[&str], orders: &[String]) -> anyhow::Result<Self> {
+        let address = service.process.address;
+        let orders: Vec<_> = tokens.iter().map(|&token| token.to_owned()).zip(orders.iter().cloned()).collect();
+        let (opened, is_open) = oneshot::channel();
+        let (all, seen) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let read = move || {
+            // Watchers have computers of their own. These share the service's, and so they give way to it.
+            if let Err(error) = setpriority_process(None, NICE) {
+                return drop(opened.send(Err(error.into())));
+            }
+            runtime.block_on(async {
+                match open(address, &orders).await {
+                    Err(error) => drop(opened.send(Err(error))),
+                    Ok(streams) => {
+                        let _ = opened.send(Ok(()));
+                        let watching =
+                            stream::iter(streams).map(|mut one| async move { until(&mut one, "pending_payment").await });
+                        let read = watching.buffer_unordered(WATCHERS).collect::<Vec<_>>().await;
+                        let _ = all.send(read.into_iter().collect());
+                    }
+                }
+            });
+        };
+        std::thread::Builder::new().name("watchers".to_owned()).spawn(read)?;
+        is_open.await??;
+        Ok(Self { seen })
+    }
+
+    /// Waits until each has read the event of its order.
+    async fn all_told(self) -> anyhow::Result<()> {
+        self.seen.await?
+    }
+}
+
 /// Opens the stream of each order and waits for its first event.
-async fn open(service: &Service, tokens: &[&str], orders: &[String]) -> anyhow::Result<Vec<Response>> {
-    let streams = tokens.iter().zip(orders).map(|(token, order)| {
-        let url = format!("http://{}/api/v1/orders/{order}/events", service.process.address);
-        let call = service.client.get(url).bearer_auth(token);
+async fn open(address: SocketAddr, orders: &[(String, String)]) -> anyhow::Result<Vec<Response>> {
+    let client = Client::new();
+    let streams = orders.iter().map(|(token, order)| {
+        let call = client.get(format!("http://{address}/api/v1/orders/{order}/events")).bearer_auth(token);
         async move {
             let mut events = call.send().await?.error_for_status()?;
             until(&mut events, "accepted").await?;
@@ -121,7 +168,7 @@ async fn half(
     sql: &PgPool,
     logs: &Path,
     seconds: u64,
-    watched: Vec<Response>,
+    watchers: Option<Watchers>,
 ) -> anyhow::Result<Half> {
     let (rate, length, buyers) = (RATE.to_string(), seconds.to_string(), (RATE * seconds).to_string());
     let words = ["--rate", &rate, "--seconds", &length, "--buyers", &buyers, "--shape", "even"];
@@ -129,10 +176,14 @@ async fn half(
     let mut work = processes::work(&logs.join("work.log"), None)?;
     let server = [("server", service.process.pid)];
     let before = cpu_us(&server)?;
-    let watching = stream::iter(watched).map(|mut one| async move { until(&mut one, "pending_payment").await });
-    let (rush, seen) =
-        tokio::join!(rush(service, &sale, &words), watching.buffer_unordered(WATCHERS).collect::<Vec<_>>());
-    seen.into_iter().collect::<anyhow::Result<Vec<()>>>()?;
+    let watching = async {
+        match watchers {
+            Some(watchers) => watchers.all_told().await,
+            None => Ok(()),
+        }
+    };
+    let (rush, told) = tokio::join!(rush(service, &sale, &words), watching);
+    told?;
     let used = cpu_us(&server)?.iter().zip(&before).map(|((_, after), (_, before))| after - before).sum::<u64>();
     settled(sql).await?;
     processes::stop(&mut work).await?;
