@@ -15,11 +15,16 @@ use crate::ledger::sales::epochs::{EpochRow, RefillSnapshot};
 use crate::sale::{SaleError, Stores};
 
 /// The lease of a refill's lock, which is renewed meanwhile. After the death of its instance, the sale stays closed this
-/// long.
+/// long, but not when the Redis server has been restarted since.
 const REFILL_LEASE: Duration = Duration::from_secs(3);
 
 /// Bounds how many refills use PostgreSQL at the same time. A refill waits for half a second without using it.
 pub(super) type LedgerSlots = Arc<Semaphore>;
+
+/// The lock of a sale's refill on one run of a server. What held it when the server was killed is over, and may be in its AOF.
+pub fn lock_name(sale: SaleId, run_id: &str) -> String {
+    format!("refill:{sale}:{run_id}")
+}
 
 /// Whether the sale's epoch was filled on this run of this server, and the server still serves it.
 pub(super) fn is_whole(row: &EpochRow, server: &ServerRun, standing: Option<(Epoch, SaleStatus)>) -> bool {
@@ -48,7 +53,7 @@ impl Stores {
         sale: SaleId,
         slots: &LedgerSlots,
     ) -> Result<(), SaleError> {
-        let lock = self.gate.lock(&format!("refill:{sale}"), REFILL_LEASE).await?;
+        let lock = self.gate.lock(&lock_name(sale, server.run_id()), REFILL_LEASE).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("refill")) };
         let refilled = self.refill_unless_whole(server, sale, slots).await;
         if let Err(error) = lock.release().await {

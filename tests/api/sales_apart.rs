@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures_util::{StreamExt, stream};
 use seckill::domain::sale::NewSale;
+use seckill::sale_work::refill::lock_name;
 use seckill::sale_work::refill_supervisor::RefillSupervisor;
 use seckill_harness::{Sale, System, eventually, terms};
 
@@ -148,8 +149,9 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     system.stop().await;
     redis.restart().await;
     let stores = &system.stores;
+    let name = lock_name(sale.id, &redis.info("server", "run_id").await);
     let other = eventually(|| async {
-        let lock = stores.gate.lock(&format!("refill:{}", sale.id), Duration::from_secs(60)).await;
+        let lock = stores.gate.lock(&name, Duration::from_secs(60)).await;
         lock.map_err(|error| error.to_string())?.ok_or("the lock is held".to_owned())
     })
     .await;
@@ -165,6 +167,24 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     other.release().await.unwrap();
     refill(&mut supervisor).await;
     assert!(system.audit(&sale).await.unwrap().unwrap().redis_compared, "the sale is not served");
+    system.finish().await;
+}
+
+/// Redis is killed in the middle of a refill: the lock of that refill is still there when Redis comes back, and delays nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refill_cut_off_by_the_death_of_redis_is_begun_anew_at_once() {
+    let mut redis = OwnRedis::start().await;
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
+    let sale = system.create_sale(terms(5)).await;
+    let name = lock_name(sale.id, &redis.info("server", "run_id").await);
+    let cut_off = system.stores.gate.lock(&name, Duration::from_secs(600)).await.unwrap().unwrap();
+    drop(cut_off);
+    redis.restart().await;
+    let key = format!("{}lock:{{{name}}}", system.config.redis.prefix);
+    assert_eq!(redis.query(&["EXISTS", &key]).await.unwrap(), redis::Value::Int(1), "the lock is gone with the server");
+    system.serve(true).await;
+    sells(&system, &sale).await;
+    system.settled(&sale).await;
     system.finish().await;
 }
 

@@ -116,8 +116,8 @@ impl Watchers {
                     Err(error) => drop(opened.send(Err(error))),
                     Ok(streams) => {
                         let _ = opened.send(Ok(()));
-                        let watching =
-                            stream::iter(streams).map(|mut one| async move { until(&mut one, "pending_payment").await });
+                        let watching = stream::iter(streams)
+                            .map(|mut one| async move { until(&mut one, "pending_payment").await });
                         let read = watching.buffer_unordered(WATCHERS).collect::<Vec<_>>().await;
                         let _ = all.send(read.into_iter().collect());
                     }
