@@ -53,6 +53,9 @@ pub(super) struct LoadArgs {
     /// Number of open connections; each carries one request at a time
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
+    /// Number of threads that send, each over its share of the connections; more, if one falls behind the schedule
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
     /// Number of winners who follow their order by server-sent events until the rush ends
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=20_000))]
     watchers: u32,
@@ -130,6 +133,7 @@ impl LoadArgs {
             seconds: self.seconds,
             bots: self.bots as usize,
             connections: self.connections as usize,
+            threads: self.threads as usize,
             watchers: self.watchers as usize,
             retries: !self.no_retries,
             seed: self.seed,

@@ -1,6 +1,6 @@
-//! Purchases that arrive by a schedule, whatever the service does (an open model). wrk cannot do that, and `seckill load` uses a
-//! complete HTTP client, which takes more of a processor than the service itself. Here each request is prepared, and one thread
-//! with a processor to itself writes them when they are due.
+//! Purchases that arrive by a schedule, whatever the service does (an open model). wrk cannot do that, and `seckill load` asks
+//! a sale's page and waits for it, plays only purchases, and follows each arrival to its end. Here one thread with a processor
+//! to itself sends anything prepared, over the same connections, and reads of each answer the status.
 //!
 //! A wait counts from the moment at which the request was due, so that a generator that is late measures too much, never too
 //! little.
@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use seckill_load::{Bounds, Connections};
 
-use crate::connections::Connections;
 use crate::service::Sale;
 use crate::wrk::Buyers;
 
-/// Connections that are open before the first arrival. More are opened as they are needed.
+/// Connections that are open before the first arrival. More are opened as they are needed, up to a bound.
 const CONNECTIONS: usize = 2_000;
+const CONNECTIONS_MAX: usize = 15_000;
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Arrivals that are due within this time are sent together.
@@ -65,7 +66,7 @@ impl Seen {
 /// Plays the crowd on a thread that has this processor to itself.
 ///
 /// # Errors
-/// The service cannot be connected to.
+/// There are too few buyers, or the system gives the thread no processor or no queue of events.
 pub async fn play(processor: usize, to: SocketAddr, sale: &Sale, crowd: &Crowd<'_>) -> anyhow::Result<Seen> {
     let (records, size) = crowd.buyers.records()?;
     ensure!(records.len() >= crowd.count * size, "there are too few buyers");
@@ -96,8 +97,11 @@ struct Generator<'a> {
 
 impl Generator<'_> {
     fn play(&self, to: SocketAddr) -> anyhow::Result<Seen> {
-        let mut connections = Connections::open(to, CONNECTIONS)?;
-        let mut seen = Seen::default();
+        // No answer is given up before the crowd is.
+        let time_out = Duration::from_secs_f64(self.count as f64 / self.rate) + PATIENCE;
+        let bounds = Bounds { opened: CONNECTIONS, most: CONNECTIONS_MAX, time_out };
+        let mut connections = Connections::open(to, bounds)?;
+        let (mut seen, mut request) = (Seen::default(), Vec::new());
         let mut late = Vec::with_capacity(self.count);
         let begun = Instant::now();
         let due_at = |n: usize| begun + Duration::from_secs_f64(n as f64 / self.rate);
@@ -109,16 +113,18 @@ impl Generator<'_> {
                 late.push(due_at(n).elapsed());
                 // An arrival without an answer is counted as lost.
                 let record = &self.records[n * self.size..(n + 1) * self.size];
-                done += usize::from(connections.send(n, [self.head, record, self.body]).is_err());
+                request.clear();
+                [self.head, record, self.body].into_iter().for_each(|part| request.extend_from_slice(part));
+                done += usize::from(connections.send(n, &request, Instant::now()).is_err());
             }
             sent = due;
-            connections.answers(TICK, |answer| {
+            connections.answers(TICK, |n, answer| {
                 done += 1;
                 last_answer = Instant::now();
-                let Some(status) = answer.status else { return };
-                *seen.statuses.entry(status).or_default() += 1;
-                if status == 202 {
-                    seen.accepted.push(last_answer.duration_since(due_at(answer.number)));
+                let Ok(answer) = answer else { return };
+                *seen.statuses.entry(answer.status).or_default() += 1;
+                if answer.status == 202 {
+                    seen.accepted.push(last_answer.duration_since(due_at(n)));
                 }
             })?;
         }

@@ -28,7 +28,6 @@ mod arrivals;
 mod bank;
 mod cases;
 mod challenges;
-mod connections;
 mod crowds;
 mod flow;
 mod gateway;

@@ -74,7 +74,7 @@ impl ReportPage<'_> {
         ]
     }
 
-    fn crowd(&self) -> [(&'static str, String); 7] {
+    fn crowd(&self) -> [(&'static str, String); 8] {
         let report = self.report;
         let mixed: Vec<_> = report.mixed_in().into_iter().map(|(number, kind)| format!("{number} {kind}")).collect();
         let requests = format!(
@@ -89,6 +89,7 @@ impl ReportPage<'_> {
             ("Mixed in, of the buyers", mixed.join(", ")),
             ("Requests", requests),
             ("Connections", with_commas(report.connections as u64)),
+            ("Schedule", report.lag.as_ref().map_or("all were due at once".to_owned(), ToString::to_string)),
             ("Orders followed", report.watched.as_ref().map_or("none".to_owned(), ToString::to_string)),
             ("Seed", report.seed.to_string()),
         ]

@@ -1,26 +1,36 @@
 //! The rush: a crowd of buyers that calls the service over HTTP, and a report of the answers.
 //!
 //! The load model is open: every arrival has its time in a schedule made beforehand, whatever the service does, and its
-//! latency counts from that time. So the latencies of a service that stalls include the time that buyers waited for it.
+//! latency counts from that time. So the latencies of a service that stalls include the time that buyers waited for it, and
+//! those of a crowd that this program cannot send in time include its lateness, which `lag` tells apart.
 //!
-//! Reading order: `plan` makes the schedule, in a `shape`; `crowd` prepares the requests; `opening` waits for the start;
-//! `rush` plays the schedule over the connections of `client` and collects `measurements`, while `watchers` follow orders;
-//! `report` computes the report from them, with `statistics`; `text` and `html` (with `charts`) show it.
+//! Reading order: `plan` makes the schedule, in a `shape`; `crowd` writes the requests; `opening` waits for the start; `rush`
+//! gives the schedule to its threads, each of which is a `player` that sends over `connections`, reads each `answer` and
+//! collects `measurements` and `traffic`, while `watchers` follow orders; `report` computes the report from them, with
+//! `statistics` and `lag`; `text` and `html` (with `charts`) show it.
 
+mod answer;
 mod charts;
-mod client;
+mod connections;
 mod crowd;
 mod html;
+mod lag;
 mod measurements;
 mod opening;
 mod plan;
+mod player;
 mod progress;
 mod report;
+mod retries;
 mod rush;
 mod shape;
 mod sign_in;
 mod statistics;
+#[cfg(test)]
+mod stub;
+mod target;
 mod text;
+mod traffic;
 mod watchers;
 
 use std::sync::Arc;
@@ -29,14 +39,17 @@ use chrono::Utc;
 use seckill_client::{BuyerClient, Service};
 use tokio::task::{JoinError, JoinSet};
 
-use client::Target;
 use crowd::Crowd;
 use opening::Opening;
 use progress::Progress;
 use rush::Rush;
+use target::Target;
 use watchers::Watchers;
 
+pub use answer::Answer;
+pub use connections::{Bounds, Connections, NoAnswer};
 pub use html::AuditSummary;
+pub use lag::Lag;
 pub use plan::{Buyer, Plan, Role};
 pub use report::{Accepted, MeasuredFrom, Mix, Report};
 pub use shape::Shape;
@@ -68,8 +81,10 @@ pub enum LoadError {
     Ended(i64),
     #[error("sale {0} has reached its start and is still not open: it may be paused")]
     NotOpen(i64),
-    #[error("a connection's task failed: {0}")]
+    #[error("a thread of the rush failed: {0}")]
     Task(#[from] JoinError),
+    #[error("the system cannot wait for connections: {0}")]
+    Events(std::io::Error),
 }
 
 /// Waits for the start, plays the plan and returns the report.
@@ -81,10 +96,10 @@ pub enum LoadError {
 /// The plan cannot be played, the sale's state cannot be read, or the sale does not open.
 pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Report, LoadError> {
     let target = Arc::new(Target::resolve(&plan.base).await?);
+    let buyers: Arc<[Buyer]> = buyers.into();
     let crowd = Arc::new(Crowd::prepare(plan, &buyers, &target)?);
     let service = Service::new(&plan.base).map_err(LoadError::Service)?;
     let anyone = BuyerClient::without_token(&service);
-    let buyers: Arc<[Buyer]> = buyers.into();
     let watchers = Arc::new(Watchers::new(service, Arc::clone(&buyers), plan.watchers));
     let progress = Progress::new(progress);
 
@@ -96,10 +111,10 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
             let clicks = plan.early_clicks(before_start);
             if !clicks.is_empty() {
                 let connections = plan.connections.min(clicks.len());
-                let (crowd, key, watchers) = (Arc::clone(&crowd), state.key.clone(), Arc::clone(&watchers));
-                let plan = Plan { connections, rate: Some(1), ..plan.clone() };
+                let (target, crowd, watchers) = (Arc::clone(&target), Arc::clone(&crowd), Arc::clone(&watchers));
+                let (key, plan) = (state.key.clone(), Plan { connections, threads: 1, rate: Some(1), ..plan.clone() });
                 early.spawn(async move {
-                    let rush = Rush::begin(crowd, clicks, &key, &plan, watchers).await;
+                    let rush = Rush::begin(&target, crowd, clicks, &key, &plan, watchers).await?;
                     rush.play(&Progress::new(false)).await
                 });
             }
@@ -108,7 +123,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
         .inspect_err(|_| progress.finish())?;
 
     let arrivals = plan.arrivals();
-    let rush = Rush::begin(crowd, arrivals, &state.key, plan, Arc::clone(&watchers)).await;
+    let rush = Rush::begin(&target, crowd, arrivals, &state.key, plan, Arc::clone(&watchers)).await?;
     let began_at = Utc::now();
     let played = rush.play(&progress).await;
     progress.finish();

@@ -1,17 +1,20 @@
-//! What each connection measures. The measurements are merged once at the end, so that connections share nothing.
+//! What each thread measures. The measurements are merged once at the end, so that threads share nothing.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::client::{Answer, NoAnswer};
+use super::answer::Answer;
+use super::connections::NoAnswer;
 use super::plan::Role;
+use super::traffic::Traffic;
 
 /// What an answer means to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Outcome<'a> {
     Accepted {
-        order_id: String,
+        order_id: Cow<'a, str>,
     },
     SoldOut,
     Refused,
@@ -23,62 +26,61 @@ pub enum Outcome {
 
 /// The part of an answer that is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct Reply<'a> {
     /// HTTP status; 0 if there was no answer.
     pub status: u16,
-    pub code: String,
-    pub outcome: Outcome,
+    pub code: Cow<'a, str>,
+    pub outcome: Outcome<'a>,
 }
 
 /// The fields read from a body; a refusal is a problem document with a code.
 #[derive(Deserialize, Default)]
-struct AnswerFields {
-    code: Option<String>,
-    order_id: Option<String>,
+#[serde(default)]
+struct AnswerFields<'a> {
+    #[serde(borrow)]
+    code: Cow<'a, str>,
+    #[serde(borrow)]
+    order_id: Cow<'a, str>,
 }
 
-impl Reply {
-    pub fn read(answer: &Result<Answer, NoAnswer>) -> Self {
-        let answer = match answer {
+impl<'a> Reply<'a> {
+    pub fn read(answer: Result<Answer<'a>, NoAnswer>) -> Self {
+        let Answer { status, body, .. } = match answer {
             Ok(answer) => answer,
-            Err(no_answer) => {
-                let outcome = Outcome::Failed { may_retry: true };
-                return Self { status: 0, code: no_answer.to_string(), outcome };
+            Err(why) => {
+                return Self { status: 0, code: why.name().into(), outcome: Outcome::Failed { may_retry: true } };
             }
         };
-        let status = answer.status.as_u16();
-        let fields: AnswerFields = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let mut code = fields.code.unwrap_or_default();
-        let outcome = match (status, fields.order_id) {
-            (202, Some(order_id)) => Outcome::Accepted { order_id },
-            (202, None) => {
-                "without order_id".clone_into(&mut code);
+        let AnswerFields { mut code, order_id } = serde_json::from_slice(body).unwrap_or_default();
+        let outcome = match status {
+            202 if order_id.is_empty() => {
+                code = "without order_id".into();
                 Outcome::Failed { may_retry: false }
             }
-            (409, _) if code == "sold-out" => Outcome::SoldOut,
+            202 => Outcome::Accepted { order_id },
+            409 if code == "sold-out" => Outcome::SoldOut,
             // A proxy that got no answer from the service counts as the service not knowing.
-            (502..=504, _) => Outcome::Failed { may_retry: true },
-            (500.., _) => Outcome::Failed { may_retry: false },
+            502..=504 => Outcome::Failed { may_retry: true },
+            500.. => Outcome::Failed { may_retry: false },
             _ => Outcome::Refused,
         };
         Self { status, code, outcome }
     }
 }
 
-/// How one request of an arrival ended; times in microseconds since the beginning of the rush.
+/// How an arrival ended that had its last answer; times in microseconds since the beginning of the rush.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
+pub struct Settled {
     /// Index into the schedule.
     pub arrival: usize,
-    pub sent_us: u64,
     pub answered_us: u64,
     /// From the arrival (its scheduled time or its first send, see [`super::MeasuredFrom`]) to this answer, with retries.
     pub waited_us: u64,
     /// How long after its scheduled time the first request left.
     pub lag_us: u64,
+    /// The part of it in which a connection was free.
+    pub own_lag_us: u64,
     pub kind: AnswerKind,
-    /// No further request follows for this arrival.
-    pub last: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,8 +91,8 @@ pub enum AnswerKind {
     Failed,
 }
 
-impl From<&Outcome> for AnswerKind {
-    fn from(outcome: &Outcome) -> Self {
+impl From<&Outcome<'_>> for AnswerKind {
+    fn from(outcome: &Outcome<'_>) -> Self {
         match outcome {
             Outcome::Accepted { .. } => Self::Accepted,
             Outcome::SoldOut => Self::SoldOut,
@@ -110,7 +112,12 @@ pub struct Count {
 
 #[derive(Debug, Default)]
 pub struct Measurements {
-    pub samples: Vec<Sample>,
+    /// One for each arrival, so that many retries do not fill the memory.
+    pub settled: Vec<Settled>,
+    /// Every request, by time.
+    pub traffic: Traffic,
+    /// Requests sent for an arrival after its first.
+    pub retries: u64,
     /// About a dozen entries: a scan is cheaper than a map with owned keys.
     pub counts: Vec<Count>,
     /// Orders promised: index into the crowd and order id, with the time of the first promise in microseconds.
@@ -135,7 +142,9 @@ impl Measurements {
     }
 
     pub fn merge(&mut self, other: Self) {
-        self.samples.extend(other.samples);
+        self.settled.extend(other.settled);
+        self.traffic.merge(&other.traffic);
+        self.retries += other.retries;
         for ((caller, order_id), at_us) in other.accepted {
             self.promise(caller, order_id, at_us);
         }
@@ -147,13 +156,10 @@ impl Measurements {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use hyper::StatusCode;
-
     use super::*;
 
-    fn reply(status: StatusCode, body: &'static str) -> Reply {
-        Reply::read(&Ok(Answer { status, retry_after: None, body: Bytes::from_static(body.as_bytes()) }))
+    fn reply(status: u16, body: &str) -> Reply<'_> {
+        Reply::read(Ok(Answer { status, retry_after: None, body: body.as_bytes() }))
     }
 
     #[test]
@@ -168,15 +174,23 @@ mod tests {
 
     #[test]
     fn answers_are_classified() {
-        let accepted = reply(StatusCode::ACCEPTED, r#"{"order_id":"a1","status":"accepted"}"#);
-        assert_eq!(accepted.outcome, Outcome::Accepted { order_id: "a1".to_owned() });
-        assert_eq!(reply(StatusCode::CONFLICT, r#"{"code":"sold-out"}"#).outcome, Outcome::SoldOut);
-        let already = reply(StatusCode::CONFLICT, r#"{"code":"already-purchased","order_id":"a1"}"#);
-        assert_eq!((already.outcome, already.code.as_str()), (Outcome::Refused, "already-purchased"));
-        assert_eq!(reply(StatusCode::BAD_GATEWAY, "<html>").outcome, Outcome::Failed { may_retry: true });
-        assert_eq!(reply(StatusCode::INTERNAL_SERVER_ERROR, "").outcome, Outcome::Failed { may_retry: false });
-        assert_eq!(reply(StatusCode::ACCEPTED, "{}").outcome, Outcome::Failed { may_retry: false });
-        let lost = Reply::read(&Err(NoAnswer::TimeOut));
-        assert_eq!((lost.status, lost.code.as_str()), (0, "time-out"));
+        let accepted = reply(202, r#"{"order_id":"a1","status":"accepted","expires_at_ms":7}"#);
+        assert_eq!(accepted.outcome, Outcome::Accepted { order_id: "a1".into() });
+        assert_eq!(reply(409, r#"{"code":"sold-out"}"#).outcome, Outcome::SoldOut);
+        let already = reply(409, r#"{"code":"already-purchased","order_id":"a1"}"#);
+        assert_eq!((already.outcome, already.code.as_ref()), (Outcome::Refused, "already-purchased"));
+        assert_eq!(reply(409, r#"{"code":"sold\u002dout","title":"\u0022"}"#).outcome, Outcome::SoldOut);
+        assert_eq!(reply(502, "<html>").outcome, Outcome::Failed { may_retry: true });
+        assert_eq!(reply(500, "").outcome, Outcome::Failed { may_retry: false });
+        assert_eq!(reply(202, "{}").outcome, Outcome::Failed { may_retry: false });
+        let lost = Reply::read(Err(NoAnswer::TimeOut));
+        assert_eq!((lost.status, lost.code.as_ref()), (0, "time-out"));
+    }
+
+    /// Reading a refusal copies nothing, because a crowd gets tens of thousands a second.
+    #[test]
+    fn a_refusal_is_read_where_it_lies() {
+        let refused = reply(429, r#"{"type":"about:blank","code":"quota-exceeded"}"#);
+        assert!(matches!(refused.code, Cow::Borrowed("quota-exceeded")));
     }
 }

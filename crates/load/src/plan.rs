@@ -47,6 +47,8 @@ pub struct Plan {
     pub stock: Option<u64>,
     /// Connections kept open, each with one request at a time.
     pub connections: usize,
+    /// Threads that send, each its share of the arrivals over its share of the connections.
+    pub threads: usize,
     /// Winners who follow their order by server-sent events, from their 202 to the end of the rush: the first so many.
     pub watchers: usize,
     /// Whether a buyer without a definite answer tries again.
@@ -71,6 +73,7 @@ impl Default for Plan {
             forged: 0,
             stock: None,
             connections: 256,
+            threads: 1,
             watchers: 0,
             retries: true,
             seed: 1,

@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::measurements::{AnswerKind, Count, Measurements, Sample};
+use super::lag::Lag;
+use super::measurements::{AnswerKind, Count, Measurements, Settled};
 use super::plan::{Arrival, Buyer, Plan, Role};
 use super::shape::Shape;
 use super::statistics::{
     Bucket, Events, HistogramStep, Latency, LatencyBucket, Wait, bucket_width_ms, histogram, latency, latency_timeline,
 };
+use super::traffic::FIRST_SECOND_BUCKET_MS;
 use super::watchers::Watched;
-
-/// Bucket width of the timeline of the first second.
-const FIRST_SECOND_BUCKET_MS: u64 = 25;
 
 /// The moment from which a latency counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -53,6 +52,8 @@ pub struct Report {
     pub buyers: usize,
     pub bots: usize,
     pub connections: usize,
+    /// Threads that sent.
+    pub threads: usize,
     pub seed: u64,
     pub shape: Shape,
     /// Planned length of a rush, in seconds; none for an even crowd.
@@ -87,6 +88,11 @@ pub struct Report {
     pub first_second: Option<Latency>,
     /// How late the requests were sent, by the schedule: large if connections or processor time are too few.
     pub send_lag: Option<Latency>,
+    /// The same in short, with the generator's own part of it, and whether the crowd fell behind its schedule. None if all were
+    /// due at once.
+    pub lag: Option<Lag>,
+    /// The same of the arrivals of the first second.
+    pub first_second_lag: Option<Lag>,
     /// Width of a bucket of the timeline.
     pub bucket_ms: u64,
     pub timeline: Vec<Bucket>,
@@ -108,31 +114,32 @@ pub struct Report {
 impl Report {
     pub(super) fn compute(plan: &Plan, buyers: &[Buyer], arrivals: &[Arrival], measured: Measurements) -> Self {
         let paced = plan.paced();
-        let samples = &measured.samples;
-        let ended_us = samples.iter().map(|sample| sample.answered_us).max().unwrap_or(0);
-        let last = || samples.iter().filter(|sample| sample.last);
+        let settled = &measured.settled;
+        let ended_us = measured.traffic.ended_us().unwrap_or(0);
         // Whom a broken-off rush left in line has waited to its end at least.
-        let waits_of: Vec<(usize, Wait)> = last()
-            .map(|sample| {
-                let began_us = sample.answered_us.saturating_sub(sample.waited_us);
-                (sample.arrival, Wait { began_us, waited_us: sample.waited_us })
-            })
-            .chain(unfinished(arrivals, samples, ended_us).filter(|_| paced))
+        let waits_of: Vec<(usize, Wait)> = settled
+            .iter()
+            .map(|settled| (settled.arrival, wait(settled)))
+            .chain(unfinished(arrivals, settled, ended_us).filter(|_| paced))
             .collect();
         let waits: Vec<Wait> = waits_of.iter().map(|(_, wait)| *wait).collect();
         let mut by_role: BTreeMap<Role, Vec<u64>> = BTreeMap::new();
         for (arrival, wait) in &waits_of {
             by_role.entry(arrivals[*arrival].role).or_default().push(wait.waited_us);
         }
-        let accepted_us = last().filter(|sample| sample.kind == AnswerKind::Accepted).map(|sample| sample.waited_us);
+        let accepted_us =
+            settled.iter().filter(|settled| settled.kind == AnswerKind::Accepted).map(|settled| settled.waited_us);
         let first_second_us = waits.iter().filter(|wait| wait.in_first_second()).map(|wait| wait.waited_us);
+        // By a schedule in which all are due at once, everybody is late.
+        let scheduled = settled.iter().filter(|_| paced);
 
-        let unanswered_users = unanswered(buyers, arrivals, samples);
-        let begun: BTreeSet<usize> = samples.iter().map(|sample| sample.arrival).collect();
+        let unanswered_users = unanswered(buyers, arrivals, settled);
         let answers = measured.counts.iter().filter(|count| count.status != 0).map(|count| count.number).sum::<u64>();
         let bucket_ms = bucket_width_ms(ended_us / 1_000);
         let orders_us = first_promises(&measured);
-        let events = Events { arrivals, paced, samples, orders_us: &orders_us, stock: plan.stock };
+        let traffic = &measured.traffic;
+        let events =
+            Events { arrivals, paced, ended_us: traffic.ended_us(), orders_us: &orders_us, stock: plan.stock };
         let number = |role| arrivals.iter().filter(|arrival| arrival.role == role).count();
 
         let mut report = Self {
@@ -142,6 +149,7 @@ impl Report {
             buyers: plan.arriving(),
             bots: plan.bots,
             connections: plan.connections.max(1),
+            threads: plan.threads.clamp(1, plan.connections.max(1)),
             seed: plan.seed,
             shape: plan.shape,
             rush_s: (plan.shape == Shape::Rush).then(|| plan.rush_s()),
@@ -156,7 +164,7 @@ impl Report {
             measured_from: if paced { MeasuredFrom::ScheduledArrival } else { MeasuredFrom::Send },
             arrivals: arrivals.len(),
             answers,
-            retries: (samples.len() - begun.len()) as u64,
+            retries: measured.retries,
             unanswered: unanswered_users.len(),
             orders: orders_us.len(),
             stock: plan.stock,
@@ -172,12 +180,14 @@ impl Report {
                 .filter_map(|(role, waits_us)| Some((role, latency(waits_us.into_iter())?)))
                 .collect(),
             first_second: latency(first_second_us),
-            send_lag: latency(last().filter(|_| paced).map(|sample| sample.lag_us)),
+            send_lag: latency(scheduled.clone().map(|settled| settled.lag_us)),
+            lag: Lag::of(scheduled.clone()),
+            first_second_lag: Lag::of(scheduled.filter(|settled| wait(settled).in_first_second())),
             bucket_ms,
-            timeline: events.timeline(bucket_ms, u64::MAX),
+            timeline: events.timeline(traffic.whole(), bucket_ms, u64::MAX),
             latency_timeline: latency_timeline(&waits, bucket_ms, u64::MAX),
             first_second_bucket_ms: FIRST_SECOND_BUCKET_MS,
-            first_second_timeline: events.timeline(FIRST_SECOND_BUCKET_MS, 1_000),
+            first_second_timeline: events.timeline(traffic.first_second(), FIRST_SECOND_BUCKET_MS, 1_000),
             first_second_latency_timeline: latency_timeline(&waits, FIRST_SECOND_BUCKET_MS, 1_000),
             latency_histogram: histogram(&waits),
             watched: None,
@@ -230,10 +240,15 @@ fn first_promises(measured: &Measurements) -> Vec<u64> {
     sorted
 }
 
+fn wait(settled: &Settled) -> Wait {
+    let Settled { answered_us, waited_us, .. } = *settled;
+    Wait { began_us: answered_us.saturating_sub(waited_us), waited_us }
+}
+
 /// The buyers who never had a definite answer.
-fn unanswered(buyers: &[Buyer], arrivals: &[Arrival], samples: &[Sample]) -> Vec<String> {
+fn unanswered(buyers: &[Buyer], arrivals: &[Arrival], settled: &[Settled]) -> Vec<String> {
     let definite: BTreeSet<usize> =
-        samples.iter().filter(|sample| sample.kind != AnswerKind::Failed).map(|sample| sample.arrival).collect();
+        settled.iter().filter(|settled| settled.kind != AnswerKind::Failed).map(|settled| settled.arrival).collect();
     arrivals
         .iter()
         .enumerate()
@@ -243,8 +258,8 @@ fn unanswered(buyers: &[Buyer], arrivals: &[Arrival], samples: &[Sample]) -> Vec
 }
 
 /// The waits of arrivals that never had a last answer; they last until the end of the rush.
-fn unfinished(arrivals: &[Arrival], samples: &[Sample], ended_us: u64) -> impl Iterator<Item = (usize, Wait)> {
-    let settled: BTreeSet<usize> = samples.iter().filter(|sample| sample.last).map(|sample| sample.arrival).collect();
+fn unfinished(arrivals: &[Arrival], settled: &[Settled], ended_us: u64) -> impl Iterator<Item = (usize, Wait)> {
+    let settled: BTreeSet<usize> = settled.iter().map(|settled| settled.arrival).collect();
     arrivals.iter().enumerate().filter(move |(index, _)| !settled.contains(index)).map(move |(index, arrival)| {
         let began_us = arrival.due.as_micros().try_into().unwrap_or(u64::MAX);
         (index, Wait { began_us, waited_us: ended_us.saturating_sub(began_us) })
@@ -265,41 +280,47 @@ pub(super) mod tests {
 
     use super::*;
 
-    fn sample(arrival: usize, sent_ms: u64, answered_ms: u64, kind: AnswerKind, last: bool) -> Sample {
-        Sample {
-            arrival,
-            sent_us: sent_ms * 1_000,
-            answered_us: answered_ms * 1_000,
-            waited_us: (answered_ms - sent_ms) * 1_000,
-            lag_us: 0,
-            kind,
-            last,
-        }
+    /// The last answer to an arrival that was sent once, when it was due.
+    fn settled(arrival: usize, due_ms: u64, answered_ms: u64, kind: AnswerKind) -> Settled {
+        let (answered_us, waited_us) = (answered_ms * 1_000, (answered_ms - due_ms) * 1_000);
+        Settled { arrival, answered_us, waited_us, lag_us: 0, own_lag_us: 0, kind }
     }
 
     /// Three buyers: one accepted at the second try, one sold out, one never answered; and a bot refused.
     pub fn report() -> Report {
+        report_with(|_| {})
+    }
+
+    /// The same after a change of what was measured.
+    fn report_with(change: impl FnOnce(&mut Measurements)) -> Report {
         let plan = Plan { buyers: 3, bots: 1, rate: Some(10), stock: Some(5), ..Plan::default() };
         let buyers: Vec<Buyer> = (0..4).map(|n| Buyer { user: format!("u{n}"), token: String::new() }).collect();
         let arrival = |caller, role| Arrival { due: Duration::ZERO, role, caller };
         let arrivals =
             [arrival(0, Role::Buyer), arrival(1, Role::Buyer), arrival(2, Role::Buyer), arrival(3, Role::Bot)];
-        let mut measured = Measurements {
-            samples: vec![
-                sample(0, 0, 5, AnswerKind::Failed, false),
-                sample(0, 210, 215, AnswerKind::Accepted, true),
-                sample(1, 0, 8, AnswerKind::SoldOut, true),
-                sample(2, 0, 300, AnswerKind::Failed, true),
-                sample(3, 0, 2, AnswerKind::Refused, true),
-            ],
-            ..Measurements::default()
-        };
+        let mut measured = Measurements { retries: 1, ..Measurements::default() };
+        for (sent_ms, answered_ms, kind) in [
+            (0, 5, AnswerKind::Failed),
+            (210, 215, AnswerKind::Accepted),
+            (0, 8, AnswerKind::SoldOut),
+            (0, 300, AnswerKind::Failed),
+            (0, 2, AnswerKind::Refused),
+        ] {
+            measured.traffic.add(sent_ms * 1_000, answered_ms * 1_000, kind);
+        }
+        measured.settled = vec![
+            settled(0, 0, 215, AnswerKind::Accepted),
+            settled(1, 0, 8, AnswerKind::SoldOut),
+            settled(2, 0, 300, AnswerKind::Failed),
+            settled(3, 0, 2, AnswerKind::Refused),
+        ];
         measured.count(Role::Buyer, 503, "temporarily-unavailable", 1);
         measured.count(Role::Buyer, 202, "", 1);
         measured.count(Role::Buyer, 409, "sold-out", 1);
         measured.count(Role::Buyer, 0, "time-out", 1);
         measured.count(Role::Bot, 429, "quota-exceeded", 1);
         measured.promise(0, "order-a".to_owned(), 215_000);
+        change(&mut measured);
         Report::compute(&plan, &buyers, &arrivals, measured)
     }
 
@@ -319,9 +340,8 @@ pub(super) mod tests {
     #[test]
     fn unfinished_arrivals_have_waited_to_the_end() {
         let arrival = |due_ms| Arrival { due: Duration::from_millis(due_ms), role: Role::Buyer, caller: 0 };
-        let samples = [sample(0, 0, 40, AnswerKind::SoldOut, true), sample(1, 50, 90, AnswerKind::Failed, false)];
         let arrivals = [arrival(0), arrival(50)];
-        let left = unfinished(&arrivals, &samples, 90_000);
+        let left = unfinished(&arrivals, &[settled(0, 0, 40, AnswerKind::SoldOut)], 90_000);
         let left: Vec<_> = left.map(|(index, wait)| (index, wait.began_us, wait.waited_us)).collect();
         assert_eq!(left, [(1, 50_000, 40_000)]);
     }
@@ -346,6 +366,28 @@ pub(super) mod tests {
         assert_eq!(left, [Some(5), Some(4), Some(4)]);
         assert_eq!(report.first_second_timeline.len(), 13);
         assert_eq!(report.first_second_timeline.last().map(|bucket| bucket.orders_so_far), Some(1));
+    }
+
+    /// A crowd that was not sent as planned says so in the document and in the text, and why: its latencies include it.
+    #[test]
+    fn a_generator_that_falls_behind_says_so() -> Result<(), serde_json::Error> {
+        let quiet = report();
+        assert!(quiet.lag.as_ref().is_some_and(|lag| !lag.fell_behind && lag.late == 0));
+        assert!(!quiet.render_text().contains("behind schedule, because"));
+        let late = report_with(|measured| {
+            measured.settled[1].lag_us = 70_000;
+            measured.settled[1].own_lag_us = 60_000;
+        });
+        let document = serde_json::to_value(&late)?;
+        for lag in ["lag", "first_second_lag"] {
+            let (p99_ms, own_ms) = (document[lag]["p99_ms"].as_f64(), document[lag]["own_longest_ms"].as_f64());
+            assert!(p99_ms.is_some_and(|ms| (69.9..70.1).contains(&ms)), "{document}");
+            assert!(own_ms.is_some_and(|ms| (59.9..60.1).contains(&ms)), "{document}");
+            assert_eq!((&document[lag]["fell_behind"], &document[lag]["late"]), (&true.into(), &1.into()));
+        }
+        let text = late.render_text();
+        assert!(text.contains("WARNING   1 arrivals were sent more than 50 ms behind schedule, because"), "{text}");
+        Ok(())
     }
 
     #[test]

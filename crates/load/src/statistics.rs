@@ -1,12 +1,12 @@
-//! Percentiles, histograms and timelines, computed from samples.
+//! Percentiles, histograms and timelines, computed from measurements.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::measurements::{AnswerKind, Sample};
 use super::plan::Arrival;
+use super::traffic::Slot;
 
 /// A timeline has at most this many buckets: they fit beside their label on a terminal.
 const MAX_BUCKETS: u64 = 72;
@@ -102,7 +102,8 @@ pub struct Events<'a> {
     pub arrivals: &'a [Arrival],
     /// False if all arrivals were due at once, so that their times mean nothing.
     pub paced: bool,
-    pub samples: &'a [Sample],
+    /// When the last answer came, in microseconds; none if there was none.
+    pub ended_us: Option<u64>,
     /// When each order was first promised, in microseconds.
     pub orders_us: &'a [u64],
     /// Units left when the rush began.
@@ -110,35 +111,31 @@ pub struct Events<'a> {
 }
 
 impl Events<'_> {
-    /// The timeline, up to a time or to the last event, whichever is earlier.
-    pub fn timeline(&self, bucket_ms: u64, until_ms: u64) -> Vec<Bucket> {
-        let bucket_of = |us: u64| usize::try_from(us / 1_000 / bucket_ms).unwrap_or(usize::MAX);
+    /// The timeline, up to a time or to the last event, whichever is earlier. No slot is wider than a bucket.
+    pub fn timeline(&self, slots: &[Slot], bucket_ms: u64, until_ms: u64) -> Vec<Bucket> {
+        let bucket_of = |ms: u64| usize::try_from(ms / bucket_ms).unwrap_or(usize::MAX);
         let due_us = self.arrivals.iter().filter(|_| self.paced).map(|arrival| arrival.due.as_micros() as u64);
-        let answered_us = self.samples.iter().map(|sample| sample.answered_us);
-        let Some(last_us) = due_us.clone().chain(answered_us).max() else {
+        let Some(last_us) = due_us.clone().chain(self.ended_us).max() else {
             return Vec::new();
         };
-        let length = (bucket_of(last_us) + 1).min(bucket_of(until_ms.saturating_mul(1_000)));
+        let length = (bucket_of(last_us / 1_000) + 1).min(bucket_of(until_ms));
         let mut buckets: Vec<Bucket> =
             (0..length as u64).map(|n| Bucket { from_ms: n * bucket_ms, ..Bucket::default() }).collect();
+        for slot in slots {
+            if let Some(bucket) = buckets.get_mut(bucket_of(slot.from_ms)) {
+                bucket.sent += slot.sent;
+                bucket.accepted += slot.accepted;
+                bucket.sold_out += slot.sold_out;
+                bucket.refused += slot.refused;
+                bucket.failed += slot.failed;
+            }
+        }
         let mut count = |us: u64, field: fn(&mut Bucket) -> &mut u64| {
-            if let Some(bucket) = buckets.get_mut(bucket_of(us)) {
+            if let Some(bucket) = buckets.get_mut(bucket_of(us / 1_000)) {
                 *field(bucket) += 1;
             }
         };
         due_us.for_each(|us| count(us, |bucket| &mut bucket.arrived));
-        for sample in self.samples {
-            count(sample.sent_us, |bucket| &mut bucket.sent);
-            count(
-                sample.answered_us,
-                match sample.kind {
-                    AnswerKind::Accepted => |bucket| &mut bucket.accepted,
-                    AnswerKind::SoldOut => |bucket| &mut bucket.sold_out,
-                    AnswerKind::Refused => |bucket| &mut bucket.refused,
-                    AnswerKind::Failed => |bucket| &mut bucket.failed,
-                },
-            );
-        }
         self.orders_us.iter().for_each(|us| count(*us, |bucket| &mut bucket.orders_so_far));
         let mut orders = 0;
         for bucket in &mut buckets {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
+use super::lag::LATE_MS;
 use super::plan::Role;
 use super::report::{MeasuredFrom, Report};
 use super::shape::{Shape, WAITING_SHARE};
@@ -49,6 +50,9 @@ impl Report {
             with_commas(self.retries),
         )?;
         writeln!(out, "  orders    {} promised", with_commas(self.orders as u64))?;
+        if let Some(lag) = &self.lag {
+            writeln!(out, "  schedule  {lag}")?;
+        }
         if let Some(watched) = &self.watched {
             writeln!(out, "  followed  {watched}")?;
         }
@@ -58,14 +62,23 @@ impl Report {
         Ok(())
     }
 
-    /// What must never happen, and how often it did.
-    pub(super) fn warnings(&self) -> Vec<(u64, &'static str)> {
+    /// What must never happen, and how often it did; and whether the crowd was sent as planned.
+    pub(super) fn warnings(&self) -> Vec<(u64, String)> {
         let mut warnings = vec![
             (self.accepted.len().saturating_sub(self.orders) as u64, "answers promise an order of another buyer"),
             (self.wrongly_accepted, "forged tokens, unknown sales or early clicks were accepted"),
             (self.unanswered as u64, "buyers never had a definite answer"),
         ];
         warnings.retain(|(number, _)| *number > 0);
+        let mut warnings: Vec<_> = warnings.into_iter().map(|(number, what)| (number, what.to_owned())).collect();
+        // In a long rush, the first second may be late and the whole in time.
+        let lags = [("", &self.lag), (" of the first second", &self.first_second_lag)];
+        let behind = lags.into_iter().find_map(|(of, lag)| Some((of, lag.as_ref().filter(|lag| lag.fell_behind)?)));
+        if let Some((of, lag)) = behind {
+            let cause = lag.cause();
+            let what = format!("arrivals{of} were sent more than {LATE_MS} ms behind schedule, because {cause}");
+            warnings.push((lag.late, format!("{what}. Latencies count from the schedule and include it")));
+        }
         warnings
     }
 
@@ -238,6 +251,7 @@ mod tests {
             "10 ms a column",
             "1 requests of bots",
             "stock left",
+            "p99 0.0 ms and longest 0.0 ms behind, of which the generator's own 0.0 ms and 0.0 ms",
             "1 buyers never had a definite answer",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");

@@ -71,7 +71,8 @@ impl Watchers {
         Self { service, buyers, wanted, offered, tasks, news, told: Mutex::new(Some(told)) }
     }
 
-    /// Follows an order that was promised at `promised`, if there are not enough watchers yet.
+    /// Follows an order that was promised at `promised`, if there are not enough watchers yet. Called on a thread of the
+    /// runtime.
     pub fn follow(&self, caller: usize, order_id: &str, promised: Instant) {
         if self.offered.load(Relaxed) >= self.wanted || self.offered.fetch_add(1, Relaxed) >= self.wanted {
             return;

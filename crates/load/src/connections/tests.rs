@@ -1,0 +1,225 @@
+//! The engine against small servers. Tests wait in the engine itself, so the servers run on the runtime's other threads.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+
+use tokio::sync::Semaphore;
+
+use super::super::stub::{Served, Stub, answer};
+use super::*;
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST: &[u8] = b"POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}";
+const BOUNDS: Bounds = Bounds { opened: 1, most: 1, time_out: PATIENCE };
+
+/// What came of a request: its mark, with the status, Retry-After and the body, or why there is none.
+type Seen = (usize, Result<(u16, Option<u64>, String), NoAnswer>);
+
+fn send(connections: &mut Connections<usize>, mark: usize) {
+    assert_eq!(connections.send(mark, REQUEST, Instant::now()), Ok(()));
+}
+
+/// The next results, so many at least.
+fn results(connections: &mut Connections<usize>, number: usize) -> Vec<Seen> {
+    let (mut seen, begun) = (Vec::new(), Instant::now());
+    while seen.len() < number {
+        assert!(begun.elapsed() < PATIENCE, "{number} results did not come: {seen:?}");
+        let add = |mark, answer: Result<Answer<'_>, NoAnswer>| {
+            let text = |answer: Answer<'_>| {
+                let retry_after_s = answer.retry_after.map(|pause| pause.as_secs());
+                (answer.status, retry_after_s, String::from_utf8_lossy(answer.body).into_owned())
+            };
+            seen.push((mark, answer.map(text)));
+        };
+        connections.answers(Duration::from_millis(10), add).unwrap();
+    }
+    seen
+}
+
+/// Sends one request after the other over the same connections, and returns what came of them.
+fn one_by_one(connections: &mut Connections<usize>, number: usize) -> Vec<Seen> {
+    (0..number)
+        .flat_map(|mark| {
+            send(connections, mark);
+            results(connections, 1)
+        })
+        .collect()
+}
+
+fn ok(mark: usize, body: &str) -> Seen {
+    (mark, Ok((200, None, body.to_owned())))
+}
+
+/// A connection that the service keeps open carries one request after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_is_used_again() {
+    let stub = Stub::answering(|request| answer("200 OK", "", &request.len().to_string())).await;
+    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
+    let length = REQUEST.len().to_string();
+    assert_eq!(one_by_one(&mut connections, 3), [ok(0, &length), ok(1, &length), ok(2, &length)]);
+    assert_eq!((stub.connections(), connections.under_way()), (1, 0));
+}
+
+/// An answer that comes byte by byte is one answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_split_over_packets_is_put_together() {
+    let stub = Stub::start(|mut served: Served, _| async move {
+        while served.request().await.is_some() {
+            for byte in answer("503 Busy", "Retry-After: 7\r\n", "{\"code\":\"temporarily-unavailable\"}").chars() {
+                served.say(&byte.to_string()).await;
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await;
+    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
+    let expected = |mark| (mark, Ok((503, Some(7), "{\"code\":\"temporarily-unavailable\"}".to_owned())));
+    assert_eq!(one_by_one(&mut connections, 2), [expected(0), expected(1)]);
+    assert_eq!(stub.connections(), 1);
+}
+
+/// A body that is longer than one read is whole, and one that is too long ends the connection; the next request has another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_body_is_read_up_to_its_bound() {
+    let long = |length: usize| answer("200 OK", "", &"x".repeat(length));
+    let stub = Stub::start(move |mut served: Served, connection| async move {
+        while served.request().await.is_some() {
+            served.say(&if connection == 0 { long(3 * READ_BYTES) } else { answer("200 OK", "", "short") }).await;
+            if served.request().await.is_some() {
+                served.say(&long(100 * 1024)).await;
+            }
+        }
+    })
+    .await;
+    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
+    let seen = one_by_one(&mut connections, 3);
+    assert_eq!(seen[..2], [ok(0, &"x".repeat(3 * READ_BYTES)), (1, Err(NoAnswer::Lost))]);
+    assert_eq!((seen[2].clone(), stub.connections()), (ok(2, "short"), 2));
+}
+
+/// A service that says it closes, or closes while nothing is asked, costs no request: the next has a new connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_the_service_closes_is_opened_again() {
+    let stub = Stub::start(|mut served: Served, connection| async move {
+        if served.request().await.is_some() {
+            // The first connection is closed unannounced.
+            let headers = if connection == 0 { "" } else { "Connection: close\r\n" };
+            served.say(&answer("200 OK", headers, "bye")).await;
+        }
+    })
+    .await;
+    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
+    for mark in 0..3 {
+        send(&mut connections, mark);
+        assert_eq!(results(&mut connections, 1), [ok(mark, "bye")]);
+        let begun = Instant::now();
+        while connections.places.all[0].stream.is_some() {
+            assert!(begun.elapsed() < PATIENCE, "the end of the connection was not noticed");
+            connections.answers(Duration::from_millis(10), |_, _| {}).unwrap();
+        }
+    }
+    assert_eq!(stub.connections(), 3);
+}
+
+/// A service that hangs up instead of answering has lost the request, and only that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_an_answer_is_lost() {
+    let stub = Stub::start(|mut served: Served, connection| async move {
+        while served.request().await.is_some() && connection > 0 {
+            served.say(&answer("200 OK", "", "")).await;
+        }
+    })
+    .await;
+    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
+    assert_eq!(one_by_one(&mut connections, 2), [(0, Err(NoAnswer::Lost)), ok(1, "")]);
+}
+
+/// A request whose answer does not come in time is given up, with its connection, so that the answer is not taken for
+/// another's.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_too_late_is_none() {
+    let stub = Stub::start(|mut served: Served, connection| async move {
+        while served.request().await.is_some() && connection > 0 {
+            served.say(&answer("200 OK", "", "in time")).await;
+        }
+        // The first connection stays open, and says nothing.
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
+    connections.time_out = Duration::from_millis(100);
+    let begun = Instant::now();
+    send(&mut connections, 0);
+    assert_eq!(results(&mut connections, 1), [(0, Err(NoAnswer::TimeOut))]);
+    assert!(begun.elapsed() >= connections.time_out);
+    connections.time_out = PATIENCE;
+    send(&mut connections, 1);
+    assert_eq!(results(&mut connections, 1), [ok(1, "in time")]);
+}
+
+/// Nobody listens: each request says so, and the place is free again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_connection_ends_the_request() {
+    let mut connections = Connections::open(SocketAddr::from(([127, 0, 0, 1], 1)), BOUNDS).unwrap();
+    for mark in 0..2 {
+        // The system refuses at once, or when the connection should stand.
+        let result = connections.send(mark, REQUEST, Instant::now());
+        match result {
+            Ok(()) => assert_eq!(results(&mut connections, 1), [(mark, Err(NoAnswer::Connect))]),
+            Err(why) => assert_eq!(why, NoAnswer::Connect),
+        }
+        assert!(connections.has_room());
+    }
+}
+
+/// A connection carries one request at a time, and there are no more connections than allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_sent_beyond_the_bound_of_connections() {
+    let (go, came) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (told, counter) = (Arc::clone(&go), Arc::clone(&came));
+    let stub = Stub::start(move |mut served: Served, _| {
+        let (told, counter) = (Arc::clone(&told), Arc::clone(&counter));
+        async move {
+            while served.request().await.is_some() {
+                counter.fetch_add(1, SeqCst);
+                told.acquire().await.unwrap().forget();
+                served.say(&answer("200 OK", "", "")).await;
+            }
+        }
+    })
+    .await;
+    let mut connections = Connections::open(stub.address, Bounds { most: 3, ..BOUNDS }).unwrap();
+    let begun = Instant::now();
+    while stub.connections() < 1 {
+        assert!(begun.elapsed() < PATIENCE, "no connection was opened before the first request");
+        std::thread::yield_now();
+    }
+    (0..3).for_each(|mark| send(&mut connections, mark));
+    assert!(!connections.has_room() && connections.under_way() == 3);
+    assert_eq!(connections.send(3, REQUEST, Instant::now()), Err(NoAnswer::Connect));
+    let begun = Instant::now();
+    while came.load(SeqCst) < 3 {
+        assert!(begun.elapsed() < PATIENCE, "the requests did not come");
+        connections.answers(Duration::from_millis(10), |mark, _| panic!("{mark} was answered unasked")).unwrap();
+    }
+    let full = Instant::now();
+    go.add_permits(1);
+    results(&mut connections, 1);
+    assert!(connections.has_room() && connections.room_since() >= full);
+    go.add_permits(2);
+    results(&mut connections, 2);
+    assert_eq!((stub.connections(), came.load(SeqCst)), (3, 3));
+}
+
+/// A request that is larger than the system takes at once arrives whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_written_in_parts() {
+    let stub = Stub::answering(|request| answer("200 OK", "", &request.len().to_string())).await;
+    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
+    let body = "y".repeat(4 * 1024 * 1024);
+    let request = format!("POST /p HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    connections.send(0, request.as_bytes(), Instant::now()).unwrap();
+    assert_eq!(results(&mut connections, 1), [ok(0, &request.len().to_string())]);
+}
