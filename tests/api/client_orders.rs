@@ -1,6 +1,6 @@
 //! The client crate: what it does for buyers, from the purchase to the end of the order; and the load program, which uses it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use seckill_client::{
     BuyerClient, Captcha, Code, Error, Order, OrderChanges, OrderStatus, Purchase, RetryTerms, SalePhase, Service,
     Ticket,
 };
-use seckill_load::Plan;
+use seckill_load::{Plan, Role};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -368,6 +368,42 @@ async fn a_rush_follows_some_of_its_winners() {
     system.settled(&sale).await;
     let unknown = seckill_load::sign_in(&plan.base, std::iter::once("no name".to_owned()), 0).await;
     assert!(unknown.is_err_and(|error| error.to_string().starts_with("no name could not be signed in: 400")));
+    system.finish().await;
+}
+
+/// Everybody who is mixed into a rush meets the service as intended, from several threads of the load program; and the report says
+/// whether the crowd was sent by its schedule.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rush_has_more_than_buyers_in_it() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(10)).await;
+    let plan = Plan {
+        base: format!("http://{}", system.instances[0].address),
+        sale_id: sale.id.get(),
+        buyers: 30,
+        rate: Some(200),
+        doubles: 5,
+        unknown: 4,
+        forged: 3,
+        bots: 2,
+        connections: 8,
+        threads: 2,
+        ..Plan::default()
+    };
+    let users = (0..plan.identities()).map(|n| format!("mixed-{n}"));
+    let buyers = seckill_load::sign_in(&plan.base, users, 0).await.unwrap();
+    let report = seckill_load::run(&plan, buyers, false).await.unwrap();
+    let text = report.render_text();
+    assert_eq!((report.orders, report.unanswered, report.wrongly_accepted), (10, 0, 0), "{text}");
+    let answers = |role| report.counts_by_role.get(&role).cloned().unwrap_or_default();
+    let only = |answer: &str, number| BTreeMap::from([(answer.to_owned(), number)]);
+    assert_eq!(answers(Role::UnknownSale), only("404 unknown-sale", 4), "{text}");
+    assert_eq!(answers(Role::ForgedToken), only("401 unauthenticated", 3), "{text}");
+    let sent = |role| answers(role).values().sum::<u64>();
+    assert_eq!([Role::SecondClick, Role::Bot].map(sent), [5, 40], "{text}");
+    assert!(report.lag.is_some() && report.first_second_lag.is_some(), "{text}");
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (10, 0));
     system.finish().await;
 }
 

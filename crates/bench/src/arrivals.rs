@@ -1,6 +1,6 @@
-//! Purchases that arrive by a schedule, whatever the service does (an open model). wrk cannot do that, and `seckill load` asks
-//! a sale's page and waits for it, plays only purchases, and follows each arrival to its end. Here one thread with a processor
-//! to itself sends anything prepared, over the same connections, and reads of each answer the status.
+//! Purchases that arrive by a schedule, whatever the service does (an open model). wrk cannot do that, and `seckill load`
+//! plays only purchases, and follows each arrival to its end. Here one thread with a processor to itself sends whatever was
+//! prepared, over connections of the same engine, and reads of each answer the status.
 //!
 //! A wait counts from the moment at which the request was due, so that a generator that is late measures too much, never too
 //! little.

@@ -218,14 +218,15 @@ mod tests {
     #[test]
     fn answers_are_the_same_in_pieces_of_any_size() {
         let refused = "HTTP/1.1 503 Busy\r\nretry-after: 2\r\nContent-Length: 4\r\n\r\nbusy";
-        let chunked = "HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"o\r\n2;x=y\r\n\":\r\n0\r\nT: 1\r\n\r\n";
+        let chunks = "3\r\n{\"o\r\n2;x=y\r\n\":\r\n0\r\nTrailer: 1\r\n\r\n";
+        let chunked = format!("HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
         let until_close = "HTTP/1.0 502 Bad Gateway\r\nServer: proxy\r\n\r\n<html>";
         let early = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
         let closing = "HTTP/1.1 409 Conflict\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
         let old = "HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 0\r\n\r\n";
         for (bytes, status, retry_after_s, body, keeps_open) in [
             (refused, 503, Some(2), "busy", true),
-            (chunked, 202, None, "{\"o\":", true),
+            (chunked.as_str(), 202, None, "{\"o\":", true),
             (until_close, 502, None, "<html>", false),
             (early, 204, None, "", true),
             (closing, 409, None, "{}", false),

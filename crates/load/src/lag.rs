@@ -27,7 +27,7 @@ pub struct Lag {
 
 impl Lag {
     /// The lag of these arrivals; none if there are none.
-    pub fn of<'a>(settled: impl Iterator<Item = &'a Settled> + Clone) -> Option<Self> {
+    pub(super) fn of<'a>(settled: impl Iterator<Item = &'a Settled> + Clone) -> Option<Self> {
         let all = latency(settled.clone().map(|settled| settled.lag_us))?;
         let own = latency(settled.clone().map(|settled| settled.own_lag_us))?;
         let late = settled.filter(|settled| settled.lag_us > LATE_MS * 1_000).count() as u64;
@@ -42,7 +42,7 @@ impl Lag {
     }
 
     /// Why the arrivals were late, and what to do about it.
-    pub fn cause(&self) -> &'static str {
+    pub(super) fn cause(&self) -> &'static str {
         if self.own_p99_ms > LATE_MS as f64 {
             "the generator had too little processor time: use --threads, or another machine"
         } else {

@@ -59,8 +59,7 @@ impl Rush {
     ) -> Result<Arc<Self>, LoadError> {
         let mut opening = JoinSet::new();
         for number in shares(plan.connections, plan.threads) {
-            let (to, bounds) =
-                (target.address, Bounds { opened: number, most: number, time_out: REQUEST_TIMEOUT });
+            let (to, bounds) = (target.address, Bounds { opened: number, most: number, time_out: REQUEST_TIMEOUT });
             opening.spawn_blocking(move || Connections::open(to, bounds));
         }
         let mut open = Vec::new();
