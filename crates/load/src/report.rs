@@ -341,7 +341,8 @@ pub(super) mod tests {
     fn unfinished_arrivals_have_waited_to_the_end() {
         let arrival = |due_ms| Arrival { due: Duration::from_millis(due_ms), role: Role::Buyer, caller: 0 };
         let arrivals = [arrival(0), arrival(50)];
-        let left = unfinished(&arrivals, &[settled(0, 0, 40, AnswerKind::SoldOut)], 90_000);
+        let answered = [settled(0, 0, 40, AnswerKind::SoldOut)];
+        let left = unfinished(&arrivals, &answered, 90_000);
         let left: Vec<_> = left.map(|(index, wait)| (index, wait.began_us, wait.waited_us)).collect();
         assert_eq!(left, [(1, 50_000, 40_000)]);
     }
