@@ -40,13 +40,14 @@ impl Parts {
         });
     }
 
-    /// Keeps every sale complete in Redis, and reports in `health` whether it is.
+    /// Keeps every sale complete in Redis, and reports in `health` whether Redis and PostgreSQL could be asked.
     pub(super) fn supervise_refills(&self, health: Option<Arc<Health>>) {
         let mut supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
         let (gate, mut changed) = (self.stores.gate.clone(), self.listener.subscribe(Topic::Catalog));
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             let mut next_check = Instant::now();
+            let mut next_turn = next_check;
             loop {
                 let checked = tokio::select! {
                     () = stop.cancelled() => break,
@@ -62,8 +63,13 @@ impl Parts {
                     }
                     () = tokio::time::sleep_until(next_check) => {
                         changed.mark_unchanged();
-                        let checked = supervisor.check_all().await;
+                        // A notice brings the check forward, but not the turn of sales that nobody needs.
+                        let with_turn = next_turn <= Instant::now();
+                        let checked = supervisor.check(with_turn).await;
                         next_check = Instant::now() + EVERY_SECOND;
+                        if with_turn {
+                            next_turn = next_check;
+                        }
                         checked
                     }
                 };

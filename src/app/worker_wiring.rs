@@ -24,13 +24,16 @@ use crate::queue::{Broker, Consumer, Publisher, QueueError, Received, Source};
 use crate::sale::{SaleError, Step};
 use crate::sale_work::expire::OrderExpiry;
 use crate::sale_work::fulfil::Fulfilment;
-use crate::sale_work::reconcile::DriftWatch;
+use crate::sale_work::reconcile::{DriftWatch, HoldWatch};
 use crate::sale_work::relay::Relay;
 use crate::sale_work::retention::{Retention, RetentionTerms};
+use crate::sale_work::sales_in_turn::SalesInTurn;
 use seckill_webhook::Secret;
 
 /// Between two pages of what is cleared: slowly, because nothing waits for it.
 const CLEAR_EVERY: Duration = Duration::from_secs(2);
+/// Sales of which each sweep looks whether they ended long ago. With the default interval, 10,000 take five minutes, after a day.
+const SALES_A_SWEEP: i64 = 500;
 
 /// A background worker, by the name that `work --only` takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -160,8 +163,9 @@ impl<'a> WorkerWiring<'a> {
             }
             Worker::Reconcile => {
                 let every = Duration::from_millis(terms.interval_ms);
-                parts.repeat(Rhythm::every(every, "reconcile"), stores.clone(), move |stores| async move {
-                    stores.finish_holds(terms.unconfirmed_after_ms, terms.retire_after_ms).await
+                let watch = Arc::new(Mutex::new(HoldWatch::new(stores.clone(), terms.unconfirmed_after_ms)));
+                parts.repeat(Rhythm::every(every, "reconcile"), watch, |watch| async move {
+                    watch.lock().await.finish_holds().await
                 });
             }
             Worker::Drift => {
@@ -234,16 +238,17 @@ impl<'a> WorkerWiring<'a> {
         let (terms, resend_after_ms, batch_max) =
             (config.reconcile.clone(), config.outbox.resend_after_ms, config.orders.batch_max);
         let every = Duration::from_millis(terms.sweep_interval_ms);
-        let state = (self.relay.clone(), self.expiry.clone(), self.parts.stores.clone(), terms);
+        let in_turn = Arc::new(Mutex::new(SalesInTurn::new(SALES_A_SWEEP)));
+        let state = (self.relay.clone(), self.expiry.clone(), self.parts.stores.clone(), terms, in_turn);
         self.parts.repeat(
             Rhythm::every(every, "sweep").giving_way(),
             state,
-            move |(relay, expiry, stores, terms)| async move {
+            move |(relay, expiry, stores, terms, in_turn)| async move {
                 let resent = relay.resend(resend_after_ms).await?;
                 if let Err(error) = relay.watch_dead_letters().await {
                     tracing::debug!(%error, "cannot count the dead letters");
                 }
-                stores.retire_sales(terms.retire_after_ms).await?;
+                stores.retire_sales(&mut *in_turn.lock().await, terms.retire_after_ms).await?;
                 stores.ledger.clear_changes().await?;
                 stores.ledger.clear_marks().await?;
                 let swept = expiry.sweep(terms.sweep_grace_ms, batch_max).await?;

@@ -1,8 +1,9 @@
 //! Confirms, releases and lists the holds of a sale.
 
-use redis::Value;
+use redis::{RedisResult, Value, pipe};
 use uuid::Uuid;
 
+use super::refill::SALES_A_CALL;
 use super::reply_codes::SaleCode;
 use super::{Gate, GateError, timed};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
@@ -99,6 +100,20 @@ impl Gate {
             },
             _ => Err(GateError::Malformed("release")),
         }
+    }
+
+    /// Those of these sales that have unconfirmed holds, or of which that cannot be read.
+    pub async fn maybe_unconfirmed(&self, sales: &[SaleId]) -> Result<Vec<SaleId>, GateError> {
+        let mut found = Vec::new();
+        for sales in sales.chunks(SALES_A_CALL) {
+            let mut reads = pipe();
+            for sale in sales {
+                reads.cmd("ZCARD").arg(self.keys.sale(*sale, Shard::HOME).unconfirmed);
+            }
+            let counts: Vec<RedisResult<i64>> = reads.ignore_errors().query_async(&mut self.connection.clone()).await?;
+            found.extend(sales.iter().zip(counts).filter(|(_, count)| !matches!(count, Ok(0))).map(|(sale, _)| *sale));
+        }
+        Ok(found)
     }
 
     /// The holds that have been unconfirmed for longer than `age_ms`, oldest first, at most `limit`. `now_ms` is the

@@ -31,7 +31,7 @@ pub struct TicketRow {
 /// Tickets in one call of put_tickets.lua, which takes no more.
 const TICKETS_A_CALL: usize = 500;
 /// Sales whose state is read in one pipeline, so that purchases do not wait behind thousands.
-const SALES_A_CALL: usize = 200;
+pub(super) const SALES_A_CALL: usize = 200;
 
 impl Gate {
     /// Makes a connection that never reconnects, with a longer time-out than a purchase has.
@@ -80,6 +80,11 @@ impl ServerRun {
     /// The run_id of the server, which changes with every start.
     pub fn run_id(&self) -> &str {
         &self.run_id
+    }
+
+    /// The run id and the replication id. Whatever makes a server forget without being told to changes one of them (protocol, rule 10).
+    pub async fn identity(&mut self) -> Result<[String; 2], GateError> {
+        Ok([self.run_id.clone(), self.master().await?.id])
     }
 
     /// The epoch and status of each sale on this server; `None` for a sale that this server does not serve.

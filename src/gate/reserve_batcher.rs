@@ -180,6 +180,8 @@ impl Shared {
     /// Takes what the next call of a sale serves; `None` if nobody waits: then the line is served no longer.
     fn next_batch(&self, sale: SaleId) -> Option<Batch> {
         let mut lines = self.lines.borrow_mut();
+        // Room for a whole call in a few lines, or for a few requests in each of many.
+        let room = self.gate.terms.batch_max.min(16 * LINES_KEPT / lines.len().max(1));
         let line = lines.get_mut(&sale)?;
         let size = line.waiting.len().min(self.gate.terms.batch_max);
         let mut batch =
@@ -199,7 +201,7 @@ impl Shared {
         }
         let Some(oldest) = oldest else {
             line.is_served = false;
-            line.waiting.shrink_to(self.gate.terms.batch_max);
+            line.waiting.shrink_to(room);
             if lines.len() > LINES_KEPT {
                 lines.remove(&sale);
             }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use redis::{cmd, pipe};
+use redis::{RedisResult, cmd, pipe};
 
 use super::holds::{StoredTicket, order_id};
+use super::refill::SALES_A_CALL;
 use super::{Gate, GateError};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::sale::SaleStatus;
@@ -66,6 +67,26 @@ impl Gate {
             .query_async(&mut self.connection.clone())
             .await?;
         read_view(&time, &fields, unconfirmed, winners)
+    }
+
+    /// The epoch and the available units of many sales, in their order, not all of one moment; `None` for a sale that is unlimited, or
+    /// cannot be read.
+    pub async fn units_of(&self, sales: &[SaleId]) -> Result<Vec<Option<(Epoch, i64)>>, GateError> {
+        let mut units = Vec::with_capacity(sales.len());
+        for sales in sales.chunks(SALES_A_CALL) {
+            let mut reads = pipe();
+            for sale in sales {
+                let key = self.keys.sale(*sale, Shard::HOME).sale;
+                reads.cmd("HMGET").arg(key).arg(&["epoch", "stock", "returning"]);
+            }
+            let rows: Vec<RedisResult<(Option<i64>, Option<i64>, Option<i64>)>> =
+                reads.ignore_errors().query_async(&mut self.connection.clone()).await?;
+            units.extend(rows.into_iter().map(|row| match row {
+                Ok((Some(epoch), Some(stock @ 0..), returning)) => Some((Epoch(epoch), stock + returning.unwrap_or(0))),
+                _ => None,
+            }));
+        }
+        Ok(units)
     }
 
     /// Everything that Redis has of a sale, for the auditor; `None` when this server does not know the sale.

@@ -33,6 +33,8 @@ const COMPLETE_FOR: Duration = Duration::from_secs(1);
 impl SoldOutCache {
     /// The most sales that are remembered; when there are more, the cache is cleared.
     const SALES_MAX: usize = 1024;
+    /// The most holders that are known of all sales but the one with most: about 19 MB. When there are more, only that one is kept.
+    const HOLDERS_MAX: usize = 1_000_000;
 
     /// Whether this buyer can be refused as sold out without a call to Redis.
     pub fn is_sold_out_for(&self, sale: SaleId, user: &UserId) -> bool {
@@ -91,11 +93,19 @@ impl SoldOutCache {
             entry.until = None;
             return;
         }
+        let has_learnt = !reply.new_holders.is_empty();
         entry.holders.extend(reply.new_holders.drain(..).map(|user| self.hasher.hash_one(user.as_str())));
         entry.holders_known = reply.holders_known;
         if reply.memory >= Memory::AllHolders {
             entry.complete_at = Some(asked_at);
         }
         entry.until = (reply.memory == Memory::SoldOut).then(|| asked_at + sold_out);
+        if has_learnt {
+            let holders: usize = self.sales.values().map(|of| of.holders.len()).sum();
+            let largest = self.sales.iter().map(|(sale, of)| (of.holders.len(), *sale)).max();
+            if let Some((_, largest)) = largest.filter(|(most, _)| holders - most > Self::HOLDERS_MAX) {
+                self.sales.retain(|sale, _| *sale == largest);
+            }
+        }
     }
 }

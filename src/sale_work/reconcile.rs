@@ -1,6 +1,6 @@
 //! Finishes holds without a purchase row, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::die_at;
 use crate::domain::admission::Hold;
@@ -9,6 +9,7 @@ use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::{Committed, Purchase};
 use crate::ledger::sales::epochs::RestingSale;
 use crate::sale::{SaleError, Step, Stores};
+use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn};
 
 /// Holds that are finished in one step for each sale.
 const BATCH_MAX: usize = 500;
@@ -20,6 +21,7 @@ const CHECKS_TO_REPORT: u32 = 3;
 pub struct DriftWatch {
     stores: Stores,
     retire_after_ms: u64,
+    in_turn: SalesInTurn,
     suspects: HashMap<SaleId, Suspect>,
 }
 
@@ -32,15 +34,25 @@ struct Suspect {
 
 impl DriftWatch {
     pub fn new(stores: Stores, retire_after_ms: u64) -> Self {
-        Self { stores, retire_after_ms, suspects: HashMap::new() }
+        Self { stores, retire_after_ms, in_turn: SalesInTurn::new(SALES_A_TURN), suspects: HashMap::new() }
     }
 
-    /// Checks all sales that are at rest. A difference that stays is reported, and the sale is refilled under the next
-    /// epoch.
+    /// Checks, if they are at rest, the sales that sell, those that are suspected, and the next few of the others. A difference that
+    /// stays is reported, and the sale is refilled under the next epoch.
     pub async fn check_sales(&mut self) -> Result<Step, SaleError> {
+        let (ledger, gate) = (&self.stores.ledger, &self.stores.gate);
+        let mut sales: HashSet<SaleId> = ledger.selling_sales().await?.into_iter().collect();
+        sales.extend(self.in_turn.next(ledger).await?.sales);
+        sales.extend(self.suspects.keys());
+        let resting = ledger.resting(&Vec::from_iter(sales), self.retire_after_ms).await?;
+        let units = gate.units_of(&resting.iter().map(|resting| resting.sale).collect::<Vec<_>>()).await?;
         let mut suspects = HashMap::new();
-        for RestingSale { sale, epoch, left } in self.stores.ledger.resting(self.retire_after_ms).await? {
-            let Some(view) = self.stores.gate.sale_view(sale).await? else { continue };
+        for (RestingSale { sale, epoch, left }, units) in resting.into_iter().zip(units) {
+            // The same figure at any moment is no difference.
+            if units == Some((epoch, left)) {
+                continue;
+            }
+            let Some(view) = gate.sale_view(sale).await? else { continue };
             let drift = view.available.unwrap_or(left) - left;
             if !view.serving || view.epoch != epoch || view.unconfirmed > 0 || drift == 0 {
                 continue;
@@ -69,22 +81,53 @@ impl DriftWatch {
     }
 }
 
-impl Stores {
-    /// Commits the purchase rows of holds that were unconfirmed for `older_than_ms`: forward only (rule 4).
-    pub async fn finish_holds(&self, older_than_ms: u64, retire_after_ms: u64) -> Result<Step, SaleError> {
+/// Finds holds without a purchase row.
+pub struct HoldWatch {
+    stores: Stores,
+    older_than_ms: u64,
+    in_turn: SalesInTurn,
+    /// Sales that the last step has left with holds to finish.
+    unfinished: Vec<SaleId>,
+}
+
+impl HoldWatch {
+    /// Holds that have been unconfirmed for `older_than_ms` are finished.
+    pub fn new(stores: Stores, older_than_ms: u64) -> Self {
+        Self { stores, older_than_ms, in_turn: SalesInTurn::new(SALES_A_TURN), unfinished: Vec::new() }
+    }
+
+    /// Commits the purchase rows of such holds: forward only (rule 4). It looks at the sales that sell or have just ended, which is where
+    /// holds are taken, and at the next few of the others.
+    pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
+        let ledger = &self.stores.ledger;
+        let now_ms = ledger.now_ms().await?;
+        let mut sales = ledger.selling_sales().await?;
+        sales.extend(self.in_turn.next(ledger).await?.sales);
+        sales.extend(&self.unfinished);
+        sales.sort_unstable();
+        sales.dedup();
+        let unconfirmed = self.stores.gate.maybe_unconfirmed(&sales).await?;
+        self.unfinished.clear();
         let mut step = Step::Idle;
-        let now_ms = self.ledger.now_ms().await?;
-        for row in self.ledger.epochs(None, retire_after_ms).await? {
-            match self.finish_holds_of(row.sale, older_than_ms, now_ms).await {
-                Ok(holds) if holds >= BATCH_MAX => step = Step::More,
+        for sale in unconfirmed {
+            match self.stores.finish_holds_of(sale, self.older_than_ms, now_ms).await {
+                Ok(holds) if holds >= BATCH_MAX => {
+                    step = Step::More;
+                    self.unfinished.push(sale);
+                }
                 Ok(_) => {}
                 // One sale's failure does not keep the others from being finished.
-                Err(error) => tracing::warn!(sale = %row.sale, %error, "holds not finished; tried again later"),
+                Err(error) => {
+                    tracing::warn!(%sale, %error, "holds not finished; tried again later");
+                    self.unfinished.push(sale);
+                }
             }
         }
         Ok(step)
     }
+}
 
+impl Stores {
     async fn finish_holds_of(&self, sale: SaleId, older_than_ms: u64, now_ms: i64) -> Result<usize, SaleError> {
         let age_ms = older_than_ms.cast_signed();
         let holds = self.gate.unconfirmed_since(sale, Shard::HOME, age_ms, now_ms, BATCH_MAX).await?;

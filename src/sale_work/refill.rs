@@ -13,6 +13,7 @@ use crate::gate::holds::TicketKind;
 use crate::gate::refill::{ServerRun, TicketRow};
 use crate::ledger::sales::epochs::{EpochRow, RefillSnapshot};
 use crate::sale::{SaleError, Stores};
+use crate::sale_work::sales_in_turn::SalesInTurn;
 
 /// The lease of a refill's lock, which is renewed meanwhile. After the death of its instance, the sale stays closed this
 /// long, but not when the Redis server has been restarted since.
@@ -32,10 +33,11 @@ pub(super) fn is_whole(row: &EpochRow, server: &ServerRun, standing: Option<(Epo
 }
 
 impl Stores {
-    /// Removes from Redis the sales that ended more than `retire_after_ms` ago. Their orders stay in the ledger.
-    pub async fn retire_sales(&self, retire_after_ms: u64) -> Result<(), SaleError> {
+    /// Removes from Redis those of the next sales in turn that ended more than `retire_after_ms` ago. Their orders stay in the ledger.
+    pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
         self.ledger.retire_releases(retire_after_ms).await?;
-        for row in self.ledger.retired(retire_after_ms).await? {
+        let sales = in_turn.next(&self.ledger).await?.sales;
+        for row in self.ledger.retired(&sales, retire_after_ms).await? {
             self.gate.delete_sale(row.sale).await?;
             self.ledger.forget_sale(row.sale, row.epoch).await?;
             tracing::info!(sale = %row.sale, "ended long ago; removed from Redis");

@@ -1,5 +1,7 @@
 //! Clears the messages and steps of sales that ended long ago, a page at a time.
 
+use uuid::Uuid;
+
 use crate::ledger::sales::retention::Cursor;
 use crate::sale::{SaleError, Step, Stores};
 
@@ -16,11 +18,12 @@ pub struct Retention {
     terms: RetentionTerms,
     outbox: Cursor,
     steps: Cursor,
+    lapsed_holds: Uuid,
 }
 
 impl Retention {
     pub fn new(stores: Stores, terms: RetentionTerms) -> Self {
-        Self { stores, terms, outbox: 0, steps: 0 }
+        Self { stores, terms, outbox: 0, steps: 0, lapsed_holds: Uuid::nil() }
     }
 
     /// Clears one page of each table.
@@ -30,12 +33,12 @@ impl Retention {
         let (outbox, rows) = ledger.clear_outbox(self.outbox).await?;
         let (steps, old_steps) = ledger.clear_steps(self.steps).await?;
         let messages = ledger.clear_processed_messages(terms.messages_days).await?;
-        let lapsed_holds = ledger.clear_lapsed_holds().await?;
-        let cleared = [("outbox", rows), ("steps", old_steps), ("messages", messages), ("lapsed-holds", lapsed_holds)];
+        let (lapsed_holds, old_lapses) = ledger.clear_lapsed_holds(self.lapsed_holds).await?;
+        let cleared = [("outbox", rows), ("steps", old_steps), ("messages", messages), ("lapsed-holds", old_lapses)];
         for (what, cleared) in cleared {
             metrics::counter!("seckill_cleared_total", "what" => what).increment(cleared);
         }
-        (self.outbox, self.steps) = (outbox, steps);
+        (self.outbox, self.steps, self.lapsed_holds) = (outbox, steps, lapsed_holds);
         Ok(Step::Idle)
     }
 }

@@ -20,13 +20,14 @@ pub struct EpochRow {
     pub live: bool,
 }
 
-struct Row {
-    sale_id: i64,
-    epoch: i64,
-    run_id: Option<String>,
-    status: String,
-    version: i64,
-    live: bool,
+/// A row of the epochs, with what is shown of its sale.
+pub(super) struct Row {
+    pub(super) sale_id: i64,
+    pub(super) epoch: i64,
+    pub(super) run_id: Option<String>,
+    pub(super) status: String,
+    pub(super) version: i64,
+    pub(super) live: bool,
 }
 
 impl TryFrom<Row> for EpochRow {
@@ -71,34 +72,33 @@ pub struct RefillSnapshot {
 }
 
 impl Ledger {
-    /// The epochs of all sales that Redis keeps: those that ended less than `retire_after_ms` ago. Of all of them, or of the
-    /// sales in `only`.
-    pub async fn epochs(&self, only: Option<&[SaleId]>, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
-        let only: Option<Vec<i64>> = only.map(|sales| sales.iter().map(|sale| sale.get()).collect());
+    /// The epochs of all sales that Redis keeps: those that ended less than `retire_after_ms` ago.
+    pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
             r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
-               WHERE s.ends_at > now() - $1::bigint * interval '1 ms' AND ($2::bigint[] IS NULL OR e.sale_id = ANY($2))
+               WHERE s.ends_at > now() - $1::bigint * interval '1 ms'
                ORDER BY e.sale_id"#,
-            retire_after_ms.cast_signed(),
-            only.as_deref()
+            retire_after_ms.cast_signed()
         )
         .fetch_all(&self.pool)
         .await?;
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
-    /// Sales that ended longer ago, and that Redis may still keep.
-    pub async fn retired(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+    /// Those of these sales that ended longer ago, and that Redis may still keep.
+    pub async fn retired(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
             r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
-               WHERE e.in_redis AND s.ends_at <= now() - $1::bigint * interval '1 ms' LIMIT 100"#,
-            retire_after_ms.cast_signed()
+               WHERE e.in_redis AND e.sale_id = ANY($2) AND s.ends_at <= now() - $1::bigint * interval '1 ms'"#,
+            retire_after_ms.cast_signed(),
+            &sales
         )
         .fetch_all(&self.pool)
         .await?;
@@ -155,16 +155,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// The sales that Redis keeps and that are at rest: no purchase without an order, no release on its way to Redis.
-    pub async fn resting(&self, retire_after_ms: u64) -> Result<Vec<RestingSale>, LedgerError> {
+    /// Those of these sales that Redis keeps and that are at rest: no purchase without an order, no release on its way to Redis.
+    pub async fn resting(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<RestingSale>, LedgerError> {
+        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query!(
             "SELECT s.id, e.epoch, s.stock FROM sales s JOIN sale_epochs e ON e.sale_id = s.id
-             WHERE s.ends_at > now() - $1::bigint * interval '1 ms' AND s.total_stock <> -1 AND e.run_id IS NOT NULL
+             WHERE s.id = ANY($2)
+               AND s.ends_at > now() - $1::bigint * interval '1 ms' AND s.total_stock <> -1 AND e.run_id IS NOT NULL
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status <> 'processed'
                                AND o.kind = 'order_placed')
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
                                AND o.kind IN ('hold_release', 'wave_release'))",
-            retire_after_ms.cast_signed()
+            retire_after_ms.cast_signed(),
+            &sales
         )
         .fetch_all(&self.pool)
         .await?;

@@ -8,4 +8,5 @@ pub mod live;
 pub mod products;
 pub mod retention;
 pub mod terms;
+pub mod watch;
 pub mod waves;

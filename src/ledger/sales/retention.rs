@@ -1,6 +1,8 @@
 //! Clears what is no longer needed of sales that ended long ago. Each step walks over a page of a table by its primary key, so
 //! that it needs no index of its own, and locks nothing that a running sale uses.
 
+use uuid::Uuid;
+
 use crate::ledger::{Ledger, LedgerError};
 
 /// Rows that one step looks at.
@@ -10,14 +12,15 @@ const PAGE: i64 = 5000;
 pub type Cursor = i64;
 
 impl Ledger {
-    /// Marks the sales that ended `messages_days` ago and whose orders are settled, and those whose steps may go, too.
+    /// Marks the sales that ended `messages_days` ago and whose orders are settled, and those whose steps may go, too. The indexes
+    /// `sales_to_clear` and `sales_steps_to_clear` have them, in the order in which they are asked for.
     pub async fn mark_cleared(&self, messages_days: i32, steps_days: i32) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE sales SET cleared_at = now()
              WHERE id IN (SELECT id FROM sales s WHERE cleared_at IS NULL AND ends_at < now() - make_interval(days => $1)
                             AND NOT EXISTS (SELECT FROM orders WHERE sale_id = s.id
                                             AND status IN ('pending_payment', 'refunding'))
-                          LIMIT 10)",
+                          ORDER BY ends_at LIMIT 10)",
             messages_days
         )
         .execute(&self.pool)
@@ -25,7 +28,7 @@ impl Ledger {
         sqlx::query!(
             "UPDATE sales SET steps_cleared_at = now()
              WHERE id IN (SELECT id FROM sales WHERE steps_cleared_at IS NULL
-                            AND cleared_at < now() - make_interval(days => $1) LIMIT 10)",
+                            AND cleared_at < now() - make_interval(days => $1) ORDER BY cleared_at LIMIT 10)",
             steps_days
         )
         .execute(&self.pool)
@@ -68,19 +71,22 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears what is known of the lapsed holds of cleared sales, at most a page.
-    pub async fn clear_lapsed_holds(&self) -> Result<u64, LedgerError> {
-        let done = sqlx::query!(
-            "DELETE FROM lapsed_holds WHERE order_id IN (
-               SELECT order_id FROM lapsed_holds WHERE sale_id = (
-                 SELECT id FROM sales s WHERE cleared_at IS NOT NULL
-                   AND EXISTS (SELECT FROM lapsed_holds WHERE sale_id = s.id) LIMIT 1)
-               LIMIT $1)",
+    /// Clears what is known of the lapsed holds of cleared sales, likewise.
+    pub async fn clear_lapsed_holds(&self, from: Uuid) -> Result<(Uuid, u64), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH page AS (SELECT order_id, sale_id FROM lapsed_holds WHERE order_id > $1 ORDER BY order_id LIMIT $2),
+                    gone AS (
+                      DELETE FROM lapsed_holds l USING page p, sales s
+                      WHERE l.order_id = p.order_id AND s.id = p.sale_id AND s.cleared_at IS NOT NULL
+                      RETURNING l.order_id)
+               SELECT (SELECT order_id FROM page ORDER BY order_id DESC LIMIT 1) AS last,
+                      (SELECT count(*) FROM gone) AS "gone!""#,
+            from,
             PAGE
         )
-        .execute(&self.pool)
+        .fetch_one(&self.pool)
         .await?;
-        Ok(done.rows_affected())
+        Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
     }
 
     /// Clears processed messages of this age, at most a page.

@@ -1,0 +1,107 @@
+//! Which sales are looked at again and again: those that sell, those that have changed, and the others in turn. None of these questions
+//! reads all sales, however many are planned.
+
+use super::epochs::{EpochRow, Row};
+use crate::domain::ids::SaleId;
+use crate::ledger::{Ledger, LedgerError};
+
+/// Changes that are read in one statement.
+const CHANGES_MAX: i64 = 1000;
+
+/// The sales that have changed since some version of the catalogue.
+pub struct ChangedSales {
+    pub sales: Vec<SaleId>,
+    /// The version of the last change that was read.
+    pub version: i64,
+    /// `false` when some changes are no longer known.
+    pub complete: bool,
+}
+
+impl Ledger {
+    /// The sales that are open by their window, will be within a minute, or were ten minutes ago. The index `sales_by_window` has them.
+    pub async fn selling_sales(&self) -> Result<Vec<SaleId>, LedgerError> {
+        let ids = sqlx::query_scalar!(
+            "SELECT id FROM sales
+             WHERE tstzrange(starts_at, ends_at) && tstzrange(now() - interval '10 minutes', now() + interval '1 minute')"
+        );
+        Ok(ids.fetch_all(&self.pool).await?.into_iter().map(SaleId::from_db).collect())
+    }
+
+    /// At most `limit` of the sales that Redis keeps: those that come after this one. The index `sale_epochs_in_redis` has them.
+    pub async fn sales_in_redis(&self, after: SaleId, limit: i64) -> Result<Vec<SaleId>, LedgerError> {
+        let ids = sqlx::query_scalar!(
+            "SELECT sale_id FROM sale_epochs WHERE in_redis AND sale_id > $1 ORDER BY sale_id LIMIT $2",
+            after.get(),
+            limit
+        );
+        Ok(ids.fetch_all(&self.pool).await?.into_iter().map(SaleId::from_db).collect())
+    }
+
+    /// The newest version of the catalogue.
+    pub async fn catalog_version(&self) -> Result<i64, LedgerError> {
+        Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&self.pool).await?)
+    }
+
+    /// The sales whose terms or status have changed since this version, removed ones too.
+    pub async fn changed_sales(&self, since: i64) -> Result<ChangedSales, LedgerError> {
+        let mut changed = ChangedSales { sales: Vec::new(), version: since, complete: true };
+        loop {
+            let rows = sqlx::query!(
+                "SELECT version, kind, id FROM catalog_changes WHERE version > $1 ORDER BY version LIMIT $2",
+                changed.version,
+                CHANGES_MAX
+            )
+            .fetch_all(&self.pool)
+            .await?;
+            let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(changed) };
+            // Versions have no gaps, and the newest change is never cleared.
+            changed.complete &= first.version == changed.version + 1;
+            changed.version = last.version;
+            let sales = rows.iter().filter(|row| row.kind == "sale");
+            changed.sales.extend(sales.map(|row| SaleId::from_db(row.id)));
+            if i64::try_from(rows.len()).unwrap_or(i64::MAX) < CHANGES_MAX {
+                return Ok(changed);
+            }
+        }
+    }
+
+    /// The epochs of these sales, of those that are live, and of those that wait for a refill; each only if Redis keeps it. The indexes
+    /// `sales_by_window` and `sale_epochs_to_fill` have them.
+    pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
+        let rows = sqlx::query_as!(
+            Row,
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+               FROM (SELECT id FROM sales
+                       WHERE tstzrange(starts_at, ends_at) && tstzrange(now(), now() + interval '1 minute')
+                     UNION SELECT sale_id FROM sale_epochs WHERE in_redis AND run_id IS NULL
+                     UNION SELECT unnest($2::bigint[])) AS due (id)
+                 JOIN sale_epochs e ON e.sale_id = due.id JOIN sales s ON s.id = due.id CROSS JOIN catalog_version v
+               WHERE s.ends_at > now() - $1::bigint * interval '1 ms'
+               ORDER BY e.sale_id"#,
+            retire_after_ms.cast_signed(),
+            &sales
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter().map(EpochRow::try_from).collect()
+    }
+
+    /// The epochs of these sales; each only if Redis keeps it.
+    pub async fn epochs_of(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
+        let rows = sqlx::query_as!(
+            Row,
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+               FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
+               WHERE e.sale_id = ANY($2) AND s.ends_at > now() - $1::bigint * interval '1 ms'"#,
+            retire_after_ms.cast_signed(),
+            &sales
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter().map(EpochRow::try_from).collect()
+    }
+}

@@ -1,0 +1,192 @@
+//! The refills of one process: many at once, those that are needed first, and each on its own account (protocol, rule 11).
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::refill::LedgerSlots;
+use crate::domain::ids::SaleId;
+use crate::gate::refill::ServerRun;
+use crate::sale::{SaleError, Stores};
+
+/// Refills at the same time. Those that no caller waits for leave some places free for the others.
+const AT_ONCE: usize = 48;
+const UNNEEDED_AT_ONCE: usize = 40;
+/// How many of them use PostgreSQL at the same time; those of sales that have failed before share one place.
+const LEDGER_SLOTS: usize = 4;
+/// The pauses after a refill that failed: the shortest, which doubles with each failure, and the longest.
+const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=10_000;
+/// The pause before a sale is taken back from another server: two masters would take it from each other all the time.
+const CONTEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pause of a refill that another one has overtaken.
+const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
+/// How long a stopping process waits for its refills.
+const FINISH_MAX: Duration = Duration::from_secs(5);
+/// A refill that takes longer is given up.
+const REFILL_MAX: Duration = Duration::from_secs(600);
+
+/// How urgently a sale is needed, most urgently first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    Asked,
+    Live,
+    Planned,
+}
+
+impl Need {
+    const ALL: [Self; 3] = [Self::Asked, Self::Live, Self::Planned];
+}
+
+/// A sale whose last refill has failed, or that another server has taken.
+struct Sick {
+    failures: u32,
+    until: Instant,
+}
+
+/// The sales that wait for a refill, those that are being refilled, and what came of earlier ones.
+pub(super) struct RefillQueue {
+    stores: Stores,
+    waiting: BTreeSet<(Need, SaleId)>,
+    running: JoinSet<(SaleId, String, Result<(), SaleError>)>,
+    refilling: HashMap<SaleId, Need>,
+    sick: HashMap<SaleId, Sick>,
+    /// The run of the server on which this process has filled a sale, or was overtaken while it did.
+    filled: HashMap<SaleId, String>,
+    slots: LedgerSlots,
+    sick_slots: LedgerSlots,
+}
+
+impl RefillQueue {
+    pub fn new(stores: Stores) -> Self {
+        Self {
+            stores,
+            waiting: BTreeSet::new(),
+            running: JoinSet::new(),
+            refilling: HashMap::new(),
+            sick: HashMap::new(),
+            filled: HashMap::new(),
+            slots: Arc::new(Semaphore::new(LEDGER_SLOTS)),
+            sick_slots: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Whether the sale is neither being refilled nor resting after a failure.
+    pub fn may_start(&self, sale: SaleId) -> bool {
+        !self.refilling.contains_key(&sale) && self.sick.get(&sale).is_none_or(|sick| sick.until <= Instant::now())
+    }
+
+    /// Puts a sale in the line of those that wait, unless it is being refilled, or rests. A sale that was asked for keeps its place.
+    pub fn want(&mut self, sale: SaleId, need: Need) {
+        let need = if self.waiting.contains(&(Need::Asked, sale)) { Need::Asked } else { need };
+        self.leave_line(sale);
+        if self.may_start(sale) {
+            self.waiting.insert((need, sale));
+        }
+    }
+
+    /// Takes a sale that is whole, or is no more, out of the line.
+    pub fn leave_line(&mut self, sale: SaleId) {
+        for need in Need::ALL {
+            self.waiting.remove(&(need, sale));
+        }
+    }
+
+    /// Another process has filled this sale on another server than ours. If ours is still the one on which this process has filled it, there
+    /// are two masters, and the sale rests.
+    pub fn taken_elsewhere(&mut self, sale: SaleId, server: &ServerRun) {
+        if self.filled.get(&sale).is_some_and(|run| run == server.run_id()) {
+            tracing::error!(%sale, "TWO REDIS MASTERS: another instance has filled the sale on another server");
+            metrics::counter!("seckill_refills_contested_total").increment(1);
+            self.filled.remove(&sale);
+            self.rest(sale, CONTEST_PAUSE);
+        }
+    }
+
+    /// Starts refills while there are places.
+    pub fn start(&mut self, server: &ServerRun) {
+        while let Some((need, sale)) = self.waiting.first().copied() {
+            let unneeded = self.refilling.values().filter(|need| **need == Need::Planned).count();
+            if self.refilling.len() >= AT_ONCE || need == Need::Planned && unneeded >= UNNEEDED_AT_ONCE {
+                return;
+            }
+            self.waiting.remove(&(need, sale));
+            self.refilling.insert(sale, need);
+            let failed = self.sick.get(&sale).is_some_and(|sick| sick.failures > 0);
+            let slots = if failed { &self.sick_slots } else { &self.slots };
+            let (stores, mut server, slots) = (self.stores.clone(), server.clone(), Arc::clone(slots));
+            self.running.spawn(async move {
+                let refill = tokio::time::timeout(REFILL_MAX, stores.refill_once(&mut server, sale, &slots));
+                let result = refill.await.unwrap_or(Err(SaleError::Busy("a refill that took too long")));
+                (sale, server.run_id().to_owned(), result)
+            });
+        }
+    }
+
+    /// Waits until a refill has ended. Never returns while none is under way. Returns whether a server was away.
+    pub async fn ended(&mut self) -> bool {
+        match self.running.join_next().await {
+            None => std::future::pending().await,
+            Some(Ok((sale, run, result))) => self.record(sale, run, result),
+            // A panic: the sale is not known. It is found again by the next check.
+            Some(Err(error)) => {
+                tracing::error!(%error, "a refill has panicked");
+                self.running.abort_all();
+                self.refilling.clear();
+                false
+            }
+        }
+    }
+
+    /// Finishes the refills under way, for a few seconds at most. A refill that is cut off is begun anew by another instance.
+    pub async fn finish(mut self) {
+        let refills = async { while self.running.join_next().await.is_some() {} };
+        _ = tokio::time::timeout(FINISH_MAX, refills).await;
+    }
+
+    /// Forgets what came of the refills of other sales than these: of those that have left Redis.
+    pub fn forget_unless(&mut self, is_known: impl Fn(SaleId) -> bool) {
+        self.sick.retain(|sale, _| is_known(*sale));
+        self.filled.retain(|sale, _| is_known(*sale));
+    }
+
+    fn record(&mut self, sale: SaleId, run: String, result: Result<(), SaleError>) -> bool {
+        self.refilling.remove(&sale);
+        match result {
+            Ok(()) => {
+                self.filled.insert(sale, run);
+                self.sick.remove(&sale);
+            }
+            // Another instance refills it: it is looked at again in the next check.
+            Err(SaleError::Busy(_)) => {}
+            // Without a pause, two instances that cannot see each other's lock would overtake each other for ever.
+            Err(SaleError::Overtaken) => {
+                self.filled.insert(sale, run);
+                let pause = OVERTAKEN_PAUSE.mul_f64(rand::random_range(0.5..1.5));
+                self.rest(sale, pause);
+            }
+            // Redis or PostgreSQL is away, which is no fault of the sale.
+            Err(error) if error.is_outage() => {
+                tracing::debug!(%sale, %error, "sale not refilled");
+                return true;
+            }
+            Err(error) => {
+                let failures = self.sick.get(&sale).map_or(0, |sick| sick.failures).saturating_add(1);
+                let pause = (*PAUSE_MS.start() << failures.min(16)).min(*PAUSE_MS.end());
+                tracing::error!(%sale, %error, failures, pause_ms = pause, "sale not refilled; it stays closed until it is");
+                metrics::counter!("seckill_refill_failures_total").increment(1);
+                self.sick.insert(sale, Sick { failures, until: Instant::now() + Duration::from_millis(pause) });
+            }
+        }
+        false
+    }
+
+    /// Leaves a sale alone for a while.
+    fn rest(&mut self, sale: SaleId, pause: Duration) {
+        let failures = self.sick.get(&sale).map_or(0, |sick| sick.failures);
+        self.sick.insert(sale, Sick { failures, until: Instant::now() + pause });
+    }
+}
