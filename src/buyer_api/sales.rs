@@ -14,9 +14,6 @@ use crate::http::extract::{product_id, sale_id};
 use crate::http::problem::Problem;
 use crate::sale::thread_state::ThreadState;
 
-/// The most sales that are listed.
-const LIST_MAX: usize = 100;
-
 /// A sale.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Sale)]
@@ -95,7 +92,7 @@ problems!(NoProduct: InvalidRequest, NotFound, TemporarilyUnavailable);
 )]
 pub async fn list(thread: Data<ThreadState>) -> HttpResponse {
     let mut sales = Vec::new();
-    for sale in thread.catalog.newest(LIST_MAX) {
+    for sale in thread.catalog.newest() {
         sales.push(view(&sale, &thread).await);
     }
     HttpResponse::Ok().json(sales)

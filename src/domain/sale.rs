@@ -264,10 +264,10 @@ impl NewSale {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn sale() -> Sale {
+    pub(crate) fn sale() -> Sale {
         Sale {
             id: SaleId::from_db(1),
             product_id: 1,

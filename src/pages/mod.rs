@@ -23,12 +23,13 @@ pub use self::render::{Settings, price};
 pub use self::served::{PageError, Pages};
 use crate::domain::ids::SaleId;
 use crate::domain::picture::PictureFile;
+use crate::sale::catalog::NEWEST_MAX;
 use crate::sale::thread_state::ThreadState;
 
 const HTML: &str = "text/html; charset=utf-8";
 const JPEG: &str = "image/jpeg";
 /// The most sales that the front page shows.
-const FRONT_SALES_MAX: usize = 100;
+const FRONT_SALES_MAX: usize = NEWEST_MAX;
 
 #[derive(OpenApi)]
 #[openapi(paths(front, sale, orders, docs::page), tags((name = "pages", description = "Pages for visitors")))]
@@ -95,7 +96,7 @@ fn unavailable() -> HttpResponse {
     )),
 )]
 async fn front(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
-    let page = pages.front(thread.catalog.newest(FRONT_SALES_MAX));
+    let page = pages.front(thread.catalog.newest());
     pages.answer_made(&request, page)
 }
 

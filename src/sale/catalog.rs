@@ -1,6 +1,7 @@
 //! What a serving instance knows of sales: the terms of those that Redis keeps, in memory and up to date within a
 //! notice; and a reader for all others.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,18 +19,47 @@ use crate::domain::sale::{Document, Product, Sale};
 use crate::gate::id_filter::IdFilter;
 use crate::ledger::Ledger;
 
-/// Everything is loaded anew this often, also without a change: this bounds the effect of a change that was missed.
+/// The sales that Redis keeps are loaded anew this often, also without a change: this bounds the effect of a change that was missed, and
+/// drops those that ended long ago.
 const RELOAD_EVERY: Duration = Duration::from_secs(300);
+/// The most sales that a list of the newest shows.
+pub const NEWEST_MAX: usize = 100;
 
 /// How long PostgreSQL may take for a heartbeat.
 const BEAT_MAX: Duration = Duration::from_secs(2);
+
+/// The sales that Redis keeps, as they are at one moment.
+#[derive(Default)]
+pub struct LiveSales {
+    by_id: HashMap<SaleId, Arc<Sale>>,
+    /// The newest of them first. Lists are read far more often than sales change.
+    newest: Vec<Arc<Sale>>,
+}
+
+impl LiveSales {
+    fn new(by_id: HashMap<SaleId, Arc<Sale>>) -> Self {
+        let mut ids: Vec<SaleId> = by_id.keys().copied().collect();
+        if ids.len() > NEWEST_MAX {
+            ids.select_nth_unstable_by_key(NEWEST_MAX, |id| Reverse(*id));
+            ids.truncate(NEWEST_MAX);
+        }
+        ids.sort_unstable_by_key(|id| Reverse(*id));
+        let newest = ids.iter().filter_map(|id| by_id.get(id).cloned()).collect();
+        Self { by_id, newest }
+    }
+
+    /// All of them, in any order.
+    pub fn iter(&self) -> impl Iterator<Item = &Sale> {
+        self.by_id.values().map(|sale| &**sale)
+    }
+}
 
 /// The sales in memory, and this instance's entry in the list of those that are alive.
 pub struct Catalog {
     ledger: Ledger,
     instance: Uuid,
     retire_after_ms: u64,
-    live: ArcSwap<HashMap<SaleId, Arc<Sale>>>,
+    live: ArcSwap<LiveSales>,
     reader: DocumentReader,
     version: AtomicI64,
     /// When everything was loaded last. The lock admits one load at a time.
@@ -51,7 +81,7 @@ impl Catalog {
             loaded: Mutex::new(Instant::now()),
             clock: Arc::new(DatabaseClock::set_to(stores.ledger.now_ms().await?)),
         };
-        catalog.load_all().await?;
+        catalog.reload(true).await?;
         while catalog.load_changes().await? == Step::More {}
         // An instance that is ready is in the list, so that a new sale waits for it.
         catalog.ledger.send_heartbeat(catalog.instance, catalog.version.load(Ordering::Relaxed)).await?;
@@ -65,12 +95,12 @@ impl Catalog {
 
     /// Reads a sale that Redis keeps, without taking a reference: the purchases of all threads would write to one reference count.
     pub fn look_at<T>(&self, sale: SaleId, look: impl FnOnce(&Sale) -> T) -> Option<T> {
-        self.live.load().get(&sale).map(|sale| look(sale))
+        self.live.load().by_id.get(&sale).map(|sale| look(sale))
     }
 
     /// Any sale.
     pub async fn sale(&self, sale: SaleId) -> Result<Option<Arc<Sale>>, SaleError> {
-        if let Some(live) = self.live.load().get(&sale).cloned() {
+        if let Some(live) = self.live.load().by_id.get(&sale).cloned() {
             metrics::counter!("seckill_reads_total", "level" => "live").increment(1);
             return Ok(Some(live));
         }
@@ -91,17 +121,14 @@ impl Catalog {
         }))
     }
 
-    /// Whether a sale that Redis keeps is like this.
-    pub fn any_live(&self, is_like: impl Fn(&Sale) -> bool) -> bool {
-        self.live.load().values().any(|sale| is_like(sale))
+    /// The sales that Redis keeps. While they have not changed, this is the same allocation.
+    pub fn live(&self) -> Arc<LiveSales> {
+        self.live.load_full()
     }
 
-    /// The newest sales first.
-    pub fn newest(&self, limit: usize) -> Vec<Arc<Sale>> {
-        let mut sales: Vec<_> = self.live.load().values().cloned().collect();
-        sales.sort_unstable_by_key(|sale| std::cmp::Reverse(sale.id));
-        sales.truncate(limit);
-        sales
+    /// The newest sales first, at most `NEWEST_MAX`.
+    pub fn newest(&self) -> Vec<Arc<Sale>> {
+        self.live.load().newest.clone()
     }
 
     /// Loads what has changed, and records in PostgreSQL that this instance has it.
@@ -124,17 +151,18 @@ impl Catalog {
     async fn load_changes_once(&self) -> Result<Step, SaleError> {
         let version = self.version.load(Ordering::Relaxed);
         match self.ledger.changes_since(version, self.retire_after_ms).await? {
-            None => self.load_all().await?,
+            None => self.reload(true).await?,
             Some(changes) => {
                 let overdue = self.loaded.lock().await.elapsed() > RELOAD_EVERY;
                 if changes.documents.is_empty() && !overdue {
                     return Ok(Step::Idle);
                 }
-                if changes.removed || overdue || self.reader.filter_is_full() {
+                let needs_filter = changes.removed || self.reader.filter_is_full();
+                if needs_filter || overdue {
                     // No id can be taken out of a Bloom filter: a removal needs a new one.
-                    self.load_all().await?;
+                    self.reload(needs_filter).await?;
                 } else {
-                    let mut live = HashMap::clone(&self.live.load());
+                    let mut live = self.live.load().by_id.clone();
                     for (id, _) in &changes.documents {
                         // A changed sale that is not live any more ended long ago.
                         if let DocId::Sale(sale) = id {
@@ -142,7 +170,7 @@ impl Catalog {
                         }
                     }
                     live.extend(changes.live.into_iter().map(|sale| (sale.id, Arc::new(sale))));
-                    self.live.store(Arc::new(live));
+                    self.live.store(Arc::new(LiveSales::new(live)));
                 }
                 for (id, version) in changes.documents {
                     self.reader.document_changed(id, version, !changes.removed).await;
@@ -157,12 +185,20 @@ impl Catalog {
         Ok(if answer.catalog_version > version { Step::More } else { Step::Idle })
     }
 
-    async fn load_all(&self) -> Result<(), SaleError> {
+    /// Loads all sales that Redis keeps, and where asked the filter of all ids.
+    async fn reload(&self, with_filter: bool) -> Result<(), SaleError> {
         let mut loaded = self.loaded.lock().await;
-        let all = self.ledger.catalogue(self.retire_after_ms).await?;
-        self.reader.set_filter(IdFilter::of(&all.ids).map_err(SaleError::Filter)?);
-        self.live.store(Arc::new(all.live.into_iter().map(|sale| (sale.id, Arc::new(sale))).collect()));
-        self.version.fetch_max(all.version, Ordering::Relaxed);
+        let all = self.ledger.catalogue(self.retire_after_ms, with_filter).await?;
+        if let Some(ids) = all.ids {
+            self.reader.set_filter(IdFilter::of(&ids).map_err(SaleError::Filter)?);
+            // Without the ids, the changes up to this version are still to be followed: the filter needs them.
+            self.version.fetch_max(all.version, Ordering::Relaxed);
+        }
+        let known = self.live.load_full();
+        // What has not changed stays where it is in memory.
+        let same = |sale: &Sale| known.by_id.get(&sale.id).filter(|known| ***known == *sale).cloned();
+        let live = all.live.into_iter().map(|sale| (sale.id, same(&sale).unwrap_or_else(|| Arc::new(sale))));
+        self.live.store(Arc::new(LiveSales::new(live.collect())));
         *loaded = Instant::now();
         Ok(())
     }
@@ -170,5 +206,26 @@ impl Catalog {
     /// Removes this instance from the list of those that are alive, so that no change waits for it.
     pub async fn leave(&self) -> Result<(), SaleError> {
         Ok(self.ledger.leave(self.instance).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::sale::tests::sale;
+
+    #[test]
+    fn the_newest_sales_are_ready_however_many_there_are() {
+        let sales = |count: i64| {
+            let sale = |id| Sale { id: SaleId::from_db(id), ..sale() };
+            LiveSales::new((1..=count).map(|id| (SaleId::from_db(id), Arc::new(sale(id)))).collect())
+        };
+        for (count, oldest) in [(0, None), (3, Some(1)), (100, Some(1)), (101, Some(2)), (5_000, Some(4_901))] {
+            let sales = sales(count);
+            let newest: Vec<i64> = sales.newest.iter().map(|sale| sale.id.get()).collect();
+            assert!(newest.is_sorted_by(|one, next| one > next), "{count}");
+            assert_eq!((newest.first().copied().unwrap_or(0), newest.last().copied()), (count, oldest));
+            assert_eq!(sales.iter().count(), usize::try_from(count).unwrap());
+        }
     }
 }

@@ -9,15 +9,19 @@ use moka::future::Cache;
 
 use super::SaleError;
 use crate::domain::ids::DocId;
-use crate::domain::sale::Document;
+use crate::domain::sale::{Document, PlannedWave};
 use crate::gate::Gate;
 use crate::gate::document_cache::CachedDocument;
 use crate::gate::id_filter::IdFilter;
 use crate::ledger::Ledger;
 
-/// Documents in this process's cache, and how long each is kept at most: a change removes it at once.
-const LOCAL_MAX: u64 = 100_000;
+/// The size of this process's cache, and how long a document is kept at most: a change removes it at once.
+const LOCAL_MAX_BYTES: u64 = 64 * 1024 * 1024;
 const LOCAL_FOR: Duration = Duration::from_secs(30);
+/// What a document takes besides its texts, and the absence of one.
+const DOCUMENT_BYTES: usize = 700;
+/// Versions of changes that are remembered.
+const CHANGED_MAX: u64 = 100_000;
 /// The lease of the lock for loading a document from PostgreSQL: after the holder's death another instance may load it.
 const LOADER_LEASE: Duration = Duration::from_secs(2);
 
@@ -26,6 +30,20 @@ const LOADER_LEASE: Duration = Duration::from_secs(2);
 struct Versioned {
     as_of: i64,
     doc: Option<Arc<Document>>,
+}
+
+impl Versioned {
+    /// About what it takes in memory.
+    fn bytes(&self) -> u32 {
+        let texts = match self.doc.as_deref() {
+            None => 0,
+            Some(Document::Product(product)) => product.name.len() + product.description.len(),
+            Some(Document::Sale(sale)) => {
+                sale.product.len() + sale.description.len() + size_of_val::<[PlannedWave]>(&sale.waves)
+            }
+        };
+        u32::try_from(DOCUMENT_BYTES + texts).unwrap_or(u32::MAX)
+    }
 }
 
 /// Reads documents, and caches them.
@@ -40,9 +58,10 @@ pub struct DocumentReader {
 
 impl DocumentReader {
     pub fn new(ledger: Ledger, gate: Gate, filter: IdFilter) -> Self {
-        let local = Cache::builder().max_capacity(LOCAL_MAX).time_to_live(LOCAL_FOR).build();
+        let weight = |_: &DocId, found: &Versioned| found.bytes();
+        let local = Cache::builder().max_capacity(LOCAL_MAX_BYTES).weigher(weight).time_to_live(LOCAL_FOR).build();
         // Longer than a document lives in Redis.
-        let changed = Cache::builder().max_capacity(LOCAL_MAX).time_to_live(Duration::from_secs(600)).build();
+        let changed = Cache::builder().max_capacity(CHANGED_MAX).time_to_live(Duration::from_secs(600)).build();
         Self { ledger, gate, filter: ArcSwap::from_pointee(filter), local, changed }
     }
 

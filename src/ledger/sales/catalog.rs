@@ -13,13 +13,13 @@ use crate::ledger::{Ledger, LedgerError};
 /// An instance whose last heartbeat is older than this does not count as alive.
 pub(in crate::ledger) const ALIVE_FOR: &str = "5 seconds";
 
-/// The whole catalogue at one version.
+/// The catalogue at one version.
 pub struct CatalogSnapshot {
     pub version: i64,
     /// The sales that Redis keeps.
     pub live: Vec<Sale>,
-    /// All sales and products.
-    pub ids: Vec<DocId>,
+    /// All sales and products, if they were asked for.
+    pub ids: Option<Vec<DocId>>,
 }
 
 /// What has changed since a version.
@@ -46,8 +46,8 @@ pub struct Heartbeat {
 const CHANGES_MAX: i64 = 1000;
 
 impl Ledger {
-    /// The whole catalogue, in one snapshot.
-    pub async fn catalogue(&self, retire_after_ms: u64) -> Result<CatalogSnapshot, LedgerError> {
+    /// The catalogue, in one snapshot. `with_ids`: also the ids of all that there ever was, which are far more than the sales that Redis keeps.
+    pub async fn catalogue(&self, retire_after_ms: u64, with_ids: bool) -> Result<CatalogSnapshot, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let version = sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&mut *tx).await?;
@@ -58,10 +58,13 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let live = load_sales(&mut tx, &live).await?;
+        if !with_ids {
+            return Ok(CatalogSnapshot { version, live, ids: None });
+        }
         let sales = sqlx::query_scalar!("SELECT id FROM sales").fetch_all(&mut *tx).await?;
         let products = sqlx::query_scalar!("SELECT id FROM products").fetch_all(&mut *tx).await?;
         let ids = sales.into_iter().map(DocId::Sale).chain(products.into_iter().map(DocId::Product)).collect();
-        Ok(CatalogSnapshot { version, live, ids })
+        Ok(CatalogSnapshot { version, live, ids: Some(ids) })
     }
 
     /// The changes since `version`; `None` when some of them are no longer known.

@@ -4,6 +4,7 @@
 //! right or wrong. A pass is sealed, too, and names how many passes its buyer had spent: `reserve.lua` compares the number, and
 //! a hold makes it another one.
 
+mod near;
 mod pool;
 mod seal;
 
@@ -21,13 +22,11 @@ use crate::domain::captcha::{CaptchaKind, ChallengeKind, Pass, Rate, Spending, W
 use crate::domain::ids::{SaleId, UserId};
 use crate::domain::pressure::Pressure;
 use crate::domain::sale::{Sale, SalePhase};
-use pool::{Pool, Wanted};
+use near::Near;
+use pool::Pool;
 use seal::{OpenedChallenge, Seal, Solution};
 
 pub use pool::PoolTerms;
-
-/// Drawing begins so long before a sale's challenges can be asked for.
-const DRAW_BEFORE_MS: i64 = 600_000;
 
 /// The settings of challenges.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +49,7 @@ pub struct Challenges {
     seal: Seal,
     pool: Pool,
     pressure: Arc<Pressure>,
+    near: Mutex<Option<Near>>,
     asked: Mutex<Rate>,
     asking: CallerQuotas,
     answering: CallerQuotas,
@@ -133,6 +133,7 @@ impl Challenges {
             seal: Seal::new(secret),
             pool: Pool::start(terms.pool, pressure)?,
             pressure: Arc::clone(pressure),
+            near: Mutex::default(),
             asked: Mutex::new(Rate::new(Instant::now())),
             asking: quotas(),
             answering: quotas(),
@@ -140,16 +141,15 @@ impl Challenges {
     }
 
     /// Draws ahead for the sales whose challenges can be asked for now or soon, and shows how many are ready. To be called every
-    /// second or so.
+    /// second or so: it looks at all sales only when one has changed, comes near, or has ended.
     pub fn prepare(&self, catalog: &Catalog) {
         let now_ms = catalog.clock.now_ms();
-        let from_ms = now_ms + self.terms.opens_before_ms + DRAW_BEFORE_MS;
-        let is_near = |kind| {
-            catalog.any_live(|sale| {
-                sale.captcha == kind && sale.starts_at_ms <= from_ms && sale.phase_at(now_ms) != SalePhase::Ended
-            })
-        };
-        self.pool.want(Wanted { images: is_near(CaptchaKind::Image), sliders: is_near(CaptchaKind::Slider) });
+        let sales = catalog.live();
+        let mut near = self.near.lock();
+        let known = near.take().filter(|near| Arc::ptr_eq(&near.sales, &sales) && near.while_ms.contains(&now_ms));
+        let wanted = near.insert(known.unwrap_or_else(|| Near::at(now_ms, self.terms.opens_before_ms, sales))).wanted;
+        drop(near);
+        self.pool.want(wanted);
         let (images, sliders) = self.pool.ready();
         for (kind, ready) in [(ChallengeKind::Image, images), (ChallengeKind::Slider, sliders)] {
             metrics::gauge!("seckill_challenges_ready", "kind" => kind.as_str()).set(ready as f64);
