@@ -1,8 +1,9 @@
 //! Finds the sales that are not whole on this process's Redis server, and has them refilled (protocol, rules 10 and 11).
 //!
-//! In each check it looks at the server itself, at the sales that are live or soon will be, and at those that have changed or were not
-//! as they should be; once a second at a few of the others in turn, too. It compares all of them when the server is another one or may have
-//! lost its memory. So a check costs the same however many sales are planned, and a sale that is planned is looked at before it starts.
+//! In each check it looks at the server itself, at the sales that are live, soon will be or just were, and at those that have changed or
+//! were not as they should be; once a second at a few of the others in turn, too. It compares all of them when the server is another one
+//! or may have lost its memory. So a check costs the same however many sales are planned, and a planned sale is looked at before it
+//! starts.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -118,7 +119,7 @@ impl RefillSupervisor {
         }
     }
 
-    /// Checks the sales that are live, have changed or are unsettled, and those whose turn it is.
+    /// Checks the sales that sell, have changed or are unsettled, and those whose turn it is.
     async fn check_due(&mut self, server: &mut ServerRun, with_turn: bool) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let mut sales = self.unsettled.clone();

@@ -157,7 +157,7 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     .await;
     let mut supervisor = RefillSupervisor::new(stores.clone(), system.config.reconcile.retire_after_ms);
     let refill = async |supervisor: &mut RefillSupervisor| {
-        supervisor.check_all().await.unwrap();
+        supervisor.check(true).await.unwrap();
         let ended = tokio::time::timeout(Duration::from_secs(60), supervisor.refill_ended()).await;
         ended.expect("the sale rests, as if there were two masters");
     };

@@ -18,7 +18,7 @@ pub struct ChangedSales {
 }
 
 impl Ledger {
-    /// The sales that are open by their window, will be within a minute, or were ten minutes ago. The index `sales_by_window` has them.
+    /// The sales whose window is open, opens within a minute, or closed less than ten minutes ago. The index `sales_by_window` has them.
     pub async fn selling_sales(&self) -> Result<Vec<SaleId>, LedgerError> {
         let ids = sqlx::query_scalar!(
             "SELECT id FROM sales
@@ -65,8 +65,8 @@ impl Ledger {
         }
     }
 
-    /// The epochs of these sales, of those that are live, and of those that wait for a refill; each only if Redis keeps it. The indexes
-    /// `sales_by_window` and `sale_epochs_to_fill` have them.
+    /// The epochs of these sales, of `selling_sales`, and of those that wait for a refill, in the order of their ids; each only if Redis
+    /// keeps it. The indexes `sales_by_window` and `sale_epochs_to_fill` have them.
     pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
@@ -74,7 +74,8 @@ impl Ledger {
             r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM (SELECT id FROM sales
-                       WHERE tstzrange(starts_at, ends_at) && tstzrange(now(), now() + interval '1 minute')
+                     WHERE tstzrange(starts_at, ends_at)
+                           && tstzrange(now() - interval '10 minutes', now() + interval '1 minute')
                      UNION SELECT sale_id FROM sale_epochs WHERE in_redis AND run_id IS NULL
                      UNION SELECT unnest($2::bigint[])) AS due (id)
                  JOIN sale_epochs e ON e.sale_id = due.id JOIN sales s ON s.id = due.id CROSS JOIN catalog_version v

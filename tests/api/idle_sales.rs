@@ -1,0 +1,259 @@
+//! What nobody asks for costs next to nothing: supervision looks at what sells or has changed, and at the other sales in turn (rules 10 to
+//! 12). And it still finds whatever goes wrong with one of those.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use redis::FromRedisValue;
+use seckill::app::stores;
+use seckill::domain::ids::SaleId;
+use seckill::domain::sale::SaleStatus;
+use seckill::sale::catalog::Catalog;
+use seckill::sale_work::reconcile::{DriftWatch, HoldWatch};
+use seckill::sale_work::refill_supervisor::RefillSupervisor;
+use seckill::sale_work::retention::{Retention, RetentionTerms};
+use seckill::sale_work::sales_in_turn::SalesInTurn;
+use seckill_harness::{PATIENCE, System, eventually};
+use sqlx::{Connection, PgConnection};
+use tokio::time::timeout;
+
+use crate::own_redis::OwnRedis;
+
+/// More sales than have their turn at once, and so many turns that all have had theirs.
+const SALES: usize = 120;
+const TURNS: usize = 3;
+
+/// Planned sales that are whole in Redis, as a refill leaves them, on a server of their own. No instance runs.
+struct World {
+    system: System,
+    redis: OwnRedis,
+    sales: Vec<SaleId>,
+}
+
+impl World {
+    async fn with(sales: usize) -> Self {
+        let redis = OwnRedis::start().await;
+        let system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
+        let mut world = Self { system, redis, sales: Vec::new() };
+        world.plan(sales).await;
+        world
+    }
+
+    /// Plans sales until there are so many. Written by hand, because a refill of each would take minutes.
+    async fn plan(&mut self, sales: usize) {
+        let prefix = &self.system.config.redis.prefix;
+        let (run_id, replid) =
+            (self.redis.info("server", "run_id").await, self.redis.info("replication", "master_replid").await);
+        let mut redis =
+            redis::Client::open(self.redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+        // A session of its own, which `rows` waits for: what it reads does not count later.
+        let mut sql = PgConnection::connect(&self.system.config.database.url).await.unwrap();
+        sqlx::raw_sql("SET application_name = 'seckill'").execute(&mut sql).await.unwrap();
+        sqlx::raw_sql("INSERT INTO products (name) VALUES ('Phone') ON CONFLICT DO NOTHING").execute(&mut sql).await.unwrap();
+        while self.sales.len() < sales {
+            // Not all in one transaction, in which each change of the catalogue's version would read all those before it.
+            let some = i64::try_from((sales - self.sales.len()).min(500)).unwrap();
+            let planned = "WITH planned AS (
+                             INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
+                                                pay_within_ms, purchase_key, waiting_key)
+                             SELECT p.id, 100, 5, 5, 1, 0, now() + interval '1 hour', now() + interval '2 hours', 900000,
+                                    md5('key ' || n), md5('waiting ' || n)
+                             FROM products p, generate_series(1, $1) n RETURNING id),
+                           filled AS (INSERT INTO sale_epochs (sale_id, epoch, run_id, filled_at)
+                                      SELECT id, 1, $2, now() FROM planned)
+                           SELECT id FROM planned ORDER BY id";
+            let planned: Vec<i64> =
+                sqlx::query_scalar(planned).bind(some).bind(&run_id).fetch_all(&mut sql).await.unwrap();
+            let mut fill = redis::pipe();
+            for id in &planned {
+                let sale = fill.cmd("HSET").arg(format!("{prefix}{{{id}}}:sale")).arg("replid").arg(&replid);
+                sale.arg(&["epoch", "1", "state", "open", "state_version", "0", "stock", "5", "returning", "0"]);
+            }
+            let _: Vec<i64> = fill.query_async(&mut redis).await.unwrap();
+            self.sales.extend(planned.into_iter().map(SaleId::from_db));
+        }
+        // What PostgreSQL does by itself after a minute.
+        sqlx::raw_sql("ANALYZE").execute(&mut sql).await.unwrap();
+        sql.close().await.unwrap();
+    }
+
+    fn key(&self, sale: SaleId, name: &str) -> String {
+        format!("{}{{{sale}}}:{name}", self.system.config.redis.prefix)
+    }
+
+    async fn field(&self, sale: SaleId, field: &str) -> Option<String> {
+        let found = self.redis.query(&["HGET", &self.key(sale, "sale"), field]).await.unwrap();
+        Option::<String>::from_redis_value(found).unwrap()
+    }
+
+    async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&self.system.sql).await.unwrap()
+    }
+
+    fn supervisor(&self) -> RefillSupervisor {
+        RefillSupervisor::new(self.system.stores.clone(), self.system.config.reconcile.retire_after_ms)
+    }
+
+    /// How many commands Redis has executed, those of scripts too.
+    async fn commands(&self) -> i64 {
+        let stats = String::from_redis_value(self.redis.query(&["INFO", "commandstats"]).await.unwrap()).unwrap();
+        let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<i64>().ok();
+        stats.lines().filter_map(calls).sum()
+    }
+
+    /// How many rows and entries of indexes PostgreSQL has read of our tables, of sessions that have ended.
+    async fn rows(&self) -> i64 {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'seckill'";
+        eventually(|| async {
+            let open = self.count(sessions).await;
+            (open == 0).then_some(()).ok_or(format!("{open} sessions have not ended"))
+        })
+        .await;
+        self.count(
+            "SELECT ((SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables)
+                   + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes))::bigint",
+        )
+        .await
+    }
+
+    /// What so many rounds of all that is repeated have Redis execute and PostgreSQL read, after what an instance does once.
+    async fn cost(&self, rounds: usize) -> (i64, i64) {
+        // The ledger of the system itself has sessions, too.
+        self.system.stores.ledger.close().await;
+        let (config, before) = (&self.system.config, self.rows().await);
+        let (stores, retire_after_ms) = (stores(config).unwrap(), config.reconcile.retire_after_ms);
+        let mut supervisor = RefillSupervisor::new(stores.clone(), retire_after_ms);
+        supervisor.check(true).await.unwrap();
+        let catalog = Catalog::load(&stores, retire_after_ms).await.unwrap();
+        let mut holds = HoldWatch::new(stores.clone(), config.reconcile.unconfirmed_after_ms);
+        let mut drift = DriftWatch::new(stores.clone(), retire_after_ms);
+        let mut retention = Retention::new(stores.clone(), RetentionTerms { messages_days: 7, steps_days: 90 });
+        let mut in_turn = SalesInTurn::new(500);
+        let commands = self.commands().await;
+        for _ in 0..rounds {
+            supervisor.check(true).await.unwrap();
+            catalog.beat().await.unwrap();
+            catalog.load_changes().await.unwrap();
+            holds.finish_holds().await.unwrap();
+            drift.check_sales().await.unwrap();
+            stores.release_waves(100).await.unwrap();
+            stores.retire_sales(&mut in_turn, retire_after_ms).await.unwrap();
+            retention.step().await.unwrap();
+        }
+        let commands = self.commands().await - commands;
+        drop(catalog);
+        stores.ledger.close().await;
+        (commands, self.rows().await - before)
+    }
+}
+
+/// The servers do no more in a round for 20,000 planned sales than for 2,000: they look at none of them but those whose turn it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_times_as_many_planned_sales_cost_no_more() {
+    const ROUNDS: usize = 20;
+    let mut world = World::with(2_000).await;
+    let mut costs = Vec::new();
+    for sales in [2_000, 20_000] {
+        world.plan(sales).await;
+        let (once, often) = (world.cost(0).await, world.cost(ROUNDS).await);
+        costs.push((often.0 - once.0, often.1 - once.1));
+    }
+    let [few, many] = costs[..] else { unreachable!() };
+    // One look at all of them, in one of the rounds, would be 18,000 more.
+    assert!(many.0 < few.0 + 2_000, "Redis: {few:?}, {many:?} commands");
+    assert!(many.1 < few.1 + 2_000, "PostgreSQL: {few:?}, {many:?} rows");
+    world.system.finish().await;
+}
+
+/// A planned sale whose key is deleted is found when its turn comes, and filled again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_sale_that_redis_has_lost_is_found_in_its_turn() {
+    let world = World::with(SALES).await;
+    let mut supervisor = world.supervisor();
+    supervisor.check(false).await.unwrap();
+    for lost in [world.sales[0], world.sales[SALES / 2], world.sales[SALES - 1]] {
+        world.redis.ask(&["DEL", &world.key(lost, "sale")]).await.unwrap();
+        for _ in 0..TURNS {
+            supervisor.check(true).await.unwrap();
+        }
+        timeout(PATIENCE, supervisor.refill_ended()).await.expect("the sale is not refilled");
+        let found = (world.field(lost, "epoch").await, world.field(lost, "state").await);
+        assert_eq!(found, (Some("2".to_owned()), Some("open".to_owned())));
+    }
+    assert_eq!(world.count("SELECT count(*) FROM sale_epochs WHERE epoch > 1").await, 3, "the others were left alone");
+    supervisor.finish().await;
+    world.system.finish().await;
+}
+
+/// FLUSHALL leaves no other sign than that sales are missing. When one is, all others are looked at, and not only in their turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_missing_sale_gives_all_others_away() {
+    let world = World::with(SALES).await;
+    let mut supervisor = world.supervisor();
+    supervisor.check(false).await.unwrap();
+    world.redis.ask(&["FLUSHALL"]).await.unwrap();
+    supervisor.check_asked(&HashSet::from([world.sales[7]])).await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Without a turn.
+        supervisor.check(false).await.unwrap();
+        _ = timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
+        let left = world.count("SELECT count(*) FROM sale_epochs WHERE run_id IS NULL OR epoch < 2").await;
+        if left == 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{left} sales are not filled");
+    }
+    supervisor.finish().await;
+    world.system.finish().await;
+}
+
+/// The process that pauses a sale dies before it has told Redis: the next check sets the status, of any sale and without its turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_status_reaches_redis_though_its_manager_died() {
+    let world = World::with(SALES).await;
+    let mut supervisor = world.supervisor();
+    supervisor.check(false).await.unwrap();
+    for status in [SaleStatus::Paused, SaleStatus::Open, SaleStatus::Closed] {
+        for sale in world.sales.iter().step_by(40) {
+            let ledger = &world.system.stores.ledger;
+            assert!(ledger.set_sale_status(*sale, status, "test").await.unwrap().is_some());
+        }
+        supervisor.check(false).await.unwrap();
+        for sale in world.sales.iter().step_by(40) {
+            assert_eq!(world.field(*sale, "state").await.as_deref(), Some(status.as_str()));
+        }
+    }
+    supervisor.finish().await;
+    world.system.finish().await;
+}
+
+/// A hold without a purchase row in a sale that ended an hour ago, and a figure that was written into a planned sale, are found in turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn holds_and_wrong_figures_of_idle_sales_are_found_in_their_turn() {
+    let world = World::with(SALES).await;
+    let (config, stores) = (&world.system.config.reconcile, &world.system.stores);
+    let (over, planned) = (world.sales[SALES - 1], world.sales[SALES / 2]);
+    let ended = "UPDATE sales SET starts_at = now() - interval '2 hours', ends_at = now() - interval '1 hour' WHERE id = $1";
+    sqlx::query(ended).bind(over.get()).execute(&world.system.sql).await.unwrap();
+    let order = uuid::Uuid::now_v7().to_string();
+    let (of_over, redis) = (|name: &str| world.key(over, name), &world.redis);
+    redis.ask(&["HSET", &of_over("tickets"), &order, "h|1|ann"]).await.unwrap();
+    redis.ask(&["HSET", &of_over("buyers"), "ann", &format!("1|{order}")]).await.unwrap();
+    redis.ask(&["ZADD", &of_over("unconfirmed"), "1", &order]).await.unwrap();
+    redis.ask(&["HSET", &world.key(planned, "sale"), "stock", "25"]).await.unwrap();
+    let mut holds = HoldWatch::new(stores.clone(), config.unconfirmed_after_ms);
+    let mut drift = DriftWatch::new(stores.clone(), config.retire_after_ms);
+    // Three checks in a row report a difference.
+    for _ in 0..TURNS + 2 {
+        holds.finish_holds().await.unwrap();
+        drift.check_sales().await.unwrap();
+    }
+    let found = "SELECT count(*) FROM audit_log WHERE action = 'finish holds' AND details::text LIKE '%' || $1 || '%'";
+    let found: i64 = sqlx::query_scalar(found).bind(&order).fetch_one(&world.system.sql).await.unwrap();
+    assert_eq!(found, 1);
+    assert_eq!(world.count("SELECT count(*) FROM audit_log WHERE action = 'drift'").await, 1);
+    let waiting = world.count("SELECT sale_id FROM sale_epochs WHERE run_id IS NULL").await;
+    assert_eq!(waiting, planned.get(), "it waits for a refill");
+    world.system.finish().await;
+}
