@@ -49,7 +49,8 @@ impl World {
         // A session of its own, which `rows` waits for: what it reads does not count later.
         let mut sql = PgConnection::connect(&self.system.config.database.url).await.unwrap();
         sqlx::raw_sql("SET application_name = 'seckill'").execute(&mut sql).await.unwrap();
-        sqlx::raw_sql("INSERT INTO products (name) VALUES ('Phone') ON CONFLICT DO NOTHING").execute(&mut sql).await.unwrap();
+        let product = "INSERT INTO products (name) VALUES ('Phone') ON CONFLICT DO NOTHING";
+        sqlx::raw_sql(product).execute(&mut sql).await.unwrap();
         while self.sales.len() < sales {
             // Not all in one transaction, in which each change of the catalogue's version would read all those before it.
             let some = i64::try_from((sales - self.sales.len()).min(500)).unwrap();
@@ -103,7 +104,8 @@ impl World {
 
     /// How many rows and entries of indexes PostgreSQL has read of our tables, of sessions that have ended.
     async fn rows(&self) -> i64 {
-        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'seckill'";
+        let sessions = "SELECT count(*) FROM pg_stat_activity
+                        WHERE datname = current_database() AND application_name = 'seckill'";
         eventually(|| async {
             let open = self.count(sessions).await;
             (open == 0).then_some(()).ok_or(format!("{open} sessions have not ended"))
@@ -234,7 +236,8 @@ async fn holds_and_wrong_figures_of_idle_sales_are_found_in_their_turn() {
     let world = World::with(SALES).await;
     let (config, stores) = (&world.system.config.reconcile, &world.system.stores);
     let (over, planned) = (world.sales[SALES - 1], world.sales[SALES / 2]);
-    let ended = "UPDATE sales SET starts_at = now() - interval '2 hours', ends_at = now() - interval '1 hour' WHERE id = $1";
+    let ended =
+        "UPDATE sales SET starts_at = now() - interval '2 hours', ends_at = now() - interval '1 hour' WHERE id = $1";
     sqlx::query(ended).bind(over.get()).execute(&world.system.sql).await.unwrap();
     let order = uuid::Uuid::now_v7().to_string();
     let (of_over, redis) = (|name: &str| world.key(over, name), &world.redis);
