@@ -248,7 +248,7 @@ impl<'a> WorkerWiring<'a> {
                 if let Err(error) = relay.watch_dead_letters().await {
                     tracing::debug!(%error, "cannot count the dead letters");
                 }
-                stores.retire_sales(&mut in_turn.lock().await, terms.retire_after_ms).await?;
+                stores.retire_sales(&mut *in_turn.lock().await, terms.retire_after_ms).await?;
                 stores.ledger.clear_changes().await?;
                 stores.ledger.clear_marks().await?;
                 let swept = expiry.sweep(terms.sweep_grace_ms, batch_max).await?;

@@ -37,11 +37,6 @@ impl Ledger {
         Ok(ids.fetch_all(&self.pool).await?.into_iter().map(SaleId::from_db).collect())
     }
 
-    /// The newest version of the catalogue.
-    pub async fn catalog_version(&self) -> Result<i64, LedgerError> {
-        Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&self.pool).await?)
-    }
-
     /// The sales whose terms or status have changed since this version, removed ones too.
     pub async fn changed_sales(&self, since: i64) -> Result<ChangedSales, LedgerError> {
         let mut changed = ChangedSales { sales: Vec::new(), version: since, complete: true };
