@@ -79,10 +79,10 @@ impl Gate {
                 let key = self.keys.sale(*sale, Shard::HOME).sale;
                 reads.cmd("HMGET").arg(key).arg(&["epoch", "stock", "returning"]);
             }
-            let rows: Vec<RedisResult<(Option<i64>, Option<i64>, Option<i64>)>> =
+            let rows: Vec<RedisResult<[Option<i64>; 3]>> =
                 reads.ignore_errors().query_async(&mut self.connection.clone()).await?;
             units.extend(rows.into_iter().map(|row| match row {
-                Ok((Some(epoch), Some(stock @ 0..), returning)) => Some((Epoch(epoch), stock + returning.unwrap_or(0))),
+                Ok([Some(epoch), Some(stock @ 0..), returning]) => Some((Epoch(epoch), stock + returning.unwrap_or(0))),
                 _ => None,
             }));
         }

@@ -194,7 +194,16 @@ impl RefillSupervisor {
                 }
                 None => {}
             }
-            self.queue.want(sale, if asked { Need::Asked } else if row.live { Need::Live } else { Need::Planned });
+            self.queue.want(
+                sale,
+                if asked {
+                    Need::Asked
+                } else if row.live {
+                    Need::Live
+                } else {
+                    Need::Planned
+                },
+            );
         }
         Ok(is_one_missing)
     }

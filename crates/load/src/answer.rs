@@ -200,8 +200,11 @@ fn decode(bytes: &[u8], decoded: &mut Vec<u8>) -> Result<Option<usize>, Malforme
 mod tests {
     use super::*;
 
+    /// Status, seconds to wait, body, and whether the connection is kept.
+    type Seen = (u16, Option<u64>, String, bool);
+
     /// Reads an answer that comes in pieces of this size, and then the end of the connection.
-    fn read(bytes: &[u8], piece: usize) -> Result<Option<(u16, Option<u64>, String, bool)>, Malformed> {
+    fn read(bytes: &[u8], piece: usize) -> Result<Option<Seen>, Malformed> {
         let mut incoming = Incoming::default();
         for (piece, is_end) in bytes.chunks(piece).map(|piece| (piece, false)).chain([(&[][..], true)]) {
             if let Some(found) = incoming.add(piece, is_end)? {

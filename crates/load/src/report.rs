@@ -138,8 +138,7 @@ impl Report {
         let bucket_ms = bucket_width_ms(ended_us / 1_000);
         let orders_us = first_promises(&measured);
         let traffic = &measured.traffic;
-        let events =
-            Events { arrivals, paced, ended_us: traffic.ended_us(), orders_us: &orders_us, stock: plan.stock };
+        let events = Events { arrivals, paced, ended_us: traffic.ended_us(), orders_us: &orders_us, stock: plan.stock };
         let number = |role| arrivals.iter().filter(|arrival| arrival.role == role).count();
 
         let mut report = Self {

@@ -49,7 +49,9 @@ async fn every_arrival_is_answered_once() {
         let buyer = header(request, "Authorization").unwrap().strip_prefix("Bearer a.b.").unwrap();
         match (request.contains("/sales/1/purchases"), buyer) {
             (false, _) => answer("404 Not Found", "", r#"{"code":"unknown-sale"}"#),
-            (true, forged) if forged.starts_with('A') => answer("401 Unauthorized", "", r#"{"code":"unauthenticated"}"#),
+            (true, forged) if forged.starts_with('A') => {
+                answer("401 Unauthorized", "", r#"{"code":"unauthenticated"}"#)
+            }
             (true, "40" | "41") => answer("409 Conflict", "", r#"{"code":"sold-out"}"#),
             (true, buyer) => answer("202 Accepted", "", &format!(r#"{{"order_id":"order-{buyer}"}}"#)),
         }
