@@ -11,7 +11,25 @@ install_other_limiter() {
 compare_limiters() {
   [ -x $OTHER_LIMITER ] || (install_other_limiter) >&2 || echo "dev: the benchmark continues without throttlecrab-server" >&2
 }
+bench_part() { # ARGS of the program: the part that --only names, or nothing
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --only) echo "${2:-}"; return ;;
+      --only=*) echo "${1#--only=}"; return ;;
+    esac
+    shift
+  done
+}
 bench() { # ARGS of the program, crates/bench
+  local part programs=(-p seckill-bench) tools=(cc mq pg redis)
+  part=$(bench_part "$@")
+  case $part in                                  # what only some parts need
+    '' | gateway) tools+=(nginx wrk) ;;
+    rush | million | challenges | watchers | overload) ;;   # they have generators of their own
+    *) tools+=(wrk) ;;
+  esac
+  # The program itself needs nothing of the service's code. What records the limiters' calls does, and so is built with all of it.
+  case $part in '' | flow) programs+=(-p seckill-bench-limiters) ;; esac
   need_rust
   unset REDIS_URL DATABASE_URL AMQP_URL          # the user's own servers have other work to do
   use bench
@@ -19,17 +37,14 @@ bench() { # ARGS of the program, crates/bench
   # shellcheck disable=SC2064 # the time is that of now
   trap "verdict bench 'the benchmark' \$? $(now) >&2" EXIT
   trap 'exit 130' INT TERM
-  ensure curl cc nginx wrk mq pg redis >&2
+  ensure "${tools[@]}" >&2
   step "building the servers with every optimization, which takes minutes the first time" "The compiler's message is above" \
     cargo build --locked --profile bench --bins -p seckill -p seckill-bench-hello >&2
   step "building the program that measures them" "The compiler's message is above" \
-    cargo build --locked --release -p seckill-bench >&2
-  case " $* " in
-    *" --only flow "*) compare_limiters ;;
-    *" --only "*) ;;                             # these tables do not compare with the other limiter
-    *) compare_limiters ;;
-  esac
+    cargo build --locked --release "${programs[@]}" >&2
+  case $part in '' | flow) compare_limiters ;; esac   # the other tables do not compare with the other limiter
   start_empty bench >&2
   eval "$(environment)"
+  ulimit -n "$(ulimit -Hn)" || true              # crowds have thousands of connections
   DEV_SET=bench target/release/seckill-bench --program $SECKILL --hello target/release/seckill-bench-hello "$@"
 }

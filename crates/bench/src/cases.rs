@@ -12,7 +12,7 @@ use crate::service::{Answers, Sale, Service};
 use crate::wrk::{self, Buyers, Seen};
 
 /// Units for sale in the case in which every buyer gets one.
-const PLENTY: i64 = 5_000_000;
+pub const PLENTY: i64 = 5_000_000;
 /// The service must finish the requests that wrk did not wait for within this time.
 const TIMEOUT_MS: u64 = 5000;
 

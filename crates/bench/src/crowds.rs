@@ -1,5 +1,5 @@
-//! Crowds: winners beside a thousand readers, and a rush beside the workers that settle it. Both are played by `seckill load`,
-//! whose arrivals come by a schedule, whatever the service does.
+//! Crowds: winners beside a thousand readers, and a rush without and with the workers that settle it. Both are played by
+//! `seckill load`, whose arrivals come by a schedule, whatever the service does.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,9 +19,10 @@ use crate::wrk::Buyers;
 /// Arrivals per second beside the readers, and the connections of those.
 const BESIDE_READERS: u64 = 1_500;
 const READERS: u64 = 1_000;
-/// The README's rush.
+/// A rush of buyers who each send one request, and no bots.
 const RUSH_BUYERS: &str = "20000";
 const RUSH_STOCK: u64 = 2_000;
+
 #[derive(Default)]
 pub struct Results {
     quiet: Vec<Rush>,
@@ -43,11 +44,11 @@ pub struct Rush {
     pub p50_ms: f64,
     pub p99_ms: f64,
     first_second: (f64, f64),
-    winners_a_second: f64,
+    pub winners_a_second: f64,
 }
 
 impl Rush {
-    fn read(report: &Value) -> anyhow::Result<Self> {
+    pub fn read(report: &Value) -> anyhow::Result<Self> {
         let number = |at: &str| report.pointer(at).and_then(Value::as_f64);
         let counts = report["counts"].as_object().context("the report has no counts")?;
         let count = |starts: &str| {
@@ -95,16 +96,20 @@ impl Rush {
     }
 }
 
-/// Plays a rush.
+/// Plays a rush of buyers who each send one request.
 pub async fn rush(service: &Service, sale: &Sale, words: &[&str]) -> anyhow::Result<Rush> {
+    let honest = ["--early", "0", "--doubles", "0", "--unknown", "0", "--forged", "0"];
+    Rush::read(&load(service, sale, &[&honest[..], words].concat()).await?)
+}
+
+/// Runs `seckill load` in this sale, with these words. Returns its report.
+pub async fn load(service: &Service, sale: &Sale, words: &[&str]) -> anyhow::Result<Value> {
     let file = ".dev/bench/load.json";
     let (base, sale) = (format!("http://{}", service.process.address), sale.id.to_string());
     let all = ["load", "--base", &base, "--sale", &sale, "--json", file];
-    let honest = ["--early", "0", "--doubles", "0", "--unknown", "0", "--forged", "0"];
-    let words = [&all[..], &honest, words].concat();
-    seckill(&words).await?;
-    let document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
-    Rush::read(&document["report"])
+    seckill(&[&all[..], words].concat()).await?;
+    let mut document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    Ok(document["report"].take())
 }
 
 pub async fn measure(

@@ -1,16 +1,11 @@
 //! The limiters' scripts alone, by redis-benchmark, in the same rounds as plain INCR: checks per second over one key and
-//! over many keys. The calls are those that the library makes, recorded with MONITOR.
-
-use std::time::Duration;
+//! over many keys. The calls are those that the library makes, as the program of crates/bench-limiters records them.
 
 use anyhow::{Context, ensure};
-use redis::{Connection, Value as Reply, cmd};
-use seckill::config::Config;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey};
-use seckill::gate::limiter::{Limiter, Take};
+use redis::{Connection, cmd};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::process::Command;
-use uuid::Uuid;
 
 use crate::series::Series;
 use crate::throttlecrab::{PLENTY, Throttlecrab};
@@ -24,64 +19,66 @@ const CALLS: u64 = 20_000;
 /// How a limiter is called: over how many keys (`None` for one), and with how many calls in flight on each connection.
 pub const LOADS: [(Option<u64>, u64); 4] = [(None, 1), (None, 16), (Some(100_000), 1), (Some(100_000), 16)];
 
+/// Prints the calls that the library makes (crates/bench-limiters). It lies beside this program.
+const RECORDER: &str = "seckill-bench-limiters";
+
 pub enum Target {
     /// Redis's own counter, to compare with.
     Incr,
-    Granted(Algorithm),
-    Refused(Algorithm),
+    Limiter(Limiter),
     Throttlecrab,
 }
 
+/// What the library sends for one permit, with one key and with many.
+pub struct Limiter {
+    name: String,
+    refuses: bool,
+    one_key: Vec<String>,
+    many_keys: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Recorded {
+    name: String,
+    refuses: bool,
+    call: Vec<String>,
+}
+
 impl Target {
-    /// One limiter of each kind, so large that nearly every call is granted, and one that refuses.
-    pub fn all() -> anyhow::Result<Vec<Self>> {
-        let bucket = |capacity, rate, window_ms| Parameters {
-            capacity: Some(capacity),
-            rate: Some(rate),
-            window_ms: Some(window_ms),
-            ..Parameters::default()
-        };
-        let mut all = vec![Self::Incr];
-        for &kind in AlgorithmKind::ALL {
-            let window = |limit, window_ms| (Some(limit), Some(window_ms), None);
-            // These list their permits one by one, at most 10,000 of them; with 100 ms, that is 100,000 per second.
-            let (limit, window_ms, lease_ms) = match kind {
-                AlgorithmKind::FixedWindow | AlgorithmKind::SlidingCounter => window(1_000_000_000, 1000),
-                AlgorithmKind::SlidingLog => window(10_000, 100),
-                AlgorithmKind::Concurrency => (Some(10_000), None, Some(100)),
-                AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket => (None, None, None),
-            };
-            let given = match kind {
-                AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket => bucket(1_000_000, 1_000_000, 1000),
-                AlgorithmKind::FixedWindow
-                | AlgorithmKind::SlidingCounter
-                | AlgorithmKind::SlidingLog
-                | AlgorithmKind::Concurrency => Parameters { limit, window_ms, lease_ms, ..Parameters::default() },
-            };
-            all.push(Self::Granted(Algorithm::new(kind, &given)?));
-        }
-        all.push(Self::Refused(Algorithm::new(AlgorithmKind::TokenBucket, &bucket(1, 1, 3_600_000))?));
-        all.push(Self::Throttlecrab);
-        Ok(all)
+    /// All limiters, between what they are compared with.
+    async fn all(url: &str) -> anyhow::Result<Vec<Self>> {
+        let (one_key, many_keys) = (recorded(url, "k").await?, recorded(url, RANDOM).await?);
+        let limiters = one_key.into_iter().zip(many_keys).map(|(one, many)| {
+            Self::Limiter(Limiter { name: one.name, refuses: one.refuses, one_key: one.call, many_keys: many.call })
+        });
+        Ok(std::iter::once(Self::Incr).chain(limiters).chain([Self::Throttlecrab]).collect())
     }
 
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Incr => "incr",
-            Self::Granted(algorithm) => algorithm.kind().as_str(),
-            Self::Refused(_) => "refused",
+            Self::Limiter(limiter) => &limiter.name,
             Self::Throttlecrab => "throttlecrab",
         }
     }
 
-    pub fn title(&self) -> &'static str {
+    pub fn title(&self) -> &str {
         match self {
             Self::Incr => "INCR, to compare with",
-            Self::Granted(algorithm) => algorithm.kind().as_str(),
-            Self::Refused(_) => "token-bucket of 1, refused",
+            Self::Limiter(limiter) if limiter.refuses => "token-bucket of 1, refused",
+            Self::Limiter(limiter) => &limiter.name,
             Self::Throttlecrab => "throttlecrab-server, `THROTTLE`: in its own memory, not in Redis",
         }
     }
+}
+
+/// The calls of all limiters with this key.
+async fn recorded(url: &str, key: &str) -> anyhow::Result<Vec<Recorded>> {
+    let program = std::env::current_exe()?.with_file_name(RECORDER);
+    let done = Command::new(&program).args([url, key]).kill_on_drop(true).output().await;
+    let done = done.with_context(|| format!("{} must be built", program.display()))?;
+    ensure!(done.status.success(), "{RECORDER}: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(serde_json::from_slice(&done.stdout)?)
 }
 
 /// The rates of one target, in the order of `LOADS`; none if throttlecrab-server is not installed.
@@ -93,7 +90,7 @@ pub struct Measured {
 /// Measures all targets. Nothing else may use this Redis, and its data is lost.
 pub async fn measure(url: &str, other: Option<&Throttlecrab>, rounds: usize) -> anyhow::Result<Vec<Measured>> {
     let mut redis = redis::Client::open(url)?.get_connection()?;
-    let all = Target::all()?;
+    let all = Target::all(url).await?;
     let mut rates = vec![[const { Vec::new() }; 4]; all.len()];
     for n in 1..=rounds {
         eprintln!("limiters in Redis: round {n} of {rounds}");
@@ -102,9 +99,7 @@ pub async fn measure(url: &str, other: Option<&Throttlecrab>, rounds: usize) -> 
                 let rate = match (target, other) {
                     (Target::Throttlecrab, None) => None,
                     (Target::Throttlecrab, Some(other)) => Some(throttle(other, keys, pipeline).await?),
-                    (Target::Incr | Target::Granted(_) | Target::Refused(_), _) => {
-                        Some(check(&mut redis, url, target, keys, pipeline).await?)
-                    }
+                    (Target::Incr | Target::Limiter(_), _) => Some(check(&mut redis, url, target, keys, pipeline).await?),
                 };
                 rates.extend(rate);
             }
@@ -121,13 +116,17 @@ async fn check(
     keys: Option<u64>,
     pipeline: u64,
 ) -> anyhow::Result<f64> {
-    cmd("FLUSHALL").query::<()>(redis)?;
-    let (key, calls) = (if keys.is_some() { RANDOM } else { "k" }, calls_with(pipeline));
+    let calls = calls_with(pipeline);
     let (call, calls, keys) = match target {
-        Target::Granted(algorithm) => (record_call(url, algorithm, key).await?, calls, keys),
-        // Each key grants once, so with fewer keys than calls nearly every call is refused.
-        Target::Refused(algorithm) => (record_call(url, algorithm, key).await?, calls, keys.map(|_| CALLS / 100)),
-        Target::Incr | Target::Throttlecrab => (vec!["INCR".into(), format!("bench:{key}")], calls * 5, keys),
+        Target::Limiter(limiter) => {
+            let call = if keys.is_some() { &limiter.many_keys } else { &limiter.one_key };
+            // Each key grants once, so with fewer keys than calls nearly every call of one that refuses is refused.
+            (call.clone(), calls, if limiter.refuses { keys.map(|_| CALLS / 100) } else { keys })
+        }
+        Target::Incr | Target::Throttlecrab => {
+            let key = if keys.is_some() { RANDOM } else { "k" };
+            (vec!["INCR".into(), format!("bench:{key}")], calls * 5, keys)
+        }
     };
     cmd("FLUSHALL").query::<()>(redis)?;
     cmd("CONFIG").arg("RESETSTAT").query::<()>(redis)?;
@@ -140,8 +139,8 @@ async fn check(
     let (name, used) = (target.name(), cmd("DBSIZE").query::<u64>(redis)?);
     ensure!(asked_redis.abs_diff(calls) <= CONNECTIONS * pipeline, "{name}: Redis counts {asked_redis} calls");
     let as_expected = match target {
-        Target::Granted(_) => grants * 2 > calls && grants <= asked_redis,
-        Target::Refused(_) => (1..=keys.unwrap_or(1)).contains(&grants),
+        Target::Limiter(limiter) if limiter.refuses => (1..=keys.unwrap_or(1)).contains(&grants),
+        Target::Limiter(_) => grants * 2 > calls && grants <= asked_redis,
         Target::Incr | Target::Throttlecrab => grants == 0,
     };
     ensure!(as_expected, "{name}: {grants} of {calls} calls were granted");
@@ -183,31 +182,6 @@ async fn benchmark(at: &[&str], call: &[String], calls: u64, keys: Option<u64>, 
     let output = String::from_utf8_lossy(&done.stdout);
     let rate = output.lines().last().and_then(|line| line.split("\",\"").nth(1)?.parse().ok());
     rate.with_context(|| format!("redis-benchmark printed: {output}{}", String::from_utf8_lossy(&done.stderr)))
-}
-
-/// Records the call that the library makes for one permit of this key, and makes its lease random. Loads the script, too.
-async fn record_call(url: &str, algorithm: &Algorithm, key: &str) -> anyhow::Result<Vec<String>> {
-    let mut monitor = redis::Client::open(url)?.get_connection()?;
-    monitor.set_read_timeout(Some(Duration::from_secs(5)))?;
-    cmd("MONITOR").query::<()>(&mut monitor)?;
-    let mut config = Config::load()?;
-    config.flow.timeout_ms = 5000;
-    let slot = SlotKey::new("bench", "limiter", key, false)?;
-    let lease = (algorithm.kind() == AlgorithmKind::Concurrency).then(Uuid::new_v4);
-    let take = Take { slot: &slot, algorithm, permits: 1, lease, has_line: false };
-    let answer = Limiter::new(&config.redis, &config.flow)?.acquire(&[take]).await?;
-    ensure!(answer.granted, "a first permit was refused");
-    loop {
-        let Reply::SimpleString(line) = monitor.recv_response()? else { continue };
-        // 1700000000.000000 [0 127.0.0.1:50000] "EVALSHA" "…" "1" "key" …
-        let Some((_, words)) = line.split_once("] \"EVALSHA\" \"") else { continue };
-        let mut call = vec!["EVALSHA".to_owned()];
-        call.extend(words.strip_suffix('"').unwrap_or(words).split("\" \"").map(|word| match lease {
-            Some(lease) if word == lease.to_string() => word.replace(&word[24..], RANDOM),
-            _ => word.to_owned(),
-        }));
-        return Ok(call);
-    }
 }
 
 /// How often Redis has executed a command since the last CONFIG RESETSTAT, by scripts or directly.

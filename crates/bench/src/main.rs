@@ -1,10 +1,12 @@
 //! The performance tables of docs/speed.md: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only PART]`.
 //!
+//! The rush (`rush.rs`): the README's, with everything running.
+//!
 //! The sale (`cases.rs`): each round plays every case once, so that a ratio compares figures measured within seconds of each
 //! other. The package seckill-bench-hello is the server that all are compared with. wrk (`wrk.rs`, `buyers.lua`) sends the
 //! same kind of request to all. All limits stay on; there are many buyers and addresses instead. The bench fails if a case
 //! gets any answer but its own. Then the workers settle the orders (`settle.rs`), the audit checks them, and
-//! redis-benchmark calls the script alone (`reserve_script.rs`).
+//! redis-benchmark calls the script alone (`reserve_script.rs`). What buyers leave behind is in `footprint.rs`.
 //!
 //! Flow control (`flow.rs`): permits over HTTP by parallel callers (`permits.rs`), the limiters' scripts alone
 //! (`limiter_scripts.rs`), and a public limiter server in the same rounds (`throttlecrab.rs`).
@@ -22,18 +24,23 @@
 //!
 //! Overload (`overload.rs`): up to five times the arrivals that can be served, by a generator of its own (`arrivals.rs`).
 //!
+//! Million (`million.rs`), which is played only where it is asked for: a sale to a million buyers, and smaller ones.
+//!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
 
 mod arrivals;
 mod bank;
 mod cases;
 mod challenges;
+mod chart;
 mod crowds;
 mod flow;
+mod footprint;
 mod gateway;
 mod limiter_scripts;
 mod live_pages;
 mod machine;
+mod million;
 mod overload;
 mod payers;
 mod payments;
@@ -41,11 +48,13 @@ mod payments_table;
 mod permits;
 mod processes;
 mod reserve_script;
+mod rush;
 mod series;
 mod service;
 mod settle;
 mod table;
 mod throttlecrab;
+mod timeline;
 mod watchers;
 mod wrk;
 
@@ -58,6 +67,7 @@ use sqlx::PgPool;
 use tokio::process::Command;
 
 use cases::{Case, Stage};
+use footprint::Footprint;
 use live_pages::Managers;
 use processes::{Process, seckill};
 use reserve_script::ReserveScript;
@@ -77,6 +87,7 @@ const FIRST_BUYERS: u64 = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
+    Rush,
     Sale,
     Flow,
     Money,
@@ -85,6 +96,8 @@ enum Part {
     Watchers,
     Overload,
     Gateway,
+    /// A million buyers; only if it is named
+    Million,
 }
 
 /// Measures the service and prints the tables; run by ./dev bench, which starts the servers
@@ -96,7 +109,7 @@ struct Args {
     /// The hello-world server to compare with
     #[arg(long, value_name = "FILE")]
     hello: PathBuf,
-    /// Number of rounds
+    /// Number of rounds; the rush has three at least, and the million three at most
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
     /// Seconds that each case is played in a round
@@ -105,6 +118,9 @@ struct Args {
     /// Measure only this part
     #[arg(long)]
     only: Option<Part>,
+    /// Arrivals a second of the part million
+    #[arg(long, value_name = "N", default_value_t = million::RATE, value_parser = clap::value_parser!(u64).range(3_000..=50_000))]
+    rate: u64,
     /// Write all figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -137,6 +153,13 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     let servers = processes::servers().await?;
     // The broker takes no part in answering.
     let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
+    let (mut rush, mut million) = (None, None);
+    if selected(Part::Rush) {
+        rush = Some(rush::measure(&service, &servers, &sql, &logs, args.rounds).await?);
+    }
+    if args.only == Some(Part::Million) {
+        million = Some(million::measure(&service, &servers, &sql, &logs, args.rounds, args.rate).await?);
+    }
     let (mut crowds, mut challenges, mut overload) = (None, None, None);
     if selected(Part::Crowds) || selected(Part::Challenges) || selected(Part::Overload) {
         let readers = (args.seconds * 20_000).max(challenges::buyers(args.seconds));
@@ -183,13 +206,17 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     // From here on only redis-benchmark uses Redis.
     service.process.kill().await?;
     if let Some(sold) = &mut sold {
-        let prefix = std::env::var("SECKILL_REDIS__PREFIX").unwrap_or_else(|_| "sk:".into());
-        sold.script = ReserveScript::prepare(&redis, &prefix, sold.sold_out)?.rounds(SCRIPT_ROUNDS).await?;
+        sold.script = ReserveScript::prepare(&redis, &redis_prefix(), sold.sold_out)?.rounds(SCRIPT_ROUNDS).await?;
     }
     if let Some(flow) = &mut flow {
         flow.measure_scripts(&redis, other.as_ref()).await?;
     }
-    Ok(Results { machine, sold, flow, gateway, payments, crowds, challenges, watchers, overload })
+    Ok(Results { machine, rush, sold, flow, gateway, payments, crowds, challenges, watchers, overload, million })
+}
+
+/// The prefix of the service's keys.
+fn redis_prefix() -> String {
+    std::env::var("SECKILL_REDIS__PREFIX").unwrap_or_else(|_| "sk:".into())
 }
 
 /// So many buyers, each with a token.
@@ -207,15 +234,21 @@ async fn sell(
     logs: &Path,
     args: &Args,
 ) -> anyhow::Result<Sold> {
+    let (before, orders_before) = (footprint::tables(sql).await?, footprint::orders(sql).await?);
+    eprintln!("measuring the bytes of a buyer in Redis");
+    let in_redis = footprint::in_redis(stage, &std::env::var("REDIS_URL")?, &redis_prefix()).await?;
     play(stage, 1, "warm-up").await?;
     let mut rounds = Vec::new();
     for n in 1..=args.rounds {
         rounds.push(play(stage, args.seconds, &format!("round {n} of {}", args.rounds)).await?);
     }
+    let promised = footprint::tables(sql).await?;
     eprintln!("the workers settle the orders");
     let settled = settle::settle(sql, servers, &logs.join("work.log")).await?;
+    let orders = footprint::orders(sql).await? - orders_before;
+    let footprint = Footprint { in_redis, before, promised, settled: footprint::tables(sql).await?, orders };
     settle::audit(&[]).await?;
-    Ok(Sold { seconds: args.seconds, rounds, settled, sold_out: stage.sold_out.id, script: Vec::new() })
+    Ok(Sold { seconds: args.seconds, rounds, settled, footprint, sold_out: stage.sold_out.id, script: Vec::new() })
 }
 
 /// Starts the servers that are compared, and sells one sale out.

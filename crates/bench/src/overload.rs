@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::arrivals::{self, Crowd, Seen};
+use crate::chart::{Axis, Chart};
 use crate::crowds::settled;
 use crate::processes;
 use crate::series::thousands;
@@ -154,16 +155,15 @@ impl Results {
             let _ =
                 writeln!(text, "\nThe generator's processor is too slow for {} arrivals a second.", thousands(rate));
         }
-        let list =
-            |figure: &dyn Fn(&(f64, Step)) -> String| self.crowds.iter().map(figure).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(
-            text,
-            "\n```mermaid\nxychart-beta\n    title \"Useful answers a second (line) of so many arrivals (bars)\"\n    \
-             x-axis \"times the knee\" [{}]\n    y-axis \"a second\"\n    bar [{}]\n    line [{}]\n```",
-            list(&|(multiple, _)| format!("\"{multiple}\"")),
-            list(&|(_, step)| format!("{:.0}", step.rate)),
-            list(&|(_, step)| format!("{:.0}", step.useful())),
-        );
+        let of = |figure: &dyn Fn(&(f64, Step)) -> f64| self.crowds.iter().map(figure).collect::<Vec<f64>>();
+        let chart = Chart {
+            title: "Useful answers a second (line) of so many arrivals (bars)".to_owned(),
+            x: Axis::Names("times the knee", self.crowds.iter().map(|(multiple, _)| multiple.to_string()).collect()),
+            y: "a second",
+            bars: of(&|(_, step)| step.rate),
+            line: of(&|(_, step)| step.useful()),
+        };
+        let _ = write!(text, "\n{chart}");
     }
 
     pub fn json(&self) -> Value {

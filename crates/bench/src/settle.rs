@@ -1,7 +1,7 @@
 //! After the 202: how many purchases per second the workers turn into orders.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -70,6 +70,23 @@ async fn unsettled(sql: &PgPool) -> anyhow::Result<i64> {
 async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
     let sold = sqlx::query_scalar("SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales");
     Ok(sold.fetch_one(sql).await?)
+}
+
+/// The moment at which all units of a sale were sold and settled.
+///
+/// # Errors
+/// They are not within this time.
+pub async fn all_settled(sql: &PgPool, sale: i64, units: i64, within: Duration) -> anyhow::Result<SystemTime> {
+    let begun = Instant::now();
+    loop {
+        let sold = sqlx::query_scalar("SELECT (total_stock - stock)::bigint FROM sales WHERE id = $1");
+        let sold: i64 = sold.bind(sale).fetch_one(sql).await?;
+        if sold == units {
+            return Ok(SystemTime::now());
+        }
+        ensure!(begun.elapsed() < within, "{sold} of {units} units in sale {sale} are settled after {within:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Runs `seckill audit` on all sales, or with these arguments.

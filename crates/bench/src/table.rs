@@ -7,13 +7,17 @@ use serde_json::{Value, json};
 
 use crate::cases::{Case, Round};
 use crate::challenges;
+use crate::chart::{Axis, Chart};
 use crate::crowds;
 use crate::flow;
+use crate::footprint::Footprint;
 use crate::gateway;
 use crate::machine::Machine;
+use crate::million;
 use crate::overload;
 use crate::payments_table;
 use crate::reserve_script::{self, Run};
+use crate::rush;
 use crate::series::{Series, thousands, two_places};
 use crate::settle::Settled;
 use crate::watchers;
@@ -21,6 +25,7 @@ use crate::wrk::{CONNECTIONS, FEW_CONNECTIONS};
 
 pub struct Results {
     pub machine: Machine,
+    pub rush: Option<rush::Results>,
     pub sold: Option<Sold>,
     pub flow: Option<flow::Results>,
     pub gateway: Option<gateway::Results>,
@@ -29,6 +34,7 @@ pub struct Results {
     pub challenges: Option<challenges::Results>,
     pub watchers: Option<watchers::Results>,
     pub overload: Option<overload::Results>,
+    pub million: Option<million::Results>,
 }
 
 /// What was played in one round, by the case's name and the number of connections.
@@ -39,6 +45,7 @@ pub struct Sold {
     pub seconds: u64,
     pub rounds: Vec<Played>,
     pub settled: Settled,
+    pub footprint: Footprint,
     /// Id of the sale that is sold out.
     pub sold_out: i64,
     pub script: Vec<(&'static Run, Series)>,
@@ -64,14 +71,13 @@ impl Sold {
         self.series(case, CONNECTIONS, |round| round.cpu_us(process))
     }
 
-    fn markdown(&self, machine: &Machine, text: &mut String) {
+    fn markdown(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "{}: medians of {} interleaved rounds of {} s (least–most), wrk with {CONNECTIONS} connections on the same \
+            "Medians of {} interleaved rounds of {} s (least–most), wrk with {CONNECTIONS} connections on the same \
              machine; one column with {FEW_CONNECTIONS}.\n\n\
              | answer | requests/s | of hello-world | with {FEW_CONNECTIONS} | p50, p99 ms | server | Redis | PostgreSQL | wrk |\n\
              |---|---|---|---|---|---|---|---|---|",
-            machine,
             self.rounds.len(),
             self.seconds
         );
@@ -90,12 +96,26 @@ impl Sold {
             text.push_str(" |\n");
         }
         text.push_str("\nThe last four columns: microseconds of CPU a request, by process.\n\n");
+        let _ = writeln!(text, "{}", self.chart());
         let _ = writeln!(text, "| afterwards | a second |\n|---|---|");
         let settled = &self.settled;
         let _ = write!(text, "| orders settled by one `seckill work`, of {} ", thousands(settled.orders as f64));
         let _ = writeln!(text, "| {} |", thousands(settled.per_second));
         for (run, rate) in &self.script {
             let _ = writeln!(text, "| redis-benchmark: {} | {} |", run.title, rate.with_range(thousands));
+        }
+        text.push('\n');
+        self.footprint.markdown(text);
+    }
+
+    fn chart(&self) -> Chart {
+        let shares = |number| Case::ALL.iter().map(|case| self.of_hello(*case, number).median()).collect();
+        Chart {
+            title: format!("Share of hello-world, {CONNECTIONS} connections (bars) and {FEW_CONNECTIONS} (line)"),
+            x: Axis::Names("answer", Case::ALL.iter().map(|case| case.name().replace('_', " ")).collect()),
+            y: "of hello-world",
+            bars: shares(CONNECTIONS),
+            line: shares(FEW_CONNECTIONS),
         }
     }
 
@@ -128,6 +148,7 @@ impl Sold {
             },
             "cases": cases.into_iter().collect::<serde_json::Map<_, _>>(),
             "settled": self.settled.json(),
+            "bytes": self.footprint.json(),
             "redis_benchmark": reserve_script::json(&self.script),
         })
     }
@@ -135,10 +156,12 @@ impl Sold {
 
 impl Results {
     pub fn markdown(&self) -> String {
-        let mut text = String::new();
-        match &self.sold {
-            Some(sold) => sold.markdown(&self.machine, &mut text),
-            None => _ = writeln!(text, "{}.", self.machine),
+        let mut text = format!("{}.\n\n", self.machine);
+        if let Some(rush) = &self.rush {
+            rush.markdown(&mut text);
+        }
+        if let Some(sold) = &self.sold {
+            sold.markdown(&mut text);
         }
         if let Some(flow) = &self.flow {
             flow.markdown(&mut text);
@@ -161,12 +184,18 @@ impl Results {
         if let Some(overload) = &self.overload {
             overload.markdown(&mut text);
         }
+        if let Some(million) = &self.million {
+            million.markdown(&mut text);
+        }
         text
     }
 
     pub fn json(&self) -> Value {
         let mut json = self.sold.as_ref().map_or_else(|| json!({}), Sold::json);
         json["machine"] = self.machine.json();
+        if let Some(rush) = &self.rush {
+            json["rush"] = rush.json();
+        }
         if let Some(flow) = &self.flow {
             json["flow"] = flow.json();
         }
@@ -187,6 +216,9 @@ impl Results {
         }
         if let Some(overload) = &self.overload {
             json["overload"] = overload.json();
+        }
+        if let Some(million) = &self.million {
+            json["million"] = million.json();
         }
         json
     }

@@ -1,6 +1,7 @@
 //! The load generator wrk, and the file of buyers that it reads.
 
-use std::fmt::Write;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -16,40 +17,86 @@ pub const FEW_CONNECTIONS: u64 = 64;
 /// Buyers come from 22,500 addresses, from 10.100.100.100 on, all equally long. At 1200 requests per minute each, the limit
 /// per address never refuses.
 const OCTETS: usize = 150;
+/// Bytes of records that are read at a time.
+const READ_AHEAD: usize = 1 << 20;
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/wrk");
 
 /// A file of records of equal length. Each is the part of a request that differs from buyer to buyer.
 pub struct Buyers {
     file: PathBuf,
     record: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+/// Writes such a file in parts, so that not all tokens are in memory at once.
+pub struct BuyersWriter {
+    out: BufWriter<File>,
+    /// The file, as far as it is written.
+    buyers: Buyers,
+    /// The length of the longest token, which the first part has.
+    longest: Option<usize>,
+}
+
+impl BuyersWriter {
+    pub fn create(file: PathBuf) -> anyhow::Result<Self> {
+        let out = BufWriter::new(File::create(&file)?);
+        Ok(Self { out, buyers: Buyers { file, record: 0, count: 0 }, longest: None })
+    }
+
+    /// # Errors
+    /// A token is longer than all of the first part, so its record would be too.
+    pub fn add(&mut self, tokens: &[&str]) -> anyhow::Result<()> {
+        let of_these = tokens.iter().map(|token| token.len()).max().context("no tokens")?;
+        let longest = *self.longest.get_or_insert(of_these);
+        ensure!(of_these <= longest, "a token of {of_these} bytes; the first part had {longest} at most");
+        for token in tokens {
+            let n = self.buyers.count;
+            let (third, fourth) = (100 + n / OCTETS % OCTETS, 100 + n % OCTETS);
+            let pad = longest - token.len() + 1;
+            let record = format!(
+                "Authorization: Bearer {token}\r\nX-Forwarded-For: 10.100.{third}.{fourth}\r\nUser-Agent: {:->pad$}\r\n\r\n",
+                ""
+            );
+            self.out.write_all(record.as_bytes())?;
+            self.buyers.record = record.len();
+            self.buyers.count += 1;
+        }
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> anyhow::Result<Buyers> {
+        self.out.flush()?;
+        Ok(self.buyers)
+    }
+}
+
+/// Reads the records one after the other.
+pub struct Records {
+    file: BufReader<File>,
+    record: Vec<u8>,
+}
+
+impl Records {
+    /// # Errors
+    /// There is no further record.
+    pub fn read(&mut self) -> std::io::Result<&[u8]> {
+        self.file.read_exact(&mut self.record)?;
+        Ok(&self.record)
+    }
 }
 
 impl Buyers {
     /// Writes the records of buyers with these tokens.
     pub fn write(tokens: &[&str], file: PathBuf) -> anyhow::Result<Self> {
-        let longest = tokens.iter().map(|token| token.len()).max().context("no tokens")?;
-        let mut records = String::new();
-        let mut record = 0;
-        for (n, token) in tokens.iter().enumerate() {
-            let (third, fourth) = (100 + n / OCTETS % OCTETS, 100 + n % OCTETS);
-            let pad = longest - token.len() + 1;
-            let begun = records.len();
-            write!(
-                records,
-                "Authorization: Bearer {token}\r\nX-Forwarded-For: 10.100.{third}.{fourth}\r\nUser-Agent: {:->pad$}\r\n\r\n",
-                ""
-            )?;
-            record = records.len() - begun;
-        }
-        std::fs::write(&file, records)?;
-        Ok(Self { file, record })
+        let mut writer = BuyersWriter::create(file)?;
+        writer.add(tokens)?;
+        writer.finish()
     }
-}
 
-impl Buyers {
-    /// The records, one after the other, and the length of each.
-    pub fn records(&self) -> anyhow::Result<(Vec<u8>, usize)> {
-        Ok((std::fs::read(&self.file)?, self.record))
+    pub fn records(&self) -> anyhow::Result<Records> {
+        let file = BufReader::with_capacity(READ_AHEAD, File::open(&self.file)?);
+        Ok(Records { file, record: vec![0; self.record] })
     }
 
     /// Reads orders and sessions over this many connections.
