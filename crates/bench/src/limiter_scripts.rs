@@ -99,7 +99,9 @@ pub async fn measure(url: &str, other: Option<&Throttlecrab>, rounds: usize) -> 
                 let rate = match (target, other) {
                     (Target::Throttlecrab, None) => None,
                     (Target::Throttlecrab, Some(other)) => Some(throttle(other, keys, pipeline).await?),
-                    (Target::Incr | Target::Limiter(_), _) => Some(check(&mut redis, url, target, keys, pipeline).await?),
+                    (Target::Incr | Target::Limiter(_), _) => {
+                        Some(check(&mut redis, url, target, keys, pipeline).await?)
+                    }
                 };
                 rates.extend(rate);
             }

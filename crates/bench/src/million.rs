@@ -300,7 +300,8 @@ impl Results {
 
     pub fn json(&self) -> Value {
         let crowds = CROWDS.iter().enumerate().map(|(crowd, (buyers, times))| {
-            let rounds: Vec<Value> = self.rounds.iter().filter_map(|round| round.get(crowd)).map(Played::json).collect();
+            let played = self.rounds.iter().filter_map(|round| round.get(crowd));
+            let rounds: Vec<Value> = played.map(Played::json).collect();
             json!({
                 "buyers": buyers, "units": buyers / BUYERS_A_UNIT, "times": times, "rounds": rounds,
                 "cost_us": self.cost(crowd).json(), "of_the_smallest": self.cost(crowd).over(&self.cost(0)).json(),
@@ -328,7 +329,7 @@ fn narrow(slots: &[Slot]) -> (Vec<Bucket>, f64) {
 
 fn charts(slots: &[Slot]) -> [Chart; 4] {
     let chart = |title: &str, y, (buckets, seconds): &(Vec<Bucket>, f64), figures: [Option<fn(&Bucket) -> f64>; 2]| {
-        let [bars, line] = figures.map(|figure| figure.map_or(Vec::new(), |of| buckets.iter().map(of).collect()));
+        let [bars, line] = figures.map(|figure| figure.map(|of| buckets.iter().map(of).collect()).unwrap_or_default());
         Chart { title: title.to_owned(), x: Axis::Numbers("seconds", *seconds), y, bars, line }
     };
     let (whole, selling) = (narrow(slots), narrow(timeline::selling(slots)));
