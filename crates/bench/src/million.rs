@@ -184,12 +184,12 @@ async fn check(sql: &PgPool, sale: &Sale, units: i64, seen: &Seen) -> anyhow::Re
     );
     let sold: (i64, i64, i64) = count.bind(sale.id).fetch_one(sql).await?;
     ensure!(sold == (units, units, units), "{units} units: orders, buyers and units sold are {sold:?}");
-    // A buyer without an answer may have an order.
+    // A buyer without an answer, or with a 503, may have an order.
     let (promised, units) = (seen.of_status(202), units.unsigned_abs());
+    let unsure = seen.lost + seen.of_status(503);
     ensure!(
-        promised <= units && promised + seen.lost >= units,
-        "{units} units, {promised} answers of 202, {} arrivals without an answer",
-        seen.lost
+        promised <= units && promised + unsure >= units,
+        "{units} units, {promised} answers of 202, {unsure} arrivals with a 503 or without an answer"
     );
     settle::audit(&["--sale", &sale.id.to_string()]).await
 }
@@ -201,8 +201,8 @@ impl Played {
             Waits::of(slots.flat_map(of).flatten().copied().collect())
         };
         Self {
-            of_winners: waits(|slot| [&slot.accepted_us, &[]]),
-            of_all: waits(|slot| [&slot.accepted_us, &slot.others_us]),
+            of_winners: waits(|slot| [slot.accepted_us.as_slice(), &[]]),
+            of_all: waits(|slot| [slot.accepted_us.as_slice(), slot.others_us.as_slice()]),
             unavailable: all.iter().map(|seen| seen.of_status(503)).sum(),
             lost: all.iter().map(|seen| seen.lost).sum(),
             settled_s,
