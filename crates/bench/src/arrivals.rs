@@ -149,7 +149,9 @@ impl Generator<'_> {
                 late_us.push(micros(due_at(n).elapsed()));
                 // An arrival without an answer is counted as lost.
                 request.clear();
-                [self.head, self.records.read()?, self.body].into_iter().for_each(|part| request.extend_from_slice(part));
+                [self.head, self.records.read()?, self.body]
+                    .into_iter()
+                    .for_each(|part| request.extend_from_slice(part));
                 done += usize::from(connections.send(n, &request, Instant::now()).is_err());
             }
             sent = due;

@@ -36,8 +36,13 @@ const TOKENS_AT_ONCE: usize = 50_000;
 /// All units must be settled, and their expiries relayed, so soon after the last arrival.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 /// The processes whose CPU time a request takes, and the generator.
-const PROCESSES: [(&str, &str); 5] =
-    [("server", "server"), ("redis", "Redis"), ("postgres", "PostgreSQL"), ("work", "`work`"), ("rabbitmq", "RabbitMQ")];
+const PROCESSES: [(&str, &str); 5] = [
+    ("server", "server"),
+    ("redis", "Redis"),
+    ("postgres", "PostgreSQL"),
+    ("work", "`work`"),
+    ("rabbitmq", "RabbitMQ"),
+];
 const GENERATOR: &str = "bench";
 /// Places along a chart.
 const COLUMNS: usize = 40;
@@ -252,7 +257,9 @@ impl Results {
             thousands(self.rate as f64),
             self.rounds.len()
         );
-        text.push_str("| buyers | winners: p50, p99, longest ms | all: p99, longest ms | 503 or no answer | settled after s");
+        text.push_str(
+            "| buyers | winners: p50, p99, longest ms | all: p99, longest ms | 503 or no answer | settled after s",
+        );
         PROCESSES.iter().for_each(|(_, title)| _ = write!(text, " | {title}"));
         text.push_str(" | all of these | of the smallest crowd's | generator |\n|---|---|---|---|---");
         text.push_str(&"|---".repeat(PROCESSES.len() + 3));
@@ -260,10 +267,13 @@ impl Results {
         for (crowd, (buyers, _)) in CROWDS.iter().enumerate() {
             self.row(text, crowd, *buyers);
         }
-        text.push_str("\nBy process: microseconds of CPU a request, until all orders are settled and their expiries relayed.\n\n");
+        text.push_str(
+            "\nBy process: microseconds of CPU a request, until all orders are settled and their expiries relayed.\n\n",
+        );
         let late = self.rounds.iter().flatten().filter(|played| played.late.0 > LATE_MAX).count();
         if late > 0 {
-            let _ = writeln!(text, "The generator was late in {late} crowds: their waits are too long, never too short.\n");
+            let _ =
+                writeln!(text, "The generator was late in {late} crowds: their waits are too long, never too short.\n");
         }
         text.push_str("The million buyers of the last round over time, and the time in which they bought:\n");
         charts(self.last_million()).iter().for_each(|chart| _ = write!(text, "\n{chart}"));
