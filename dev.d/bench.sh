@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# ./dev bench: measures performance. Only its table goes to stdout.
+# ./dev bench: measures performance. Only its table goes to stdout. The part `scale` runs only by `--only scale`.
 
 OTHER_LIMITER=.dev/tools/bin/throttlecrab-server # a public limiter server to compare with
 install_other_limiter() {

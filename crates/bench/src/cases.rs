@@ -81,6 +81,9 @@ pub struct Round {
     /// Microseconds of CPU per request, by process.
     pub cpu_us: Vec<(&'static str, f64)>,
     pub during: Range<SystemTime>,
+    /// Buyers in a call to Redis, and winners in a commit, on average; 0 where there was none.
+    pub buyers_a_call: f64,
+    pub winners_a_commit: f64,
 }
 
 impl Stage<'_> {
@@ -101,7 +104,7 @@ impl Stage<'_> {
             _ => None,
         };
         let before = server.answers().await?;
-        let round = self.load(&server.process, sale, connections, seconds).await?;
+        let mut round = self.load(&server.process, sale, connections, seconds).await?;
         if let Some(mut pages) = pages {
             ensure!(pages.len() == live_pages::PAGES && pages.try_join_next().is_none(), "a live page was closed");
         }
@@ -109,7 +112,8 @@ impl Stage<'_> {
         let is_bought = matches!(case, Case::Winners | Case::WatchedWinners);
         let refused = if is_bought { 0 } else { seen.requests };
         ensure!(seen.refused == refused, "{case:?}: {} of {} were refused", seen.refused, seen.requests);
-        let asked = self.check(case, server, &before, seen).await?;
+        let given = self.check(case, server, &before, seen).await?;
+        let asked = given.asked.purchases;
         match case {
             // Each thread calls Redis again when its memory expires.
             Case::SoldOut => ensure!(asked < seen.requests / 10, "Redis was asked for {asked} of {}", seen.requests),
@@ -121,6 +125,7 @@ impl Stage<'_> {
             let rows = server.purchase_rows(sale.id).await?;
             ensure!(seen.is_all(rows), "{rows} purchase rows for {} answers of 202", seen.requests);
         }
+        (round.buyers_a_call, round.winners_a_commit) = (given.asked.mean(), given.committed.mean());
         Ok(round)
     }
 
@@ -131,16 +136,16 @@ impl Stage<'_> {
         let seen = wrk::post(&self.buyers, server.address, (&sale.path, &sale.body), connections, seconds).await?;
         let during = begun..SystemTime::now();
         let cpu_us = meter.read(seen.requests)?;
-        Ok(Round { seen, cpu_us, during })
+        Ok(Round { seen, cpu_us, during, buyers_a_call: 0.0, winners_a_commit: 0.0 })
     }
 
-    /// Checks by the service's metrics that all answers had the case's code. Returns the number of purchases that called Redis.
-    async fn check(&self, case: Case, server: &Service, before: &Answers, seen: &Seen) -> anyhow::Result<u64> {
+    /// Checks by the service's metrics that all answers had the case's code. Returns what it gave.
+    async fn check(&self, case: Case, server: &Service, before: &Answers, seen: &Seen) -> anyhow::Result<Answers> {
         let mut waited_ms = 0;
         loop {
             let given = server.answers().await?.since(before);
             if given.by_code.len() == 1 && given.by_code.get(case.code()).is_some_and(|n| seen.is_all(*n)) {
-                return Ok(given.redis_calls);
+                return Ok(given);
             }
             ensure!(waited_ms < TIMEOUT_MS, "{case:?}: wrk has {} answers; the service gave {given:?}", seen.requests);
             waited_ms += 50;

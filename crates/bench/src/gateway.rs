@@ -212,8 +212,10 @@ impl Results {
 
     pub fn json(&self) -> Value {
         let ways = Way::ALL.map(|way| {
+            let cpu = ["server", "hello", "seckill", "redis"].map(|name| (name.to_owned(), json!(self.cpu_us(way, name))));
             json!({
                 "way": way.name(),
+                "cpu_us": cpu.into_iter().collect::<serde_json::Map<_, _>>(),
                 "per_second": self.rate(way).json(),
                 "p50_us": self.series(way, |round| round.seen.p50_us as f64).json(),
                 "p99_us": self.series(way, |round| round.seen.p99_us as f64).json(),

@@ -26,6 +26,9 @@
 //!
 //! Million (`million.rs`), which is played only where it is asked for: a sale to a million buyers, and smaller ones.
 //!
+//! Scale (`scale`): 1 to 10,000 sales, 1 to 4 instances, and what planned sales cost while nobody asks for them. It takes many minutes
+//! and leaves thousands of sales behind, so it runs only when it is named.
+//!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
 
 mod arrivals;
@@ -49,6 +52,7 @@ mod permits;
 mod processes;
 mod reserve_script;
 mod rush;
+mod scale;
 mod series;
 mod service;
 mod settle;
@@ -98,6 +102,8 @@ enum Part {
     Gateway,
     /// A million buyers; only if it is named
     Million,
+    /// Only when it is named: it takes many minutes
+    Scale,
 }
 
 /// Measures the service and prints the tables; run by ./dev bench, which starts the servers
@@ -197,6 +203,13 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
         true => Some(flow::over_http(&service, &behind, other.as_ref(), &redis, args.seconds).await?),
         false => None,
     };
+    let scale = match args.only {
+        Some(Part::Scale) => {
+            let buyers = single_buyers(scale::BUYERS).await?;
+            Some(scale::measure(&service, &buyers, &servers, &sql, &logs, args.rounds, args.seconds).await?)
+        }
+        _ => None,
+    };
     let gateway = match selected(Part::Gateway) {
         true => Some(gateway::measure(&service, &behind, &args.hello, &logs, args.rounds, args.seconds).await?),
         false => None,
@@ -211,7 +224,7 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     if let Some(flow) = &mut flow {
         flow.measure_scripts(&redis, other.as_ref()).await?;
     }
-    Ok(Results { machine, rush, sold, flow, gateway, payments, crowds, challenges, watchers, overload, million })
+    Ok(Results { machine, rush, sold, flow, gateway, payments, crowds, challenges, watchers, overload, million, scale })
 }
 
 /// The prefix of the service's keys.

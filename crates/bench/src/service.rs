@@ -28,8 +28,28 @@ pub struct Sale {
 pub struct Answers {
     /// By code; `accepted` for a 202.
     pub by_code: BTreeMap<String, u64>,
-    /// Purchases for which Redis was called.
-    pub redis_calls: u64,
+    /// Purchases for which Redis was asked, and the calls in which it was.
+    pub asked: Together,
+    /// Purchases that were committed, and the commits.
+    pub committed: Together,
+}
+
+/// Purchases, and in how many batches they went together.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Together {
+    pub purchases: u64,
+    pub batches: u64,
+}
+
+impl Together {
+    fn since(self, before: Self) -> Self {
+        Self { purchases: self.purchases - before.purchases, batches: self.batches - before.batches }
+    }
+
+    /// Purchases in a batch, on average; 0 without any.
+    pub fn mean(self) -> f64 {
+        self.purchases as f64 / self.batches.max(1) as f64
+    }
 }
 
 impl Answers {
@@ -39,7 +59,8 @@ impl Answers {
             *n = n.saturating_sub(before.by_code.get(code).copied().unwrap_or_default());
         }
         self.by_code.retain(|_, n| *n > 0);
-        self.redis_calls -= before.redis_calls;
+        self.asked = self.asked.since(before.asked);
+        self.committed = self.committed.since(before.committed);
         self
     }
 }
@@ -63,7 +84,10 @@ impl Service {
         for (name, n) in metrics.lines().filter_map(|line| line.split_once(' ')) {
             let code = name.strip_prefix("seckill_answers_total{code=\"").and_then(|rest| rest.strip_suffix("\"}"));
             match (name, code) {
-                ("seckill_gate_batch_size_sum", _) => answers.redis_calls = n.parse::<f64>()? as u64,
+                ("seckill_gate_batch_size_sum", _) => answers.asked.purchases = n.parse::<f64>()? as u64,
+                ("seckill_gate_batch_size_count", _) => answers.asked.batches = n.parse()?,
+                ("seckill_commit_batch_size_sum", _) => answers.committed.purchases = n.parse::<f64>()? as u64,
+                ("seckill_commit_batch_size_count", _) => answers.committed.batches = n.parse()?,
                 (_, Some(code)) => drop(answers.by_code.insert(code.to_owned(), n.parse()?)),
                 _ => {}
             }

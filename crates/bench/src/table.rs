@@ -18,6 +18,7 @@ use crate::overload;
 use crate::payments_table;
 use crate::reserve_script::{self, Run};
 use crate::rush;
+use crate::scale;
 use crate::series::{Series, thousands, two_places};
 use crate::settle::Settled;
 use crate::watchers;
@@ -35,6 +36,7 @@ pub struct Results {
     pub watchers: Option<watchers::Results>,
     pub overload: Option<overload::Results>,
     pub million: Option<million::Results>,
+    pub scale: Option<scale::Results>,
 }
 
 /// What was played in one round, by the case's name and the number of connections.
@@ -69,6 +71,22 @@ impl Sold {
 
     fn cpu_us(&self, case: Case, process: &str) -> Series {
         self.series(case, CONNECTIONS, |round| round.cpu_us(process))
+    }
+
+    /// The figures of a case with this many connections that have no column of their own.
+    fn figures(&self, case: Case, connections: u64) -> Value {
+        let of = |figure: fn(&Round) -> f64| self.series(case, connections, figure).json();
+        let cpu = ["server"].iter().chain(&BEHIND).map(|process| {
+            ((*process).to_owned(), self.series(case, connections, |round| round.cpu_us(process)).json())
+        });
+        json!({
+            "requests_per_second": self.rate(case, connections).json(),
+            "p50_us": of(|round| round.seen.p50_us as f64),
+            "p99_us": of(|round| round.seen.p99_us as f64),
+            "cpu_us": cpu.collect::<serde_json::Map<_, _>>(),
+            "buyers_a_call": of(|round| round.buyers_a_call),
+            "winners_a_commit": of(|round| round.winners_a_commit),
+        })
     }
 
     fn markdown(&self, text: &mut String) {
@@ -121,17 +139,13 @@ impl Sold {
 
     fn json(&self) -> Value {
         let cases = Case::ALL.map(|case| {
-            let cpu = ["server"].iter().chain(&BEHIND).map(|p| ((*p).to_owned(), self.cpu_us(case, p).json()));
-            let figures = json!({
-                "title": case.title(),
-                "requests_per_second": self.rate(case, CONNECTIONS).json(),
-                "of_hello": self.of_hello(case, CONNECTIONS).json(),
-                "of_hello_with_few_connections": self.of_hello(case, FEW_CONNECTIONS).json(),
-                "requests": self.series(case, CONNECTIONS, |round| round.seen.requests as f64),
-                "p50_us": self.series(case, CONNECTIONS, |round| round.seen.p50_us as f64).json(),
-                "p99_us": self.series(case, CONNECTIONS, |round| round.seen.p99_us as f64).json(),
-                "cpu_us": cpu.collect::<serde_json::Map<_, _>>(),
-            });
+            let mut figures = self.figures(case, CONNECTIONS);
+            figures["title"] = json!(case.title());
+            figures["of_hello"] = self.of_hello(case, CONNECTIONS).json();
+            figures["of_hello_with_few_connections"] = self.of_hello(case, FEW_CONNECTIONS).json();
+            figures["requests"] = json!(self.series(case, CONNECTIONS, |round| round.seen.requests as f64));
+            // The same with few connections, whose batches are small.
+            figures["few"] = self.figures(case, FEW_CONNECTIONS);
             (case.name().to_owned(), figures)
         });
         let ratio = |case| self.of_hello(case, CONNECTIONS).median();
@@ -187,6 +201,9 @@ impl Results {
         if let Some(million) = &self.million {
             million.markdown(&mut text);
         }
+        if let Some(scale) = &self.scale {
+            scale.markdown(&mut text);
+        }
         text
     }
 
@@ -219,6 +236,9 @@ impl Results {
         }
         if let Some(million) = &self.million {
             json["million"] = million.json();
+        }
+        if let Some(scale) = &self.scale {
+            json["scale"] = scale.json();
         }
         json
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
@@ -139,6 +139,19 @@ pub async fn post(
 ) -> anyhow::Result<Seen> {
     let (file, record) = (buyers.file.to_string_lossy(), buyers.record.to_string());
     run("buyers.lua", to, connections, &[&file, &record, path, body], seconds).await
+}
+
+/// The same at all sales of a file in turn (`sales.lua`), from the buyer with this number on.
+pub async fn post_spread(
+    buyers: &Buyers,
+    first: u64,
+    to: SocketAddr,
+    sales: &Path,
+    connections: u64,
+    seconds: u64,
+) -> anyhow::Result<Seen> {
+    let (file, record, first) = (buyers.file.to_string_lossy(), buyers.record.to_string(), first.to_string());
+    run("sales.lua", to, connections, &[&file, &record, &first, &sales.to_string_lossy()], seconds).await
 }
 
 /// Runs a script of the folder `wrk`.

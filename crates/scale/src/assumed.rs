@@ -59,6 +59,25 @@ pub fn count(text: &str) -> Result<u32, String> {
     }
 }
 
+/// How many machines or processors of a kind: 1 to 10,000.
+///
+/// # Errors
+/// The text is no such number.
+pub fn machines(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(machines @ 1..=10_000) => Ok(machines),
+        _ => Err("must be a whole number from 1 to 10000".to_owned()),
+    }
+}
+
+/// The same, or none.
+///
+/// # Errors
+/// The text is no such number.
+pub fn machines_or_none(text: &str) -> Result<u32, String> {
+    if text == "0" { Ok(0) } else { machines(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +91,6 @@ mod tests {
         }
         assert!(share("0").is_err() && share("1.1").is_err() && share("1").is_ok());
         assert!(count("0").is_err() && count("1000001").is_err() && count("8") == Ok(8));
+        assert!(machines("0").is_err() && machines("10001").is_err() && machines_or_none("0") == Ok(0));
     }
 }

@@ -12,10 +12,11 @@ use seckill_scale::day::Day;
 use seckill_scale::measured::Measured;
 use seckill_scale::plan::Aim;
 use seckill_scale::report;
-use seckill_scale::rush::{Crowd, Request, Rush, Sale, Topology};
+use seckill_scale::rush::{Crowd, Part, Request, Rush, Sale, Topology};
 
-/// The most buyers that are played one by one: some minutes of this program's time.
+/// The most buyers that are played one by one: some minutes of this program's time. And the most threads.
 const ARRIVALS_MAX: f64 = 2e8;
+const THREADS_MAX: u64 = 200_000;
 
 /// Simulates sales on many machines, from what ./dev bench has measured
 #[derive(Parser)]
@@ -81,6 +82,8 @@ fn main() -> anyhow::Result<()> {
     let (tables, document): (String, Value) = match command {
         Command::Rush(RushArgs { topology, buyers_per_second, seconds, units, memory_ms }) => {
             bounded(buyers_per_second, seconds)?;
+            let threads = Part::ALL.map(|part| u64::from(topology.cores(part))).iter().sum::<u64>();
+            ensure!(threads <= THREADS_MAX, "{threads} processors are too many: at most {THREADS_MAX}");
             let rush = Rush {
                 costs: costs.clone(),
                 assumed: assumed.clone(),

@@ -7,7 +7,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::assumed::{Assumed, count, figure};
+use crate::assumed::{Assumed, count, figure, machines};
 use crate::day::{Day, DayOutcome};
 use crate::measured::Costs;
 use crate::rush::{Crowd, Outcome, Part, Request, Rush, Sale, Topology};
@@ -50,7 +50,7 @@ pub struct Aim {
     #[arg(long, value_name = "N", value_parser = figure)]
     pub bytes_an_order: Option<f64>,
     /// Processors of each machine of `serve`, of a load balancer, of `work`
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = machines)]
     pub machine_cores: u32,
     /// The price of a processor for an hour, in whatever currency
     #[arg(long, value_name = "PRICE", value_parser = figure)]
@@ -151,13 +151,13 @@ impl Aim {
             let (selling, sold_out) = self.costs_of(part, costs, assumed);
             cores(self.buyers_per_second * selling.max(sold_out))
         };
-        let machines = |part| selling(part).div_ceil(self.machine_cores);
+        let machines_for = |part| selling(part).div_ceil(self.machine_cores);
         let settled_a_second = f64::from(self.units) / self.settle_within_s.max(0.001);
         let redis = selling(Part::Redis);
         Topology {
-            balancers: machines(Part::Balancer),
+            balancers: machines_for(Part::Balancer),
             balancer_cores: self.machine_cores,
-            serve: machines(Part::Serve),
+            serve: machines_for(Part::Serve),
             serve_cores: self.machine_cores,
             redis,
             shards: if redis == 1 { 1 } else { (redis * SHARDS_A_MASTER).next_power_of_two().min(SHARDS_MAX) },

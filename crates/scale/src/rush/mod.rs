@@ -21,7 +21,7 @@ mod tests;
 use clap::Args;
 use serde::Serialize;
 
-use crate::assumed::{Assumed, count};
+use crate::assumed::{Assumed, machines, machines_or_none};
 use crate::measured::Costs;
 pub use outcome::{Outcome, Part, Usage};
 
@@ -32,34 +32,34 @@ const SHARDS_MAX: u32 = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize)]
 pub struct Topology {
     /// Load balancers; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = machines_or_none)]
     pub balancers: u32,
     /// Processors of a load balancer
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = machines)]
     pub balancer_cores: u32,
     /// Instances of `serve`
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = machines)]
     pub serve: u32,
     /// Processors of an instance, each with a thread
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = machines)]
     pub serve_cores: u32,
     /// Redis masters, each with a processor
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = machines)]
     pub redis: u32,
     /// Shards of the sale, a power of two; more than 1 is planned and not built
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = shards)]
     pub shards: u32,
     /// Processors of PostgreSQL's primary
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = machines)]
     pub postgres_cores: u32,
     /// Processes of `work`; 0 settles nothing
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = machines_or_none)]
     pub work: u32,
     /// Processors of a `work`
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = machines)]
     pub work_cores: u32,
     /// Processors of the broker's node that leads the queues
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = machines)]
     pub broker_cores: u32,
 }
 
