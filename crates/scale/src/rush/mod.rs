@@ -10,6 +10,7 @@
 //! One shard is what the service has today. Several are simulated by rule 15 of docs/protocol.md, which is not built.
 
 mod commits;
+mod crowd;
 pub mod outcome;
 mod purchases;
 mod settling;

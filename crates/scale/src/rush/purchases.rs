@@ -16,9 +16,8 @@ const BACKLOG_MAX: usize = 8192;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Buyer {
     pub begun: Nanos,
-    /// The thread of `serve` that serves the buyer; and the connection of the load generator.
+    /// The thread of `serve` that serves the buyer.
     pub thread: u32,
-    pub client: u32,
     /// The home shard, and the distance from each shard to the one that is asked after it. The distance is odd, so that all shards
     /// are met: their number is a power of two. It differs from buyer to buyer, so that the buyers of an empty shard spread.
     home: u8,
@@ -31,9 +30,9 @@ pub(super) struct Buyer {
 }
 
 impl Buyer {
-    pub fn new(begun: Nanos, thread: u32, client: u32, shards: u32, random: &mut Random) -> Self {
+    pub fn new(begun: Nanos, thread: u32, shards: u32, random: &mut Random) -> Self {
         let (home, distance) = (random.below(shards) as u8, random.below(shards) as u8 | 1);
-        Self { begun, thread, client, home, distance, passed: 0, was_asked: false, is_counted: false }
+        Self { begun, thread, home, distance, passed: 0, was_asked: false, is_counted: false }
     }
 
     /// The shard to ask next.

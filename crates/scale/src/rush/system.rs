@@ -1,5 +1,5 @@
-//! The processes of a rush, their threads, and the steps that they take. What a purchase does is in `purchases`, what becomes of a
-//! winner in `commits`, and the work after that in `settling`.
+//! The processes of a rush, their threads, and the steps that they take. Who comes is in `crowd`, what a purchase does in `purchases`,
+//! what becomes of a winner in `commits`, and the work after that in `settling`.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::purchases::{Buyer, Call, Line, ServeThread};
 use super::settling::{Batch, Settling};
 use super::shedder::{Shedder, TICK_S};
 use super::{Crowd, Rush};
-use crate::engine::{Engine, HostId, Nanos, SECOND, ThreadId, nanos};
+use crate::engine::{Engine, HostId, Nanos, ThreadId, nanos};
 use crate::random::Random;
 
 /// `purchase.committers`: commits of an instance under way at the same time.
@@ -19,8 +19,9 @@ const COMMITTERS: usize = 2;
 pub(super) enum Step {
     /// Another buyer arrives.
     Arrive,
-    /// The load generator has written a request.
+    /// The load generator has written a first request; has read an answer.
     Sent(Buyer),
+    Read(Buyer, Answer),
     /// The load balancer has passed the request on.
     Balanced(Buyer),
     /// The request is at its thread of `serve`.
@@ -72,8 +73,8 @@ pub(super) struct System<'a> {
     pub engine: Engine<Step>,
     pub random: Random,
     pub client: Option<ThreadId>,
-    balancers: Vec<ThreadId>,
-    next_balancer: usize,
+    pub balancers: Vec<ThreadId>,
+    pub next_balancer: usize,
     pub threads: Vec<ServeThread>,
     pub instances: Vec<Instance>,
     pub masters: Vec<ThreadId>,
@@ -85,8 +86,8 @@ pub(super) struct System<'a> {
     /// One way between two machines.
     pub hop: Nanos,
     /// Requests without an answer.
-    under_way: u64,
-    nobody_comes: bool,
+    pub under_way: u64,
+    pub nobody_comes: bool,
     cores: [u32; 7],
 }
 
@@ -168,7 +169,7 @@ impl<'a> System<'a> {
     pub fn play(mut self) -> Outcome {
         match self.rush.crowd {
             Crowd::Open { .. } => self.arrive_later(),
-            Crowd::Closed { connections, .. } => (0..connections).for_each(|client| self.send(client)),
+            Crowd::Closed { connections, client_us, .. } => self.begin_to_send(connections, client_us),
         }
         self.engine.after(nanos(TICK_S * 1e6), Step::Tick);
         self.engine.after(LOOK, Step::Look);
@@ -183,6 +184,7 @@ impl<'a> System<'a> {
         match step {
             Step::Arrive => self.arrive(),
             Step::Sent(buyer) => self.sent(buyer),
+            Step::Read(buyer, answer) => self.told(buyer, answer),
             Step::Balanced(buyer) => self.engine.after(self.hop, Step::Came(buyer)),
             Step::Came(buyer) => self.came(buyer),
             Step::Parsed(buyer) => self.seek(buyer),
@@ -213,66 +215,7 @@ impl<'a> System<'a> {
         self.nobody_comes && self.under_way == 0
     }
 
-    fn arrive_later(&mut self) {
-        let Crowd::Open { per_second, seconds } = self.rush.crowd else { return };
-        let gap = if per_second > 0.0 { self.random.exponential(1e9 / per_second) } else { f64::INFINITY };
-        if self.engine.now() as f64 + gap < seconds * SECOND as f64 {
-            self.engine.after(gap as Nanos, Step::Arrive);
-        } else {
-            self.nobody_comes = true;
-        }
-    }
-
-    fn arrive(&mut self) {
-        self.seen.arrivals += 1;
-        self.under_way += 1;
-        let thread = self.random.below(self.threads.len() as u32);
-        let buyer = Buyer::new(self.engine.now(), thread, 0, self.rush.topology.shards, &mut self.random);
-        if self.balancers.is_empty() {
-            self.engine.after(self.hop, Step::Came(buyer));
-        } else {
-            let balancer = self.balancers[self.next_balancer];
-            self.next_balancer = (self.next_balancer + 1) % self.balancers.len();
-            let cost = nanos(self.rush.costs.balancer_us + self.rush.assumed.handshake_us);
-            self.engine.run(balancer, cost, Step::Balanced(buyer));
-        }
-        self.arrive_later();
-    }
-
-    /// A connection of the load generator sends its next request. Each connection stays with one thread.
-    fn send(&mut self, connection: u32) {
-        let (Crowd::Closed { client_us, seconds, .. }, Some(client)) = (self.rush.crowd, self.client) else { return };
-        if self.engine.now() as f64 >= seconds * SECOND as f64 {
-            self.nobody_comes = true;
-            return;
-        }
-        self.under_way += 1;
-        let thread = connection % self.threads.len() as u32;
-        let buyer = Buyer::new(0, thread, connection, self.rush.topology.shards, &mut self.random);
-        self.engine.run(client, nanos(client_us), Step::Sent(buyer));
-    }
-
-    fn sent(&mut self, mut buyer: Buyer) {
-        buyer.begun = self.engine.now();
-        self.seen.arrivals += 1;
-        self.engine.after(self.hop, Step::Came(buyer));
-    }
-
-    /// A buyer has the answer, once it has come back to the machine that the request came from.
-    pub fn answered(&mut self, buyer: Buyer, answer: Answer) {
-        self.under_way -= 1;
-        let wait = self.engine.now() + self.hop - buyer.begun;
-        self.seen.answer(answer, wait, &self.engine);
-        if buyer.is_counted {
-            self.threads[buyer.thread as usize].shedder.end();
-        }
-        if self.client.is_some() {
-            self.send(buyer.client);
-        }
-        self.check_whether_all_are_answered();
-    }
-
-    fn check_whether_all_are_answered(&mut self) {
+    pub fn check_whether_all_are_answered(&mut self) {
         if self.is_over() {
             self.seen.look(&self.engine, &self.cores);
             self.seen.end(&self.engine);

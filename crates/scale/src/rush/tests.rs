@@ -1,14 +1,14 @@
 use super::*;
 use crate::measured::Measured;
 
-/// A rush on machines of their own, large enough for 20,000 buyers a second.
+/// A rush of a second on machines of their own, large enough for 20,000 buyers a second.
 fn rush(per_second: f64, units: u64) -> Rush {
     Rush {
         costs: Measured::sample().unwrap().costs().unwrap(),
         assumed: Assumed { network_us: 200.0, flush_us: 200.0, standby_us: 500.0, handshake_us: 0.0, fill: 0.5 },
         topology: Topology { balancers: 1, serve: 2, postgres_cores: 4, ..Topology::smallest() },
         one_machine_cores: None,
-        crowd: Crowd::Open { per_second, seconds: 2.0 },
+        crowd: Crowd::Open { per_second, seconds: 1.0 },
         request: Request::Purchase,
         sale: Sale { units, memory_ms: 500.0, unsettled: 0 },
         seed: 1,
@@ -31,7 +31,7 @@ fn every_arrival_is_answered_and_every_unit_sold_once() {
         (rush.topology.shards, rush.topology.redis) = (shards, redis);
         let outcome = rush.play();
         assert!(is_conserved(&outcome), "{outcome:?}");
-        assert!((outcome.arrivals as f64 / (per_second * 2.0) - 1.0).abs() < 0.05, "{outcome:?}");
+        assert!((outcome.arrivals as f64 / per_second - 1.0).abs() < 0.05, "{outcome:?}");
         // More came than there are units, and whoever was shed took none.
         assert_eq!(outcome.accepted, units, "{outcome:?}");
         assert_eq!(outcome.settled, units, "{outcome:?}");
@@ -72,7 +72,7 @@ fn more_load_is_no_faster_and_more_machines_are_no_slower() {
         assert!(busy(more, Part::Redis) >= busy(less, Part::Redis) * 0.95, "{less:?} {more:?}");
     }
     let served = [(1, 1), (4, 4), (16, 8)].map(|(serve, redis)| {
-        let mut rush = rush(300_000.0, 40_000);
+        let mut rush = rush(120_000.0, 40_000);
         (rush.topology.serve, rush.topology.redis, rush.topology.shards) = (serve, redis, redis);
         rush.topology.balancers = 16;
         let outcome = rush.play();
@@ -88,8 +88,8 @@ fn more_load_is_no_faster_and_more_machines_are_no_slower() {
 fn a_quiet_rush_is_as_the_laws_say() {
     let near = rush(4_000.0, u64::MAX);
     let outcome = near.play();
-    assert!((outcome.answers_a_second / 4_000.0 - 1.0).abs() < 0.05, "{outcome:?}");
-    let due = 4_000.0 * near.costs.bought_us / 1e6 / f64::from(near.topology.cores(Part::Serve));
+    assert!((outcome.answers_a_second / 4_000.0 - 1.0).abs() < 0.1, "{outcome:?}");
+    let due = outcome.answers_a_second * near.costs.bought_us / 1e6 / f64::from(near.topology.cores(Part::Serve));
     let seen = outcome.usage_of(Part::Serve).unwrap().mean;
     assert!((seen / due - 1.0).abs() < 0.05, "`serve` is busy {seen}, by its costs {due}");
     let far = Rush { assumed: Assumed { standby_us: 20_500.0, ..near.assumed.clone() }, ..near }.play();
