@@ -212,7 +212,8 @@ impl Results {
 
     pub fn json(&self) -> Value {
         let ways = Way::ALL.map(|way| {
-            let cpu = ["server", "hello", "seckill", "redis"].map(|name| (name.to_owned(), json!(self.cpu_us(way, name))));
+            let cpu = ["server", "hello", "seckill", "redis"];
+            let cpu = cpu.map(|name| (name.to_owned(), json!(self.cpu_us(way, name))));
             json!({
                 "way": way.name(),
                 "cpu_us": cpu.into_iter().collect::<serde_json::Map<_, _>>(),

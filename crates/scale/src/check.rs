@@ -2,8 +2,8 @@
 //!
 //! The load generator, the service and its servers share the processors, and each connection sends its next request after the last
 //! answer. What the bench measured as throughput and as the median wait is compared with what the simulation says, which knows only
-//! the processor time of each process. What it does not know (the kernel's time slices, interrupts, a hypervisor) makes it too fast
-//! on a full machine; and it says nothing of the slowest hundredth there, which waits for time slices.
+//! the processor time of each process. What it does not know (interrupts, caches, which thread the kernel wakes first, a hypervisor)
+//! makes it too fast on a full machine; and it says nothing of the slowest hundredth there.
 
 use serde::Serialize;
 

@@ -10,10 +10,9 @@ use serde::Serialize;
 use crate::assumed::{Assumed, count, figure, machines};
 use crate::day::{Day, DayOutcome};
 use crate::measured::Costs;
-use crate::rush::{Crowd, Outcome, Part, Request, Rush, Sale, Topology};
+use crate::rush::{Crowd, Outcome, Part, Request, Rush, SHARDS_MAX, Sale, Topology};
 
-/// The most shards of a sale, and shards for each Redis master: more than one, so that a master's loss of room is small.
-const SHARDS_MAX: u32 = 64;
+/// Shards for each Redis master: more than one, so that masters differ little in how many they have.
 const SHARDS_A_MASTER: u32 = 2;
 /// Buyers who share a call to Redis, and winners who share a commit, while the first guess is made: the rush shows how many do.
 const GUESSED_BATCH: f64 = 64.0;

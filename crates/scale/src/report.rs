@@ -63,7 +63,10 @@ pub fn inputs(measured: &Measured, costs: &Costs, assumed: &Assumed, seed: u64) 
 
 /// One line about the machines.
 fn machines(topology: &Topology) -> String {
-    let shards = if topology.shards == 1 { "1 shard".to_owned() } else { format!("{} shards (planned)", topology.shards) };
+    let shards = match topology.shards {
+        1 => "1 shard".to_owned(),
+        many => format!("{many} shards (planned)"),
+    };
     format!(
         "{} load balancers of {} processors, {} `serve` of {}, {} Redis masters with {shards}, PostgreSQL with {}, RabbitMQ's leader \
          with {}, {} `work` of {}",

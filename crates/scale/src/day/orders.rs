@@ -72,8 +72,8 @@ impl Orders {
 /// How many of these orders pass the workers, the broker and PostgreSQL in this second.
 fn through_workers(orders: f64, tanks: &mut Tanks, costs: &Costs) -> f64 {
     let us = costs.settled;
-    let room = tanks.postgres.room(us.postgres_us).min(tanks.work.room(us.work_us)).min(tanks.broker.room(us.broker_us));
-    let done = orders.min(room);
+    let room = tanks.postgres.room(us.postgres_us).min(tanks.work.room(us.work_us));
+    let done = orders.min(room).min(tanks.broker.room(us.broker_us));
     tanks.postgres.take(done, us.postgres_us);
     tanks.work.take(done, us.work_us);
     tanks.broker.take(done, us.broker_us);

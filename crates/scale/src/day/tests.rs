@@ -57,7 +57,7 @@ fn work_grows_with_the_sales_and_waits_shrink_with_the_machines() {
         let busy = |outcome: &DayOutcome| outcome.usage_of(part).unwrap().busy_s;
         assert!((1.7..2.3).contains(&(busy(&twice) / busy(&once))), "{part:?}: {once:?} {twice:?}");
     }
-    let small = play(&day(), &Topology { postgres_cores: 1, ..large.clone() });
+    let small = play(&day(), &Topology { postgres_cores: 1, ..large });
     assert!(small.unsettled_for_s > once.unsettled_for_s, "{small:?}");
     assert!(small.unsettled_most >= once.unsettled_most, "{small:?}");
 }

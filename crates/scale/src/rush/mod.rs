@@ -27,7 +27,7 @@ use crate::measured::Costs;
 pub use outcome::{Outcome, Part, Usage};
 
 /// The most shards of a sale.
-const SHARDS_MAX: u32 = 64;
+pub const SHARDS_MAX: u32 = 64;
 
 /// The machines of each kind, and their processors.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize)]

@@ -92,7 +92,7 @@ fn a_quiet_rush_is_as_the_laws_say() {
     let due = outcome.answers_a_second * near.costs.bought_us / 1e6 / f64::from(near.topology.cores(Part::Serve));
     let seen = outcome.usage_of(Part::Serve).unwrap().mean;
     assert!((seen / due - 1.0).abs() < 0.05, "`serve` is busy {seen}, by its costs {due}");
-    let far = Rush { assumed: Assumed { standby_us: 20_500.0, ..near.assumed.clone() }, ..near }.play();
+    let far = Rush { assumed: Assumed { standby_us: 20_500.0, ..near.assumed }, ..near }.play();
     let more_ms = far.winners.p50_ms - outcome.winners.p50_ms;
     // Those who come during a commit wait for the next one, too.
     assert!((18.0..45.0).contains(&more_ms), "{more_ms} ms more for 20 ms of standby");
