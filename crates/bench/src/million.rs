@@ -329,6 +329,9 @@ impl Results {
     }
 }
 
+/// What a chart shows of a bucket, if it shows it.
+type Figure = Option<fn(&Bucket) -> f64>;
+
 /// As many buckets as a chart has places, and their length in seconds all together.
 fn narrow(slots: &[Slot]) -> (Vec<Bucket>, f64) {
     let width = slots.len().div_ceil(COLUMNS).max(1);
@@ -338,12 +341,12 @@ fn narrow(slots: &[Slot]) -> (Vec<Bucket>, f64) {
 }
 
 fn charts(slots: &[Slot]) -> [Chart; 4] {
-    let chart = |title: &str, y, (buckets, seconds): &(Vec<Bucket>, f64), figures: [Option<fn(&Bucket) -> f64>; 2]| {
+    let chart = |title: &str, y, (buckets, seconds): &(Vec<Bucket>, f64), figures: [Figure; 2]| {
         let [bars, line] = figures.map(|figure| figure.map(|of| buckets.iter().map(of).collect()).unwrap_or_default());
         Chart { title: title.to_owned(), x: Axis::Numbers("seconds", *seconds), y, bars, line }
     };
     let (whole, selling) = (narrow(slots), narrow(timeline::selling(slots)));
-    let answers: [Option<fn(&Bucket) -> f64>; 2] = [Some(|bucket| bucket.answers), Some(|bucket| bucket.winners)];
+    let answers: [Figure; 2] = [Some(|bucket| bucket.answers), Some(|bucket| bucket.winners)];
     [
         chart("Answers a second (bars), and winners (line)", "a second", &whole, answers),
         chart("How long answers took: p99", "ms", &whole, [None, Some(|bucket| bucket.of_all.p99_ms)]),

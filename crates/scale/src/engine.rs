@@ -155,8 +155,8 @@ impl<S> Engine<S> {
     fn go_on(&mut self, thread: ThreadId) {
         let of = &mut self.threads[thread.0];
         let host = of.host;
-        let others_wait = !self.hosts[host.0].ready.is_empty();
-        if !of.line.is_empty() && !(others_wait && of.used >= SLICE) {
+        let is_over = of.used >= SLICE && !self.hosts[host.0].ready.is_empty();
+        if !of.line.is_empty() && !is_over {
             return self.begin(thread);
         }
         self.hosts[host.0].free_cores += 1;

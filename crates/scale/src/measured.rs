@@ -172,7 +172,9 @@ impl Measured {
         let (call_us, refused_us, reserved_us) = self.of_redis()?;
         let (commit_us, row_us) = self.of_postgres()?;
         let costs = Costs {
-            balancer_us: self.of_nginx().context("the bench's JSON has no costs of nginx: ./dev bench --only gateway")?,
+            balancer_us: self
+                .of_nginx()
+                .context("the bench's JSON has no costs of nginx: ./dev bench --only gateway")?,
             hello_us: server(Case::Hello)?,
             memory_us: server(Case::SoldOut)?,
             asked_us: server(Case::RefusedByRedis)?,

@@ -136,9 +136,7 @@ impl Aim {
         match part {
             Part::Balancer => (costs.balancer_us + assumed.handshake_us, costs.balancer_us + assumed.handshake_us),
             Part::Serve => (lost * costs.asked_us + won * costs.bought_us, costs.memory_us),
-            Part::Redis => {
-                (costs.call_us / GUESSED_BATCH + lost * costs.refused_us + won * costs.reserved_us, 0.0)
-            }
+            Part::Redis => (costs.call_us / GUESSED_BATCH + lost * costs.refused_us + won * costs.reserved_us, 0.0),
             Part::Postgres => (won * (costs.commit_us / GUESSED_BATCH + costs.row_us), 0.0),
             Part::Client | Part::Broker | Part::Work => (0.0, 0.0),
         }

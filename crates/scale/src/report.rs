@@ -186,7 +186,8 @@ pub fn plan(plan: &Plan) -> String {
 
 /// The simulation against the bench.
 pub fn compared(all: &[Compared]) -> String {
-    let mut text = "| | unit | measured | simulated | factor | shall be within |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut text =
+        "| | unit | measured | simulated | factor | shall be within |\n|---|---|---|---|---|---|\n".to_owned();
     for one in all {
         let figure = |n: f64| if n < 100.0 { format!("{n:.2}") } else { thousands(n) };
         let (measured, simulated) = (figure(one.measured), figure(one.simulated));

@@ -50,11 +50,7 @@ impl WaitCounts {
     }
 
     pub fn waits(&self) -> Waits {
-        Waits {
-            p50_ms: self.quantile_ms(0.5),
-            p99_ms: self.quantile_ms(0.99),
-            longest_ms: self.longest as f64 / 1e6,
-        }
+        Waits { p50_ms: self.quantile_ms(0.5), p99_ms: self.quantile_ms(0.99), longest_ms: self.longest as f64 / 1e6 }
     }
 }
 

@@ -38,9 +38,11 @@ impl Step {
     /// Cores of a process, or of all.
     fn cores(&self, process: Option<&str>) -> Series {
         let counts = |name: &str| process.is_none_or(|process| process == name);
-        Series::of(self.rounds.iter().map(|round| {
-            round.iter().filter(|(name, _)| counts(name)).map(|(_, cores)| cores).sum::<f64>()
-        }))
+        Series::of(
+            self.rounds
+                .iter()
+                .map(|round| round.iter().filter(|(name, _)| counts(name)).map(|(_, cores)| cores).sum::<f64>()),
+        )
     }
 }
 

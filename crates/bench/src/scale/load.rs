@@ -146,9 +146,9 @@ impl Player<'_> {
         for ((service, before), seen) in services.iter().zip(&before).zip(&seen) {
             given.push(answered(kind, service, before, seen).await?);
         }
-        let asked = given.iter().fold((0, 0), |(buyers, calls), given| {
-            (buyers + given.asked.purchases, calls + given.asked.batches)
-        });
+        let asked = given
+            .iter()
+            .fold((0, 0), |(buyers, calls), given| (buyers + given.asked.purchases, calls + given.asked.batches));
         let committed = given.iter().fold((0, 0), |(winners, commits), given| {
             (winners + given.committed.purchases, commits + given.committed.batches)
         });

@@ -118,12 +118,7 @@ async fn by_instances(
 }
 
 /// Plays at one instance, at more and more sales.
-async fn by_sales(
-    player: &mut Player<'_>,
-    service: &Service,
-    sql: &PgPool,
-    rounds: u64,
-) -> anyhow::Result<Vec<Step>> {
+async fn by_sales(player: &mut Player<'_>, service: &Service, sql: &PgPool, rounds: u64) -> anyhow::Result<Vec<Step>> {
     let mut full = Sales::begin(service, sql, PLENTY, AT_ONCE_S).await?;
     let mut empty = Sales::begin(service, sql, 0, AT_ONCE_S).await?;
     let mut steps = Vec::new();

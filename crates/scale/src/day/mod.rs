@@ -165,14 +165,7 @@ impl Day {
     }
 
     /// The buyers of a second. Redis is asked for all who come before the sale is known to be sold out.
-    fn come(
-        &self,
-        second: usize,
-        live: &mut Vec<Live>,
-        topology: &Topology,
-        assumed: &Assumed,
-        costs: &Costs,
-    ) -> Came {
+    fn come(&self, second: usize, live: &mut Vec<Live>, topology: &Topology, assumed: &Assumed, costs: &Costs) -> Came {
         let mut came = Came::default();
         // A thread has one call of a sale under way at a time, so many come together in one when many come.
         let calls_max = f64::from(topology.cores(Part::Serve)) * 1e6 / (assumed.network_us + costs.call_us).max(1.0);

@@ -72,7 +72,8 @@ impl System<'_> {
         if let Crowd::Closed { seconds, .. } = self.rush.crowd {
             if (self.engine.now() as f64) < seconds * SECOND as f64 {
                 self.under_way += 1;
-                self.sent(Buyer::new(0, buyer.thread, self.rush.topology.shards, &mut self.random));
+                let next = Buyer::new(0, buyer.thread, self.rush.topology.shards, &mut self.random);
+                self.sent(next);
             } else {
                 self.nobody_comes = true;
             }

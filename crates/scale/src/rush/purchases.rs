@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use super::Request;
 use super::outcome::Answer;
 use super::shedder::Shedder;
 use super::system::{Step, System};
-use super::Request;
 use crate::engine::{Nanos, ThreadId, nanos};
 use crate::measured::CALL_MAX;
 use crate::random::Random;
