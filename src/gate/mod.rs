@@ -3,7 +3,6 @@
 pub mod challenges;
 pub mod document_cache;
 pub mod holds;
-pub mod id_filter;
 pub mod inspect;
 mod keys;
 pub mod limiter;

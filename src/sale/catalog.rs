@@ -12,11 +12,11 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::document_reader::DocumentReader;
+use super::id_filter::IdFilter;
 use super::{SaleError, Step, Stores};
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::ids::{DocId, SaleId};
 use crate::domain::sale::{Document, Product, Sale};
-use crate::gate::id_filter::IdFilter;
 use crate::ledger::Ledger;
 
 /// The sales that Redis keeps are loaded anew this often, also without a change: this bounds the effect of a change that was missed, and

@@ -8,11 +8,11 @@ use arc_swap::ArcSwap;
 use moka::future::Cache;
 
 use super::SaleError;
+use super::id_filter::IdFilter;
 use crate::domain::ids::DocId;
 use crate::domain::sale::{Document, PlannedWave};
 use crate::gate::Gate;
 use crate::gate::document_cache::CachedDocument;
-use crate::gate::id_filter::IdFilter;
 use crate::ledger::Ledger;
 
 /// The size of this process's cache, and how long a document is kept at most: a change removes it at once.

@@ -5,6 +5,7 @@ pub mod catalog;
 pub mod challenges;
 pub mod confirmer;
 pub mod document_reader;
+mod id_filter;
 pub mod load_shedder;
 pub mod order_reader;
 pub mod order_streams;
