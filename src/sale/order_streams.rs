@@ -27,6 +27,9 @@ const FEED_MAX: usize = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Orders in one query.
 const BATCH_MAX: usize = 2_000;
+/// Steps that are fed at once, and the pause before the next ones: a purchase waits while a thread sends them to their readers.
+const FEED_AT_ONCE: usize = 64;
+const FEED_PAUSE: Duration = Duration::from_millis(10);
 
 /// All streams of an instance.
 #[derive(Clone)]
@@ -122,15 +125,22 @@ impl OrderStreams {
             metrics::gauge!("seckill_order_streams").set(subscribers.count as f64);
             subscribers.least_seen()
         };
-        let began = Instant::now();
+        let mut asked_for = Duration::ZERO;
         for some in seen.chunks(BATCH_MAX) {
+            let asked = Instant::now();
             let steps = self.ledger.steps_since(some).await?;
-            let mut subscribers = self.subscribers.lock();
-            steps.iter().for_each(|step| subscribers.feed(step));
+            asked_for += asked.elapsed();
+            for (n, steps) in steps.chunks(FEED_AT_ONCE).enumerate() {
+                if n > 0 {
+                    sleep(FEED_PAUSE).await;
+                }
+                let mut subscribers = self.subscribers.lock();
+                steps.iter().for_each(|step| subscribers.feed(step));
+            }
         }
         if !seen.is_empty() {
             // As long as the queries took: they take half of the time at most.
-            sleep(began.elapsed().max(PAUSE_MIN)).await;
+            sleep(asked_for.max(PAUSE_MIN)).await;
         }
         Ok(Step::Idle)
     }
