@@ -57,7 +57,7 @@ pub struct Costs {
     pub balancer_us: f64,
     /// The hello-world server, for a POST.
     pub hello_us: f64,
-    /// `serve`, for a buyer who hears "sold out" from memory.
+    /// What `serve` uses to answer "sold out" from memory.
     pub memory_us: f64,
     /// `serve`, for a buyer for whom Redis was asked in vain.
     pub asked_us: f64,

@@ -3,7 +3,7 @@
 //! The way of a purchase is that of docs/ARCHITECTURE.md: a load balancer; a thread of a `serve`, which knows for half a second that
 //! a shard is empty; one call of the thread to a shard's Redis master at a time, for all who wait for it; the commit line of the
 //! instance, with two commits under way, each of all who wait; PostgreSQL's flushes, one after the other, each for all commits that
-//! wait for it, and the answer of a synchronous standby. Lines of this kind, in which whoever waits is served together, are bulk
+//! wait for it, and the answer of a synchronous standby. In such lines all who wait are served together: they are bulk
 //! queues (Norman Bailey, "On Queueing Processes with Bulk Service", Journal of the Royal Statistical Society B 16, 1954): no formula
 //! says how long a wait behind four of them is, which is why they are played.
 //!

@@ -32,7 +32,7 @@ fn every_arrival_is_answered_and_every_unit_sold_once() {
         let outcome = rush.play();
         assert!(is_conserved(&outcome), "{outcome:?}");
         assert!((outcome.arrivals as f64 / per_second - 1.0).abs() < 0.05, "{outcome:?}");
-        // More came than there are units, and whoever was shed took none.
+        // More buyers came than there are units. Those who were shed took no unit.
         assert_eq!(outcome.accepted, units, "{outcome:?}");
         assert_eq!(outcome.settled, units, "{outcome:?}");
         assert!(outcome.usage.iter().all(|usage| usage.mean <= 1.01 && usage.peak <= 1.3), "{outcome:?}");
