@@ -4,17 +4,22 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 39] = [
+pub const PLACES: [&str; 44] = [
     "purchase.reserved",
     "purchase.committed",
     "commit.before",
     "commit.after",
+    "commit.fallback",
     "confirm.before",
     "relay.claimed",
     "relay.published",
     "relay.settled",
     "fulfil.before_commit",
     "fulfil.after_commit",
+    "group.before_commit",
+    "group.after_commit",
+    "group.split_before",
+    "group.split_after",
     "expire.before_commit",
     "expire.after_commit",
     "release.done",

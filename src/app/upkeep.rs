@@ -86,7 +86,7 @@ impl Parts {
         });
     }
 
-    /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers.
+    /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers, and how purchases are committed.
     pub(super) fn follow_catalog(&self, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
         let state = (Arc::clone(catalog), Arc::clone(health), committer.clone());
         self.repeat(
@@ -96,7 +96,7 @@ impl Parts {
                 let beat = catalog.beat().await;
                 committer.set_healthy(beat.is_ok());
                 health.ledger.store(beat.is_ok(), Ordering::Relaxed);
-                beat?;
+                committer.set_grouped(beat?);
                 catalog.load_changes().await
             },
         );

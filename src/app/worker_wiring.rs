@@ -30,6 +30,10 @@ use crate::sale_work::retention::{Retention, RetentionTerms};
 use crate::sale_work::sales_in_turn::SalesInTurn;
 use seckill_webhook::Secret;
 
+/// Messages about groups that fulfilment takes at a time: of a long queue, each has about as many orders as one transaction, and
+/// fulfilment can give way between two steps.
+const GROUP_MESSAGES_A_STEP: usize = 4;
+
 /// Between two pages of what is cleared: slowly, because nothing waits for it.
 const CLEAR_EVERY: Duration = Duration::from_secs(2);
 /// Sales of which each sweep looks whether they ended long ago. With the default interval, 10,000 take five minutes, after a day.
@@ -121,7 +125,7 @@ impl<'a> WorkerWiring<'a> {
                     |relay| async move { relay.step().await },
                 );
             }
-            // Orders come one in a message, and many in one: each kind of message has a queue and a consumer.
+            // Orders come one in a message, many in one, and as groups: each kind of message has a queue and a consumer.
             Worker::Fulfil => {
                 let batch_max = config.orders.batch_max;
                 let (ledger, notifier) = (ledger.clone(), notifier.clone());
@@ -132,8 +136,12 @@ impl<'a> WorkerWiring<'a> {
                     fulfilment.settle(received).await
                 });
                 let of_many = self.consumer_of_many(Source::OrdersPlaced);
-                consume(parts, rhythm, of_many, fulfilment, |fulfilment, received| async move {
+                consume(parts, rhythm, of_many, fulfilment.clone(), |fulfilment, received| async move {
                     fulfilment.settle_many(received).await
+                });
+                let of_groups = Consumer::new(self.broker.clone(), Source::GroupsPlaced, GROUP_MESSAGES_A_STEP);
+                consume(parts, rhythm, of_groups, fulfilment, |fulfilment, received| async move {
+                    fulfilment.settle_groups(received).await
                 });
             }
             Worker::Expire => {

@@ -23,13 +23,13 @@ struct QueuesPage {
 }
 
 impl QueuesPage {
-    /// Whether the message is about an order; others are about payments and waves.
+    /// Whether the message is about an order; others are about payments, waves and groups of orders.
     fn is_about_order(&self, row: &ParkedRow) -> bool {
         match ParkedKind::parse(&row.kind) {
             Ok(
                 ParkedKind::OrderPlaced | ParkedKind::OrderExpire | ParkedKind::HoldRelease | ParkedKind::OrderEvent,
             ) => true,
-            Ok(ParkedKind::PaymentRequested | ParkedKind::WaveRelease) | Err(_) => false,
+            Ok(ParkedKind::PaymentRequested | ParkedKind::WaveRelease | ParkedKind::GroupPlaced) | Err(_) => false,
         }
     }
 }

@@ -21,23 +21,26 @@ pub struct ReserveRequest {
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// Requests of one call of `reserve` whose purchase rows are committed together: those that took units, and those that repeat a
-/// purchase which is unconfirmed.
+/// Requests of one call of `reserve` that are made durable together.
 #[derive(Debug)]
 pub struct PurchaseGroup {
     pub sale: SaleId,
     pub hold: Hold,
+    /// Those that took units.
     pub members: Vec<ReserveRequest>,
+    /// Those that repeat a purchase which is unconfirmed. Each gets a purchase row of its own, because the purchase may be a member of
+    /// another group, whose commit may be under way or lost (protocol, rule 3).
+    pub repeats: Vec<ReserveRequest>,
 }
 
 /// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// Units were taken for this order. Its purchase row must be committed before the buyer is answered.
+    /// Units were taken for this order. Its record must be committed before the buyer is answered.
     Reserved {
         expires_at_ms: i64,
     },
-    /// The same purchase again. While it is unconfirmed, its row is committed (again) before the answer.
+    /// The same purchase again. While it is unconfirmed, a record of it is committed (again) before the answer.
     Repeat {
         confirmed: bool,
     },
@@ -69,12 +72,12 @@ pub enum Admission {
     },
     /// This Redis does not know the sale, or is being refilled; nothing was changed.
     NotServing,
-    /// Units are held, and it is not known whether the purchase row is committed: a repeat with the same key will tell.
+    /// Units are held, and it is not known whether a record of them is committed: a repeat with the same key will tell.
     NotDurable,
 }
 
 impl Admission {
-    /// Whether the purchase row must be committed before this is the answer (rule 3).
+    /// Whether a record must be committed before this is the answer (rule 3).
     pub const fn needs_commit(&self) -> bool {
         matches!(self, Self::Reserved { .. } | Self::Repeat { confirmed: false })
     }

@@ -188,6 +188,36 @@ impl From<OrderId> for Uuid {
     }
 }
 
+/// The id of a group of purchases that are committed together. It sorts by time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GroupId(pub Uuid);
+
+impl GroupId {
+    /// The id of a new group.
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl Default for GroupId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<GroupId> for Uuid {
+    fn from(id: GroupId) -> Self {
+        id.0
+    }
+}
+
 /// The id of a wave: units that a sale gets some time after its start (protocol, rule 14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaveId(pub Uuid);

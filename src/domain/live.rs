@@ -93,7 +93,7 @@ pub struct OutboxFigures {
     pub pending: i64,
     /// Units to be given back to Redis.
     pub releasing: i64,
-    /// Purchases that were published and have no order yet.
+    /// Purchases, and groups of them, that were published and have no order yet.
     pub sent: i64,
     /// Rows that are not retried automatically.
     pub parked: i64,

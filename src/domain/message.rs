@@ -7,7 +7,7 @@ use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::ids::{Invalid, OrderId, SaleId, uuid_from};
+use super::ids::{GroupId, Invalid, OrderId, SaleId, uuid_from};
 use super::payment::PaymentId;
 
 /// Orders in one message at most.
@@ -24,6 +24,7 @@ pub enum OutboxKind {
     PaymentRequested,
     HoldRelease,
     WaveRelease,
+    GroupPlaced,
 }
 
 impl OutboxKind {
@@ -31,19 +32,19 @@ impl OutboxKind {
         self.into()
     }
 
-    /// The id of the message about this order or payment: the same however often the message is sent.
+    /// The id of the message about this order, payment or group: the same however often the message is sent.
     pub fn message_id(self, about: impl Into<Uuid>) -> Uuid {
         let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 message id");
         hasher.update(self.as_str().as_bytes()).update(&[0]).update(about.into().as_bytes());
         uuid_from(&hasher)
     }
 
-    /// The id of a message about many orders: the same for the same orders in the same order.
-    pub fn message_id_of_many(self, orders: &[OrderId]) -> Uuid {
+    /// The id of a message about many orders, or many groups: the same for the same ones in the same order.
+    pub fn message_id_of_many(self, about: &[impl Into<Uuid> + Copy]) -> Uuid {
         let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 id of a message about many orders");
         hasher.update(self.as_str().as_bytes()).update(&[0]);
-        for order in orders {
-            hasher.update(order.0.as_bytes());
+        for one in about {
+            hasher.update((*one).into().as_bytes());
         }
         uuid_from(&hasher)
     }
@@ -61,6 +62,7 @@ pub enum ParkedKind {
     PaymentRequested,
     HoldRelease,
     WaveRelease,
+    GroupPlaced,
     OrderEvent,
 }
 
@@ -97,17 +99,27 @@ pub struct OrderExpireV1 {
 #[serde(deny_unknown_fields)]
 pub struct OrdersPlacedV1 {
     pub version: Version<1>,
-    #[serde(deserialize_with = "orders_of_message")]
+    #[serde(deserialize_with = "bounded")]
     pub orders: Vec<OrderId>,
 }
 
-/// The orders of a message, which nobody here writes longer than allowed.
-fn orders_of_message<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<OrderId>, D::Error> {
-    let orders = Vec::<OrderId>::deserialize(deserializer)?;
-    match orders.len() {
-        0..=ORDERS_A_MESSAGE => Ok(orders),
-        _ => Err(Error::custom("too many orders")),
+/// The orders or groups of a message, which nobody here writes longer than allowed.
+fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let about = Vec::<T>::deserialize(deserializer)?;
+    match about.len() {
+        0..=ORDERS_A_MESSAGE => Ok(about),
+        _ => Err(Error::custom("too many orders or groups")),
     }
+}
+
+/// The purchases of these group rows are to become orders. It has a queue of its own, likewise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupsPlacedV1 {
+    pub version: Version<1>,
+    /// Together they have about as many purchases as `ORDERS_A_MESSAGE`, or it is a single group.
+    #[serde(deserialize_with = "bounded")]
+    pub groups: Vec<GroupId>,
 }
 
 /// The time to pay of these orders is up, or nearly. Their deadlines are in their rows.
@@ -115,7 +127,7 @@ fn orders_of_message<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<O
 #[serde(deny_unknown_fields)]
 pub struct OrdersExpireV1 {
     pub version: Version<1>,
-    #[serde(deserialize_with = "orders_of_message")]
+    #[serde(deserialize_with = "bounded")]
     pub orders: Vec<OrderId>,
 }
 

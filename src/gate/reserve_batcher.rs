@@ -27,7 +27,7 @@ const CALLS_MAX: usize = 64;
 /// Lines that are kept although nobody waits there: a busy sale needs its own again at once.
 const LINES_KEPT: usize = 1024;
 
-/// Commits the purchase rows of a group, and says of each member whether its row is durable.
+/// Commits a group, and says of each of its members, and then of each repeat, whether it is durable.
 pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
 
 type Reply = oneshot::Sender<Result<Admission, GateError>>;
@@ -223,7 +223,8 @@ impl Shared {
                 let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
                 self.sold_out.borrow_mut().record(sale, known, &mut reply, asked_at, sold_out);
                 let hold = Hold { epoch: reply.epoch, shard: Shard::HOME };
-                self.pass_on(PurchaseGroup { sale, hold, members: Vec::new() }, requests, replies, reply.admissions);
+                let group = PurchaseGroup { sale, hold, members: Vec::new(), repeats: Vec::new() };
+                self.pass_on(group, requests, replies, reply.admissions);
             }
             Ok(None) => {
                 self.gate.refill_wanted.add(sale);
@@ -240,8 +241,8 @@ impl Shared {
         }
     }
 
-    /// Answers the requests of a call: those that need a commit, which become the members of the group, when it is done; all others
-    /// at once. Callers may have gone away: what they asked for is committed all the same.
+    /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
+    /// may have gone away: what they asked for is committed all the same.
     fn pass_on(
         &self,
         mut group: PurchaseGroup,
@@ -249,15 +250,19 @@ impl Shared {
         replies: Vec<Reply>,
         admissions: Vec<Admission>,
     ) {
-        let mut winners = Vec::new();
+        let (mut winners, mut repeating) = (Vec::new(), Vec::new());
         for ((request, caller), admission) in requests.into_iter().zip(replies).zip(admissions) {
-            if admission.needs_commit() {
+            if !admission.needs_commit() {
+                let _ = caller.send(Ok(admission));
+            } else if let Admission::Reserved { .. } = admission {
                 group.members.push(request);
                 winners.push((caller, admission));
             } else {
-                let _ = caller.send(Ok(admission));
+                group.repeats.push(request);
+                repeating.push((caller, admission));
             }
         }
+        winners.append(&mut repeating);
         if winners.is_empty() {
             return;
         }

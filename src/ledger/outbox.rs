@@ -5,9 +5,10 @@ mod parked;
 mod task;
 
 use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{Epoch, SaleId, Shard};
 use crate::domain::message::OutboxKind;
 use crate::domain::trace_context::TraceContext;
 pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
@@ -67,12 +68,25 @@ pub struct ReleaseOutcome {
 }
 
 impl Ledger {
-    /// Claims messages that are due, oldest first. Rows that other workers have claimed are skipped.
+    /// Claims messages that are due, oldest first: up to `limit` about groups, and as many others. Rows that other workers have claimed are
+    /// skipped.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let rows = sqlx::query_as!(
+        let mut rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
+                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!", NULL::text AS channel,
+                      (SELECT g.members FROM purchase_groups g WHERE g.id = outbox.order_id) AS members
+               FROM outbox WHERE status = 'pending' AND kind IN ('group_placed') AND next_attempt_at <= now()
+               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
+            limit
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let others = sqlx::query_as!(
+            ClaimedRow,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
+                      NULL::integer AS members,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
                       CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
                       END AS channel
@@ -84,6 +98,7 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
+        rows.extend(others);
         ClaimedBatch::new(tx, rows, |task| match task {
             Task::Publish(message) => Some(message),
             Task::Release(_) => None,
@@ -96,7 +111,7 @@ impl Ledger {
         let rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace,
-                      0::bigint AS "remaining_ms!", NULL::text AS channel,
+                      0::bigint AS "remaining_ms!", NULL::text AS channel, NULL::integer AS members,
                       (SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l
                        WHERE l.order_id = outbox.order_id) AS lapsed_at_ms
                FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
@@ -117,16 +132,17 @@ impl Ledger {
     pub async fn fail_message(
         &self,
         kind: OutboxKind,
-        order: OrderId,
+        about: impl Into<Uuid>,
         error: &str,
         terms: RetryTerms,
     ) -> Result<bool, LedgerError> {
+        let about: Uuid = about.into();
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
             "SELECT id, attempts FROM outbox WHERE kind = $1 AND order_id = $2 AND status IN ('pending', 'sent')
              FOR UPDATE",
             kind.as_str(),
-            order.0
+            about
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -137,7 +153,7 @@ impl Ledger {
     }
 
     /// The queues, by their keys, that may hold messages which were sent and are not processed, and are overdue by `after_ms`. A row
-    /// does not say whether its message was about one order or about many, so both queues of its kind are named.
+    /// about an order does not say whether its message was about one or about many, so both queues of its kind are named.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT unnest(ARRAY['order-placed', 'orders-placed']) AS "queue!" WHERE EXISTS (
@@ -146,6 +162,9 @@ impl Ledger {
                UNION ALL SELECT unnest(ARRAY['order-expire', 'orders-expire']) WHERE EXISTS (
                  SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
                    AND due_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT 'groups-placed' WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_placed'
+                   AND sent_at < now() - $1::bigint * interval '1 ms')
                UNION ALL SELECT DISTINCT 'payment-requested.' || p.channel FROM outbox o JOIN payments p ON p.id = o.order_id
                  WHERE o.status = 'sent' AND o.kind = 'payment_requested'
                    AND o.sent_at < now() - $1::bigint * interval '1 ms'"#,
@@ -209,6 +228,18 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
+        let groups = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'group_placed'
+                            AND sent_at < (SELECT max(published_at) FROM queue_marks
+                                           WHERE queue = 'groups-placed'
+                                             AND passed_at < now() - $1::bigint * interval '1 ms')
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
         let payments = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT o.id FROM outbox o JOIN payments p ON p.id = o.order_id
@@ -234,7 +265,7 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        let rows = [purchases, expiries, payments, forgotten].map(|done| done.rows_affected());
+        let rows = [purchases, expiries, groups, payments, forgotten].map(|done| done.rows_affected());
         Ok(rows.into_iter().max().unwrap_or(0))
     }
 

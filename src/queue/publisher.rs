@@ -129,6 +129,7 @@ impl Publisher {
                 Destination::Mark(_) => properties.with_type(MARK.into()),
                 Destination::OrderPlaced
                 | Destination::OrdersPlaced
+                | Destination::GroupsPlaced
                 | Destination::OrderExpire { .. }
                 | Destination::OrdersExpire { .. }
                 | Destination::PaymentRequested { .. } => properties,

@@ -15,6 +15,8 @@ pub enum Destination {
     OrderPlaced,
     /// To fulfilment, many in one message.
     OrdersPlaced,
+    /// To fulfilment, the purchases of group rows.
+    GroupsPlaced,
     /// To the expiry of orders, after about this long.
     OrderExpire { remaining_ms: i64 },
     /// The same, many in one message.
@@ -31,7 +33,11 @@ impl Destination {
         match self {
             Self::OrderExpire { remaining_ms } => Some((Ladder::One, rung_for(*remaining_ms))),
             Self::OrdersExpire { remaining_ms } => Some((Ladder::Many, rung_for(*remaining_ms))),
-            Self::OrderPlaced | Self::OrdersPlaced | Self::PaymentRequested { .. } | Self::Mark(_) => None,
+            Self::OrderPlaced
+            | Self::OrdersPlaced
+            | Self::GroupsPlaced
+            | Self::PaymentRequested { .. }
+            | Self::Mark(_) => None,
         }
     }
 }
@@ -67,6 +73,8 @@ pub enum Source {
     OrderPlaced,
     /// Messages about many purchases. An older version does not read them, and has no such queue.
     OrdersPlaced,
+    /// Messages about group rows, likewise.
+    GroupsPlaced,
     OrderExpire,
     /// Messages about the expiry of many orders, likewise.
     OrdersExpire,
@@ -80,7 +88,9 @@ impl Source {
     /// The queue's name in the ledger.
     pub fn key(&self) -> String {
         match self {
-            Self::OrderPlaced | Self::OrdersPlaced | Self::OrderExpire | Self::OrdersExpire => self.as_str().to_owned(),
+            Self::OrderPlaced | Self::OrdersPlaced | Self::GroupsPlaced | Self::OrderExpire | Self::OrdersExpire => {
+                self.as_str().to_owned()
+            }
             Self::PaymentRequested { channel } => format!("{}.{channel}", self.as_str()),
         }
     }
@@ -90,6 +100,7 @@ impl Source {
         match self {
             Self::OrderPlaced => "order-placed",
             Self::OrdersPlaced => "orders-placed",
+            Self::GroupsPlaced => "groups-placed",
             Self::OrderExpire => "order-expire",
             Self::OrdersExpire => "orders-expire",
             Self::PaymentRequested { .. } => "payment-requested",
@@ -99,7 +110,7 @@ impl Source {
     /// Messages that a consumer may hold at most, whatever the settings say.
     pub(super) const fn prefetch_max(&self) -> u16 {
         match self {
-            Self::OrdersPlaced | Self::OrdersExpire => PREFETCH_OF_MANY_MAX,
+            Self::OrdersPlaced | Self::GroupsPlaced | Self::OrdersExpire => PREFETCH_OF_MANY_MAX,
             Self::OrderPlaced | Self::OrderExpire | Self::PaymentRequested { .. } => u16::MAX,
         }
     }
@@ -138,7 +149,13 @@ impl Topology {
     /// The queues that are consumed.
     pub fn sources(&self) -> Vec<Source> {
         let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
-        let orders = [Source::OrderPlaced, Source::OrdersPlaced, Source::OrderExpire, Source::OrdersExpire];
+        let orders = [
+            Source::OrderPlaced,
+            Source::OrdersPlaced,
+            Source::GroupsPlaced,
+            Source::OrderExpire,
+            Source::OrdersExpire,
+        ];
         orders.into_iter().chain(payments).collect()
     }
 
@@ -156,6 +173,7 @@ impl Topology {
         match destination {
             Destination::OrderPlaced => Some(self.queue_of(&Source::OrderPlaced)),
             Destination::OrdersPlaced => Some(self.queue_of(&Source::OrdersPlaced)),
+            Destination::GroupsPlaced => Some(self.queue_of(&Source::GroupsPlaced)),
             Destination::OrderExpire { .. } | Destination::OrdersExpire { .. } => {
                 destination.delay().map(|(ladder, rung_ms)| self.delay_queue(ladder, rung_ms))
             }

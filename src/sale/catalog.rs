@@ -136,14 +136,15 @@ impl Catalog {
         self.ledger.in_time(async { Ok(self.load_changes_once().await) }).await?
     }
 
-    /// Checks within two seconds that PostgreSQL takes purchases, and records that this instance is alive.
-    pub async fn beat(&self) -> Result<(), SaleError> {
+    /// Checks within two seconds that PostgreSQL takes purchases, and records that this instance is alive. Returns whether winners of
+    /// one call are committed as a group row.
+    pub async fn beat(&self) -> Result<bool, SaleError> {
         let beat = async {
             self.ledger.can_commit().await?;
             let asked_at = Instant::now();
             let answer = self.ledger.send_heartbeat(self.instance, self.version.load(Ordering::Relaxed)).await?;
             self.clock.set(answer.now_ms, asked_at);
-            Ok(())
+            Ok(answer.grouped)
         };
         Ok(Ledger::within(BEAT_MAX, beat).await?)
     }

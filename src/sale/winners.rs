@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::confirmer::Confirmer;
 use crate::die_at;
 use crate::domain::admission::PurchaseGroup;
-use crate::domain::ids::OrderId;
+use crate::domain::ids::{GroupId, OrderId};
 use crate::gate::reserve_batcher::CommitGroup;
 use crate::ledger::orders::commit::{Committed, Committer, Purchase};
 use crate::telemetry::spans::{Span, SpanKind};
@@ -26,13 +26,17 @@ impl Winners {
         })
     }
 
-    /// Commits the purchase rows of a group, and says of each whether it is durable. A hold whose row is not stays: a repeat with
-    /// the same key, or the reconciler, finishes it (rule 4).
+    /// Commits a group, and says of each of its members, and then of each repeat, whether it is durable. A hold that is not stays: a
+    /// repeat with the same key, or the reconciler, finishes it (rule 4).
     async fn commit(&self, group: PurchaseGroup) -> Vec<bool> {
-        let PurchaseGroup { sale, hold, members } = group;
-        let mut purchases = Vec::with_capacity(members.len());
-        let mut spans = Vec::new();
-        for mut member in members {
+        let PurchaseGroup { sale, hold, members, repeats } = group;
+        // Winners who share a row are two at least. One who is traced has a row of his own, from which his trace goes on.
+        let is_company = members.iter().filter(|member| member.trace.is_none()).nth(1).is_some();
+        let shared = is_company.then(GroupId::new);
+        let members = members.into_iter().map(|member| (shared.filter(|_| member.trace.is_none()), member));
+        let repeats = repeats.into_iter().map(|repeat| (None, repeat));
+        let (mut purchases, mut spans) = (Vec::new(), Vec::new());
+        for (group, mut member) in members.chain(repeats) {
             die_at!("purchase.reserved");
             if let Some(trace) = &mut member.trace {
                 let span = Span::below(trace, SpanKind::Internal, "commit");
@@ -46,6 +50,7 @@ impl Winners {
                 units: member.units.get().cast_signed(),
                 address: Some(member.address.to_string()),
                 hold,
+                group,
                 trace: member.trace,
             });
         }

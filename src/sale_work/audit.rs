@@ -46,7 +46,7 @@ pub struct SaleVerdict {
 pub struct InFlight {
     /// Units of purchases that have no order yet.
     pub promised_units: i64,
-    /// Units of holds that have no purchase row yet.
+    /// Units of holds that are not durable yet.
     pub unconfirmed_units: i64,
     /// Units of ended orders that Redis still holds.
     pub unreleased_units: i64,
@@ -106,7 +106,7 @@ impl Stores {
             findings: ledger.findings.clone(),
         };
         if let Some(redis) = &redis {
-            let without_row = self.without_row(redis).await?;
+            let without_row = self.without_row(sale, redis).await?;
             compare(redis, &ledger, &without_row, &mut verdict);
         }
         let flight = verdict.in_flight;
@@ -115,9 +115,10 @@ impl Stores {
         Ok(Some(verdict))
     }
 
-    /// Unconfirmed holds that have no purchase row.
-    async fn without_row(&self, redis: &Snapshot) -> Result<HashSet<OrderId>, SaleError> {
-        let known: HashSet<OrderId> = self.ledger.known_orders(&redis.unconfirmed).await?.into_iter().collect();
+    /// Unconfirmed holds that no row in PostgreSQL knows.
+    async fn without_row(&self, sale: SaleId, redis: &Snapshot) -> Result<HashSet<OrderId>, SaleError> {
+        let known = self.ledger.known_orders(sale, &redis.unconfirmed).await?;
+        let known: HashSet<OrderId> = known.into_iter().collect();
         Ok(redis.unconfirmed.iter().copied().filter(|order| !known.contains(order)).collect())
     }
 }

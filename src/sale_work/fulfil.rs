@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::domain::ids::OrderId;
-use crate::domain::message::{OrderPlacedV1, OrdersPlacedV1, OutboxKind};
+use crate::domain::ids::{GroupId, OrderId};
+use crate::domain::message::{GroupsPlacedV1, OrderPlacedV1, OrdersPlacedV1, OutboxKind};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::fulfil::Fulfilled;
+use crate::ledger::orders::groups::Settling;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::Received;
 use crate::sale::SaleError;
@@ -79,6 +80,56 @@ impl Fulfilment {
         Ok(Vec::new())
     }
 
+    /// The same for messages about group rows. A group that cannot be settled as a whole is split: its purchases are sent again as purchase
+    /// rows. No message goes to the dead-letter queue.
+    ///
+    /// # Errors
+    /// When PostgreSQL cannot be reached: the whole batch is to be tried again.
+    #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = received.messages.len()))]
+    pub async fn settle_groups(&self, received: Received<GroupsPlacedV1>) -> Result<Vec<usize>, SaleError> {
+        let groups: Vec<GroupId> = received.messages.into_iter().flat_map(|message| message.groups).collect();
+        let groups = self.ledger.unsettled_groups(&groups).await?;
+        for together in joined(groups, self.batch_max) {
+            match self.ledger.settle_groups(&together).await? {
+                Settling::Settled { orders } => count_made(orders),
+                Settling::Unusual(why) => {
+                    tracing::warn!(why, groups = together.len(), "groups not settled together; trying one by one");
+                    for group in together {
+                        self.settle_group(group).await?;
+                    }
+                }
+            }
+            // The next transaction may take a while.
+            self.notifier.outbox_changed();
+            self.notifier.orders_changed();
+        }
+        Ok(Vec::new())
+    }
+
+    /// Settles one group alone, or splits it. One that cannot even be split is sent again later, and parked at last.
+    async fn settle_group(&self, group: GroupId) -> Result<(), SaleError> {
+        let why = match self.ledger.settle_groups(&[group]).await? {
+            Settling::Settled { orders } => {
+                count_made(orders);
+                return Ok(());
+            }
+            Settling::Unusual(why) => why,
+        };
+        match self.ledger.split_group(group, &why).await {
+            Ok(rows) => {
+                tracing::warn!(%group, why, rows, "group split; its purchases are settled one by one");
+                metrics::counter!("seckill_groups_split_total").increment(1);
+            }
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => {
+                let failure = error.to_string();
+                let parked = self.ledger.fail_message(OutboxKind::GroupPlaced, group, &failure, self.retry).await?;
+                tracing::error!(%group, %error, why, parked, "group neither settled nor split");
+            }
+        }
+        Ok(())
+    }
+
     async fn settle_all(
         &self,
         orders: Vec<OrderId>,
@@ -123,8 +174,28 @@ impl Fulfilment {
 }
 
 fn count(done: Fulfilled) {
-    metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(done.accepted as u64);
+    count_made(done.accepted);
     metrics::counter!("seckill_orders_total", "outcome" => "rejected").increment(done.rejected as u64);
+}
+
+fn count_made(orders: usize) {
+    metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(orders as u64);
+}
+
+/// Groups that are settled in one transaction each: as long as they have `max` orders together, or one that has more by itself.
+fn joined(groups: Vec<(GroupId, usize)>, max: usize) -> Vec<Vec<GroupId>> {
+    let (mut transactions, mut orders) = (Vec::<Vec<GroupId>>::new(), 0);
+    for (group, members) in groups {
+        orders += members;
+        match transactions.last_mut().filter(|_| orders <= max) {
+            Some(open) => open.push(group),
+            None => {
+                transactions.push(vec![group]);
+                orders = members;
+            }
+        }
+    }
+    transactions
 }
 
 /// What is settled in one transaction each: whole messages, as long as they have `max` orders together. A message that has more by
@@ -151,6 +222,17 @@ mod tests {
 
     use super::*;
     use crate::domain::message::Version;
+
+    #[test]
+    fn groups_are_joined_up_to_a_bound_and_never_parted() {
+        let sizes = |groups: &[usize]| {
+            let groups = groups.iter().map(|members| (GroupId(Uuid::nil()), *members)).collect();
+            joined(groups, 10).into_iter().map(|together| together.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[3, 3, 4, 1]), [3, 1]);
+        assert_eq!(sizes(&[23, 6, 1, 30, 2]), [1, 2, 1, 1]);
+        assert_eq!(sizes(&[]), Vec::<usize>::new());
+    }
 
     #[test]
     fn messages_are_joined_up_to_a_bound_and_parted_above_it() {

@@ -1,4 +1,4 @@
-//! Finishes holds without a purchase row, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
+//! Finishes holds that are not durable, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -96,7 +96,7 @@ impl HoldWatch {
         Self { stores, older_than_ms, in_turn: SalesInTurn::new(SALES_A_TURN), unfinished: Vec::new() }
     }
 
-    /// Commits the purchase rows of such holds: forward only (rule 4). It looks at the sales that sell or have just ended, which is where
+    /// Confirms such holds that are durable, and commits the purchase rows of the others: forward only (rule 4). It looks at the sales that sell or have just ended, which is where
     /// holds are taken, and at the next few of the others.
     pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
         let ledger = &self.stores.ledger;
@@ -135,8 +135,12 @@ impl Stores {
         if holds.is_empty() {
             return Ok(0);
         }
+        // A hold may be durable in the row of its group. What is committed meanwhile gets a second record, which does no harm.
+        let asked: Vec<(OrderId, &str)> = holds.iter().map(|hold| (hold.order, hold.user.as_str())).collect();
+        let known: HashSet<OrderId> = self.ledger.orders_of_buyers(&asked).await?.into_keys().collect();
         let purchases: Vec<Purchase> = holds
             .iter()
+            .filter(|hold| !known.contains(&hold.order))
             .map(|hold| Purchase {
                 order: hold.order,
                 sale,
@@ -144,18 +148,19 @@ impl Stores {
                 units: i32::try_from(hold.units).unwrap_or(i32::MAX),
                 address: None,
                 hold: Hold { epoch: hold.epoch, shard: Shard::HOME },
+                group: None,
                 trace: None,
             })
             .collect();
-        let known = self.ledger.known_orders(&holds.iter().map(|hold| hold.order).collect::<Vec<_>>()).await?;
         let verdicts = self.ledger.commit_purchases(&purchases).await?;
         die_at!("reconcile.inserted");
-        let durable = |(hold, verdict): (_, Committed)| (verdict == Committed::Durable).then_some(hold);
-        let durable: Vec<OrderId> = holds.iter().map(|hold| hold.order).zip(verdicts).filter_map(durable).collect();
+        let durable =
+            |(purchase, verdict): (&Purchase, Committed)| (verdict == Committed::Durable).then_some(purchase.order);
+        let finished: Vec<OrderId> = purchases.iter().zip(verdicts).filter_map(durable).collect();
+        let durable: Vec<OrderId> = known.into_iter().chain(finished.iter().copied()).collect();
         self.gate.confirm(sale, Shard::HOME, &durable).await?;
-        let finished: Vec<String> =
-            durable.iter().filter(|order| !known.contains(order)).map(OrderId::to_string).collect();
         if !finished.is_empty() {
+            let finished: Vec<String> = finished.iter().map(OrderId::to_string).collect();
             tracing::warn!(%sale, holds = finished.len(), "holds without a purchase row were finished");
             metrics::counter!("seckill_holds_finished_total").increment(finished.len() as u64);
             let details = serde_json::json!({ "orders": finished });

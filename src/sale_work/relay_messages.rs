@@ -1,19 +1,20 @@
-//! Which messages carry the rows of the outbox (protocol, rule 6): many orders share one, as far as their messages go the same way.
+//! Which messages carry the rows of the outbox (protocol, rule 6): many orders share one, as far as their messages go the same way, and
+//! so do groups.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::domain::delay::rung_for;
-use crate::domain::ids::OrderId;
+use crate::domain::ids::{GroupId, OrderId};
 use crate::domain::message::{
-    ORDERS_A_MESSAGE, OrderExpireV1, OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind, PaymentRequestedV1,
-    Version,
+    GroupsPlacedV1, ORDERS_A_MESSAGE, OrderExpireV1, OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind,
+    PaymentRequestedV1, Version,
 };
 use crate::ledger::outbox::{BrokerMessage, OutboxRow};
 use crate::queue::{Destination, Outgoing};
 
-/// Rows of which the orders share messages.
+/// Rows that share messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shared {
     Purchases,
@@ -21,6 +22,7 @@ enum Shared {
     Expiries {
         rung_ms: i64,
     },
+    Groups,
 }
 
 /// The messages for these rows, and the places of the rows that each of them carries. A row without company goes in the message
@@ -35,21 +37,48 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
     }
     let mut messages = Vec::new();
     for (shared, places) in &together {
-        for places in places.chunks(ORDERS_A_MESSAGE) {
-            if let [place] = places {
-                alone.push(*place);
+        for places in parts(places, |place| orders_of(&rows[place])) {
+            if let [place] = places[..] {
+                alone.push(place);
                 continue;
             }
-            let orders = places.iter().map(|place| OrderId(rows[*place].task.key().1)).collect();
+            let ids = places.iter().map(|place| rows[*place].task.key().1);
             let message = match shared {
-                Shared::Purchases => orders_placed(orders),
-                Shared::Expiries { rung_ms } => orders_expire(orders, *rung_ms),
+                Shared::Purchases => orders_placed(ids.map(OrderId).collect()),
+                Shared::Expiries { rung_ms } => orders_expire(ids.map(OrderId).collect(), *rung_ms),
+                Shared::Groups => groups_placed(ids.map(GroupId).collect()),
             };
-            messages.push((message, places.to_vec()));
+            messages.push((message, places));
         }
     }
     messages.extend(alone.into_iter().map(|place| (message_for(&rows[place]), vec![place])));
     messages.into_iter().unzip()
+}
+
+/// How many orders a message carries with this row.
+fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
+    match row.task {
+        BrokerMessage::GroupPlaced { members, .. } => members,
+        BrokerMessage::OrderPlaced { .. }
+        | BrokerMessage::OrderExpire { .. }
+        | BrokerMessage::PaymentRequested { .. } => 1,
+    }
+}
+
+/// Parts of these places that have `ORDERS_A_MESSAGE` orders at most, or are one place that has more by itself.
+fn parts(places: &[usize], orders_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+    let (mut parts, mut orders) = (Vec::<Vec<usize>>::new(), 0);
+    for &place in places {
+        orders += orders_of(place);
+        match parts.last_mut().filter(|_| orders <= ORDERS_A_MESSAGE) {
+            Some(open) => open.push(place),
+            None => {
+                parts.push(vec![place]);
+                orders = orders_of(place);
+            }
+        }
+    }
+    parts
 }
 
 /// With which others a row may share a message. One that has failed before goes alone, so that it fails alone, and so that its
@@ -61,6 +90,7 @@ fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
     match &row.task {
         BrokerMessage::OrderPlaced { .. } => Some(Shared::Purchases),
         BrokerMessage::OrderExpire { remaining_ms, .. } => Some(Shared::Expiries { rung_ms: rung_for(*remaining_ms) }),
+        BrokerMessage::GroupPlaced { .. } => Some(Shared::Groups),
         BrokerMessage::PaymentRequested { .. } => None,
     }
 }
@@ -68,6 +98,7 @@ fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
 fn message_for(row: &OutboxRow<BrokerMessage>) -> Outgoing {
     let (kind, about) = row.task.key();
     let (to, body) = match &row.task {
+        BrokerMessage::GroupPlaced { group, .. } => return groups_placed(vec![*group]),
         BrokerMessage::OrderPlaced { order } => {
             (Destination::OrderPlaced, body(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }))
         }
@@ -87,6 +118,12 @@ fn orders_placed(orders: Vec<OrderId>) -> Outgoing {
     let id = OutboxKind::OrderPlaced.message_id_of_many(&orders);
     let body = body(&OrdersPlacedV1 { version: Version, orders });
     Outgoing { to: Destination::OrdersPlaced, id, body, trace: None }
+}
+
+fn groups_placed(groups: Vec<GroupId>) -> Outgoing {
+    let id = OutboxKind::GroupPlaced.message_id_of_many(&groups);
+    let body = body(&GroupsPlacedV1 { version: Version, groups });
+    Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
 }
 
 /// The message by which the expiry of these orders comes after about this long.
@@ -139,6 +176,21 @@ mod tests {
         let many: OrdersPlacedV1 = serde_json::from_slice(&messages[0].body).unwrap();
         assert_eq!(many.orders, [0, 2].map(|n| OrderId(Uuid::from_u128(n))));
         assert_eq!(messages[0].id, OutboxKind::OrderPlaced.message_id_of_many(&many.orders));
+    }
+
+    #[test]
+    fn groups_share_a_message_as_far_as_their_orders_have_room() {
+        let group = |n: usize, members: usize| {
+            row(BrokerMessage::GroupPlaced { group: GroupId(Uuid::from_u128(n as u128)), members })
+        };
+        let failed = OutboxRow { attempts: 1, ..group(5, 2) };
+        let rows = [group(0, 100), group(1, 100), group(2, 51), placed(3), group(4, 300), failed];
+        let (messages, carried) = messages_for(&rows);
+        assert_eq!(carried, [vec![0, 1], vec![5], vec![3], vec![2], vec![4]]);
+        let to: Vec<_> = messages.iter().map(|message| message.to == Destination::GroupsPlaced).collect();
+        assert_eq!(to, [true, true, false, true, true]);
+        let many: GroupsPlacedV1 = serde_json::from_slice(&messages[0].body).unwrap();
+        assert_eq!(many.groups, [0, 1].map(|n| GroupId(Uuid::from_u128(n))));
     }
 
     #[test]

@@ -34,7 +34,14 @@ impl Retention {
         let (steps, old_steps) = ledger.clear_steps(self.steps).await?;
         let messages = ledger.clear_processed_messages(terms.messages_days).await?;
         let (lapsed_holds, old_lapses) = ledger.clear_lapsed_holds(self.lapsed_holds).await?;
-        let cleared = [("outbox", rows), ("steps", old_steps), ("messages", messages), ("lapsed-holds", old_lapses)];
+        let groups = ledger.clear_groups().await?;
+        let cleared = [
+            ("outbox", rows),
+            ("steps", old_steps),
+            ("messages", messages),
+            ("lapsed-holds", old_lapses),
+            ("groups", groups),
+        ];
         for (what, cleared) in cleared {
             metrics::counter!("seckill_cleared_total", "what" => what).increment(cleared);
         }

@@ -141,8 +141,16 @@ pub async fn stale_replica_promoted(options: Options) -> anyhow::Result<RunSumma
     ensure!(after > before, "the epoch is still {before}");
     // A purchase of the old epoch, as from an instance that was stopped during all this.
     let (order, hold) = (OrderId(Uuid::now_v7()), Hold { epoch: Epoch(before), shard: Shard::HOME });
-    let late =
-        Purchase { order, sale: world.sale_id(), user: "sleeper".into(), units: 1, address: None, hold, trace: None };
+    let late = Purchase {
+        order,
+        sale: world.sale_id(),
+        user: "sleeper".into(),
+        units: 1,
+        address: None,
+        hold,
+        group: None,
+        trace: None,
+    };
     let verdict = world.stores.ledger.commit_purchases(&[late]).await?;
     ensure!(verdict == [Committed::StaleEpoch], "a purchase of epoch {before} is {verdict:?}");
     summary.lost = Some(format!("at least {} tickets", sold - kept));

@@ -22,6 +22,8 @@ pub(super) struct Row {
     pub(super) per_user: i32,
     pub(super) pay_within_ms: i64,
     pub(super) unlimited: bool,
+    /// Whether the order exists: another record of the purchase was settled before.
+    pub(super) made: bool,
 }
 
 /// For what a dedup row is written.
@@ -35,7 +37,8 @@ pub(super) enum Dedup<'a> {
 
 /// Locks the purchase rows that are not processed yet, and writes the dedup rows. What protects from a second effect is the status,
 /// read under the lock: a purchase row is processed in the transaction that makes its order, and never comes back from there.
-/// The dedup rows say the same a second time.
+/// The dedup rows say the same a second time. A row whose order exists is closed without effect: the purchase was also a member of a
+/// group row, which was settled before.
 pub(super) async fn claim(
     tx: &mut PgConnection,
     orders: &[OrderId],
@@ -45,7 +48,8 @@ pub(super) async fn claim(
     let mut rows = sqlx::query_as!(
         Row,
         r#"SELECT o.id, o.order_id AS "order", o.sale_id AS sale, o.user_id AS "user", o.quantity,
-                  s.price_cents, s.per_user, s.pay_within_ms, s.total_stock = -1 AS "unlimited!"
+                  s.price_cents, s.per_user, s.pay_within_ms, s.total_stock = -1 AS "unlimited!",
+                  EXISTS (SELECT FROM orders m WHERE m.id = o.order_id) AS "made!"
            FROM outbox o JOIN sales s ON s.id = o.sale_id
            WHERE o.kind = 'order_placed' AND o.order_id = ANY($1) AND o.status <> 'processed'
            ORDER BY o.id FOR UPDATE OF o"#,
@@ -53,6 +57,16 @@ pub(super) async fn claim(
     )
     .fetch_all(&mut *tx)
     .await?;
+    let made: Vec<i64> = rows.iter().filter(|row| row.made).map(|row| row.id).collect();
+    if !made.is_empty() {
+        rows.retain(|row| !row.made);
+        sqlx::query!(
+            "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()) WHERE id = ANY($1)",
+            &made
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
     if rows.is_empty() {
         return Ok(rows);
     }
@@ -76,7 +90,7 @@ pub(super) async fn claim(
 }
 
 /// Writes dedup rows, and returns the messages that had none.
-async fn write_dedup_rows(tx: &mut PgConnection, messages: &[Uuid]) -> Result<Vec<Uuid>, LedgerError> {
+pub(super) async fn write_dedup_rows(tx: &mut PgConnection, messages: &[Uuid]) -> Result<Vec<Uuid>, LedgerError> {
     Ok(sqlx::query_scalar!(
         "INSERT INTO processed_messages (message_id, consumer) SELECT id, $2 FROM unnest($1::uuid[]) AS m (id)
          ON CONFLICT DO NOTHING RETURNING message_id",

@@ -1,6 +1,5 @@
-//! Commits purchase rows in groups: a purchase is durable before it is answered (protocol, rule 3).
+//! Commits purchases, many at once: a purchase is durable before it is answered (protocol, rule 3).
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,17 +8,17 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Postgres};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use crate::die_at;
 use crate::domain::admission::Hold;
-use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::ids::{GroupId, OrderId, SaleId};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::notices::Notifier;
+use crate::ledger::orders::insert::{Inserted, insert_nothing_on, insert_on};
 use crate::ledger::{Ledger, LedgerError};
 use crate::telemetry::spans::Span;
 
-/// A purchase row to be committed.
+/// A purchase to be committed.
 #[derive(Debug, Clone)]
 pub struct Purchase {
     pub order: OrderId,
@@ -29,20 +28,23 @@ pub struct Purchase {
     /// Where it came from, as the limits see it, if that is still known.
     pub address: Option<String>,
     pub hold: Hold,
+    /// The group whose row it is written into, with all others that name it; none where it gets a purchase row of its own. One that is
+    /// traced has none, because its trace goes on from its row.
+    pub group: Option<GroupId>,
     /// The step that writes it, if it is traced.
     pub trace: Option<Box<TraceContext>>,
 }
 
 impl Purchase {
-    fn trace(&self) -> Option<&TraceContext> {
+    pub(super) fn trace(&self) -> Option<&TraceContext> {
         self.trace.as_deref()
     }
 }
 
-/// What became of a purchase row.
+/// What became of a purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
-    /// The row is committed, now or since an earlier try.
+    /// Its row, or that of its group, is committed, now or since an earlier try.
     Durable,
     /// The sale has another epoch: the hold may no longer exist.
     StaleEpoch,
@@ -51,96 +53,70 @@ pub enum Committed {
 }
 
 impl Ledger {
-    /// Commits purchase rows. One bad row does not fail its group (rule 4).
+    /// Commits purchases. One bad row does not fail the others (rule 4).
     ///
     /// # Errors
     /// Only an outage of PostgreSQL.
     pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
-        commit_on(&mut *self.pool.acquire().await?, purchases).await
+        Ok(commit_on(&mut *self.pool.acquire().await?, purchases).await?.outcomes)
     }
 
-    /// Checks that purchase rows can be written, without writing one: a server that is read-only, or lacks the table, cannot.
+    /// Checks that purchases can be written, without writing one: a server that is read-only, or lacks a table, cannot.
     pub async fn can_commit(&self) -> Result<(), LedgerError> {
-        insert_on(&mut *self.reserved.acquire().await?, &[]).await.map(drop)
+        insert_nothing_on(&mut *self.reserved.acquire().await?).await
     }
 }
 
-async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+/// Commits purchases together. Where that fails, each group alone, then the purchases of a group that fails alone as purchase rows, one
+/// by one: a bad row fails nobody else.
+async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Inserted, LedgerError> {
     match insert_on(connection, purchases).await {
-        Ok(outcomes) => return Ok(outcomes),
+        Ok(inserted) => return Ok(inserted),
         Err(error) if error.is_outage() => return Err(error),
         Err(error) => {
-            tracing::error!(%error, rows = purchases.len(), "group of purchase rows failed; trying one by one");
+            tracing::error!(%error, purchases = purchases.len(), "purchases were not committed together; trying apart");
         }
     }
-    let mut outcomes = Vec::with_capacity(purchases.len());
-    for purchase in purchases {
-        match insert_on(connection, std::slice::from_ref(purchase)).await {
-            Ok(outcome) => outcomes.extend(outcome),
-            Err(error) if error.is_outage() => return Err(error),
-            Err(error) => {
-                let trace_id = purchase.trace().map(TraceContext::trace_id);
-                tracing::error!(%error, order = %purchase.order, trace_id, "purchase row failed");
-                outcomes.push(Committed::Unknown);
+    let mut all = Inserted { outcomes: vec![Committed::Unknown; purchases.len()], ungrouped: false };
+    // The members of a group stay together, wherever they stand: its row has all of them, or is not written.
+    let mut places: Vec<usize> = (0..purchases.len()).collect();
+    places.sort_by_key(|place| purchases[*place].group);
+    for part in
+        places.chunk_by(|one, next| purchases[*one].group.is_some() && purchases[*one].group == purchases[*next].group)
+    {
+        let group: Vec<Purchase> = part.iter().map(|place| purchases[*place].clone()).collect();
+        if group.len() > 1 && group.len() < purchases.len() {
+            match insert_on(connection, &group).await {
+                Ok(inserted) => {
+                    part.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
+                    all.ungrouped |= inserted.ungrouped;
+                    continue;
+                }
+                Err(error) if error.is_outage() => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, purchases = group.len(), "group not committed; trying one by one");
+                }
             }
         }
+        for (place, purchase) in part.iter().zip(group) {
+            all.outcomes[*place] = commit_alone(connection, Purchase { group: None, ..purchase }).await?;
+            die_at!("commit.fallback");
+        }
     }
-    Ok(outcomes)
+    Ok(all)
 }
 
-/// Inserts purchase rows in one transaction, each only if its epoch is still the sale's. Returns for each whether it is
-/// in the table afterwards.
-async fn insert_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
-    let orders: Vec<Uuid> = purchases.iter().map(|p| p.order.0).collect();
-    let sales: Vec<i64> = purchases.iter().map(|p| p.sale.get()).collect();
-    let users: Vec<&str> = purchases.iter().map(|p| p.user.as_str()).collect();
-    let units: Vec<i32> = purchases.iter().map(|p| p.units).collect();
-    let addresses: Vec<Option<&str>> = purchases.iter().map(|p| p.address.as_deref()).collect();
-    let epochs: Vec<i64> = purchases.iter().map(|p| p.hold.epoch.0).collect();
-    let shards: Vec<i16> = purchases.iter().map(|p| p.hold.shard.0).collect();
-    let traces = traces_of(purchases);
-    // One statement: one round trip and one commit. FOR SHARE makes a refill wait for this insert, or this insert see
-    // the new epoch. The order by key keeps two groups with the same rows from a deadlock.
-    let inserted = sqlx::query!(
-        "WITH current AS MATERIALIZED (
-               SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR SHARE)
-             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, address, trace)
-             SELECT 'order_placed', p.order_id, p.sale_id, p.user_id, p.quantity, p.epoch, p.shard, p.address, p.trace
-             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::bigint[], $6::smallint[], $7::text[], $8::text[])
-                    AS p (order_id, sale_id, user_id, quantity, epoch, shard, address, trace)
-             JOIN current USING (sale_id, epoch)
-             ORDER BY p.order_id
-             ON CONFLICT (kind, order_id) DO NOTHING",
-        &orders,
-        &sales,
-        &users as &[&str],
-        &units,
-        &epochs,
-        &shards,
-        &addresses as &[Option<&str>],
-        &traces as &[Option<String>]
-    )
-    .execute(&mut *connection)
-    .await?;
-    if inserted.rows_affected() == purchases.len() as u64 {
-        return Ok(vec![Committed::Durable; purchases.len()]);
+/// Commits one purchase row, and nothing with it.
+async fn commit_alone(connection: &mut PgConnection, purchase: Purchase) -> Result<Committed, LedgerError> {
+    match insert_on(connection, std::slice::from_ref(&purchase)).await {
+        Ok(inserted) => Ok(inserted.outcomes.first().copied().unwrap_or(Committed::Unknown)),
+        Err(error) if error.is_outage() => Err(error),
+        Err(error) => {
+            let trace_id = purchase.trace().map(TraceContext::trace_id);
+            tracing::error!(%error, order = %purchase.order, trace_id, "purchase row failed");
+            Ok(Committed::Unknown)
+        }
     }
-    let present: HashSet<Uuid> =
-        sqlx::query_scalar!("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)", &orders)
-            .fetch_all(connection)
-            .await?
-            .into_iter()
-            .collect();
-    let outcome = |id| if present.contains(id) { Committed::Durable } else { Committed::StaleEpoch };
-    Ok(orders.iter().map(outcome).collect())
-}
-
-/// The traces of purchases. An array that is too short is filled up with NULL, so one that is all NULL is empty.
-fn traces_of(purchases: &[Purchase]) -> Vec<Option<String>> {
-    if purchases.iter().all(|purchase| purchase.trace.is_none()) {
-        return Vec::new();
-    }
-    purchases.iter().map(|purchase| purchase.trace().map(TraceContext::to_text)).collect()
 }
 
 /// Purchases that are answered together, and so are committed together.
@@ -175,6 +151,8 @@ struct Pulse {
     began: Vec<AtomicU64>,
     /// The purchases in the queue.
     queued: AtomicUsize,
+    /// Whether winners of one call are committed as a group row.
+    grouped: AtomicBool,
     /// How long the oldest group of the last commit had waited, in microseconds, and when that was measured.
     wait_us: AtomicU64,
     measured_ms: AtomicU64,
@@ -232,6 +210,8 @@ impl Committer {
             started: Instant::now(),
             began,
             queued: AtomicUsize::new(0),
+            // Until the first heartbeat tells. A purchase row is right in any case.
+            grouped: AtomicBool::new(false),
             wait_us: AtomicU64::new(0),
             measured_ms: AtomicU64::new(0),
         });
@@ -261,6 +241,11 @@ impl Committer {
         self.pulse.healthy.store(healthy, Ordering::Relaxed);
     }
 
+    /// Records whether winners of one call are to be committed as a group row. The statement that does so asks PostgreSQL again.
+    pub fn set_grouped(&self, grouped: bool) {
+        self.pulse.grouped.store(grouped, Ordering::Relaxed);
+    }
+
     /// Notifies that another use case has added rows to the outbox.
     pub fn outbox_changed(&self) {
         self.notifier.outbox_changed();
@@ -271,7 +256,7 @@ impl Committer {
         self.notifier.orders_changed();
     }
 
-    /// Returns once each of these purchase rows is committed, or its outcome is known to be unknown.
+    /// Returns once each of these purchases is committed, or its outcome is known to be unknown.
     pub async fn commit(&self, purchases: Vec<Purchase>) -> Vec<Committed> {
         let (size, queued_at) = (purchases.len(), Instant::now());
         let (reply, outcomes) = oneshot::channel();
@@ -320,6 +305,9 @@ impl Lane {
                 replies.push((group.purchases.len(), group.reply));
                 rows.extend(group.purchases);
             }
+            if !self.pulse.grouped.load(Ordering::Relaxed) {
+                rows.iter_mut().for_each(|purchase: &mut Purchase| purchase.group = None);
+            }
             self.pulse.queued.fetch_sub(rows.len(), Ordering::Relaxed);
             metrics::histogram!("seckill_commit_batch_size").record(rows.len() as f64);
             let mut outcomes = self.write(&rows).await.into_iter();
@@ -343,7 +331,7 @@ impl Lane {
         die_at!("commit.after");
         pulse.healthy.store(written.is_ok(), Ordering::Relaxed);
         written.unwrap_or_else(|error| {
-            tracing::warn!(%error, rows = rows.len(), "not known whether purchase rows were committed");
+            tracing::warn!(%error, purchases = rows.len(), "not known whether purchases were committed");
             span.iter_mut().for_each(|span| span.fail(error.to_string()));
             vec![Committed::Unknown; rows.len()]
         })
@@ -363,6 +351,10 @@ impl Lane {
             Ok(_) => self.connection = Some((connection, Instant::now())),
             Err(_) => _ = connection.detach(),
         }
-        written
+        let Inserted { outcomes, ungrouped } = written?;
+        if ungrouped {
+            self.pulse.grouped.store(false, Ordering::Relaxed);
+        }
+        Ok(outcomes)
     }
 }

@@ -4,6 +4,10 @@
 //! All transactions lock rows in one order, so that they never deadlock: outbox, orders, buyers, and last the sales,
 //! whose rows are contended most. Orders that are made here are locked by nobody before the commit, so they may come after the
 //! buyers. What refers to a sale locks its row only against its removal, which hinders no update of the stock.
+//!
+//! A purchase may have two records, a purchase row and a place in a group row (`groups`). Both settlements lock the buyer's counter before
+//! they make the order, so they come one after the other. The second finds the order, or is refused it by the primary key; it is then
+//! undone as a whole, and tried again where it sees the order.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,7 +62,7 @@ impl Ledger {
         self.fulfil_each(&orders, &HashMap::new(), Dedup::Messages(&ids)).await
     }
 
-    /// Fulfils all in one transaction, or each alone where the stock is too little for all.
+    /// Fulfils all in one transaction, or each alone where the stock is too little for all, or one was made by another transaction.
     async fn fulfil_each(
         &self,
         orders: &[OrderId],
@@ -66,17 +70,21 @@ impl Ledger {
         dedup: Dedup<'_>,
     ) -> Result<Fulfilled, LedgerError> {
         let on_shortage = if orders.len() == 1 { OnShortage::Reject } else { OnShortage::GiveUp };
-        if let Some(done) = self.fulfil_group(orders, traces, dedup, on_shortage).await? {
+        if let Some(done) = unless_made_meanwhile(self.fulfil_group(orders, traces, dedup, on_shortage).await)? {
             return Ok(done);
         }
         let mut sum = Fulfilled::default();
         for order in orders {
             let alone = std::slice::from_ref(order);
-            if let Some(done) = self.fulfil_group(alone, traces, Dedup::Purchases, OnShortage::Reject).await? {
-                sum.accepted += done.accepted;
-                sum.rejected += done.rejected;
-                sum.skipped += done.skipped;
-            }
+            let fulfil = || self.fulfil_group(alone, traces, Dedup::Purchases, OnShortage::Reject);
+            let done = match unless_made_meanwhile(fulfil().await)? {
+                Some(done) => done,
+                // The order is there now, for all to see.
+                None => fulfil().await?.unwrap_or_default(),
+            };
+            sum.accepted += done.accepted;
+            sum.rejected += done.rejected;
+            sum.skipped += done.skipped;
         }
         Ok(sum)
     }
@@ -118,6 +126,14 @@ impl Ledger {
         tx.commit().await?;
         die_at!("fulfil.after_commit");
         Ok(Some(Fulfilled { accepted: taken.len(), rejected: rejected.len(), skipped }))
+    }
+}
+
+/// `None` also when another transaction has made one of the orders meanwhile, from another record of it: nothing was changed.
+fn unless_made_meanwhile(done: Result<Option<Fulfilled>, LedgerError>) -> Result<Option<Fulfilled>, LedgerError> {
+    match done {
+        Err(LedgerError::Refused(constraint)) if constraint == "orders_pkey" => Ok(None),
+        done => done,
     }
 }
 
@@ -186,8 +202,13 @@ async fn take_stock(tx: &mut PgConnection, rows: &[Row]) -> Result<Vec<i64>, Led
     for row in rows.iter().filter(|row| !row.unlimited) {
         *needed.entry(row.sale).or_default() += i64::from(row.quantity);
     }
+    take_units(tx, &needed).await
+}
+
+/// Takes so many units from the stock of each sale. Returns the sales that have too few.
+pub(super) async fn take_units(tx: &mut PgConnection, needed: &BTreeMap<i64, i64>) -> Result<Vec<i64>, LedgerError> {
     let mut short = Vec::new();
-    for (sale, units) in needed {
+    for (&sale, &units) in needed {
         let taken = sqlx::query!("UPDATE sales SET stock = stock - $2 WHERE id = $1 AND stock >= $2", sale, units)
             .execute(&mut *tx)
             .await?;

@@ -5,6 +5,8 @@ mod claim;
 pub mod commit;
 pub mod details;
 pub mod fulfil;
+pub mod groups;
+mod insert;
 pub mod read;
 pub mod search;
 pub mod webhook_events;

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::domain::ids::{OrderId, WaveId};
+use crate::domain::ids::{GroupId, OrderId, WaveId};
 use crate::domain::message::OutboxKind;
 use crate::domain::order::HoldRelease;
 use crate::domain::payment::PaymentId;
@@ -25,15 +25,21 @@ pub enum BrokerMessage {
         payment: PaymentId,
         channel: String,
     },
+    GroupPlaced {
+        group: GroupId,
+        /// How many purchases it has.
+        members: usize,
+    },
 }
 
 impl BrokerMessage {
-    /// The row's kind, and the id of the order or payment that the message is about.
+    /// The row's kind, and the id of the order, payment or group that the message is about.
     pub fn key(&self) -> (OutboxKind, Uuid) {
         match self {
             Self::OrderPlaced { order } => (OutboxKind::OrderPlaced, order.0),
             Self::OrderExpire { order, .. } => (OutboxKind::OrderExpire, order.0),
             Self::PaymentRequested { payment, .. } => (OutboxKind::PaymentRequested, payment.0),
+            Self::GroupPlaced { group, .. } => (OutboxKind::GroupPlaced, group.0),
         }
     }
 }
@@ -59,6 +65,7 @@ pub(super) struct ClaimedRow {
     pub(super) remaining_ms: i64,
     pub(super) channel: Option<String>,
     pub(super) lapsed_at_ms: Option<i64>,
+    pub(super) members: Option<i32>,
     pub(super) trace: Option<String>,
 }
 
@@ -91,6 +98,11 @@ impl ClaimedRow {
             OutboxKind::WaveRelease => {
                 Task::Release(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() })
             }
+            OutboxKind::GroupPlaced => {
+                // A row that lacks its group is published, too, and does not stop the others.
+                let members = self.members.and_then(|members| usize::try_from(members).ok()).unwrap_or(1);
+                Task::Publish(BrokerMessage::GroupPlaced { group: GroupId(self.order_id), members })
+            }
         })
     }
 }
@@ -101,10 +113,11 @@ mod tests {
 
     use super::*;
 
-    /// The statements name the kinds that they claim, because the partial indexes do.
+    /// The statements name the kinds that they claim, because the partial indexes do. Work on groups has an index of its own.
     #[test]
     fn every_kind_is_claimed_by_the_statement_of_its_worker() {
-        let claimed = |task: fn(&Task) -> bool| {
+        let is_of_group = |task: &Task| matches!(task, Task::Publish(BrokerMessage::GroupPlaced { .. }));
+        let claimed = |task: &dyn Fn(&Task) -> bool| {
             let row = |kind: &OutboxKind| ClaimedRow {
                 id: 1,
                 kind: kind.to_string(),
@@ -118,6 +131,7 @@ mod tests {
                 remaining_ms: 0,
                 channel: Some("a".to_owned()),
                 lapsed_at_ms: None,
+                members: Some(2),
                 trace: None,
             };
             let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
@@ -125,9 +139,11 @@ mod tests {
             format!("status = 'pending' AND kind IN ({})", names.join(", "))
         };
         let source = include_str!("../outbox.rs").split_whitespace().collect::<Vec<_>>().join(" ");
-        for statement in
-            [claimed(|task| matches!(task, Task::Publish(_))), claimed(|task| matches!(task, Task::Release(_)))]
-        {
+        for statement in [
+            claimed(&|task| matches!(task, Task::Publish(_)) && !is_of_group(task)),
+            claimed(&|task| matches!(task, Task::Publish(_)) && is_of_group(task)),
+            claimed(&|task| matches!(task, Task::Release(_))),
+        ] {
             assert!(source.contains(&statement), "{statement}");
         }
     }
