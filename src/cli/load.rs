@@ -103,7 +103,7 @@ impl LoadArgs {
 
         let promised: Vec<OrderId> =
             report.accepted.iter().filter_map(|a| Uuid::try_parse(&a.order_id).ok().map(OrderId)).collect();
-        let known = stores.ledger.known_orders(&promised).await?.len();
+        let known = stores.ledger.known_orders(sale, &promised).await?.len();
         let lost = promised.len().saturating_sub(known);
         let verdict = stores.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale was removed")?;
         eprintln!("promised with a 202: {}, of them in the ledger: {known}", promised.len());

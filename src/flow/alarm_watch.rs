@@ -52,6 +52,7 @@ impl AlarmWatch {
             gauge("seckill_outbox_parked", row.map_or(0, |row| row.parked));
             gauge("seckill_outbox_oldest_seconds", row.map_or(0, |row| row.oldest_s));
         }
+        metrics::gauge!("seckill_orders_accepted").set(self.ledger.accepted_purchases().await? as f64);
         for (kind, troubles) in self.ledger.troubles(&backlog, self.terms.outbox_age_s).await? {
             self.update(kind, &troubles).await?;
         }

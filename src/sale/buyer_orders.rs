@@ -44,12 +44,12 @@ impl ThreadState {
 
     /// An order of this buyer; `None` also when it belongs to another.
     pub async fn order_of(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
-        Ok(own(user, self.order_reader.read(order).await?))
+        Ok(own(user, self.order_reader.read(order, user).await?))
     }
 
     /// The same, for purchases and cancellations, which stand in no line of readers.
     pub(super) async fn order_of_now(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
-        Ok(own(user, self.ledger.order(order).await?))
+        Ok(own(user, self.ledger.order_of(order, user.as_str()).await?))
     }
 
     /// A page of this buyer's orders, newest first: those after the order `after` in this list, or the first ones.

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
 use super::SaleError;
-use crate::domain::ids::OrderId;
+use crate::domain::ids::{OrderId, UserId};
 use crate::domain::pressure::Pressure;
 use crate::ledger::Ledger;
 use crate::ledger::orders::read::OwnedOrder;
@@ -21,7 +21,7 @@ const READ_MAX: Duration = Duration::from_secs(2);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 type Found = Result<Option<OwnedOrder>, SaleError>;
-type Queued = (OrderId, oneshot::Sender<Found>);
+type Queued = (OrderId, UserId, oneshot::Sender<Found>);
 
 /// The reader of a process; clones share it.
 #[derive(Clone)]
@@ -49,13 +49,13 @@ impl OrderReader {
         Self { queue }
     }
 
-    /// An order of any buyer, as it is at a moment after this call.
+    /// An order as it is at a moment after this call, for the buyer who asks for it. It may belong to another.
     ///
     /// # Errors
     /// `Overloaded`: too many wait, the answer took too long, or PostgreSQL cannot be reached.
-    pub async fn read(&self, order: OrderId) -> Found {
+    pub async fn read(&self, order: OrderId, user: &UserId) -> Found {
         let (reply, found) = oneshot::channel();
-        self.queue.try_send((order, reply)).map_err(|_| SaleError::Overloaded("orders"))?;
+        self.queue.try_send((order, user.clone(), reply)).map_err(|_| SaleError::Overloaded("orders"))?;
         match tokio::time::timeout(WAIT_MAX, found).await {
             Ok(Ok(found)) => found,
             _ => Err(SaleError::Overloaded("orders")),
@@ -65,11 +65,12 @@ impl OrderReader {
 
 async fn answer(ledger: &Ledger, batch: &mut Vec<Queued>) {
     // Nothing is read for callers who have gone away.
-    batch.retain(|(_, reply)| !reply.is_closed());
-    let ids: Vec<OrderId> = batch.iter().map(|(order, _)| *order).collect();
-    match Ledger::within(READ_MAX, ledger.orders_by_id(&ids)).await {
+    batch.retain(|(_, _, reply)| !reply.is_closed());
+    let asked: Vec<(OrderId, &str)> = batch.iter().map(|(order, user, _)| (*order, user.as_str())).collect();
+    let found = Ledger::within(READ_MAX, ledger.orders_of_buyers(&asked)).await;
+    match found {
         Ok(found) => {
-            for (order, reply) in batch.drain(..) {
+            for (order, _, reply) in batch.drain(..) {
                 let found = match found.get(&order) {
                     None => Ok(None),
                     Some(Some(found)) => Ok(Some(found.clone())),
@@ -79,8 +80,8 @@ async fn answer(ledger: &Ledger, batch: &mut Vec<Queued>) {
             }
         }
         Err(error) => {
-            tracing::warn!(%error, orders = ids.len(), "orders not read");
-            for (_, reply) in batch.drain(..) {
+            tracing::warn!(%error, orders = batch.len(), "orders not read");
+            for (_, _, reply) in batch.drain(..) {
                 let _ = reply.send(Err(SaleError::Overloaded("orders")));
             }
         }

@@ -81,7 +81,7 @@ impl OrderStreams {
     /// Follows an order of this buyer. The stream begins behind the step that the client has `seen`, or with how the
     /// order stands now.
     pub async fn follow(&self, user: &UserId, order: OrderId, seen: Option<i64>) -> Result<Subscribed, SaleError> {
-        let Some(mut steps) = self.history(order).await? else { return Ok(Subscribed::Unknown) };
+        let Some(mut steps) = self.history(user, order).await? else { return Ok(Subscribed::Unknown) };
         let Some(newest) = steps.pop().filter(|step| step.of.user_id == user.as_str()) else {
             return Ok(Subscribed::Unknown);
         };
@@ -105,12 +105,12 @@ impl OrderStreams {
     }
 
     /// An order's steps so far. A purchase that has no order yet has one step: it was accepted.
-    async fn history(&self, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
+    async fn history(&self, user: &UserId, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
         let steps = self.ledger.steps_since(&[(order, 0)]).await?;
         if !steps.is_empty() {
             return Ok(Some(steps));
         }
-        match self.ledger.order(order).await? {
+        match self.ledger.order_of(order, user.as_str()).await? {
             None => Ok(None),
             Some(of) if of.order.status == OrderStatus::Accepted => Ok(Some(vec![OrderStep { id: 0, of }])),
             // The order was made between the two queries.

@@ -155,7 +155,7 @@ impl ThreadState {
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
             }
             Admission::Repeat { .. } | Admission::RepeatEnded => {
-                Box::pin(self.ticket(order)).await?.ok_or(Refusal::Unavailable)
+                Box::pin(self.ticket(&request.user, order)).await?.ok_or(Refusal::Unavailable)
             }
             Admission::Mismatch => Err(Refusal::IdempotencyMismatch),
             Admission::AtLimit { newest } => Err(Refusal::AlreadyPurchased { order: newest }),
@@ -199,8 +199,8 @@ impl ThreadState {
     }
 
     /// The ticket of a purchase that was made before.
-    async fn ticket(&self, order: OrderId) -> Result<Option<Ticket>, Refusal> {
-        let found = self.ledger.in_time(self.ledger.order(order)).await.map_err(|error| {
+    async fn ticket(&self, user: &UserId, order: OrderId) -> Result<Option<Ticket>, Refusal> {
+        let found = self.ledger.in_time(self.ledger.order_of(order, user.as_str())).await.map_err(|error| {
             tracing::warn!(%order, %error, "ticket not read");
             Refusal::Unavailable
         })?;

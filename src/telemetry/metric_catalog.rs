@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 58] = [
+pub const METRICS: [Metric; 60] = [
     metric(
         "seckill_requests_total",
         Counter,
@@ -93,8 +93,14 @@ pub const METRICS: [Metric; 58] = [
     metric("seckill_outbox_pending", Gauge, "kind", "Outbox rows that wait to be carried out"),
     metric("seckill_outbox_parked", Gauge, "kind", "Outbox rows that are parked: they are not retried automatically"),
     metric("seckill_outbox_oldest_seconds", Gauge, "kind", "Age of the oldest pending outbox row"),
+    metric("seckill_orders_accepted", Gauge, "", "Accepted purchases that have no order yet"),
     metric("seckill_relay_batch_size", Histogram, "", "Outbox rows published together"),
-    metric("seckill_message_batch_size", Histogram, "kind", "Orders or payments in one message to the broker"),
+    metric(
+        "seckill_message_batch_size",
+        Histogram,
+        "kind",
+        "Orders, groups of orders or payments in one message to the broker",
+    ),
     metric(
         "seckill_relayed_total",
         Counter,
@@ -112,6 +118,12 @@ pub const METRICS: [Metric; 58] = [
     metric("seckill_redelivered_total", Counter, "queue", "Messages that the broker had delivered before"),
     metric("seckill_dead_letters", Gauge, "", "Messages in the dead-letter queue; NaN if there is no such queue"),
     metric("seckill_orders_total", Counter, "outcome", "Purchases turned into orders: `accepted`, `rejected`"),
+    metric(
+        "seckill_groups_split_total",
+        Counter,
+        "",
+        "Groups of purchases that could not be settled as a whole: their purchases were settled one by one",
+    ),
     metric("seckill_order_streams", Gauge, "", "Open streams of server-sent events, each following one order"),
     metric("seckill_live_streams", Gauge, "", "Open streams of the console's live page"),
     metric(
@@ -146,7 +158,7 @@ pub const METRICS: [Metric; 58] = [
         "seckill_cleared_total",
         Counter,
         "what",
-        "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`, `lapsed-holds`",
+        "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`, `lapsed-holds`, `groups`",
     ),
     metric("seckill_permits_total", Counter, "policy, answer", "Requests for permits: `granted`, `refused`"),
     metric("seckill_policy_threshold", Gauge, "policy", "Current threshold of a policy whose threshold adapts"),

@@ -57,7 +57,7 @@ pub struct Backlog {
     pub more: bool,
 }
 
-/// Counts what is to be done, at most `most` rows of each index, in its order. Three partial indexes of the outbox and two of a small
+/// Counts what is to be done, at most `most` rows of each index, in its order. Four partial indexes of the outbox and two of a small
 /// table have them all, so that the query reads no row that is done.
 async fn backlog_on(connection: &mut PgConnection, most: Option<i64>) -> Result<Vec<Backlog>, LedgerError> {
     // One row more shows that there are more. Of order events, the first index has the parked ones, too, at its end.
@@ -77,6 +77,9 @@ async fn backlog_on(connection: &mut PgConnection, most: Option<i64>) -> Result<
                  UNION ALL (SELECT 2, kind, status, created_at FROM outbox
                   WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
                   ORDER BY next_attempt_at, id LIMIT $1::bigint + 1)
+                 UNION ALL (SELECT 6, kind, status, created_at FROM outbox
+                  WHERE status = 'pending' AND kind IN ('group_placed', 'group_expire', 'group_release')
+                  ORDER BY kind, next_attempt_at, id LIMIT $1::bigint + 1)
                  UNION ALL (SELECT 3, kind, status, created_at FROM outbox WHERE status = 'parked'
                   ORDER BY id LIMIT $1::bigint + 1)
                  UNION ALL (SELECT 4, 'order_event', nullif(status, 'parked'), created_at FROM order_events
@@ -236,6 +239,15 @@ impl Ledger {
     /// The same for people, who look often: at most `BACKLOG_MAX` of each index are read, which are those that wait the longest.
     pub async fn shown_backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
         backlog_on(&mut *self.begin_reading().await?, Some(BACKLOG_MAX)).await
+    }
+
+    /// How many purchases have no order yet. One that has two records counts twice until both are settled.
+    pub async fn accepted_purchases(&self) -> Result<i64, LedgerError> {
+        let accepted = sqlx::query_scalar!(
+            r#"SELECT (SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed')
+                    + (SELECT coalesce(sum(members), 0) FROM purchase_groups WHERE settled_at IS NULL) AS "accepted!""#
+        );
+        Ok(accepted.fetch_one(&self.pool).await?)
     }
 
     /// The troubles that the tables show, by kind.

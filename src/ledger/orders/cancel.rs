@@ -118,8 +118,9 @@ async fn cancel(
     if reason == CancelReason::Expired {
         sqlx::query!(
             "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
-             SELECT o.id, o.sale_id, o.user_id, p.address, o.quantity
-             FROM orders o LEFT JOIN outbox p ON p.kind = 'order_placed' AND p.order_id = o.id
+             SELECT o.id, o.sale_id, o.user_id, coalesce(g.addresses[array_position(g.order_ids, o.id)], p.address), o.quantity
+             FROM orders o LEFT JOIN purchase_groups g ON g.id = o.group_id
+             LEFT JOIN outbox p ON p.kind = 'order_placed' AND p.order_id = o.id
              WHERE o.id = ANY($1)",
             &ids
         )

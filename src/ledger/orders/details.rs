@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::domain::ids::OrderId;
 use crate::domain::message::OutboxKind;
 use crate::ledger::money::lists::{MoneyFilter, MoneyRow, payments_on, refunds_on};
-use crate::ledger::orders::read::{OwnedOrder, orders_on};
+use crate::ledger::orders::read::{OwnedOrder, order_on};
 use crate::ledger::{Ledger, LedgerError};
 
 /// Rows of one kind that are shown of an order. None has so many, unless it was paid again and again in vain.
@@ -22,7 +22,7 @@ pub struct OrderDetails {
     /// Newest first.
     pub payments: Vec<MoneyRow>,
     pub refunds: Vec<MoneyRow>,
-    /// Messages about the order and its payments, and events that its webhook has not taken yet; oldest first.
+    /// Messages about the order, its group and its payments, and events that its webhook has not taken yet; oldest first.
     pub messages: Vec<OrderMessage>,
 }
 
@@ -49,11 +49,7 @@ impl Ledger {
     /// An order of any buyer, with all that belongs to it.
     pub async fn order_details(&self, id: OrderId) -> Result<Option<OrderDetails>, LedgerError> {
         let mut tx = self.begin_reading().await?;
-        let order = match orders_on(&mut tx, &[id]).await?.remove(&id) {
-            Some(Some(order)) => order,
-            Some(None) => return Err(LedgerError::Unreadable("orders.status")),
-            None => return Ok(None),
-        };
+        let Some(order) = order_on(&mut tx, id).await? else { return Ok(None) };
         let changes = sqlx::query_as!(
             StatusChange,
             r#"SELECT at, from_status AS "from", to_status AS "to" FROM order_steps WHERE order_id = $1 ORDER BY id LIMIT $2"#,
@@ -65,8 +61,19 @@ impl Ledger {
         let of_order = MoneyFilter { order: Some(id), limit: ROWS_MAX, ..MoneyFilter::default() };
         let payments = payments_on(&mut tx, &of_order).await?;
         let refunds = refunds_on(&mut tx, &of_order).await?;
-        // A payment's message names the payment. All kinds are named, because the index `outbox_once` begins with the kind.
-        let about: Vec<Uuid> = std::iter::once(id.0).chain(payments.iter().map(|payment| payment.id)).collect();
+        let group = sqlx::query_scalar!(
+            r#"SELECT group_id AS "group?" FROM orders WHERE id = $1 AND group_id IS NOT NULL
+               UNION ALL
+               SELECT id FROM purchase_groups WHERE settled_at IS NULL AND order_ids @> ARRAY[$1]
+                 AND NOT EXISTS (SELECT FROM orders WHERE id = $1) LIMIT 1"#,
+            id.0
+        )
+        .fetch_optional(&mut *tx)
+        .await?
+        .flatten();
+        // The messages of a payment and of a group name these. All kinds are named, because the index `outbox_once` begins with the kind.
+        let of_others = payments.iter().map(|payment| payment.id).chain(group);
+        let about: Vec<Uuid> = std::iter::once(id.0).chain(of_others).collect();
         let kinds: Vec<String> = OutboxKind::VARIANTS.iter().map(OutboxKind::to_string).collect();
         let messages = sqlx::query_as!(
             OrderMessage,

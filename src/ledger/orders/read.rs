@@ -1,4 +1,5 @@
-//! Reading orders. A purchase row without an order is read as an order that is `accepted`.
+//! Reading orders. A purchase without an order is read as an order that is `accepted`, once, whether it has a purchase row, a place in a
+//! group row, or both.
 
 use std::collections::HashMap;
 
@@ -69,17 +70,67 @@ pub struct OrderFilter {
 }
 
 impl Ledger {
-    /// One order, of any buyer.
+    /// One order, of any buyer. An order that is accepted may be looked for in all group rows that are not settled: for people, who know
+    /// the order alone.
     pub async fn order(&self, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
-        match self.orders_by_id(&[order]).await?.remove(&order) {
+        order_on(&mut *self.begin_reading().await?, order).await
+    }
+
+    /// An order of this buyer.
+    pub async fn order_of(&self, order: OrderId, user: &str) -> Result<Option<OwnedOrder>, LedgerError> {
+        match self.orders_of_buyers(&[(order, user)]).await?.remove(&order) {
             Some(None) => Err(LedgerError::Unreadable("orders.status")),
             found => Ok(found.flatten()),
         }
     }
 
-    /// The orders that exist, of any buyers. `None` for a row that cannot be read, which fails no other.
-    pub async fn orders_by_id(&self, orders: &[OrderId]) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
-        orders_on(&mut *self.pool.acquire().await?, orders).await
+    /// Those of the orders that exist; an accepted one only if it is that buyer's. Others may belong to somebody else. `None` for a
+    /// row that cannot be read, which fails no other.
+    pub async fn orders_of_buyers(
+        &self,
+        asked: &[(OrderId, &str)],
+    ) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
+        let (ids, users): (Vec<Uuid>, Vec<&str>) = asked.iter().map(|(order, user)| (order.0, *user)).unzip();
+        // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once. Group rows are found by their
+        // buyers (`purchase_groups_buyers`).
+        let rows = sqlx::query_as!(
+            OrderRow,
+            r#"WITH made AS MATERIALIZED (
+                 SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at
+                 FROM orders WHERE id = ANY($1)),
+               alone AS MATERIALIZED (
+                 SELECT order_id, sale_id, user_id, quantity, price_cents * quantity AS amount_cents,
+                        o.created_at + pay_within_ms * interval '1 ms' AS expires_at, o.created_at
+                 FROM outbox o JOIN sales s ON s.id = sale_id
+                 WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status <> 'processed'
+                   AND order_id NOT IN (SELECT id FROM made))
+               SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
+                      amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
+                      created_at AS "created_at!"
+               FROM made
+               UNION ALL
+               SELECT order_id, sale_id, user_id, quantity, amount_cents, 'accepted', NULL, expires_at, created_at FROM alone
+               UNION ALL
+               SELECT a.order_id, g.sale_id, a.user_id, g.quantities[m.place], s.price_cents * g.quantities[m.place],
+                      'accepted', NULL, g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
+               FROM unnest($1::uuid[], $2::text[]) AS a (order_id, user_id)
+               JOIN purchase_groups g ON g.settled_at IS NULL AND g.user_ids @> ARRAY[a.user_id] COLLATE "C"
+               CROSS JOIN LATERAL (SELECT array_position(g.order_ids, a.order_id) AS place) AS m
+               JOIN sales s ON s.id = g.sale_id
+               WHERE g.user_ids[m.place] = a.user_id AND a.order_id NOT IN (SELECT id FROM made)
+                 AND a.order_id NOT IN (SELECT order_id FROM alone)"#,
+            &ids,
+            &users as &[&str]
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let readable = |row: OrderRow| {
+            let order = OrderId(row.id);
+            let found =
+                OwnedOrder::try_from(row).inspect_err(|error| tracing::error!(%order, %error, "order not read"));
+            (order, found.ok())
+        };
+        Ok(rows.into_iter().map(readable).collect())
     }
 
     /// Orders by sale, status and buyer, newest first.
@@ -95,14 +146,28 @@ impl Ledger {
                  SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
                         o.created_at + pay_within_ms * interval '1 ms', o.created_at
                  FROM outbox o JOIN sales s ON s.id = sale_id
-                 WHERE kind = 'order_placed' AND o.status <> 'processed') AS every
+                 WHERE kind = 'order_placed' AND o.status <> 'processed'
+                   AND NOT EXISTS (SELECT FROM orders m WHERE m.id = o.order_id)
+                 UNION ALL
+                 SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, 'accepted', NULL,
+                        g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
+                 FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
+                 CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
+                 WHERE g.settled_at IS NULL AND ($3::text IS NULL OR g.user_ids @> ARRAY[$3::text] COLLATE "C")
+                   AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
+                   AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = m.order_id)) AS every
                WHERE ($1::bigint IS NULL OR sale_id = $1) AND ($2::text IS NULL OR status = $2)
                  AND ($3::text IS NULL OR user_id = $3)
                  AND ($5::uuid IS NULL OR (created_at, id) < (
-                   SELECT created_at, id FROM orders WHERE id = $5
-                   UNION ALL
-                   SELECT created_at, order_id FROM outbox
-                   WHERE kind = 'order_placed' AND order_id = $5 AND status <> 'processed'))
+                   SELECT created_at, id FROM (
+                     SELECT 1 AS rank, created_at, id FROM orders WHERE id = $5
+                     UNION ALL
+                     SELECT 2, created_at, order_id FROM outbox
+                     WHERE kind = 'order_placed' AND order_id = $5 AND status <> 'processed'
+                     UNION ALL
+                     SELECT 3, created_at, $5 FROM purchase_groups
+                     WHERE settled_at IS NULL AND user_ids @> ARRAY[$3::text] COLLATE "C" AND order_ids @> ARRAY[$5::uuid]
+                   ) AS last ORDER BY rank LIMIT 1))
                ORDER BY created_at DESC, id DESC LIMIT $4"#,
             filter.sale.map(SaleId::get),
             filter.status.map(OrderStatus::as_str),
@@ -167,32 +232,35 @@ impl Ledger {
     }
 }
 
-/// As `Ledger::orders_by_id`, on the caller's connection.
-pub(super) async fn orders_on(
-    connection: &mut PgConnection,
-    orders: &[OrderId],
-) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
-    let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-    // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once.
-    let rows = sqlx::query_as!(
+/// As `Ledger::order`, on the caller's connection.
+pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
+    // One snapshot, as above. The group rows that are not settled are read only where nothing else is found: ten thousand, when a million
+    // orders wait.
+    let row = sqlx::query_as!(
         OrderRow,
-        r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
+        r#"WITH found AS MATERIALIZED (
+             SELECT 1 AS rank, id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at
+             FROM orders WHERE id = $1
+             UNION ALL
+             SELECT 2, order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
+                    o.created_at + pay_within_ms * interval '1 ms', o.created_at
+             FROM outbox o JOIN sales s ON s.id = sale_id
+             WHERE kind = 'order_placed' AND order_id = $1 AND o.status <> 'processed')
+           SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
                   amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
                   created_at AS "created_at!"
-           FROM orders WHERE id = ANY($1)
-           UNION ALL
-           SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
-                  o.created_at + pay_within_ms * interval '1 ms', o.created_at
-           FROM outbox o JOIN sales s ON s.id = sale_id
-           WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status <> 'processed'"#,
-        &ids
+           FROM (SELECT * FROM found
+                 UNION ALL
+                 SELECT 3, $1, g.sale_id, g.user_ids[m.place], g.quantities[m.place],
+                        s.price_cents * g.quantities[m.place], 'accepted', NULL,
+                        g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
+                 FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
+                 CROSS JOIN LATERAL (SELECT array_position(g.order_ids, $1) AS place) AS m
+                 WHERE g.settled_at IS NULL AND m.place IS NOT NULL AND NOT EXISTS (SELECT FROM found)) AS every
+           ORDER BY rank LIMIT 1"#,
+        order.0
     )
-    .fetch_all(connection)
+    .fetch_optional(connection)
     .await?;
-    let readable = |row: OrderRow| {
-        let order = OrderId(row.id);
-        let found = OwnedOrder::try_from(row).inspect_err(|error| tracing::error!(%order, %error, "order not read"));
-        (order, found.ok())
-    };
-    Ok(rows.into_iter().map(readable).collect())
+    row.map(OwnedOrder::try_from).transpose()
 }

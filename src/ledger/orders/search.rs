@@ -1,6 +1,7 @@
 //! Searching orders, and exporting them, for people. Orders and purchases that have no order yet are two lists, because a purchase
-//! changes its place when it becomes an order. The place of an order in its list never changes, so that paging misses none and
-//! repeats none, whatever arrives meanwhile.
+//! changes its place when it becomes an order. The place of an order in its list does not change otherwise, so that paging misses none
+//! and repeats none, whatever arrives meanwhile. Only a purchase that gets a second record, or whose group is split, changes its place
+//! among those without an order, to the front.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Transaction};
@@ -40,7 +41,7 @@ pub struct FoundOrders {
 /// The two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
-    /// Purchases without an order, by the order of their purchase rows.
+    /// Purchases without an order, by the order of their purchase rows and group rows.
     Accepted,
     /// Orders, by the time at which they were made.
     Orders,
@@ -50,8 +51,8 @@ enum List {
 pub struct OrderExport {
     tx: Transaction<'static, Postgres>,
     search: OrderSearch,
-    /// The list that is being read; `None` at the end.
-    list: Option<List>,
+    /// The list that is being read, and where it goes on; `None` at the end.
+    at: Option<(List, Place)>,
 }
 
 impl Ledger {
@@ -60,6 +61,7 @@ impl Ledger {
         let mut tx = self.begin_reading().await?;
         let list = if search.status == Some(OrderStatus::Accepted) { List::Accepted } else { List::Orders };
         let (mut found, mut lacks_accepted) = (Vec::new(), false);
+        let Some(place) = Place::find(&mut tx, list, search.before).await? else { return Ok(None) };
         if search.status.is_none() && search.before.is_none() {
             match accepted_in_time(&mut tx, search).await? {
                 Some(accepted) => found = accepted,
@@ -68,7 +70,7 @@ impl Ledger {
         }
         // One more than the page has shows whether there is another page.
         let more = OrderSearch { limit: search.limit.saturating_add(1), ..search.clone() };
-        let Some(mut page) = read(&mut tx, list, &more).await? else { return Ok(None) };
+        let (mut page, _) = read(&mut tx, list, &more, &place).await?;
         let page_max = usize::try_from(search.limit).unwrap_or(usize::MAX);
         let is_last = page.len() <= page_max;
         page.truncate(page_max);
@@ -84,26 +86,27 @@ impl Ledger {
         let with_accepted =
             search.status == Some(OrderStatus::Accepted) || search.status.is_none() && search.before.is_none();
         let list = if with_accepted { List::Accepted } else { List::Orders };
-        let known = Place::find(&mut tx, list, search.before).await?.is_some();
-        Ok(known.then_some(OrderExport { tx, search, list: Some(list) }))
+        let place = Place::find(&mut tx, list, search.before).await?;
+        Ok(place.map(|place| OrderExport { tx, search, at: Some((list, place)) }))
     }
 }
 
 impl OrderExport {
     /// The next orders, newest first; none at the end.
     pub async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, LedgerError> {
-        while let Some(list) = self.list {
+        while let Some((list, place)) = self.at.take() {
             let limit = self.search.limit.min(PIECE);
             let piece = OrderSearch { limit, ..self.search.clone() };
-            let rows = if limit > 0 { read(&mut self.tx, list, &piece).await?.unwrap_or_default() } else { Vec::new() };
+            let (rows, last) =
+                if limit > 0 { read(&mut self.tx, list, &piece, &place).await? } else { (Vec::new(), None) };
             let n = i64::try_from(rows.len()).unwrap_or(i64::MAX);
             self.search.limit -= n;
-            self.search.before = rows.last().map(|last| last.order.order_id);
-            if n < limit || limit == 0 {
+            self.at = match last {
+                Some(last) if n == limit => Some((list, last)),
                 // The other list is read from its own beginning.
-                let goes_on = list == List::Accepted && self.search.status.is_none();
-                (self.list, self.search.before) = (goes_on.then_some(List::Orders), None);
-            }
+                _ if list == List::Accepted && self.search.status.is_none() => Some((List::Orders, Place::Start)),
+                _ => None,
+            };
             if !rows.is_empty() {
                 return Ok(rows);
             }
@@ -113,10 +116,14 @@ impl OrderExport {
 }
 
 /// Where a page begins.
+#[derive(Debug, Clone, Copy)]
 enum Place {
     Start,
-    /// Behind the purchase row of this id.
-    Purchase(i64),
+    /// Behind the purchase row or group row of this number, and behind this member of a group.
+    Purchase {
+        place: i64,
+        member: i64,
+    },
     Order(DateTime<Utc>, Uuid),
 }
 
@@ -126,11 +133,24 @@ impl Place {
         let Some(before) = before else { return Ok(Some(Self::Start)) };
         match list {
             List::Accepted => {
-                let row = sqlx::query_scalar!(
-                    "SELECT id FROM outbox WHERE kind = 'order_placed' AND order_id = $1",
+                // A purchase that has become an order meanwhile had its place, too. Group rows that are not settled are all looked
+                // through, where neither the purchase row nor the order is there.
+                let row = sqlx::query!(
+                    r#"WITH alone AS MATERIALIZED (
+                         SELECT id AS place, 0::integer AS member FROM outbox WHERE kind = 'order_placed' AND order_id = $1),
+                       made AS MATERIALIZED (
+                         SELECT g.place, array_position(g.order_ids, o.id) AS member
+                         FROM orders o JOIN purchase_groups g ON g.id = o.group_id WHERE o.id = $1)
+                       SELECT place AS "place!", coalesce(member, 0)::bigint AS "member!"
+                       FROM (SELECT * FROM alone UNION ALL SELECT * FROM made
+                             UNION ALL
+                             SELECT g.place, array_position(g.order_ids, $1) FROM purchase_groups g
+                             WHERE g.settled_at IS NULL AND g.order_ids @> ARRAY[$1]
+                               AND NOT EXISTS (SELECT FROM alone) AND NOT EXISTS (SELECT FROM made)) AS known LIMIT 1"#,
                     before.0
                 );
-                Ok(row.fetch_optional(tx).await?.map(Self::Purchase))
+                let row = row.fetch_optional(tx).await?;
+                Ok(row.map(|row| Self::Purchase { place: row.place, member: row.member }))
             }
             List::Orders => {
                 let row = sqlx::query!("SELECT created_at, id FROM orders WHERE id = $1", before.0);
@@ -140,21 +160,29 @@ impl Place {
     }
 }
 
-/// The next orders of one list; `None` if there is no order `before`.
-async fn read(tx: &mut PgConnection, list: List, search: &OrderSearch) -> Result<Option<Vec<OwnedOrder>>, LedgerError> {
-    let Some(place) = Place::find(tx, list, search.before).await? else { return Ok(None) };
-    let at = match place {
-        Place::Start => None,
-        Place::Purchase(id) => return Ok(Some(owned(accepted(tx, search, Some(id)).await?)?)),
-        Place::Order(at, id) => Some((at, id)),
+/// The next orders of one list, and the place of the last of them.
+async fn read(
+    tx: &mut PgConnection,
+    list: List,
+    search: &OrderSearch,
+    from: &Place,
+) -> Result<(Vec<OwnedOrder>, Option<Place>), LedgerError> {
+    let at = match from {
+        Place::Start | Place::Purchase { .. } => None,
+        Place::Order(at, id) => Some((*at, *id)),
     };
     let rows = match (list, &search.user, search.sale) {
-        (List::Accepted, ..) => accepted(tx, search, None).await?,
+        (List::Accepted, ..) => {
+            let rows = accepted(tx, search, from).await?;
+            let last = rows.last().map(|last| Place::Purchase { place: last.place, member: last.member });
+            return Ok((owned(rows.into_iter().map(OrderRow::from))?, last));
+        }
         (List::Orders, Some(user), _) => of_user(tx, search, user, at).await?,
         (List::Orders, None, Some(sale)) => of_sale(tx, search, sale, at).await?,
         (List::Orders, None, None) => of_all(tx, search, at).await?,
     };
-    Ok(Some(owned(rows)?))
+    let last = rows.last().map(|last| Place::Order(last.created_at, last.id));
+    Ok((owned(rows.into_iter())?, last))
 }
 
 /// The purchases without an order that stand before the orders; `None` if they cannot be read in a second. They are sorted, and there
@@ -163,10 +191,10 @@ async fn accepted_in_time(tx: &mut PgConnection, search: &OrderSearch) -> Result
     // A savepoint: the transaction outlives a statement that was cancelled, and has its own time-out again.
     let mut part = tx.begin().await?;
     (&mut *part).execute("SET LOCAL statement_timeout = '1s'").await?;
-    let read = read(&mut part, List::Accepted, search).await;
+    let read = read(&mut part, List::Accepted, search, &Place::Start).await;
     part.rollback().await?;
     match read {
-        Ok(found) => Ok(Some(found.unwrap_or_default())),
+        Ok((found, _)) => Ok(Some(found)),
         Err(error) if error.is_outage() => {
             tracing::debug!(%error, "purchases without an order not read");
             Ok(None)
@@ -175,30 +203,73 @@ async fn accepted_in_time(tx: &mut PgConnection, search: &OrderSearch) -> Result
     }
 }
 
-fn owned(rows: Vec<OrderRow>) -> Result<Vec<OwnedOrder>, LedgerError> {
-    rows.into_iter().map(OwnedOrder::try_from).collect()
+fn owned(rows: impl Iterator<Item = OrderRow>) -> Result<Vec<OwnedOrder>, LedgerError> {
+    rows.map(OwnedOrder::try_from).collect()
 }
 
-/// Purchases without an order, from the partial indexes `outbox_purchases_of_user` and `outbox_purchases_of_sale`. `id + 0` keeps
-/// PostgreSQL from walking along the primary key instead, past all purchases that are done.
-async fn accepted(
-    tx: &mut PgConnection,
-    search: &OrderSearch,
-    behind: Option<i64>,
-) -> Result<Vec<OrderRow>, LedgerError> {
+/// A purchase without an order, and its place in the list.
+struct AcceptedRow {
+    place: i64,
+    member: i64,
+    order_id: Uuid,
+    sale_id: i64,
+    user_id: String,
+    quantity: i32,
+    amount_cents: i64,
+    expires_at: DateTime<Utc>,
+    created_at: DateTime<Utc>,
+}
+
+impl From<AcceptedRow> for OrderRow {
+    fn from(row: AcceptedRow) -> Self {
+        Self {
+            id: row.order_id,
+            sale_id: row.sale_id,
+            user_id: row.user_id,
+            quantity: row.quantity,
+            amount_cents: row.amount_cents,
+            status: OrderStatus::Accepted.to_string(),
+            reason: None,
+            expires_at: row.expires_at,
+            created_at: row.created_at,
+        }
+    }
+}
+
+/// Purchases without an order: purchase rows, from the partial indexes `outbox_purchases_of_user` and `outbox_purchases_of_sale`, and
+/// members of group rows, from `purchase_groups_buyers` and `purchase_groups_unsettled`. One that has both records stands where its
+/// purchase row does. `id + 0` keeps PostgreSQL from walking along the primary key instead, past all purchases that are done.
+async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> Result<Vec<AcceptedRow>, LedgerError> {
+    let (place, member) = match from {
+        Place::Purchase { place, member } => (Some(*place), *member),
+        Place::Start | Place::Order(..) => (None, 0),
+    };
     let rows = sqlx::query_as!(
-        OrderRow,
-        r#"SELECT p.order_id AS "id!", p.sale_id AS "sale_id!", p.user_id AS "user_id!", p.quantity AS "quantity!",
-                  s.price_cents * p.quantity AS "amount_cents!", 'accepted' AS "status!", NULL::text AS "reason?",
+        AcceptedRow,
+        r#"SELECT p.place AS "place!", p.member AS "member!", p.order_id AS "order_id!", p.sale_id AS "sale_id!",
+                  p.user_id AS "user_id!", p.quantity AS "quantity!", s.price_cents * p.quantity AS "amount_cents!",
                   p.created_at + s.pay_within_ms * interval '1 ms' AS "expires_at!", p.created_at AS "created_at!"
-           FROM (SELECT id, order_id, sale_id, user_id, quantity, created_at FROM outbox
-                 WHERE kind = 'order_placed' AND status <> 'processed' AND ($1::bigint IS NULL OR sale_id = $1)
-                   AND ($2::text IS NULL OR user_id = $2) AND ($3::bigint IS NULL OR id + 0 < $3)
-                 ORDER BY id + 0 DESC LIMIT $4) AS p
-           JOIN sales s ON s.id = p.sale_id ORDER BY p.id DESC"#,
+           FROM ((SELECT id AS place, 0::bigint AS member, order_id, sale_id, user_id, quantity, created_at FROM outbox
+                  WHERE kind = 'order_placed' AND status <> 'processed' AND ($1::bigint IS NULL OR sale_id = $1)
+                    AND ($2::text IS NULL OR user_id = $2) AND ($3::bigint IS NULL OR id + 0 < $3)
+                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = outbox.order_id)
+                  ORDER BY id + 0 DESC LIMIT $5)
+                 UNION ALL
+                 (SELECT g.place, m.member, m.order_id, g.sale_id, m.user_id, m.quantity, g.created_at
+                  FROM purchase_groups g
+                  CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
+                                     WITH ORDINALITY AS m (order_id, user_id, quantity, member)
+                  WHERE g.settled_at IS NULL AND ($1::bigint IS NULL OR g.sale_id = $1)
+                    AND ($2::text IS NULL OR g.user_ids @> ARRAY[$2::text] COLLATE "C" AND m.user_id = $2)
+                    AND ($3::bigint IS NULL OR g.place < $3 OR g.place = $3 AND m.member < $4)
+                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
+                    AND NOT EXISTS (SELECT FROM outbox b WHERE b.kind = 'order_placed' AND b.order_id = m.order_id)
+                  ORDER BY g.place DESC, m.member DESC LIMIT $5)) AS p
+           JOIN sales s ON s.id = p.sale_id ORDER BY p.place DESC, p.member DESC LIMIT $5"#,
         search.sale.map(SaleId::get),
         search.user.as_ref().map(UserId::as_str),
-        behind,
+        place,
+        member,
         search.limit
     );
     Ok(rows.fetch_all(tx).await?)

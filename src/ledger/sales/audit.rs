@@ -66,8 +66,8 @@ impl Ledger {
                  cleared_at IS NOT NULL AS "cleared!", steps_cleared_at IS NOT NULL AS "steps_cleared!",
                  (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
                   WHERE sale_id = s.id AND status IN ('pending_payment', 'paid', 'refunding')) AS "live_units!",
-                 (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox
-                  WHERE sale_id = s.id AND kind = 'order_placed' AND status <> 'processed') AS "promised_units!",
+                 (SELECT coalesce(sum(quantity), 0)::bigint FROM accepted_purchases
+                  WHERE sale_id = s.id) AS "promised_units!",
                  (SELECT coalesce(sum(units), 0)::bigint FROM sale_waves
                   WHERE sale_id = s.id AND released_at IS NULL) AS "held_back!",
                  (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
@@ -101,8 +101,7 @@ impl Ledger {
             r#"SELECT id AS "id!", quantity AS "quantity!", user_id AS "user_id!" FROM orders
                WHERE sale_id = $1 AND status IN ('pending_payment', 'paid', 'refunding')
                UNION ALL
-               SELECT order_id, quantity, user_id FROM outbox
-               WHERE sale_id = $1 AND kind = 'order_placed' AND status <> 'processed'"#,
+               SELECT order_id, quantity, user_id FROM accepted_purchases WHERE sale_id = $1"#,
             sale.get()
         )
         .fetch_all(&mut *tx)
@@ -142,14 +141,20 @@ impl Ledger {
         }))
     }
 
-    /// Returns those of the orders that have a purchase row.
-    pub async fn known_orders(&self, orders: &[OrderId]) -> Result<Vec<OrderId>, LedgerError> {
+    /// Returns those of the orders of a sale that are durable: they have a purchase row, an order, or a place in a group row, all of which
+    /// are looked through that are not settled.
+    pub async fn known_orders(&self, sale: SaleId, orders: &[OrderId]) -> Result<Vec<OrderId>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-        let known =
-            sqlx::query_scalar!("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)", &ids)
-                .fetch_all(&self.pool)
-                .await?;
-        Ok(known.into_iter().map(OrderId).collect())
+        let known = sqlx::query_scalar!(
+            r#"SELECT order_id AS "order_id!" FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)
+               UNION SELECT id FROM orders WHERE id = ANY($1)
+               UNION SELECT m.order_id FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
+                     WHERE g.sale_id = $2 AND g.settled_at IS NULL AND cardinality($1) > 0
+                       AND m.order_id IN (SELECT unnest($1))"#,
+            &ids,
+            sale.get()
+        );
+        Ok(known.fetch_all(&self.pool).await?.into_iter().map(OrderId).collect())
     }
 }
 
@@ -185,7 +190,7 @@ struct Check {
     rows: &'static str,
 }
 
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 17] = [
     Check {
         invariant: "I2",
         needs: Needs::Nothing,
@@ -217,18 +222,60 @@ const CHECKS: [Check; 14] = [
         invariant: "I3",
         needs: Needs::Messages,
         problem: "a processed purchase has no order",
-        rows: "SELECT format('purchase %s of user %s', o.order_id, o.user_id) FROM outbox o
-               WHERE o.sale_id = $1 AND o.kind = 'order_placed' AND o.status = 'processed' AND $2::bigint IS NOT NULL
-                 AND NOT EXISTS (SELECT FROM orders WHERE id = o.order_id) LIMIT $3",
+        rows: "SELECT format('purchase %s of user %s', p.order_id, p.user_id)
+               FROM (SELECT order_id, user_id FROM outbox
+                     WHERE sale_id = $1 AND kind = 'order_placed' AND status = 'processed'
+                     UNION ALL
+                     SELECT m.order_id, m.user_id FROM purchase_groups g
+                     CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids) AS m (order_id, user_id)
+                     WHERE g.sale_id = $1 AND g.settled_at IS NOT NULL AND NOT g.was_split) AS p
+               WHERE $2::bigint IS NOT NULL AND NOT EXISTS (SELECT FROM orders o WHERE o.id = p.order_id) LIMIT $3",
     },
     Check {
         invariant: "I3",
         needs: Needs::Messages,
-        problem: "an order has no purchase row, or one of another sale, buyer or quantity",
+        problem: "an order has no record of its purchase, or one of another sale, buyer or quantity",
         rows: "SELECT format('order %s of user %s', o.id, o.user_id) FROM orders o
-               WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL AND NOT EXISTS (
-                 SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = o.id AND p.status = 'processed'
-                   AND p.sale_id = o.sale_id AND p.user_id = o.user_id AND p.quantity = o.quantity) LIMIT $3",
+               WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL
+                 AND NOT EXISTS (
+                   SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = o.id AND p.status = 'processed'
+                     AND p.sale_id = o.sale_id AND p.user_id = o.user_id AND p.quantity = o.quantity AND o.group_id IS NULL)
+                 AND NOT EXISTS (
+                   SELECT FROM (SELECT g.id, m.order_id, m.user_id, m.quantity FROM purchase_groups g
+                                CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
+                                                   AS m (order_id, user_id, quantity)
+                                WHERE g.sale_id = $1 AND g.settled_at IS NOT NULL AND NOT g.was_split) AS p
+                   WHERE p.id = o.group_id AND p.order_id = o.id AND p.user_id = o.user_id AND p.quantity = o.quantity)
+               LIMIT $3",
+    },
+    Check {
+        invariant: "I3",
+        needs: Needs::Messages,
+        problem: "a purchase stands twice in group rows",
+        rows: "SELECT format('order %s, %s times', m.order_id, count(*)) FROM purchase_groups g
+               CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
+               WHERE g.sale_id = $1 AND $2::bigint IS NOT NULL GROUP BY m.order_id HAVING count(*) > 1 LIMIT $3",
+    },
+    Check {
+        invariant: "I3",
+        needs: Needs::Messages,
+        problem: "a purchase of a group that was split has neither a purchase row nor an order",
+        rows: "SELECT format('purchase %s of user %s', m.order_id, m.user_id) FROM purchase_groups g
+               CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids) AS m (order_id, user_id)
+               WHERE g.sale_id = $1 AND g.was_split AND $2::bigint IS NOT NULL
+                 AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = m.order_id)
+                 AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id) LIMIT $3",
+    },
+    Check {
+        invariant: "I6",
+        needs: Needs::Messages,
+        problem: "a group is settled and its outbox row is not processed, or the reverse",
+        rows: "SELECT format('group %s, outbox %s', coalesce(g.id, r.order_id), coalesce(r.status, 'has no row'))
+               FROM (SELECT id, settled_at FROM purchase_groups WHERE sale_id = $1) g
+               FULL JOIN (SELECT order_id, status FROM outbox WHERE sale_id = $1 AND kind = 'group_placed') r
+                 ON r.order_id = g.id
+               WHERE (g.id IS NULL OR r.order_id IS NULL OR (g.settled_at IS NOT NULL) <> (r.status = 'processed'))
+                 AND $2::bigint IS NOT NULL LIMIT $3",
     },
     Check {
         invariant: "I6",

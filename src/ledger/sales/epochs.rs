@@ -164,6 +164,7 @@ impl Ledger {
                AND s.ends_at > now() - $1::bigint * interval '1 ms' AND s.total_stock <> -1 AND e.run_id IS NOT NULL
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status <> 'processed'
                                AND o.kind = 'order_placed')
+               AND NOT EXISTS (SELECT FROM purchase_groups g WHERE g.sale_id = s.id AND g.settled_at IS NULL)
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
                                AND o.kind IN ('hold_release', 'wave_release'))",
             retire_after_ms.cast_signed(),
@@ -210,8 +211,7 @@ impl Ledger {
         );
         let purchases = format!(
             "DECLARE purchase_tickets NO SCROLL CURSOR FOR
-             SELECT order_id, user_id, quantity::bigint, true, NULL::bigint
-             FROM outbox WHERE kind = 'order_placed' AND sale_id = {sale} AND status <> 'processed'"
+             SELECT order_id, user_id, quantity::bigint, true, NULL::bigint FROM accepted_purchases WHERE sale_id = {sale}"
         );
         for declare in [orders, purchases] {
             (&mut *tx).execute(AssertSqlSafe(declare)).await?;
@@ -250,11 +250,12 @@ impl RefillSnapshot {
     }
 }
 
-/// The stock, less the units of purchases without an order; and whether the sale asks for passes.
+/// The stock, less the units of purchases without an order, each of them once, whatever records it has; and whether the sale asks for
+/// passes.
 async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<(Stock, bool), LedgerError> {
     let row = sqlx::query!(
-        r#"SELECT stock, captcha <> 'none' AS "asks_pass!", (SELECT coalesce(sum(quantity), 0)::bigint FROM outbox
-                          WHERE kind = 'order_placed' AND sale_id = $1 AND status <> 'processed') AS "promised!"
+        r#"SELECT stock, captcha <> 'none' AS "asks_pass!", (SELECT coalesce(sum(quantity), 0)::bigint FROM accepted_purchases
+                                                       WHERE sale_id = $1) AS "promised!"
            FROM sales WHERE id = $1"#,
         sale.get()
     )

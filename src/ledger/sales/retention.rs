@@ -7,6 +7,8 @@ use crate::ledger::{Ledger, LedgerError};
 
 /// Rows that one step looks at.
 const PAGE: i64 = 5000;
+/// Group rows that one step clears: of tens of thousands of purchases.
+const GROUPS: i64 = 500;
 
 /// Where the walk over a table goes on; 0 is its beginning.
 pub type Cursor = i64;
@@ -52,6 +54,21 @@ impl Ledger {
         .fetch_one(&self.pool)
         .await?;
         Ok((row.last, row.gone.unsigned_abs()))
+    }
+
+    /// Clears the settled group rows of a cleared sale, at most `GROUPS`. The rows of their orders' outbox are cleared by `clear_outbox`.
+    pub async fn clear_groups(&self) -> Result<u64, LedgerError> {
+        let done = sqlx::query!(
+            "DELETE FROM purchase_groups WHERE id IN (
+               SELECT id FROM purchase_groups WHERE settled_at IS NOT NULL AND sale_id = (
+                 SELECT id FROM sales s WHERE cleared_at IS NOT NULL
+                   AND EXISTS (SELECT FROM purchase_groups WHERE sale_id = s.id AND settled_at IS NOT NULL) LIMIT 1)
+               LIMIT $1)",
+            GROUPS
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected())
     }
 
     /// Clears the steps of orders of sales whose steps may go, likewise.
