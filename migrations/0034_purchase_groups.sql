@@ -73,8 +73,8 @@ INSERT INTO purchase_form (grouped) SELECT NOT EXISTS (SELECT FROM sales);
 ALTER TABLE instances ADD COLUMN knows_groups boolean NOT NULL DEFAULT false;
 ALTER TABLE worker_processes ADD COLUMN knows_groups boolean NOT NULL DEFAULT false;
 
--- A version that does not know groups must not refill: it would put their units up for sale again. Versions that do, connect with
--- the setting seckill.groups.
+-- A version that does not know groups must not refill: it would put their units up for sale again. Versions that do, say so with the
+-- setting seckill.groups in the transaction that raises an epoch.
 CREATE FUNCTION refuse_blind_refill() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('seckill.groups', true) IS DISTINCT FROM 'on'

@@ -20,6 +20,7 @@ mod publish;
 mod sales;
 mod serve;
 mod tokens;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,9 @@ enum Command {
     Work(serve::WorkArgs),
     /// Create the database's tables, or bring them up to date
     Migrate,
+    /// Switch what older versions do not know on, when all processes are replaced, or off
+    #[command(subcommand)]
+    Upgrade(upgrade::UpgradeCommand),
     /// Create sample products and a sample sale, unless they exist
     Seed,
     /// Create, show and change sales
@@ -174,6 +178,7 @@ impl Command {
             Self::Serve(args) => args.run(config).await?,
             Self::Work(args) => args.run(config).await?,
             Self::Migrate => database::migrate(&config).await?,
+            Self::Upgrade(command) => command.run(&config).await?,
             Self::Seed => database::seed(&config).await?,
             Self::Sale(command) => command.run(&config).await?,
             Self::Product(command) => command.run(&config).await?,

@@ -13,6 +13,7 @@ pub mod outbox;
 pub mod outflow;
 pub mod overview;
 pub mod processes;
+pub mod purchase_form;
 pub mod sales;
 pub mod sessions;
 
@@ -126,8 +127,6 @@ impl Ledger {
                 // Compiling a statement takes longer than any of ours runs: an audit would take a second instead of
                 // milliseconds.
                 ("jit", "off"),
-                // This version counts the purchases of group rows when it refills a sale (migration 34).
-                ("seckill.groups", "on"),
                 // So that the server ends the sessions of a process that has vanished, and their locks.
                 ("tcp_keepalives_idle", "10"),
                 ("tcp_keepalives_interval", "3"),
