@@ -1,6 +1,9 @@
 //! The auditor finds what is broken: a check that cannot fail checks nothing.
 
+use seckill::ledger::sales::audit::Finding;
 use seckill_harness::{System, terms};
+
+use crate::purchase_groups::{buy_together, buyers};
 
 /// Breaks one thing by SQL, and says which invariants the auditor then misses.
 async fn broken_by(sql: &'static str) -> Vec<&'static str> {
@@ -97,4 +100,62 @@ async fn a_statement_with_one_illegal_order_makes_none() {
     sqlx::query(cancelled).execute(&system.sql).await.unwrap();
     assert_eq!(written().await, (3, 5, 5));
     system.stop().await;
+}
+
+/// I3 and I6: what can be wrong with group rows, each planted into a sale of which all is well: two groups are settled, one was split.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_groups_is_found() {
+    let planted = [
+        ("I3", "a processed purchase has no order", "UPDATE purchase_groups SET order_ids[1] = gen_random_uuid() WHERE NOT was_split"),
+        ("I3", "an order has no record", "UPDATE purchase_groups SET user_ids[2] = 'eve' WHERE NOT was_split"),
+        ("I3", "an order has no record", "UPDATE orders SET group_id = NULL WHERE group_id IS NOT NULL"),
+        (
+            "I3",
+            "a purchase stands twice",
+            "INSERT INTO purchase_groups (id, sale_id, epoch, shard, members, units, order_ids, user_ids, quantities,
+                                          addresses, was_split, settled_at)
+             SELECT gen_random_uuid(), sale_id, epoch, shard, members, units, order_ids, user_ids, quantities, addresses,
+                    was_split, settled_at FROM purchase_groups LIMIT 1",
+        ),
+        (
+            "I3",
+            "a purchase of a group that was split",
+            "UPDATE purchase_groups SET order_ids[1] = gen_random_uuid() WHERE was_split",
+        ),
+        ("I6", "a group is settled", "UPDATE outbox SET status = 'parked', last_error = 'x' WHERE kind = 'group_placed'"),
+        ("I6", "a group is settled", "DELETE FROM outbox WHERE kind = 'group_placed'"),
+    ];
+    let mut system = System::prepare(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "600000")]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(20)).await;
+    let names = buyers(9);
+    for names in names.chunks(3) {
+        let group = buy_together(&system, &sale, names).await[0].group.unwrap();
+        if names[0] == "u6" {
+            assert_eq!(system.stores.ledger.split_group(group, "test").await.unwrap(), Some(3));
+        }
+    }
+    system.serve(true).await;
+    system.settled(&sale).await;
+    // Nobody runs who would mend what is planted. Each fault is taken back before the next.
+    system.stop().await;
+    let run = async |sql: &'static str| {
+        let mut one = sqlx::pool::PoolConnection::detach(system.sql.acquire().await.unwrap());
+        sqlx::raw_sql(sql).execute(&mut one).await.unwrap();
+    };
+    run("CREATE TABLE kept_groups AS TABLE purchase_groups; CREATE TABLE kept_outbox AS TABLE outbox;
+         CREATE TABLE kept_orders AS SELECT id, group_id FROM orders")
+    .await;
+    for (invariant, problem, fault) in planted {
+        run(fault).await;
+        let verdict = system.audit(&sale).await.unwrap().unwrap();
+        let found = |finding: &Finding| finding.invariant == invariant && finding.problem.starts_with(problem);
+        assert!(verdict.findings.iter().any(found), "{fault}: {verdict:#?}");
+        run("DELETE FROM purchase_groups; INSERT INTO purchase_groups SELECT * FROM kept_groups;
+             DELETE FROM outbox; INSERT INTO outbox OVERRIDING SYSTEM VALUE SELECT * FROM kept_outbox;
+             UPDATE orders o SET group_id = k.group_id FROM kept_orders k WHERE k.id = o.id")
+        .await;
+    }
+    system.settled(&sale).await;
+    system.finish().await;
 }

@@ -65,7 +65,7 @@ async fn a_dead_letter_queue_that_is_gone_is_noticed() {
 }
 
 /// How many messages lie in a queue, marks among them.
-async fn depth(system: &System, queue: &str) -> u32 {
+pub async fn depth(system: &System, queue: &str) -> u32 {
     let properties = lapin::ConnectionProperties::default();
     let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
@@ -78,7 +78,7 @@ async fn depth(system: &System, queue: &str) -> u32 {
 }
 
 /// Deletes a queue with everything in it.
-async fn delete(system: &System, queue: &str) {
+pub async fn delete(system: &System, queue: &str) {
     let properties = lapin::ConnectionProperties::default();
     let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();
     let channel = connection.create_channel().await.unwrap();

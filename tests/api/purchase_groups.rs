@@ -1,0 +1,523 @@
+//! Winners of one call are one row, one message and one transaction (protocol, rules 3, 7, 8 and 11), and what is unusual leaves that way.
+
+use std::net::IpAddr;
+
+use futures_util::future::join_all;
+use rand::seq::SliceRandom;
+use seckill::app::Worker;
+use seckill::domain::admission::{Admission, ReserveRequest};
+use seckill::domain::captcha::PassCheck;
+use seckill::domain::ids::{GroupId, IdempotencyKey, OrderId, Shard, Units, UserId};
+use seckill::domain::message::{GroupsPlacedV1, OutboxKind, Version};
+use seckill::domain::sale::NewSale;
+use seckill::gate::reserve_batcher::{CommitGroup, ReserveBatcher};
+use seckill::ledger::orders::commit::{Committed, Purchase};
+use seckill::ledger::orders::groups::Settling;
+use seckill::ledger::purchase_form::GroupsOn;
+use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use uuid::Uuid;
+
+use seckill_harness::{Sale, System, eventually, terms};
+
+use crate::payments_and_callbacks::paid;
+use crate::relay_resends::{delete, depth, work};
+
+/// The Idempotency-Key of these purchases.
+pub const KEY: &str = "k";
+
+const GROUPS: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1";
+const SPLIT: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND was_split AND settled_at IS NOT NULL";
+const ROWS: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed'";
+const WAITING: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
+
+/// Takes a unit for each of these buyers in one call to Redis. Nothing is committed: returned is what a server would commit as one group.
+pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Vec<Purchase> {
+    let secret = system.stores.ledger.order_id_secret().await.unwrap();
+    let now_ms = system.stores.ledger.now_ms().await.unwrap();
+    let key = IdempotencyKey::parse(KEY).unwrap();
+    let request = |user: &String| {
+        let user = UserId::parse(user).unwrap();
+        ReserveRequest {
+            order: OrderId::derive(&secret, sale.id, &user, &key),
+            user,
+            address: IpAddr::from([10, 0, 0, 7]).into(),
+            units: Units::ONE,
+            wrong_key: false,
+            level_too_low: false,
+            pass: PassCheck::NotAsked,
+            trace: None,
+        }
+    };
+    let (groups, mut taken) = mpsc::unbounded_channel();
+    let commit: CommitGroup = Box::new(move |group| {
+        let not_durable = vec![false; group.members.len()];
+        let _ = groups.send(group);
+        Box::pin(async move { not_durable })
+    });
+    let group = LocalSet::new()
+        .run_until(async {
+            let batcher = ReserveBatcher::new(system.stores.gate.clone(), commit).unwrap();
+            let answers = join_all(users.iter().map(|user| batcher.reserve(sale.id, request(user), now_ms))).await;
+            assert!(answers.iter().all(|answer| *answer.as_ref().unwrap() == Admission::NotDurable), "{answers:?}");
+            taken.recv().await.unwrap()
+        })
+        .await;
+    assert_eq!((group.members.len(), group.repeats.len()), (users.len(), 0), "all in one call");
+    let (id, hold) = (GroupId::new(), group.hold);
+    let purchase = |member: ReserveRequest| Purchase {
+        order: member.order,
+        sale: sale.id,
+        user: member.user.to_string(),
+        units: 1,
+        address: Some(member.address.to_string()),
+        hold,
+        group: Some(id),
+        trace: None,
+    };
+    group.members.into_iter().map(purchase).collect()
+}
+
+/// The names `u0`, `u1` and so on.
+pub fn buyers(n: usize) -> Vec<String> {
+    (0..n).map(|n| format!("u{n}")).collect()
+}
+
+pub fn orders(purchases: &[Purchase]) -> Vec<OrderId> {
+    purchases.iter().map(|purchase| purchase.order).collect()
+}
+
+pub fn group_of(purchases: &[Purchase]) -> GroupId {
+    purchases[0].group.unwrap()
+}
+
+/// Commits purchases, and takes them off the unconfirmed list, as a server does.
+pub async fn commit(system: &System, sale: &Sale, purchases: &[Purchase]) {
+    let committed = system.stores.ledger.commit_purchases(purchases).await.unwrap();
+    assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
+    system.stores.gate.confirm(sale.id, Shard::HOME, &orders(purchases)).await.unwrap();
+}
+
+/// A purchase for each of these buyers, all in one group row.
+pub async fn buy_together(system: &System, sale: &Sale, users: &[String]) -> Vec<Purchase> {
+    let purchases = take_together(system, sale, users).await;
+    commit(system, sale, &purchases).await;
+    purchases
+}
+
+/// The same purchases with records of their own, as a buyer's repeat writes them.
+pub async fn commit_alone(system: &System, purchases: &[Purchase]) {
+    let alone: Vec<Purchase> = purchases.iter().map(|one| Purchase { group: None, ..one.clone() }).collect();
+    let committed = system.stores.ledger.commit_purchases(&alone).await.unwrap();
+    assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
+}
+
+fn placed(groups: &[GroupId]) -> Outgoing {
+    let body = serde_json::to_vec(&GroupsPlacedV1 { version: Version, groups: groups.to_vec() }).unwrap();
+    let id = OutboxKind::GroupPlaced.message_id_of_many(groups);
+    Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
+}
+
+/// Rule 3: a rush at one instance is committed as group rows, one for each call that had company, and one outbox row with each; those
+/// who were alone have purchase rows. Each buyer who got a 202 has an order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rush_is_committed_as_groups() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    // How many share a call is chance, so rushes come until some have.
+    let (sale, mut buyers) = (system.create_sale(terms(10_000)).await, 0);
+    while system.count(GROUPS, &sale).await == 0 {
+        let names: Vec<String> = (buyers..buyers + 60).map(|n| format!("u{n}")).collect();
+        let answers = join_all(names.iter().map(|name| system.buy(&sale, name).send())).await;
+        assert!(answers.iter().all(|answer| answer.status == 202));
+        buyers += 60;
+    }
+    let members = "SELECT coalesce(sum(members), 0)::bigint FROM purchase_groups WHERE sale_id = $1";
+    let announced = "SELECT count(*) FROM outbox o JOIN purchase_groups g ON g.id = o.order_id AND g.units = o.quantity
+                     WHERE o.sale_id = $1 AND o.kind = 'group_placed'";
+    let least = "SELECT min(members)::bigint FROM purchase_groups WHERE sale_id = $1";
+    assert_eq!(system.count(members, &sale).await + system.count(ROWS, &sale).await, buyers);
+    assert_eq!(system.count(announced, &sale).await, system.count(GROUPS, &sale).await);
+    assert!(system.count(least, &sale).await >= 2, "one alone has a purchase row");
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (buyers, 10_000 - buyers));
+    system.finish().await;
+}
+
+/// Rule 7: a group becomes orders in one transaction, each with its deadline and its steps. Before that, each of its purchases is an
+/// accepted order for its buyer, by id and in the list, for nobody else, and for people who know the id alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_settled_whole_and_found_before_that() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(30)).await;
+    let purchases = buy_together(&system, &sale, &buyers(20)).await;
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (1, 0));
+
+    let order = purchases[7].order;
+    let path = format!("/api/v1/orders/{order}");
+    let (status, seen) = system.get(&path, Some("u7")).await;
+    assert_eq!((status, &seen["status"], &seen["quantity"]), (200, &"accepted".into(), &1.into()));
+    assert_eq!(system.get(&path, Some("u8")).await.0, 404, "another member's");
+    assert_eq!(system.get(&path, Some("eve")).await.0, 404);
+    let listed = system.get("/api/v1/orders", Some("u7")).await.1;
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["order_id"]), (1, &seen["order_id"]));
+    assert_eq!(system.post(&format!("{path}/cancel"), "u7").await.1["code"], "order-not-ready");
+    assert_eq!(system.stores.ledger.order(order).await.unwrap().unwrap().user_id, "u7");
+    assert!(system.stores.ledger.order(OrderId(Uuid::now_v7())).await.unwrap().is_none());
+    let again = system.buy(&sale, "u7").idempotent(KEY).send().await;
+    assert_eq!((again.status, again.order_id(), &again.body["status"]), (202, order.to_string(), &"accepted".into()));
+    assert_eq!(system.count(ROWS, &sale).await, 0, "a confirmed hold needs no second record");
+    let figures = system.stores.ledger.live_figures(sale.id).await.unwrap().unwrap();
+    assert_eq!(figures.units(seckill::domain::order::OrderStatus::Accepted), 20);
+
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
+    for (what, sql) in [
+        ("an order with its group", "SELECT count(*) FROM orders WHERE sale_id = $1 AND group_id IS NOT NULL"),
+        ("a step", "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1"),
+        ("a counter", "SELECT count(*) FROM sale_buyers WHERE sale_id = $1 AND units = 1"),
+    ] {
+        assert_eq!(system.count(sql, &sale).await, 20, "{what} for each");
+    }
+    let messages: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM processed_messages").fetch_one(&system.sql).await.unwrap();
+    assert_eq!((messages, system.count(SPLIT, &sale).await), (1, 0), "one row of deduplication for all");
+    system.finish().await;
+}
+
+/// F9: messages about groups, in any company, ten times each and in any order, before and after they had their effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_deliveries_of_a_group_have_one_effect() {
+    let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "8")]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(30) }).await;
+    let mut groups = Vec::new();
+    for names in buyers(30).chunks(6) {
+        groups.push(group_of(&buy_together(&system, &sale, names).await));
+    }
+    let alone = groups.chunks(1).chain(groups.chunks(2)).chain(groups.chunks(5));
+    let mut messages: Vec<Outgoing> = alone.flat_map(|groups| vec![placed(groups); 10]).collect();
+    messages.shuffle(&mut rand::rng());
+    let publisher = Publisher::new(Broker::new(&system.config));
+    let receipts = publisher.publish(&messages).await.unwrap();
+    assert!(receipts.iter().all(|receipt| *receipt == Receipt::Confirmed));
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 30));
+    system.let_deadlines_pass(&sale).await;
+    system.left(&sale, 30).await;
+    publisher.publish(&messages).await.unwrap();
+    system.settled(&sale).await;
+    let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
+    assert_eq!((system.orders(&sale).await, system.count(steps, &sale).await), (30, 60));
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (30, Some(30)));
+    // What lapsed is written down with the address that the group row kept.
+    let lapsed = "SELECT count(*) FROM lapsed_holds WHERE sale_id = $1 AND address = '10.0.0.7'";
+    assert_eq!(system.count(lapsed, &sale).await, 30);
+    system.finish().await;
+}
+
+/// Rule 7: a group with one buyer over the limit is split. The others are settled, and that one is rejected.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_with_a_buyer_over_the_limit_is_split() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(10)).await;
+    buy_together(&system, &sale, &buyers(10)).await;
+    let counted = "INSERT INTO sale_buyers (sale_id, user_id, units, per_user) VALUES ($1, 'u3', 1, 1)";
+    sqlx::query(counted).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    system.serve(true).await;
+    eventually(|| async {
+        let (waiting, orders) = (system.count(WAITING, &sale).await, system.orders(&sale).await);
+        ((waiting, orders) == (9, 10))
+            .then_some(())
+            .ok_or(format!("{orders} orders, {waiting} of them wait for payment"))
+    })
+    .await;
+    let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND user_id = 'u3' AND reason = 'over-limit'";
+    assert_eq!((system.count(SPLIT, &sale).await, system.count(rejected, &sale).await), (1, 1));
+    let uncounted = "UPDATE sale_buyers SET units = 0 WHERE sale_id = $1 AND user_id = 'u3'";
+    sqlx::query(uncounted).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (1, Some(1)));
+    system.finish().await;
+}
+
+/// Rule 7, and F13 within a group: a purchase that the schema refuses parks alone. The rest of its group is settled, and groups of the
+/// same message as a whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_poison_member_parks_alone() {
+    let mut system = System::prepare(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "3"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(30)).await;
+    let mut purchases = Vec::new();
+    for names in buyers(20).chunks(5) {
+        purchases.extend(buy_together(&system, &sale, names).await);
+    }
+    let poison = purchases[7].order;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.id = '{poison}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )))
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    system.serve(true).await;
+    eventually(|| async {
+        let (made, parked) = (system.orders(&sale).await, system.stores.ledger.parked(10).await.unwrap());
+        (made == 19 && parked.len() == 1).then_some(()).ok_or(format!("{made} made, parked {parked:?}"))
+    })
+    .await;
+    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    assert_eq!((parked.order_id, parked.attempts, parked.kind.as_str()), (poison.0, 3, "order_placed"));
+    assert_eq!(system.count(SPLIT, &sale).await, 1, "the other three groups are whole");
+    assert_eq!(system.get(&format!("/api/v1/orders/{poison}"), Some("u7")).await.1["status"], "accepted");
+    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
+    system.finish().await;
+}
+
+/// Rule 7: where PostgreSQL has less stock than Redis promised, the group is split, and those for whom it suffices have their orders.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_for_which_the_stock_does_not_suffice_is_split() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(10)).await;
+    buy_together(&system, &sale, &buyers(10)).await;
+    sqlx::query("UPDATE sales SET stock = 4, total_stock = 4").execute(&system.sql).await.unwrap();
+    system.serve(true).await;
+    system.settled(&sale).await;
+    let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
+    assert_eq!((system.count(WAITING, &sale).await, system.count(rejected, &sale).await), (4, 6));
+    assert_eq!((system.count(SPLIT, &sale).await, system.available(&sale).await), (1, Some(0)));
+    system.finish().await;
+}
+
+/// A group that can be neither settled nor split is tried again, and parked at last, where people see it; others flow.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
+    let mut system = System::prepare(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    system.serve(false).await;
+    let (sale, other) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
+    let group = group_of(&buy_together(&system, &sale, &buyers(5)).await);
+    buy_together(&system, &other, &buyers(5)).await;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.id = '{group}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )))
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    system.serve(true).await;
+    system.settled(&other).await;
+    let parked = eventually(|| async {
+        let parked = system.stores.ledger.parked(10).await.unwrap();
+        if parked.len() == 1 { Ok(parked) } else { Err(format!("{parked:?}")) }
+    })
+    .await;
+    assert_eq!((parked[0].kind.as_str(), parked[0].order_id, parked[0].attempts), ("group_placed", group.0, 2));
+    sqlx::raw_sql("DROP TRIGGER refuse ON purchase_groups").execute(&system.sql).await.unwrap();
+    assert_eq!(system.stores.ledger.unpark(&[parked[0].id], "test").await.unwrap(), 1);
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.count(SPLIT, &sale).await), (5, 0));
+    system.finish().await;
+}
+
+/// Rule 8: of a group that expires, the orders that were paid stay paid.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paid_order_in_a_group_that_expires_stays_paid() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(10) }).await;
+    let purchases = buy_together(&system, &sale, &buyers(6)).await;
+    system.serve(true).await;
+    system.settled(&sale).await;
+    for n in [1, 4] {
+        paid(&system, purchases[n].order.0, &format!("u{n}")).await;
+    }
+    system.let_deadlines_pass(&sale).await;
+    system.left(&sale, 8).await;
+    system.settled(&sale).await;
+    let of = |sql: &'static str| system.count(sql, &sale);
+    assert_eq!(of("SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'paid'").await, 2);
+    assert_eq!(of("SELECT count(*) FROM orders WHERE sale_id = $1 AND reason = 'expired'").await, 4);
+    assert_eq!(system.available(&sale).await, Some(8));
+    system.finish().await;
+}
+
+/// Rule 4: a group whose row PostgreSQL refuses is committed as purchase rows, at once and by the same call; other groups as groups.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_row_that_is_refused_becomes_purchase_rows() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let (sale, other) = (system.create_sale(terms(10)).await, system.create_sale(terms(10)).await);
+    let mut purchases = take_together(&system, &sale, &buyers(4)).await;
+    purchases.extend(take_together(&system, &other, &buyers(3)).await);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.sale_id = {} THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()",
+        sale.id
+    )))
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    assert_eq!(committed, vec![Committed::Durable; 7]);
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (0, 4));
+    assert_eq!((system.count(GROUPS, &other).await, system.count(ROWS, &other).await), (1, 0));
+    // Once more, as a statement that is repeated: nothing is written twice.
+    let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    assert_eq!(committed, vec![Committed::Durable; 7]);
+    assert_eq!((system.count(ROWS, &sale).await, system.count(GROUPS, &other).await), (4, 1));
+    system.serve(true).await;
+    for (sale, orders) in [(&sale, 4), (&other, 3)] {
+        system.settled(sale).await;
+        assert_eq!(system.orders(sale).await, orders);
+    }
+    system.finish().await;
+}
+
+/// Rule 3: a group of an epoch that is over is not committed, and one of another sale beside it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_of_an_older_epoch_is_refused() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let (sale, other) = (system.create_sale(terms(10)).await, system.create_sale(terms(10)).await);
+    let mut purchases = take_together(&system, &sale, &buyers(2)).await;
+    purchases.extend(take_together(&system, &other, &buyers(2)).await);
+    system.stores.ledger.raise_epoch(sale.id).await.unwrap();
+    let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    let (stale, durable) = (Committed::StaleEpoch, Committed::Durable);
+    assert_eq!(committed, [stale, stale, durable, durable]);
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (0, 0));
+    system.serve(true).await;
+    system.settled(&sale).await;
+    system.settled(&other).await;
+    assert_eq!((system.orders(&sale).await, system.orders(&other).await), (0, 2));
+    system.finish().await;
+}
+
+/// F1 and F8 for a group: the server died after it had the units. Before the commit, the reconciler commits what the group would have
+/// had; after it, the holds are durable, and are only confirmed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
+    let mut system = System::prepare(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")]).await;
+    system.serve(false).await;
+    let (before, after) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
+    take_together(&system, &before, &buyers(3)).await;
+    let purchases = take_together(&system, &after, &buyers(3)).await;
+    system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    system.serve(true).await;
+    for (sale, rows, groups) in [(&before, 3, 0), (&after, 0, 1)] {
+        eventually(|| async {
+            let unconfirmed = system.stores.gate.sale_view(sale.id).await.unwrap().unwrap().unconfirmed;
+            (unconfirmed == 0).then_some(()).ok_or(format!("{unconfirmed} unconfirmed"))
+        })
+        .await;
+        system.settled(sale).await;
+        assert_eq!((system.orders(sale).await, system.stock(sale).await), (3, 2));
+        assert_eq!((system.count(ROWS, sale).await, system.count(GROUPS, sale).await), (rows, groups));
+    }
+    system.finish().await;
+}
+
+/// Rule 6: a message about groups that the broker lost is sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_message_about_groups_is_sent_again() {
+    let mut system =
+        System::prepare(&[("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100")])
+            .await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(6)).await;
+    for names in buyers(6).chunks(2) {
+        buy_together(&system, &sale, names).await;
+    }
+    // They are claimed together, so they share a message.
+    let relay = work(&system, &[Worker::Relay]);
+    eventually(|| async {
+        let sent = system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'", &sale).await;
+        let depth = depth(&system, "groups-placed").await;
+        (sent == 3 && depth == 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
+    })
+    .await;
+    drop(relay);
+    delete(&system, "groups-placed").await;
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!(system.orders(&sale).await, 6);
+    system.finish().await;
+}
+
+/// Rule 11: while groups are on, or one is not settled, a version that does not know them can raise no epoch, and so refills nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_without_groups_refills_nothing_while_they_are_on() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(terms(5)).await;
+    let group = group_of(&buy_together(&system, &sale, &buyers(3)).await);
+    let raise = || sqlx::query("UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL").execute(&system.sql);
+    let refused = |error: sqlx::Error| {
+        assert_eq!(error.as_database_error().unwrap().constraint(), Some("sale_epochs_knows_groups"), "{error}");
+    };
+    refused(raise().await.unwrap_err());
+    system.stores.ledger.groups_off("test").await.unwrap();
+    refused(raise().await.unwrap_err());
+    assert_eq!(system.stores.ledger.groups_left().await.unwrap(), 2, "the group row and its outbox row");
+    let settled = system.stores.ledger.settle_groups(&[group]).await.unwrap();
+    assert_eq!(settled, Settling::Settled { orders: 3 });
+    raise().await.unwrap();
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!(system.available(&sale).await, Some(2));
+    system.finish().await;
+}
+
+/// Groups are switched on only when no process of an older version was seen lately. While they are off, what a server would commit as a
+/// group becomes purchase rows, decided by the statement that commits.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_switched_on_when_all_know_them_and_off_at_once() {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    let (sale, ledger) = (system.create_sale(terms(20)).await, system.stores.ledger.clone());
+    ledger.groups_off("test").await.unwrap();
+    buy_together(&system, &sale, &buyers(3)).await;
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (0, 3));
+    assert_eq!(ledger.groups_left().await.unwrap(), 0);
+
+    let older = Uuid::new_v4();
+    let seen = "INSERT INTO instances (id, catalog_version) VALUES ($1, 0)";
+    sqlx::query(seen).bind(older).execute(&system.sql).await.unwrap();
+    assert_eq!(ledger.groups_on("test").await.unwrap(), GroupsOn::OlderProcesses(vec![older]));
+    sqlx::query("UPDATE instances SET seen_at = now() - interval '2 minutes' WHERE id = $1")
+        .bind(older)
+        .execute(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!(ledger.groups_on("test").await.unwrap(), GroupsOn::On);
+    let names: Vec<String> = (3..6).map(|n| format!("u{n}")).collect();
+    buy_together(&system, &sale, &names).await;
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (1, 3));
+    system.serve(true).await;
+    system.settled(&sale).await;
+    assert_eq!(system.orders(&sale).await, 6);
+    system.finish().await;
+}
