@@ -2,8 +2,11 @@
 
 use futures_util::future::join_all;
 
+use seckill::ledger::notices::Topic;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill_harness::{System, eventually, terms};
+
+use crate::purchase_groups::{buy_together, buyers};
 
 /// How many queries PostgreSQL ran whose text is `like`.
 async fn queries(system: &System, like: &str) -> i64 {
@@ -227,6 +230,8 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
         for user in ["ann", "ben"] {
             assert_eq!(system.buy(sale, user).send().await.code(), "202");
         }
+        buy_together(&system, sale, &buyers(2)).await;
+        system.stores.ledger.notify(Topic::Outbox).await.unwrap();
         system.settled(sale).await;
         system.let_deadlines_pass(sale).await;
         system.left(sale, 5).await;
@@ -240,17 +245,20 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1";
     let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
     let lapsed = "SELECT count(*) FROM lapsed_holds WHERE sale_id = $1";
+    let groups = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1";
     let kept = (system.count(rows, &present).await, system.count(steps, &present).await);
     eventually(|| async {
         retention.lock().await.step().await.unwrap();
-        let left =
-            (system.count(rows, &over).await, system.count(steps, &over).await, system.count(lapsed, &over).await);
-        (left == (0, 0, 0)).then_some(()).ok_or(format!("{left:?}"))
+        let mut left = Vec::new();
+        for what in [rows, steps, lapsed, groups] {
+            left.push(system.count(what, &over).await);
+        }
+        (left == [0; 4]).then_some(()).ok_or(format!("{left:?}"))
     })
     .await;
     assert_eq!((system.count(rows, &present).await, system.count(steps, &present).await), kept);
-    assert_eq!(system.count(lapsed, &present).await, 2);
-    assert_eq!(system.orders(&over).await, 2);
+    assert_eq!((system.count(lapsed, &present).await, system.count(groups, &present).await), (4, 1));
+    assert_eq!(system.orders(&over).await, 4);
     for sale in [&over, &present] {
         let verdict = system.audit(sale).await.unwrap().unwrap();
         assert!(verdict.held, "{verdict:?}");

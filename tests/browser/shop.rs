@@ -96,7 +96,6 @@ impl Shop {
     }
 
     pub async fn purchases(&self, sale: &Sale) -> i64 {
-        let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed'";
-        self.system.count(rows, sale).await
+        self.system.count("SELECT count(*) FROM purchase_records WHERE sale_id = $1", sale).await
     }
 }

@@ -74,8 +74,8 @@ impl History {
     /// Checks every answer. Call this at rest.
     pub async fn check_against(&self, world: &World) -> anyhow::Result<()> {
         let rows: Vec<(Uuid, String, Option<String>, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(
-            "SELECT p.order_id, p.user_id, o.status, p.created_at FROM outbox p LEFT JOIN orders o ON o.id = p.order_id
-             WHERE p.kind = 'order_placed' AND p.sale_id = $1",
+            "SELECT p.order_id, p.user_id, o.status, p.created_at FROM purchase_records p LEFT JOIN orders o ON o.id = p.order_id
+             WHERE p.sale_id = $1",
         )
         .bind(world.sale.id)
         .fetch_all(&world.sql)

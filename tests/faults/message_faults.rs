@@ -7,7 +7,7 @@ use lapin::options::{QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
 use rand::seq::SliceRandom;
-use seckill::domain::ids::OrderId;
+use seckill::domain::ids::{GroupId, OrderId};
 use seckill::domain::message::{OrderPlacedV1, OutboxKind, Version};
 use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
 use serde_json::json;
@@ -32,11 +32,10 @@ pub async fn ten_deliveries(options: Options) -> anyhow::Result<RunSummary> {
     while !run.rush.is_over() {
         sleep(Duration::from_millis(20)).await;
     }
-    let orders: Vec<Uuid> =
-        sqlx::query_scalar("SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'order_placed'")
-            .bind(world.sale.id)
-            .fetch_all(&world.sql)
-            .await?;
+    let orders: Vec<Uuid> = sqlx::query_scalar("SELECT order_id FROM purchase_records WHERE sale_id = $1")
+        .bind(world.sale.id)
+        .fetch_all(&world.sql)
+        .await?;
     ensure!(orders.len() == 300, "{} of 300 units were sold", orders.len());
     let id = world.sale_id();
     let placed = |order: &Uuid| {
@@ -60,6 +59,16 @@ pub async fn ten_deliveries(options: Options) -> anyhow::Result<RunSummary> {
     for orders in orders.chunks(40) {
         messages.extend(many(Destination::OrdersPlaced, OutboxKind::OrderPlaced, orders));
         messages.extend(many(Destination::OrdersExpire { remaining_ms: 0 }, OutboxKind::OrderExpire, orders));
+    }
+    let groups: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM purchase_groups WHERE sale_id = $1")
+        .bind(world.sale.id)
+        .fetch_all(&world.sql)
+        .await?;
+    for groups in groups.chunks(3) {
+        let groups: Vec<GroupId> = groups.iter().copied().map(GroupId).collect();
+        let body = json!({ "version": 1, "groups": groups }).to_string().into_bytes();
+        let id = OutboxKind::GroupPlaced.message_id_of_many(&groups);
+        messages.extend(vec![Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }; 10]);
     }
     messages.shuffle(&mut world.rng);
     let publisher = publisher_with_patience(&world);

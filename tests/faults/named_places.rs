@@ -55,15 +55,47 @@ struct Approach {
     passes: u32,
     pay_within_s: i64,
     settings: Vec<(&'static str, String)>,
+    /// What is done to the database before the rush.
+    sql: &'static str,
+    plan: Plan,
 }
+
+/// Winners are committed one by one.
+const WITHOUT_GROUPS: &str = "UPDATE purchase_form SET grouped = false";
+/// No group row can be written.
+const NO_GROUP_ROWS: &str = "
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no groups'; END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()";
+/// No group can be settled as a whole.
+const NO_WHOLE_GROUPS: &str = "
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF NEW.group_id IS NOT NULL THEN RAISE EXCEPTION 'no whole groups'; END IF; RETURN NEW; END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()";
 
 impl Approach {
     fn to(place: &str) -> Self {
-        let approach = |role, passes| Self { role, passes, pay_within_s: 900, settings: Vec::new() };
+        let approach = |role, passes| Self {
+            role,
+            passes,
+            pay_within_s: 900,
+            settings: Vec::new(),
+            sql: "",
+            plan: Plan::default(),
+        };
+        // All come at once, so that calls to Redis have company.
+        let crowd = Plan { rate: 20_000.0, ..Plan::default() };
         match place.split('.').next().unwrap_or_default() {
             "purchase" => approach(Role::Serve, 150),
+            "commit" if place == "commit.fallback" => {
+                Self { sql: NO_GROUP_ROWS, plan: crowd, ..approach(Role::Serve, 10) }
+            }
             "commit" | "confirm" => approach(Role::Serve, 40),
-            "relay" | "fulfil" => Self { settings: small_batches(), ..approach(Role::Work, 20) },
+            "relay" => Self { settings: small_batches(), ..approach(Role::Work, 20) },
+            "fulfil" => Self { settings: small_batches(), sql: WITHOUT_GROUPS, ..approach(Role::Work, 20) },
+            "group" => {
+                let sql = if place.starts_with("group.split") { NO_WHOLE_GROUPS } else { "" };
+                Self { settings: small_batches(), sql, plan: crowd, ..approach(Role::Work, 3) }
+            }
             // Orders must end during the rush.
             "expire" | "release" => Self { pay_within_s: 1, ..approach(Role::Work, 3) },
             // Every hold is old enough for the reconciler.
@@ -82,19 +114,18 @@ impl Approach {
 async fn at_place(place: &str, options: &Options) -> anyhow::Result<RunSummary> {
     let approach = Approach::to(place);
     let (serve, work) = if approach.role == Role::Serve { (1, 1) } else { (2, 0) };
-    let settings = approach.settings.clone();
+    let (settings, plan) = (approach.settings.clone(), approach.plan);
     let mut world =
         World::new(options, Setup { serve, work, settings, pay_within_s: approach.pay_within_s, ..Setup::default() })
             .await?;
+    if !approach.sql.is_empty() {
+        sqlx::raw_sql(approach.sql).execute(&world.sql).await?;
+    }
     let passes = world.rng.random_range(0..=approach.passes);
     world.add(approach.role, Some(&format!("{place}={passes}*off->return"))).await?;
     let victim = if approach.role == Role::Serve { 1 } else { 0 };
     let refills = place.starts_with("refill.");
-    let mut run = if refills {
-        Run::begin_and_wait(&mut world, Plan::default()).await?
-    } else {
-        Run::begin(&mut world, Plan::default())
-    };
+    let mut run = if refills { Run::begin_and_wait(&mut world, plan).await? } else { Run::begin(&mut world, plan) };
     if refills {
         make_redis_forget(&mut world, victim).await?;
     } else {

@@ -47,10 +47,15 @@ pub async fn killed_before_row(options: Options) -> anyhow::Result<RunSummary> {
 
 /// F2: the messages are delivered again, and take effect once.
 pub async fn killed_before_ack(options: Options) -> anyhow::Result<RunSummary> {
-    let (mut world, mut run) = worker_dies_at(&options, "fulfil.after_commit", 3..25).await?;
+    // Whichever comes first: purchases are settled alone and as groups.
+    let places = ["fulfil.after_commit", "group.after_commit"];
+    let (mut world, mut run) = worker_dies_at(&options, &places, 3..25).await?;
     let orders = world.count("SELECT count(*) FROM orders WHERE sale_id = $1").await?;
     sleep(Duration::from_millis(world.rng.random_range(0..500))).await;
-    let waiting = ready_messages(&world, "order-placed").await? + ready_messages(&world, "orders-placed").await?;
+    let mut waiting = 0;
+    for queue in ["order-placed", "orders-placed", "groups-placed"] {
+        waiting += ready_messages(&world, queue).await?;
+    }
     world.work[0].restart().await?;
     run.wait_until_recovered().await?;
     let (mut summary, _) = run.checked(&mut world).await?;
@@ -61,7 +66,7 @@ pub async fn killed_before_ack(options: Options) -> anyhow::Result<RunSummary> {
 
 /// F3: the messages are published twice, and take effect once.
 pub async fn killed_before_mark(options: Options) -> anyhow::Result<RunSummary> {
-    let (mut world, mut run) = worker_dies_at(&options, "relay.published", 3..25).await?;
+    let (mut world, mut run) = worker_dies_at(&options, &["relay.published"], 3..25).await?;
     let marked = world.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <> 'pending'").await?;
     sleep(Duration::from_millis(world.rng.random_range(0..500))).await;
     world.work[0].restart().await?;
@@ -72,12 +77,17 @@ pub async fn killed_before_mark(options: Options) -> anyhow::Result<RunSummary> 
     Ok(summary)
 }
 
-/// Starts a rush in which the only worker dies at a place, after some passes.
-async fn worker_dies_at(options: &Options, place: &str, passes: std::ops::Range<u32>) -> anyhow::Result<(World, Run)> {
+/// Starts a rush in which the only worker dies at one of these places, after some passes.
+async fn worker_dies_at(
+    options: &Options,
+    places: &[&str],
+    passes: std::ops::Range<u32>,
+) -> anyhow::Result<(World, Run)> {
     // Small batches, so that there are enough of them on a slow machine.
     let mut world = World::new(options, Setup { work: 0, settings: small_batches(), ..Setup::default() }).await?;
     let passes = world.rng.random_range(passes);
-    world.add(Role::Work, Some(&format!("{place}={passes}*off->return"))).await?;
+    let places: Vec<String> = places.iter().map(|place| format!("{place}={passes}*off->return")).collect();
+    world.add(Role::Work, Some(&places.join(";"))).await?;
     let mut run = Run::begin(&mut world, Plan::default());
     world.work[0].aborted(TO_DIE).await?;
     run.fault_injected();
@@ -114,7 +124,7 @@ pub async fn terminated_under_load(options: Options) -> anyhow::Result<RunSummar
     let cut: Vec<_> = history.calls.iter().filter(|call| call.code == "cut" && call.sent < fault_injected).collect();
     for call in &cut {
         let made: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND user_id = $1 AND created_at BETWEEN $2 AND $3",
+            "SELECT count(*) FROM purchase_records WHERE user_id = $1 AND created_at BETWEEN $2 AND $3",
         )
         .bind(&call.user)
         .bind(DateTime::<Utc>::from(call.sent))

@@ -93,18 +93,17 @@ impl Watch {
         Ok(self.holds_without_row(moment).await?.is_empty())
     }
 
-    /// The holds from before `moment` that have no purchase row.
+    /// The holds from before `moment` that are not durable.
     pub async fn holds_without_row(&self, moment: SystemTime) -> anyhow::Result<Vec<Uuid>> {
         let moment_ms = moment.duration_since(SystemTime::UNIX_EPOCH)?.as_millis().to_string();
         let unconfirmed = format!("{}:unconfirmed", self.tag);
         let held: Vec<String> =
             redis_command(&self.redis, &["ZRANGEBYSCORE", &unconfirmed, "-inf", &moment_ms]).await?;
         let held: Vec<Uuid> = held.iter().filter_map(|id| Uuid::try_parse(id).ok()).collect();
-        let known: Vec<Uuid> =
-            sqlx::query_scalar("SELECT order_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)")
-                .bind(&held)
-                .fetch_all(&self.sql)
-                .await?;
+        let known: Vec<Uuid> = sqlx::query_scalar("SELECT order_id FROM purchase_records WHERE order_id = ANY($1)")
+            .bind(&held)
+            .fetch_all(&self.sql)
+            .await?;
         Ok(held.into_iter().filter(|order| !known.contains(order)).collect())
     }
 }
@@ -112,7 +111,7 @@ impl Watch {
 /// When the first purchase made after `moment` had become an order.
 pub async fn first_order_after(world: &World, moment: SystemTime) -> anyhow::Result<Option<SystemTime>> {
     let first: Option<DateTime<Utc>> = sqlx::query_scalar(
-        "SELECT min(o.created_at) FROM orders o JOIN outbox p ON p.order_id = o.id AND p.kind = 'order_placed'
+        "SELECT min(o.created_at) FROM orders o JOIN purchase_records p ON p.order_id = o.id
          WHERE p.sale_id = $1 AND p.created_at > $2",
     )
     .bind(world.sale.id)

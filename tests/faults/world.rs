@@ -191,8 +191,7 @@ impl World {
 
     /// The number of purchases that are no orders yet.
     pub async fn backlog(&self) -> anyhow::Result<i64> {
-        self.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed' AND status <> 'processed'")
-            .await
+        self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id = $1").await
     }
 
     /// Waits until every purchase from before `moment` is an order.
@@ -200,12 +199,10 @@ impl World {
         let begun = Instant::now();
         let moment = chrono::DateTime::<chrono::Utc>::from(moment);
         loop {
-            let rows: i64 = sqlx::query_scalar(
-                "SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed' AND created_at < $1",
-            )
-            .bind(moment)
-            .fetch_one(&self.sql)
-            .await?;
+            let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM accepted_purchases WHERE created_at < $1")
+                .bind(moment)
+                .fetch_one(&self.sql)
+                .await?;
             if rows == 0 {
                 return Ok(());
             }

@@ -72,7 +72,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
 
     let sale = world.system.create_sale(terms(1_000)).await;
     let file: PathBuf = std::env::temp_dir().join(format!("seckill-{}.dump", Uuid::new_v4().simple()));
-    let rows = format!("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND sale_id = {}", sale.id);
+    let rows = format!("SELECT count(*) FROM purchase_records WHERE sale_id = {}", sale.id);
     let rush = buy_all(&world, &sale, (0..CROWD).map(|n| format!("r{n}")));
     let dump = async {
         world.wait_until(&rows, |bought| bought >= BOUGHT_BEFORE_THE_DUMP).await;

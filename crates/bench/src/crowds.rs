@@ -160,10 +160,7 @@ pub async fn measure(
 pub async fn settled(sql: &PgPool) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
-        let left: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed'")
-                .fetch_one(sql)
-                .await?;
+        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM accepted_purchases").fetch_one(sql).await?;
         if left == 0 {
             return Ok(());
         }

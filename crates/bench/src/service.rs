@@ -112,8 +112,8 @@ impl Service {
         Ok(Sale::new(id, &key))
     }
 
-    pub async fn purchase_rows(&self, sale: i64) -> anyhow::Result<u64> {
-        let count = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND sale_id = $1");
+    pub async fn purchases(&self, sale: i64) -> anyhow::Result<u64> {
+        let count = sqlx::query_scalar("SELECT count(*) FROM purchase_records WHERE sale_id = $1");
         let rows: i64 = count.bind(sale).fetch_one(&self.sql).await?;
         Ok(rows.unsigned_abs())
     }

@@ -61,9 +61,7 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
 
 /// Purchases that are not orders yet.
 async fn unsettled(sql: &PgPool) -> anyhow::Result<i64> {
-    let purchases =
-        sqlx::query_scalar("SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed'");
-    Ok(purchases.fetch_one(sql).await?)
+    Ok(sqlx::query_scalar("SELECT count(*) FROM accepted_purchases").fetch_one(sql).await?)
 }
 
 /// Units sold, by the stock, which changes in each order's transaction. Cheaper than counting orders.

@@ -15,8 +15,7 @@ use crate::callers_apart::{keys, redis};
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::service_killed::free_address;
 
-const UNSETTLED: &str =
-    "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed' AND status <> 'processed'";
+const UNSETTLED: &str = "SELECT count(*) FROM accepted_purchases WHERE sale_id = $1";
 const REJECTED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'";
 
 /// What goes wrong with a sale, a policy or a message is an alert until it is put right.
