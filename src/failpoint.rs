@@ -4,7 +4,7 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 44] = [
+pub const PLACES: [&str; 47] = [
     "purchase.reserved",
     "purchase.committed",
     "commit.before",
@@ -22,6 +22,9 @@ pub const PLACES: [&str; 44] = [
     "group.split_after",
     "expire.before_commit",
     "expire.after_commit",
+    "expire_group.before_commit",
+    "expire_group.after_commit",
+    "expire_group.round_again",
     "release.done",
     "release.settled",
     "reconcile.inserted",

@@ -30,7 +30,7 @@ use crate::sale_work::retention::{Retention, RetentionTerms};
 use crate::sale_work::sales_in_turn::SalesInTurn;
 use seckill_webhook::Secret;
 
-/// Messages about groups that fulfilment takes at a time: of a long queue, each has about as many orders as one transaction, and
+/// Messages about groups that a worker takes at a time: of a long queue, each has about as many orders as one transaction, and
 /// fulfilment can give way between two steps.
 const GROUP_MESSAGES_A_STEP: usize = 4;
 
@@ -151,8 +151,12 @@ impl<'a> WorkerWiring<'a> {
                     expiry.settle(received.messages).await.map(|()| Vec::new())
                 });
                 let of_many = self.consumer_of_many(Source::OrdersExpire);
-                consume(parts, rhythm, of_many, expiry, |expiry, received| async move {
+                consume(parts, rhythm, of_many, expiry.clone(), |expiry, received| async move {
                     expiry.settle_many(received.messages).await.map(|()| Vec::new())
+                });
+                let of_groups = Consumer::new(self.broker.clone(), Source::GroupsExpire, GROUP_MESSAGES_A_STEP);
+                consume(parts, rhythm, of_groups, expiry, |expiry, received| async move {
+                    expiry.settle_groups(received.messages).await.map(|()| Vec::new())
                 });
             }
             Worker::Release => {

@@ -13,6 +13,8 @@ use crate::config::Config;
 use crate::ledger::Ledger;
 use crate::ledger::purchase_form::GroupsOn;
 
+/// Expiries of groups that are split at a time.
+const EXPIRIES: i64 = 100;
 /// Between two looks at what is left.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -62,10 +64,11 @@ impl UpgradeCommand {
     }
 }
 
-/// Groups that were committed before are settled by the workers, as always.
+/// Groups that were committed before are settled by the workers, as always. Their expiries, which may be weeks away, are split at once.
 async fn wait_until_none_is_left(ledger: &Ledger, wait_max: Duration) -> anyhow::Result<()> {
     let deadline = Instant::now() + wait_max;
     loop {
+        while ledger.split_some_expiries(EXPIRIES).await? > 0 {}
         let left = ledger.groups_left().await?;
         if left == 0 {
             return Ok(());

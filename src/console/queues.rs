@@ -29,7 +29,14 @@ impl QueuesPage {
             Ok(
                 ParkedKind::OrderPlaced | ParkedKind::OrderExpire | ParkedKind::HoldRelease | ParkedKind::OrderEvent,
             ) => true,
-            Ok(ParkedKind::PaymentRequested | ParkedKind::WaveRelease | ParkedKind::GroupPlaced) | Err(_) => false,
+            Ok(
+                ParkedKind::PaymentRequested
+                | ParkedKind::WaveRelease
+                | ParkedKind::GroupPlaced
+                | ParkedKind::GroupExpire
+                | ParkedKind::GroupRelease,
+            )
+            | Err(_) => false,
         }
     }
 }

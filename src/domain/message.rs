@@ -25,6 +25,8 @@ pub enum OutboxKind {
     HoldRelease,
     WaveRelease,
     GroupPlaced,
+    GroupExpire,
+    GroupRelease,
 }
 
 impl OutboxKind {
@@ -63,6 +65,8 @@ pub enum ParkedKind {
     HoldRelease,
     WaveRelease,
     GroupPlaced,
+    GroupExpire,
+    GroupRelease,
     OrderEvent,
 }
 
@@ -118,6 +122,15 @@ fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> R
 pub struct GroupsPlacedV1 {
     pub version: Version<1>,
     /// Together they have about as many purchases as `ORDERS_A_MESSAGE`, or it is a single group.
+    #[serde(deserialize_with = "bounded")]
+    pub groups: Vec<GroupId>,
+}
+
+/// The time to pay of the orders of these groups is up, or nearly. Likewise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupsExpireV1 {
+    pub version: Version<1>,
     #[serde(deserialize_with = "bounded")]
     pub groups: Vec<GroupId>,
 }

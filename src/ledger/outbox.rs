@@ -19,6 +19,8 @@ use task::{ClaimedRow, Task};
 /// How long a row waits that found no room, and one whose channel is not configured: the settings change with a restart.
 const NO_ROOM_MS: i64 = 500;
 const NO_CHANNEL_MS: i64 = 60_000;
+/// Releases of groups in one claim: each is of hundreds of holds.
+const GROUP_RELEASES: i64 = 4;
 
 /// How often, and after how long, a failed row is tried again.
 #[derive(Debug, Clone, Copy)]
@@ -68,28 +70,19 @@ pub struct ReleaseOutcome {
 }
 
 impl Ledger {
-    /// Claims messages that are due, oldest first: up to `limit` about groups, and as many others. Rows that other workers have claimed are
-    /// skipped.
+    /// Claims messages that are due, oldest first: up to `limit` about groups of each kind, and as many others. Rows that other workers
+    /// have claimed are skipped.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let mut rows = sqlx::query_as!(
-            ClaimedRow,
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
-                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!", NULL::text AS channel,
-                      (SELECT g.members FROM purchase_groups g WHERE g.id = outbox.order_id) AS members
-               FROM outbox WHERE status = 'pending' AND kind IN ('group_placed') AND next_attempt_at <= now()
-               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
-            limit
-        )
-        .fetch_all(&mut *tx)
-        .await?;
+        let mut rows = claim_groups(&mut tx, OutboxKind::GroupPlaced, limit).await?;
+        rows.extend(claim_groups(&mut tx, OutboxKind::GroupExpire, limit).await?);
         let others = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
-                      NULL::integer AS members,
                       coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
                       CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
-                      END AS channel
+                      END AS channel,
+                      NULL::integer AS members, NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
                FROM outbox WHERE status = 'pending'
                  AND kind IN ('order_placed', 'order_expire', 'payment_requested')
                  AND next_attempt_at <= now()
@@ -105,15 +98,16 @@ impl Ledger {
         })
     }
 
-    /// Claims releases of units that are due, likewise.
+    /// Claims releases of units that are due, likewise, and up to `GROUP_RELEASES` of groups.
     pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch<UnitRelease>, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let rows = sqlx::query_as!(
+        let mut rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace,
                       0::bigint AS "remaining_ms!", NULL::text AS channel, NULL::integer AS members,
                       (SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l
-                       WHERE l.order_id = outbox.order_id) AS lapsed_at_ms
+                       WHERE l.order_id = outbox.order_id) AS lapsed_at_ms,
+                      NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
                FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
                  AND next_attempt_at <= now()
                ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
@@ -121,6 +115,22 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
+        let of_groups = sqlx::query_as!(
+            ClaimedRow,
+            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace,
+                      0::bigint AS "remaining_ms!", NULL::text AS channel, NULL::integer AS members,
+                      NULL::bigint AS lapsed_at_ms, members AS released,
+                      ARRAY(SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint
+                            FROM unnest(outbox.members) WITH ORDINALITY AS m (order_id, place)
+                            LEFT JOIN lapsed_holds l ON l.order_id = m.order_id ORDER BY m.place)
+                          AS "lapsed?: Vec<Option<i64>>"
+               FROM outbox WHERE status = 'pending' AND kind IN ('group_release') AND next_attempt_at <= now()
+               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
+            limit.min(GROUP_RELEASES)
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        rows.extend(of_groups);
         ClaimedBatch::new(tx, rows, |task| match task {
             Task::Release(release) => Some(release),
             Task::Publish(_) => None,
@@ -165,6 +175,9 @@ impl Ledger {
                UNION ALL SELECT 'groups-placed' WHERE EXISTS (
                  SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_placed'
                    AND sent_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT 'groups-expire' WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_expire'
+                   AND due_at < now() - $1::bigint * interval '1 ms')
                UNION ALL SELECT DISTINCT 'payment-requested.' || p.channel FROM outbox o JOIN payments p ON p.id = o.order_id
                  WHERE o.status = 'sent' AND o.kind = 'payment_requested'
                    AND o.sent_at < now() - $1::bigint * interval '1 ms'"#,
@@ -240,6 +253,19 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
+        let expiries_of_groups = sqlx::query!(
+            "WITH mark AS (SELECT max(published_at) AS at FROM queue_marks
+                           WHERE queue = 'groups-expire' AND passed_at < now() - $1::bigint * interval '1 ms')
+             UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox, mark WHERE status = 'sent' AND kind = 'group_expire'
+                            AND due_at < mark.at - $1::bigint * interval '1 ms'
+                            AND sent_at < mark.at - $1::bigint * interval '1 ms'
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE OF outbox SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
         let payments = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT o.id FROM outbox o JOIN payments p ON p.id = o.order_id
@@ -265,7 +291,8 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        let rows = [purchases, expiries, groups, payments, forgotten].map(|done| done.rows_affected());
+        let rows =
+            [purchases, expiries, groups, expiries_of_groups, payments, forgotten].map(|done| done.rows_affected());
         Ok(rows.into_iter().max().unwrap_or(0))
     }
 
@@ -273,7 +300,7 @@ impl Ledger {
     pub async fn retire_releases(&self, retire_after_ms: u64) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "UPDATE outbox o SET status = 'processed', processed_at = now() FROM sales s
-             WHERE o.kind IN ('hold_release', 'wave_release') AND o.status = 'pending' AND s.id = o.sale_id
+             WHERE o.kind IN ('hold_release', 'wave_release', 'group_release') AND o.status = 'pending' AND s.id = o.sale_id
                AND s.ends_at < now() - $1::bigint * interval '1 ms'",
             retire_after_ms.cast_signed()
         )
@@ -346,6 +373,28 @@ impl ClaimedBatch<UnitRelease> {
         postpone(&mut self.tx, refused, NO_ROOM_MS).await?;
         Ok(self.tx.commit().await?)
     }
+}
+
+/// Claims messages about groups that are due.
+async fn claim_groups(
+    tx: &mut Transaction<'static, Postgres>,
+    kind: OutboxKind,
+    limit: i64,
+) -> Result<Vec<ClaimedRow>, LedgerError> {
+    // The list of kinds is that of the index, and `kind = $1` where to look in it.
+    let rows = sqlx::query_as!(
+        ClaimedRow,
+        r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
+                  coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!", NULL::text AS channel,
+                  (SELECT g.members FROM purchase_groups g WHERE g.id = outbox.order_id) AS members,
+                  NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
+           FROM outbox WHERE status = 'pending' AND kind IN ('group_placed', 'group_expire') AND kind = $1
+             AND next_attempt_at <= now()
+           ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"#,
+        kind.as_str(),
+        limit
+    );
+    Ok(rows.fetch_all(&mut **tx).await?)
 }
 
 /// Postpones rows that could not be tried by `wait_ms`. No attempt is counted.

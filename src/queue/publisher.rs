@@ -132,6 +132,7 @@ impl Publisher {
                 | Destination::GroupsPlaced
                 | Destination::OrderExpire { .. }
                 | Destination::OrdersExpire { .. }
+                | Destination::GroupsExpire { .. }
                 | Destination::PaymentRequested { .. } => properties,
             };
             let properties = match &message.trace {

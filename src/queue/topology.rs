@@ -21,6 +21,8 @@ pub enum Destination {
     OrderExpire { remaining_ms: i64 },
     /// The same, many in one message.
     OrdersExpire { remaining_ms: i64 },
+    /// The same, the orders of groups.
+    GroupsExpire { remaining_ms: i64 },
     /// To the workers that send payments to this channel.
     PaymentRequested { channel: String },
     /// To a queue itself: a mark, which shows that everything before it in the queue has been delivered.
@@ -33,6 +35,7 @@ impl Destination {
         match self {
             Self::OrderExpire { remaining_ms } => Some((Ladder::One, rung_for(*remaining_ms))),
             Self::OrdersExpire { remaining_ms } => Some((Ladder::Many, rung_for(*remaining_ms))),
+            Self::GroupsExpire { remaining_ms } => Some((Ladder::Groups, rung_for(*remaining_ms))),
             Self::OrderPlaced
             | Self::OrdersPlaced
             | Self::GroupsPlaced
@@ -49,6 +52,8 @@ pub(super) enum Ladder {
     One,
     /// Of messages about many orders.
     Many,
+    /// Of messages about groups.
+    Groups,
 }
 
 impl Ladder {
@@ -56,6 +61,7 @@ impl Ladder {
         match self {
             Self::One => Source::OrderExpire,
             Self::Many => Source::OrdersExpire,
+            Self::Groups => Source::GroupsExpire,
         }
     }
 
@@ -63,6 +69,7 @@ impl Ladder {
         match self {
             Self::One => "delay",
             Self::Many => "delays",
+            Self::Groups => "delay-groups",
         }
     }
 }
@@ -78,6 +85,8 @@ pub enum Source {
     OrderExpire,
     /// Messages about the expiry of many orders, likewise.
     OrdersExpire,
+    /// Messages about the expiry of groups, likewise.
+    GroupsExpire,
     /// Payments of one channel: each channel has a queue of its own.
     PaymentRequested {
         channel: String,
@@ -88,9 +97,12 @@ impl Source {
     /// The queue's name in the ledger.
     pub fn key(&self) -> String {
         match self {
-            Self::OrderPlaced | Self::OrdersPlaced | Self::GroupsPlaced | Self::OrderExpire | Self::OrdersExpire => {
-                self.as_str().to_owned()
-            }
+            Self::OrderPlaced
+            | Self::OrdersPlaced
+            | Self::GroupsPlaced
+            | Self::OrderExpire
+            | Self::OrdersExpire
+            | Self::GroupsExpire => self.as_str().to_owned(),
             Self::PaymentRequested { channel } => format!("{}.{channel}", self.as_str()),
         }
     }
@@ -103,6 +115,7 @@ impl Source {
             Self::GroupsPlaced => "groups-placed",
             Self::OrderExpire => "order-expire",
             Self::OrdersExpire => "orders-expire",
+            Self::GroupsExpire => "groups-expire",
             Self::PaymentRequested { .. } => "payment-requested",
         }
     }
@@ -110,7 +123,7 @@ impl Source {
     /// Messages that a consumer may hold at most, whatever the settings say.
     pub(super) const fn prefetch_max(&self) -> u16 {
         match self {
-            Self::OrdersPlaced | Self::GroupsPlaced | Self::OrdersExpire => PREFETCH_OF_MANY_MAX,
+            Self::OrdersPlaced | Self::GroupsPlaced | Self::OrdersExpire | Self::GroupsExpire => PREFETCH_OF_MANY_MAX,
             Self::OrderPlaced | Self::OrderExpire | Self::PaymentRequested { .. } => u16::MAX,
         }
     }
@@ -155,6 +168,7 @@ impl Topology {
             Source::GroupsPlaced,
             Source::OrderExpire,
             Source::OrdersExpire,
+            Source::GroupsExpire,
         ];
         orders.into_iter().chain(payments).collect()
     }
@@ -174,7 +188,7 @@ impl Topology {
             Destination::OrderPlaced => Some(self.queue_of(&Source::OrderPlaced)),
             Destination::OrdersPlaced => Some(self.queue_of(&Source::OrdersPlaced)),
             Destination::GroupsPlaced => Some(self.queue_of(&Source::GroupsPlaced)),
-            Destination::OrderExpire { .. } | Destination::OrdersExpire { .. } => {
+            Destination::OrderExpire { .. } | Destination::OrdersExpire { .. } | Destination::GroupsExpire { .. } => {
                 destination.delay().map(|(ladder, rung_ms)| self.delay_queue(ladder, rung_ms))
             }
             Destination::PaymentRequested { channel } => self
@@ -284,7 +298,7 @@ impl Topology {
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
         let steps = |ladder: Ladder| ladder_ms().map(move |rung_ms| self.delay_queue(ladder, rung_ms));
-        let delays = steps(Ladder::One).chain(steps(Ladder::Many));
+        let delays = [Ladder::One, Ladder::Many, Ladder::Groups].into_iter().flat_map(steps);
         for queue in delays.chain(self.sources().iter().map(|source| self.queue_of(source))).chain([self.name(DEAD)]) {
             channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
         }

@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::die_at;
 use crate::domain::delay::rung_for;
-use crate::domain::ids::OrderId;
-use crate::domain::message::{ORDERS_A_MESSAGE, OrderExpireV1, OrdersExpireV1, OutboxKind};
+use crate::domain::ids::{GroupId, OrderId};
+use crate::domain::message::{GroupsExpireV1, ORDERS_A_MESSAGE, OrderExpireV1, OrdersExpireV1, OutboxKind};
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::cancel::ExpiryOutcome;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
-use crate::sale_work::relay_messages::orders_expire;
+use crate::sale_work::fulfil::joined;
+use crate::sale_work::relay_messages::{groups_expire, orders_expire};
 
 /// Cancels orders that were not paid in time.
 #[derive(Clone)]
@@ -82,6 +84,66 @@ impl OrderExpiry {
             again.extend(orders.chunks(ORDERS_A_MESSAGE).map(|orders| orders_expire(orders.to_vec(), rung_ms)));
         }
         self.send_again(&again).await
+    }
+
+    /// The same for messages about groups. Those that are early go on together, those of one delay in one message.
+    ///
+    /// # Errors
+    /// When PostgreSQL or the broker fails: the whole batch is to be tried again.
+    #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = messages.len()))]
+    pub async fn settle_groups(&self, messages: Vec<GroupsExpireV1>) -> Result<(), SaleError> {
+        let groups: Vec<GroupId> = messages.into_iter().flat_map(|message| message.groups).collect();
+        let sizes = self.ledger.group_sizes(&groups).await?;
+        let mut early: BTreeMap<i64, Vec<GroupId>> = BTreeMap::new();
+        for groups in joined(sizes, self.batch_max) {
+            for (group, expiry) in self.expire_groups(&groups).await? {
+                if let ExpiryOutcome::Early { remaining_ms } = expiry {
+                    early.entry(rung_for(remaining_ms)).or_default().push(group);
+                }
+            }
+            self.notifier.outbox_changed();
+            self.notifier.orders_changed();
+        }
+        let mut again = Vec::new();
+        for (rung_ms, groups) in early {
+            again.extend(groups.chunks(ORDERS_A_MESSAGE).map(|groups| groups_expire(groups.to_vec(), rung_ms)));
+        }
+        if !again.is_empty() {
+            die_at!("expire_group.round_again");
+        }
+        self.send_again(&again).await
+    }
+
+    /// Expires groups, or each alone when the ledger refuses them together. One that it refuses alone is split: its orders are cancelled one
+    /// by one. One that cannot even be split has its message sent again later, up to `max_attempts`.
+    async fn expire_groups(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, SaleError> {
+        match self.ledger.expire_groups(groups).await {
+            Ok(done) => return Ok(done),
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, groups = groups.len(), "expiry failed, trying one by one"),
+        }
+        let mut done = Vec::with_capacity(groups.len());
+        for group in groups {
+            match self.ledger.expire_groups(&[*group]).await {
+                Ok(outcome) => done.extend(outcome),
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) => self.split_expiry(*group, &error.to_string()).await?,
+            }
+        }
+        Ok(done)
+    }
+
+    async fn split_expiry(&self, group: GroupId, why: &str) -> Result<(), SaleError> {
+        match self.ledger.split_expiry(group, why).await {
+            Ok(orders) => tracing::warn!(%group, why, orders, "group not cancelled; its orders are, one by one"),
+            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) => {
+                let failure = error.to_string();
+                let parked = self.ledger.fail_message(OutboxKind::GroupExpire, group, &failure, self.retry).await?;
+                tracing::error!(%group, %error, why, parked, "group neither cancelled nor split");
+            }
+        }
+        Ok(())
     }
 
     /// Sends messages round again. Those that they come from are acknowledged only after these are safe.

@@ -182,8 +182,8 @@ fn count_made(orders: usize) {
     metrics::counter!("seckill_orders_total", "outcome" => "accepted").increment(orders as u64);
 }
 
-/// Groups that are settled in one transaction each: as long as they have `max` orders together, or one that has more by itself.
-fn joined(groups: Vec<(GroupId, usize)>, max: usize) -> Vec<Vec<GroupId>> {
+/// Groups that go together: as long as they have `max` orders, or one that has more by itself.
+pub(super) fn joined(groups: Vec<(GroupId, usize)>, max: usize) -> Vec<Vec<GroupId>> {
     let (mut transactions, mut orders) = (Vec::<Vec<GroupId>>::new(), 0);
     for (group, members) in groups {
         orders += members;

@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::domain::delay::rung_for;
 use crate::domain::ids::{GroupId, OrderId};
 use crate::domain::message::{
-    GroupsPlacedV1, ORDERS_A_MESSAGE, OrderExpireV1, OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind,
-    PaymentRequestedV1, Version,
+    GroupsExpireV1, GroupsPlacedV1, ORDERS_A_MESSAGE, OrderExpireV1, OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1,
+    OutboxKind, PaymentRequestedV1, Version,
 };
 use crate::ledger::outbox::{BrokerMessage, OutboxRow};
 use crate::queue::{Destination, Outgoing};
@@ -23,6 +23,9 @@ enum Shared {
         rung_ms: i64,
     },
     Groups,
+    GroupExpiries {
+        rung_ms: i64,
+    },
 }
 
 /// The messages for these rows, and the places of the rows that each of them carries. A row without company goes in the message
@@ -47,6 +50,7 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
                 Shared::Purchases => orders_placed(ids.map(OrderId).collect()),
                 Shared::Expiries { rung_ms } => orders_expire(ids.map(OrderId).collect(), *rung_ms),
                 Shared::Groups => groups_placed(ids.map(GroupId).collect()),
+                Shared::GroupExpiries { rung_ms } => groups_expire(ids.map(GroupId).collect(), *rung_ms),
             };
             messages.push((message, places));
         }
@@ -58,7 +62,7 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
 /// How many orders a message carries with this row.
 fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
     match row.task {
-        BrokerMessage::GroupPlaced { members, .. } => members,
+        BrokerMessage::GroupPlaced { members, .. } | BrokerMessage::GroupExpire { members, .. } => members,
         BrokerMessage::OrderPlaced { .. }
         | BrokerMessage::OrderExpire { .. }
         | BrokerMessage::PaymentRequested { .. } => 1,
@@ -91,6 +95,9 @@ fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
         BrokerMessage::OrderPlaced { .. } => Some(Shared::Purchases),
         BrokerMessage::OrderExpire { remaining_ms, .. } => Some(Shared::Expiries { rung_ms: rung_for(*remaining_ms) }),
         BrokerMessage::GroupPlaced { .. } => Some(Shared::Groups),
+        BrokerMessage::GroupExpire { remaining_ms, .. } => {
+            Some(Shared::GroupExpiries { rung_ms: rung_for(*remaining_ms) })
+        }
         BrokerMessage::PaymentRequested { .. } => None,
     }
 }
@@ -99,6 +106,7 @@ fn message_for(row: &OutboxRow<BrokerMessage>) -> Outgoing {
     let (kind, about) = row.task.key();
     let (to, body) = match &row.task {
         BrokerMessage::GroupPlaced { group, .. } => return groups_placed(vec![*group]),
+        BrokerMessage::GroupExpire { group, remaining_ms, .. } => return groups_expire(vec![*group], *remaining_ms),
         BrokerMessage::OrderPlaced { order } => {
             (Destination::OrderPlaced, body(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }))
         }
@@ -131,6 +139,13 @@ pub(super) fn orders_expire(orders: Vec<OrderId>, remaining_ms: i64) -> Outgoing
     let id = OutboxKind::OrderExpire.message_id_of_many(&orders);
     let body = body(&OrdersExpireV1 { version: Version, orders });
     Outgoing { to: Destination::OrdersExpire { remaining_ms }, id, body, trace: None }
+}
+
+/// The message by which the expiry of these groups comes after about this long.
+pub(super) fn groups_expire(groups: Vec<GroupId>, remaining_ms: i64) -> Outgoing {
+    let id = OutboxKind::GroupExpire.message_id_of_many(&groups);
+    let body = body(&GroupsExpireV1 { version: Version, groups });
+    Outgoing { to: Destination::GroupsExpire { remaining_ms }, id, body, trace: None }
 }
 
 /// Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
@@ -183,12 +198,27 @@ mod tests {
         let group = |n: usize, members: usize| {
             row(BrokerMessage::GroupPlaced { group: GroupId(Uuid::from_u128(n as u128)), members })
         };
+        let expire = |n: usize, remaining_ms: i64| {
+            row(BrokerMessage::GroupExpire { group: GroupId(Uuid::from_u128(n as u128)), members: 9, remaining_ms })
+        };
         let failed = OutboxRow { attempts: 1, ..group(5, 2) };
-        let rows = [group(0, 100), group(1, 100), group(2, 51), placed(3), group(4, 300), failed];
+        let rows = [
+            group(0, 100),
+            group(1, 100),
+            group(2, 51),
+            placed(3),
+            group(4, 300),
+            failed,
+            expire(6, 900_000),
+            expire(7, 20_000),
+            expire(8, 899_000),
+        ];
         let (messages, carried) = messages_for(&rows);
-        assert_eq!(carried, [vec![0, 1], vec![5], vec![3], vec![2], vec![4]]);
-        let to: Vec<_> = messages.iter().map(|message| message.to == Destination::GroupsPlaced).collect();
-        assert_eq!(to, [true, true, false, true, true]);
+        assert_eq!(carried, [vec![0, 1], vec![6, 8], vec![5], vec![3], vec![2], vec![4], vec![7]]);
+        let placed = [0, 2, 4, 5].map(|place: usize| messages[place].to == Destination::GroupsPlaced);
+        assert_eq!(placed, [true; 4]);
+        assert_eq!(messages[1].to, Destination::GroupsExpire { remaining_ms: 800_000 });
+        assert_eq!(messages[6].to, Destination::GroupsExpire { remaining_ms: 20_000 });
         let many: GroupsPlacedV1 = serde_json::from_slice(&messages[0].body).unwrap();
         assert_eq!(many.groups, [0, 1].map(|n| GroupId(Uuid::from_u128(n))));
     }

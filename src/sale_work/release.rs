@@ -9,6 +9,9 @@ use crate::ledger::notices::Topic;
 use crate::ledger::outbox::{OutboxRow, ReleaseOutcome, RetryTerms, UnitRelease};
 use crate::sale::{SaleError, Step, Stores};
 
+/// Holds that one call to Redis ends: a longer one would hold up purchases.
+const HOLDS_A_CALL: usize = 500;
+
 impl Stores {
     /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill. A row that
     /// Redis answers with an error fails alone.
@@ -67,16 +70,17 @@ impl Stores {
     async fn release(&self, sale: SaleId, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
         let (mut holds, mut epochs) = (Vec::new(), Vec::new());
         for row in rows {
-            match row.task {
-                UnitRelease::Hold(hold) => {
-                    tracing::debug!(order = %hold.order, "to be released");
-                    holds.push(hold);
-                }
-                UnitRelease::Wave { wave, units } => epochs.push(self.gate.release_wave(sale, wave, units).await?),
+            match &row.task {
+                UnitRelease::Hold(hold) => holds.push(*hold),
+                UnitRelease::Holds(together) => holds.extend(together),
+                UnitRelease::Wave { wave, units } => epochs.push(self.gate.release_wave(sale, *wave, *units).await?),
             }
         }
-        if !holds.is_empty() {
-            epochs.push(self.gate.release(sale, shard, &holds).await?);
+        for holds in holds.chunks(HOLDS_A_CALL) {
+            for hold in holds {
+                tracing::debug!(order = %hold.order, "to be released");
+            }
+            epochs.push(self.gate.release(sale, shard, holds).await?);
         }
         epochs.into_iter().min().ok_or(GateError::NotServing)
     }

@@ -31,6 +31,7 @@ mod doctor;
 mod edge;
 mod expiry_and_retries;
 mod gateway;
+mod group_expiry;
 mod idle_sales;
 mod lapsed_holds;
 mod locks_and_fences;

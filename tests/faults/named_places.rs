@@ -96,6 +96,11 @@ impl Approach {
                 let sql = if place.starts_with("group.split") { NO_WHOLE_GROUPS } else { "" };
                 Self { settings: small_batches(), sql, plan: crowd, ..approach(Role::Work, 3) }
             }
+            // The message waits for 20 s on the ladder, comes five seconds early, and goes round again.
+            "expire_group" if place == "expire_group.round_again" => {
+                Self { pay_within_s: 25, plan: crowd, ..approach(Role::Work, 0) }
+            }
+            "expire_group" => Self { pay_within_s: 1, plan: crowd, ..approach(Role::Work, 3) },
             // Orders must end during the rush.
             "expire" | "release" => Self { pay_within_s: 1, ..approach(Role::Work, 3) },
             // Every hold is old enough for the reconciler.

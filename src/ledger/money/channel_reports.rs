@@ -167,6 +167,16 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     )
     .execute(&mut *tx)
     .await?;
+    // An order of a group has no message of its own, and that of the group comes when the payment's time is up.
+    sqlx::query!(
+        "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at)
+         SELECT 'order_expire', id, sale_id, user_id, quantity, 0, shard, expires_at FROM orders
+         WHERE id = $1 AND group_id IS NOT NULL AND status = 'pending_payment' AND wait_until IS NULL AND expires_at <= now()
+         ON CONFLICT (kind, order_id) DO NOTHING",
+        row.order
+    )
+    .execute(&mut *tx)
+    .await?;
     Ok(())
 }
 

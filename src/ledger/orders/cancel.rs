@@ -25,7 +25,7 @@ impl Ledger {
     pub async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let mut tx = self.pool.begin().await?;
-        cancel(&mut tx, &ids, CancelReason::Expired, None).await?;
+        cancel(&mut tx, &ids, CancelReason::Expired, None, Releases::Each).await?;
         // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
         let early = sqlx::query!(
             r#"SELECT id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
@@ -57,7 +57,7 @@ impl Ledger {
     /// Cancels an order for its buyer; `false` when the order does not wait for payment.
     pub async fn cancel_by_buyer(&self, order: OrderId, user: &str) -> Result<bool, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        let cancelled = cancel(&mut tx, &[order.0], CancelReason::ByBuyer, Some(user)).await?;
+        let cancelled = cancel(&mut tx, &[order.0], CancelReason::ByBuyer, Some(user), Releases::Each).await?;
         tx.commit().await?;
         Ok(cancelled == 1)
     }
@@ -81,13 +81,23 @@ impl Ledger {
     }
 }
 
+/// Which rows ask for the release of the holds of cancelled orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Releases {
+    /// One for each order, which every version reads.
+    Each,
+    /// One for all of a sale.
+    Together,
+}
+
 /// Cancels those of the orders that wait for payment, and belong to the buyer `by`, or else are overdue. Returns how
 /// many.
-async fn cancel(
+pub(super) async fn cancel(
     tx: &mut PgConnection,
     ids: &[Uuid],
     reason: CancelReason,
     by: Option<&str>,
+    releases: Releases,
 ) -> Result<usize, LedgerError> {
     let orders = sqlx::query!(
         "SELECT id, sale_id, user_id, quantity FROM orders
@@ -103,35 +113,63 @@ async fn cancel(
         return Ok(0);
     }
     let ids: Vec<Uuid> = orders.iter().map(|order| order.id).collect();
-    sqlx::query!(
-        "WITH ended AS (
-           UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
-           RETURNING id, sale_id, user_id, quantity, shard)
-         INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units)
-         SELECT 'hold_release', id, sale_id, user_id, quantity, 0, shard, true FROM ended",
-        &ids,
-        <&str>::from(reason)
-    )
-    .execute(&mut *tx)
-    .await?;
-
+    let reason_text = <&str>::from(reason);
+    match releases {
+        Releases::Each => {
+            sqlx::query!(
+                "WITH ended AS (
+                   UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
+                   RETURNING id, sale_id, user_id, quantity, shard)
+                 INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units)
+                 SELECT 'hold_release', id, sale_id, user_id, quantity, 0, shard, true FROM ended",
+                &ids,
+                reason_text
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        Releases::Together => {
+            sqlx::query!(
+                "WITH ended AS (
+                   UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
+                   RETURNING id, sale_id, quantity, shard)
+                 INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, members)
+                 SELECT 'group_release', gen_random_uuid(), sale_id, '', sum(quantity)::integer, 0, shard, true, array_agg(id)
+                 FROM ended GROUP BY sale_id, shard",
+                &ids,
+                reason_text
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+    }
     if reason == CancelReason::Expired {
-        sqlx::query!(
-            "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
-             SELECT o.id, o.sale_id, o.user_id, coalesce(g.addresses[array_position(g.order_ids, o.id)], p.address), o.quantity
-             FROM orders o LEFT JOIN purchase_groups g ON g.id = o.group_id
-             LEFT JOIN outbox p ON p.kind = 'order_placed' AND p.order_id = o.id
-             WHERE o.id = ANY($1)",
-            &ids
-        )
-        .execute(&mut *tx)
-        .await?;
+        write_lapsed_holds(tx, &ids).await?;
     }
     // Payments that were not sent end here. The others go on, and their money is refunded.
     abandon(tx, &ids).await?;
     let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
     give_back(tx, &held, true).await?;
     Ok(held.len())
+}
+
+/// Writes down that the holds of these orders have lapsed, with the address that each was taken from: its purchase row has it, or the row
+/// of its group.
+async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
+         SELECT o.id, o.sale_id, o.user_id, coalesce(m.address, p.address), o.quantity
+         FROM orders o LEFT JOIN outbox p ON p.kind = 'order_placed' AND p.order_id = o.id
+         LEFT JOIN (SELECT m.order_id, m.address
+                    FROM purchase_groups g
+                    CROSS JOIN LATERAL unnest(g.order_ids, g.addresses) AS m (order_id, address)
+                    WHERE g.id IN (SELECT group_id FROM orders WHERE id = ANY($1))) AS m ON m.order_id = o.id
+         WHERE o.id = ANY($1)",
+        orders
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
 /// Abandons the payments of these orders that have certainly not been sent. One that may have been sent before is not sent

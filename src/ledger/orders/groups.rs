@@ -165,7 +165,7 @@ async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, Le
     Ok(row.all_counted)
 }
 
-/// Makes the orders of all members, and the rows of their delayed cancellations.
+/// Makes the orders of all members, and a row for the delayed cancellation of each group.
 async fn make_orders(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, expires_at, group_id)
@@ -180,11 +180,8 @@ async fn make_orders(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), Ledge
     .await?;
     sqlx::query!(
         "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at)
-         SELECT 'order_expire', m.order_id, g.sale_id, m.user_id, m.quantity, g.epoch, g.shard,
-                now() + s.pay_within_ms * interval '1 ms'
-         FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
-         CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
-         WHERE g.id = ANY($1) ORDER BY m.order_id",
+         SELECT 'group_expire', g.id, g.sale_id, '', g.units, g.epoch, g.shard, now() + s.pay_within_ms * interval '1 ms'
+         FROM purchase_groups g JOIN sales s ON s.id = g.sale_id WHERE g.id = ANY($1)",
         groups
     )
     .execute(tx)

@@ -5,6 +5,7 @@ mod claim;
 pub mod commit;
 pub mod details;
 pub mod fulfil;
+pub mod group_expiry;
 pub mod groups;
 mod insert;
 pub mod read;

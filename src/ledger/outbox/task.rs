@@ -30,6 +30,12 @@ pub enum BrokerMessage {
         /// How many purchases it has.
         members: usize,
     },
+    GroupExpire {
+        group: GroupId,
+        members: usize,
+        /// The time until the deadline of its orders, by PostgreSQL's clock.
+        remaining_ms: i64,
+    },
 }
 
 impl BrokerMessage {
@@ -40,6 +46,7 @@ impl BrokerMessage {
             Self::OrderExpire { order, .. } => (OutboxKind::OrderExpire, order.0),
             Self::PaymentRequested { payment, .. } => (OutboxKind::PaymentRequested, payment.0),
             Self::GroupPlaced { group, .. } => (OutboxKind::GroupPlaced, group.0),
+            Self::GroupExpire { group, .. } => (OutboxKind::GroupExpire, group.0),
         }
     }
 }
@@ -48,7 +55,12 @@ impl BrokerMessage {
 #[derive(Debug, Clone)]
 pub enum UnitRelease {
     Hold(HoldRelease),
-    Wave { wave: WaveId, units: i64 },
+    /// Holds that ended together.
+    Holds(Vec<HoldRelease>),
+    Wave {
+        wave: WaveId,
+        units: i64,
+    },
 }
 
 /// A row as the claiming statements return it.
@@ -65,7 +77,11 @@ pub(super) struct ClaimedRow {
     pub(super) remaining_ms: i64,
     pub(super) channel: Option<String>,
     pub(super) lapsed_at_ms: Option<i64>,
+    /// How many purchases the group has that the row is about.
     pub(super) members: Option<i32>,
+    /// The orders whose holds are released together, and when each of them lapsed.
+    pub(super) released: Option<Vec<Uuid>>,
+    pub(super) lapsed: Option<Vec<Option<i64>>>,
     pub(super) trace: Option<String>,
 }
 
@@ -99,11 +115,32 @@ impl ClaimedRow {
                 Task::Release(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() })
             }
             OutboxKind::GroupPlaced => {
-                // A row that lacks its group is published, too, and does not stop the others.
-                let members = self.members.and_then(|members| usize::try_from(members).ok()).unwrap_or(1);
-                Task::Publish(BrokerMessage::GroupPlaced { group: GroupId(self.order_id), members })
+                Task::Publish(BrokerMessage::GroupPlaced { group: GroupId(self.order_id), members: self.group_size() })
+            }
+            OutboxKind::GroupExpire => Task::Publish(BrokerMessage::GroupExpire {
+                group: GroupId(self.order_id),
+                members: self.group_size(),
+                remaining_ms: self.remaining_ms,
+            }),
+            OutboxKind::GroupRelease => {
+                let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
+                let orders = self.released.iter().flatten();
+                let lapsed = self.lapsed.iter().flatten().copied().chain(std::iter::repeat(None));
+                let hold = |(order, lapsed_at_ms): (&Uuid, _)| HoldRelease {
+                    order: OrderId(*order),
+                    returns_units,
+                    lapsed_at_ms,
+                };
+                Task::Release(UnitRelease::Holds(orders.zip(lapsed).map(hold).collect()))
             }
         })
+    }
+}
+
+impl ClaimedRow {
+    /// A row that lacks its group is published, too, and does not stop the others.
+    fn group_size(&self) -> usize {
+        self.members.and_then(|members| usize::try_from(members).ok()).unwrap_or(1)
     }
 }
 
@@ -116,7 +153,12 @@ mod tests {
     /// The statements name the kinds that they claim, because the partial indexes do. Work on groups has an index of its own.
     #[test]
     fn every_kind_is_claimed_by_the_statement_of_its_worker() {
-        let is_of_group = |task: &Task| matches!(task, Task::Publish(BrokerMessage::GroupPlaced { .. }));
+        let is_of_group = |task: &Task| match task {
+            Task::Publish(message) => {
+                matches!(message, BrokerMessage::GroupPlaced { .. } | BrokerMessage::GroupExpire { .. })
+            }
+            Task::Release(release) => matches!(release, UnitRelease::Holds(_)),
+        };
         let claimed = |task: &dyn Fn(&Task) -> bool| {
             let row = |kind: &OutboxKind| ClaimedRow {
                 id: 1,
@@ -132,6 +174,8 @@ mod tests {
                 channel: Some("a".to_owned()),
                 lapsed_at_ms: None,
                 members: Some(2),
+                released: Some(vec![Uuid::nil()]),
+                lapsed: Some(vec![None]),
                 trace: None,
             };
             let kinds = OutboxKind::VARIANTS.iter().filter(|kind| task(&row(kind).task().unwrap()));
@@ -142,7 +186,8 @@ mod tests {
         for statement in [
             claimed(&|task| matches!(task, Task::Publish(_)) && !is_of_group(task)),
             claimed(&|task| matches!(task, Task::Publish(_)) && is_of_group(task)),
-            claimed(&|task| matches!(task, Task::Release(_))),
+            claimed(&|task| matches!(task, Task::Release(_)) && !is_of_group(task)),
+            claimed(&|task| matches!(task, Task::Release(_)) && is_of_group(task)),
         ] {
             assert!(source.contains(&statement), "{statement}");
         }

@@ -77,7 +77,7 @@ impl Ledger {
                  + (SELECT count(*) FROM refunds r JOIN orders o ON o.id = r.order_id
                     WHERE o.sale_id = s.id AND r.status = 'requested') AS "money!",
                  (SELECT count(*) FROM outbox WHERE sale_id = s.id AND status IN ('pending', 'sent')
-                    AND kind <> 'payment_requested' AND NOT (kind = 'order_expire' AND status = 'sent')) AS "moving!"
+                    AND kind <> 'payment_requested' AND NOT (kind IN ('order_expire', 'group_expire') AND status = 'sent')) AS "moving!"
                FROM sales s JOIN sale_epochs e ON e.sale_id = s.id WHERE s.id = $1"#,
             sale.get(),
             retire_after_ms.cast_signed()
@@ -86,7 +86,12 @@ impl Ledger {
         .await?;
         let Some(row) = row else { return Ok(None) };
         let unreleased = sqlx::query!(
-            "SELECT order_id, quantity FROM outbox WHERE sale_id = $1 AND kind = 'hold_release' AND status <> 'processed'",
+            r#"SELECT order_id AS "order_id!", quantity AS "quantity!" FROM outbox
+               WHERE sale_id = $1 AND kind = 'hold_release' AND status <> 'processed'
+               UNION ALL
+               SELECT o.id, o.quantity FROM outbox r CROSS JOIN LATERAL unnest(r.members) AS m (order_id)
+               JOIN orders o ON o.id = m.order_id
+               WHERE r.sale_id = $1 AND r.kind = 'group_release' AND r.status <> 'processed'"#,
             sale.get()
         )
         .fetch_all(&mut *tx)
@@ -290,7 +295,10 @@ const CHECKS: [Check; 17] = [
         problem: "an order has ended without a release of its hold, or a hold is released whose order has not ended",
         rows: "SELECT format('order %s, %s', coalesce(o.id, r.order_id), coalesce(o.status, 'unknown'))
                FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected', 'refunded')) o
-               FULL JOIN (SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'hold_release') r ON r.order_id = o.id
+               FULL JOIN (SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'hold_release'
+                          UNION ALL
+                          SELECT m.order_id FROM outbox b CROSS JOIN LATERAL unnest(b.members) AS m (order_id)
+                          WHERE b.sale_id = $1 AND b.kind = 'group_release') r ON r.order_id = o.id
                WHERE (o.id IS NULL OR r.order_id IS NULL) AND $2::bigint IS NOT NULL LIMIT $3",
     },
     Check {

@@ -167,7 +167,9 @@ impl Ledger {
                                AND o.kind = 'order_placed')
                AND NOT EXISTS (SELECT FROM purchase_groups g WHERE g.sale_id = s.id AND g.settled_at IS NULL)
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
-                               AND o.kind IN ('hold_release', 'wave_release'))",
+                               AND o.kind IN ('hold_release', 'wave_release'))
+               AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
+                               AND o.kind = 'group_release')",
             retire_after_ms.cast_signed(),
             &sales
         )

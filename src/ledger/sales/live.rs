@@ -33,9 +33,11 @@ impl Ledger {
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
                     AND kind IN ('order_placed', 'order_expire', 'payment_requested') LIMIT $3) AS part)
                  + (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
-                    AND kind = 'group_placed' LIMIT $3) AS part) AS "pending!",
+                    AND kind IN ('group_placed', 'group_expire') LIMIT $3) AS part) AS "pending!",
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
-                    AND kind IN ('hold_release', 'wave_release') LIMIT $3) AS part) AS "releasing!",
+                    AND kind IN ('hold_release', 'wave_release') LIMIT $3) AS part)
+                 + (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
+                    AND kind = 'group_release' LIMIT $3) AS part) AS "releasing!",
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'sent'
                     AND kind = 'order_placed' LIMIT $3) AS part)
                  + (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'sent'
@@ -79,7 +81,7 @@ impl Ledger {
             orders: orders.collect::<Result<_, LedgerError>>()?,
             outbox: OutboxFigures {
                 pending: row.pending.min(DEPTH_MAX),
-                releasing: row.releasing,
+                releasing: row.releasing.min(DEPTH_MAX),
                 sent: row.sent.min(DEPTH_MAX),
                 parked: row.parked,
             },

@@ -76,7 +76,9 @@ async fn a_look_changes_nothing() {
     let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     Look::with(&environment, &[]).await;
-    for name in ["dead", "order-placed", "orders-placed", "groups-placed", "order-expire", "orders-expire"] {
+    for name in
+        ["dead", "order-placed", "orders-placed", "groups-placed", "order-expire", "orders-expire", "groups-expire"]
+    {
         let (_connection, channel) = channel(url).await;
         let found = channel.queue_declare(format!("{prefix}{name}").into(), passive, FieldTable::default()).await;
         assert!(found.is_err(), "{name} exists");

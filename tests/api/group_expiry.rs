@@ -1,0 +1,133 @@
+//! The orders of a group expire by one message, and their holds are released by one row (protocol, rules 8 and 9).
+
+use seckill::domain::sale::NewSale;
+use seckill::ledger::orders::groups::Settling;
+
+use seckill_harness::{Sale, System, eventually, terms};
+
+use crate::payments_and_callbacks::{Callback, pay};
+use crate::purchase_groups::{buy_together, buyers, group_of};
+
+const CANCELLED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
+
+async fn rows(system: &System, sale: &Sale, kind: &str) -> i64 {
+    let sql = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = $2";
+    sqlx::query_scalar(sql).bind(sale.id.get()).bind(kind).fetch_one(&system.sql).await.unwrap()
+}
+
+async fn cancelled(system: &System, sale: &Sale, orders: i64) {
+    eventually(|| async {
+        let cancelled = system.count(CANCELLED, sale).await;
+        (cancelled == orders).then_some(()).ok_or(format!("{cancelled} cancelled"))
+    })
+    .await;
+}
+
+/// A system whose sweeper comes too late to be the one who did it, and a sale of ten units.
+async fn unswept(settings: &[(&str, &str)]) -> (System, Sale) {
+    let never = [("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")];
+    let mut system = System::prepare(&[&never, settings].concat()).await;
+    system.serve(false).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(10) }).await;
+    (system, sale)
+}
+
+/// One row and one message end a group, by a delay as long as the time to pay, and one release gives all its units back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_expires_and_is_released_as_one() {
+    let (mut system, other) = unswept(&[]).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 2_500, ..terms(10) }).await;
+    buy_together(&system, &sale, &buyers(4)).await;
+    buy_together(&system, &other, &buyers(3)).await;
+    system.serve(true).await;
+    cancelled(&system, &sale, 4).await;
+    let early = "SELECT count(*) FROM orders WHERE sale_id = $1 AND updated_at < expires_at";
+    assert_eq!(system.count(early, &sale).await, 0, "nobody is cancelled before his time");
+    system.settled(&sale).await;
+    for (kind, expected) in [("group_expire", 1), ("group_release", 1), ("order_expire", 0), ("hold_release", 0)] {
+        assert_eq!(rows(&system, &sale, kind).await, expected, "{kind}");
+    }
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (10, Some(10)));
+    assert_eq!((system.count(CANCELLED, &other).await, rows(&system, &other, "group_expire").await), (0, 1));
+    system.finish().await;
+}
+
+/// While an order of the group waits for a payment that began in time, the message goes round again, and the others end. When that payment
+/// fails after the deadline, the order is due at once, by a row of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_goes_round_again_while_one_waits_for_its_payment() {
+    let (mut system, sale) = unswept(&[]).await;
+    let purchases = buy_together(&system, &sale, &buyers(3)).await;
+    system.serve(true).await;
+    system.settled(&sale).await;
+    let order = purchases[1].order.0;
+    let payment = pay(&system, order, "u1").await;
+    system.let_deadlines_pass(&sale).await;
+    cancelled(&system, &sale, 2).await;
+    let open = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'group_expire' AND status <> 'processed'";
+    assert_eq!((system.stock(&sale).await, system.count(open, &sale).await), (9, 1));
+    assert_eq!(system.get(&format!("/api/v1/orders/{order}"), Some("u1")).await.1["status"], "pending_payment");
+    assert_eq!(Callback::of("payment.failed", payment, ("order_id", order), 100).send(&system).await, 200);
+    cancelled(&system, &sale, 3).await;
+    assert_eq!(rows(&system, &sale, "order_expire").await, 1);
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (10, Some(10)));
+    system.finish().await;
+}
+
+/// An order that cannot be cancelled holds up nobody of its group: the expiry is split, and that one is parked alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_cannot_be_cancelled_parks_alone() {
+    let (mut system, sale) = unswept(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    buy_together(&system, &sale, &buyers(5)).await;
+    system.serve(true).await;
+    system.settled(&sale).await;
+    sqlx::raw_sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.user_id = 'u2' AND NEW.status = 'cancelled' THEN RAISE EXCEPTION 'this one never'; END IF;
+           RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    system.let_deadlines_pass(&sale).await;
+    eventually(|| async {
+        let (left, parked) = (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap());
+        (left == 9 && parked.len() == 1).then_some(()).ok_or(format!("{left} left, parked {parked:?}"))
+    })
+    .await;
+    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("order_expire", "u2", 2));
+    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    system.stores.ledger.unpark_step(None, "test").await.unwrap();
+    system.left(&sale, 10).await;
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// When groups are switched off, their expiries become those of their unpaid orders, which an older version reads; each is cancelled once.
+#[tokio::test(flavor = "multi_thread")]
+async fn expiries_of_groups_are_split_for_an_older_version() {
+    let (mut system, sale) = unswept(&[]).await;
+    let ledger = system.stores.ledger.clone();
+    let purchases = buy_together(&system, &sale, &buyers(3)).await;
+    assert_eq!(ledger.settle_groups(&[group_of(&purchases)]).await.unwrap(), Settling::Settled { orders: 3 });
+    assert!(ledger.cancel_by_buyer(purchases[0].order, "u0").await.unwrap());
+    ledger.groups_off("test").await.unwrap();
+    assert_eq!(ledger.groups_left().await.unwrap(), 1, "its expiry");
+    assert_eq!(ledger.split_some_expiries(100).await.unwrap(), 1);
+    assert_eq!((ledger.groups_left().await.unwrap(), rows(&system, &sale, "order_expire").await), (0, 2));
+    assert_eq!(ledger.split_some_expiries(100).await.unwrap(), 0);
+    system.serve(true).await;
+    system.let_deadlines_pass(&sale).await;
+    system.left(&sale, 10).await;
+    system.settled(&sale).await;
+    assert_eq!((system.count(CANCELLED, &sale).await, rows(&system, &sale, "group_release").await), (3, 0));
+    system.finish().await;
+}
