@@ -26,7 +26,7 @@ async fn cancelled(system: &System, sale: &Sale, orders: i64) {
 /// A system whose sweeper comes too late to be the one who did it, and a sale of ten units.
 async fn unswept(settings: &[(&str, &str)]) -> (System, Sale) {
     let never = [("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")];
-    let mut system = System::prepare(&[&never, settings].concat()).await;
+    let mut system = System::prepare(&[&never[..], settings].concat()).await;
     system.serve(false).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(10) }).await;
     (system, sale)
