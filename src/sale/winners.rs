@@ -38,6 +38,9 @@ impl Winners {
         let (mut purchases, mut spans) = (Vec::new(), Vec::new());
         for (group, mut member) in members.chain(repeats) {
             die_at!("purchase.reserved");
+            if let Some(group) = group {
+                tracing::debug!(order = %member.order, %group, "to be committed in a group");
+            }
             if let Some(trace) = &mut member.trace {
                 let span = Span::below(trace, SpanKind::Internal, "commit");
                 **trace = span.context().clone();

@@ -90,6 +90,9 @@ impl Fulfilment {
         let groups: Vec<GroupId> = received.messages.into_iter().flat_map(|message| message.groups).collect();
         let groups = self.ledger.unsettled_groups(&groups).await?;
         for together in joined(groups, self.batch_max) {
+            for group in &together {
+                tracing::debug!(%group, "to be fulfilled");
+            }
             match self.ledger.settle_groups(&together).await? {
                 Settling::Settled { orders } => count_made(orders),
                 Settling::Unusual(why) => {
