@@ -27,7 +27,7 @@ use crate::ledger::{Ledger, LedgerError};
 pub struct Fulfilled {
     pub accepted: usize,
     pub rejected: usize,
-    /// Already processed, or without a purchase row.
+    /// Already processed, made before from another record, or without a purchase row.
     pub skipped: usize,
 }
 
