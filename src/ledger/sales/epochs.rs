@@ -136,7 +136,7 @@ impl Ledger {
     /// refused from then on.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        // The second setting says that this version counts the purchases of group rows (migration 34).
+        // The second setting says that this version counts the purchases of group rows (migration 36).
         (&mut *tx).execute("SET LOCAL lock_timeout = '3s'; SET LOCAL seckill.groups = 'on'").await?;
         let epoch = sqlx::query_scalar!(
             "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL, in_redis = true WHERE sale_id = $1 RETURNING epoch",

@@ -1,4 +1,4 @@
--- What the sweeper looks through for messages about groups that were lost. It is built as 0037_outbox_groups_to_do.sql.
+-- What the sweeper looks through for messages about groups that were lost. It is built as 0039_outbox_groups_to_do.sql.
 
 DO $$
 BEGIN
