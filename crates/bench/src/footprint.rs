@@ -60,7 +60,7 @@ pub async fn in_redis(stage: &Stage<'_>, url: &str, prefix: &str) -> anyhow::Res
     let winners = loop {
         let tickets: u64 = cmd("HLEN").arg(key(sale.id, "tickets")).query(&mut redis)?;
         let unconfirmed: u64 = cmd("ZCARD").arg(key(sale.id, "unconfirmed")).query(&mut redis)?;
-        let is_confirmed = unconfirmed == 0 && stage.service.purchase_rows(sale.id).await? == tickets;
+        let is_confirmed = unconfirmed == 0 && stage.service.purchases(sale.id).await? == tickets;
         if is_confirmed || begun.elapsed() > CONFIRMED_WITHIN {
             break tickets;
         }
