@@ -1,27 +1,38 @@
 //! The actions of the model, and when each can happen. Each names its rule and the code that it stands for.
 
+use super::orders::Orders;
 use super::state::{
-    INSTANCES, ORDERS, Order, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, State, Status,
+    INSTANCES, ORDERS, Order, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State,
+    Status,
 };
 use super::variants::World;
 
-/// The number of an action is the instance or the order that it concerns; with two, the instance comes first.
+/// The number of an action is the instance, the order or the group that it concerns; with two, the instance comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     // ---- a purchase
-    /// Rules 1, 2 and 13: sale::purchase, gate::reserve_batcher, lua/reserve.lua. A request, or its repeat.
-    Reserve(usize, Order),
+    /// Rules 1, 2 and 13: sale::purchase, gate::reserve_batcher, lua/reserve.lua. A call with requests, or their repeats.
+    Reserve(usize, Orders),
     /// Rule 13: gate::sold_out_cache. A request that is answered "sold out" from memory.
     AnswerSoldOut(usize, Order),
-    /// Rules 3 and 4: ledger::orders::commit. The row is inserted, or the epoch refuses it.
+    /// Rules 3 and 4: ledger::orders::commit, ledger::orders::commit_groups. The records of a call are inserted, or the epoch
+    /// refuses them.
     Commit(usize),
+    /// Rule 4: the row of a group is refused, and its orders get purchase rows one by one.
+    BeginOneByOne(usize),
+    /// Rule 4: the next of these rows is inserted, or the epoch refuses it.
+    CommitNext(usize),
     /// Rule 4: ledger::orders::commit, `Committed::Unknown`. The insert is under way, and its sender waits no longer.
     LoseCommit(usize),
     /// Rule 3: an insert arrives after its sender gave up.
     CommitLateInsert(Order),
     /// Rule 4: such an insert never arrives.
     DropLateInsert(Order),
-    /// Rule 3: sale::purchase. The 202 leaves.
+    /// Rule 3: the same of a group's insert.
+    CommitLateGroup,
+    /// Rule 4: the same of a group's insert.
+    DropLateGroup,
+    /// Rule 3: sale::purchase. The 202s leave.
     Answer(usize),
     /// Rule 5: sale::confirmer, lua/confirm.lua.
     Confirm(usize),
@@ -46,13 +57,35 @@ pub enum Action {
     /// Rule 9: ledger::outbox. The release row is done, if the epoch still stands.
     SettleRelease,
 
+    // ---- from the group to its orders
+    /// Rule 6: sale_work::relay.
+    RelayGroup(usize),
+    /// Rule 6: the message is published, and the relay dies before it marks the row.
+    RelayGroupAndDie(usize),
+    /// Rule 6: ledger::outbox.
+    ResendGroup(usize),
+    /// Rule 7: sale_work::fulfil, ledger::orders::groups. All orders are made in one transaction; or that cannot be, and a
+    /// worker is about to split the group.
+    SettleGroup(usize),
+    /// Rule 7: the same, but the acknowledgement is lost.
+    SettleGroupUnacked(usize),
+    /// Rule 7: the transaction fails for a reason of its own, such as a member that cannot be written.
+    FailGroup(usize),
+    /// Rule 7: ledger::orders::groups. The group is closed, and its orders get purchase rows.
+    SplitGroup(usize),
+    /// Rule 7: the second half of a split. Only a broken variant has two.
+    InsertSplitRows(usize),
+
     // ---- what a dead process left half done
     /// Rule 12: the reconciler reads the epoch in a call of its own. Only a broken variant does so.
     ReconcileReadEpoch(usize),
     /// Rule 12: lua/read_unconfirmed.lua. The reconciler reads a hold together with its epoch.
     ReconcileList(usize, Order),
-    /// Rule 12: sale_work::reconcile, ledger::orders::commit.
+    /// Rule 12: sale_work::reconcile, ledger::orders::commit. There was no record when the reconciler looked; there may be one
+    /// now.
     ReconcileInsert,
+    /// Rule 12: there is a record, and the reconciler writes none.
+    ReconcileKnown,
     /// Rule 12: sale_work::reconcile, lua/confirm.lua.
     ReconcileConfirm,
 
@@ -83,7 +116,7 @@ pub enum Action {
     // ---- faults
     /// An instance dies between any two of its steps.
     KillInstance(usize),
-    /// The reconciler and the releaser die.
+    /// The reconciler, the releaser and a worker that is about to split a group die.
     KillWorkers,
     /// Redis writes its memory to disk. Between two of these, every write may be lost.
     Fsync,
@@ -112,7 +145,8 @@ impl World {
         for i in 0..INSTANCES {
             match s.requests[i] {
                 PurchaseStep::Idle => {}
-                PurchaseStep::Reserved(..) => out.push(Action::Commit(i)),
+                PurchaseStep::Reserved { .. } => out.push(Action::Commit(i)),
+                PurchaseStep::OneByOne { .. } => out.push(Action::CommitNext(i)),
                 PurchaseStep::Committed(_) => out.push(Action::Answer(i)),
                 PurchaseStep::Accepted(_) => out.push(Action::Confirm(i)),
             }
@@ -140,6 +174,7 @@ impl World {
         if s.releaser.is_some() {
             out.push(Action::SettleRelease);
         }
+        self.group_actions(s, out);
         match s.reconciler {
             Reconciler::Idle if self.variant.no_reconciler => {}
             Reconciler::Idle if self.variant.reconcile_in_two_reads => {
@@ -152,7 +187,12 @@ impl World {
                     out.extend(listed.map(|order| Action::ReconcileList(*master, order)));
                 }
             }
-            Reconciler::Listed(..) => out.push(Action::ReconcileInsert),
+            Reconciler::Listed(_, order, _) => {
+                out.push(Action::ReconcileInsert);
+                if self.batch_max > 1 && s.ledger.has_record(order) {
+                    out.push(Action::ReconcileKnown);
+                }
+            }
             Reconciler::Inserted(..) => out.push(Action::ReconcileConfirm),
         }
         for master in s.masters() {
@@ -165,18 +205,26 @@ impl World {
     /// Adds what buyers ask for, and which faults happen, within the budget.
     pub fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
         for i in 0..self.selling {
-            let serves = s.redis[s.master_of(i)].serves(self);
-            for order in (0..ORDERS).filter(|order| self.budget.requests[*order] > 0) {
-                if s.sold_out_caches[i].is_some_and(|cache| !self.knows_holder(&cache.holders, order)) {
-                    out.push(Action::AnswerSoldOut(i, order));
-                } else if serves && s.requests[i] == PurchaseStep::Idle && s.budget.requests[order] > 0 {
-                    out.push(Action::Reserve(i, order));
+            let from_memory =
+                |order| s.sold_out_caches[i].is_some_and(|cache| !self.knows_holder(&cache.holders, order));
+            let refused = (0..ORDERS).filter(|order| self.budget.requests[*order] > 0 && from_memory(*order));
+            out.extend(refused.map(|order| Action::AnswerSoldOut(i, order)));
+            if s.requests[i] == PurchaseStep::Idle && s.redis[s.master_of(i)].serves(self) {
+                let asks = |order| s.budget.requests[order] > 0 && !from_memory(order);
+                let calls = Orders::up_to(self.batch_max).filter(|orders| orders.iter().all(asks));
+                out.extend(calls.map(|orders| Action::Reserve(i, orders)));
+            }
+            if let PurchaseStep::Reserved { won, .. } = s.requests[i] {
+                let is_group = won.len() > 1;
+                if s.budget.lost_commits > 0 && (!is_group || s.late_group.0.is_empty()) {
+                    out.push(Action::LoseCommit(i));
+                }
+                if s.budget.refused_groups > 0 && is_group {
+                    out.push(Action::BeginOneByOne(i));
                 }
             }
-            if s.budget.lost_commits > 0 && matches!(s.requests[i], PurchaseStep::Reserved(..)) {
-                out.push(Action::LoseCommit(i));
-            }
         }
+        self.group_faults(s, out);
         for order in 0..ORDERS {
             if s.budget.deaths > 0 && s.ledger.purchase_rows[order] == PurchaseRow::Pending && !s.queue[order] {
                 out.push(Action::RelayAndDie(order));
@@ -188,7 +236,7 @@ impl World {
                 out.push(Action::Cancel(order));
             }
         }
-        if s.budget.purges > 0 && s.queue.contains(&true) {
+        if s.budget.purges > 0 && (s.queue.contains(&true) || s.group_queue.contains(&true)) {
             out.push(Action::PurgeQueue);
         }
         if s.budget.deaths > 0 {
@@ -198,7 +246,7 @@ impl World {
                     || s.sold_out_caches[*i].is_some()
             };
             out.extend((0..INSTANCES).filter(busy).map(Action::KillInstance));
-            if s.reconciler != Reconciler::Idle || s.releaser.is_some() {
+            if s.reconciler != Reconciler::Idle || s.releaser.is_some() || s.splitter != Splitter::Idle {
                 out.push(Action::KillWorkers);
             }
         }

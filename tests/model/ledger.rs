@@ -1,6 +1,9 @@
 //! The transactions of src/ledger. Each is one step of the model, because PostgreSQL makes it atomic.
 
-use super::state::{Epoch, Ledger, ORDERS, Order, PurchaseRow, Release, Run, Snapshot, Status, Ticket};
+use super::orders::Orders;
+use super::state::{
+    Epoch, GroupRow, GroupStatus, Ledger, ORDERS, Order, PurchaseRow, Release, Run, Snapshot, Status, Ticket,
+};
 use super::variants::World;
 
 impl Ledger {
@@ -9,9 +12,32 @@ impl Ledger {
         self.is_promised(order) || self.orders[order] == Status::PendingPayment
     }
 
-    /// Whether the purchase row has still to become an order.
+    /// Whether a record of this order has still to become the order.
     pub fn is_promised(&self, order: Order) -> bool {
-        matches!(self.purchase_rows[order], PurchaseRow::Pending | PurchaseRow::Sent)
+        !self.is_made(order) && self.unsettled_records(order) > 0
+    }
+
+    /// Whether there is the order, of whatever status.
+    pub fn is_made(&self, order: Order) -> bool {
+        self.orders[order] != Status::None
+    }
+
+    /// The records that are not settled: the purchase row, and places in groups. They may be two although the order is made.
+    pub fn unsettled_records(&self, order: Order) -> u8 {
+        let has = |group: &GroupRow| group.status == GroupStatus::Open && group.members.has(order);
+        self.unsettled_rows(order) + self.groups.iter().map(|group| u8::from(has(group))).sum::<u8>()
+    }
+
+    /// The same without groups.
+    fn unsettled_rows(&self, order: Order) -> u8 {
+        u8::from(matches!(self.purchase_rows[order], PurchaseRow::Pending | PurchaseRow::Sent))
+    }
+
+    /// Whether the order has a purchase record, settled or not. The places in a group that was split are no records any more.
+    pub fn has_record(&self, order: Order) -> bool {
+        let counts = |group: &GroupRow| matches!(group.status, GroupStatus::Open | GroupStatus::Settled);
+        self.purchase_rows[order] != PurchaseRow::None
+            || self.groups.iter().any(|group| counts(group) && group.members.has(order))
     }
 
     pub fn has_ended(&self, order: Order) -> bool {
@@ -26,16 +52,31 @@ impl Ledger {
         self.purchase_rows[order] != PurchaseRow::None
     }
 
+    /// Rule 3, ledger::orders::commit_groups: inserts a group with its outbox row, if the sale still has this epoch. Says
+    /// whether they stand.
+    pub fn insert_group(&mut self, world: &World, members: Orders, epoch: Epoch) -> bool {
+        let agreed = self.epoch == epoch || world.variant.group_without_epoch;
+        let free = |group: &&mut GroupRow| agreed && group.status == GroupStatus::None;
+        let Some(place) = self.groups.iter_mut().find(free) else { return false };
+        *place = GroupRow { members, status: GroupStatus::Open, outbox_row: PurchaseRow::Pending };
+        true
+    }
+
     /// Rule 7, ledger::orders::fulfil.
     pub fn fulfil(&mut self, world: &World, order: Order) {
-        if !self.is_promised(order) {
+        if self.unsettled_rows(order) == 0 {
             return; // processed before: its dedup row exists
+        }
+        if self.is_made(order) && !world.variant.second_record_makes_again {
+            // The order was made from its group: the row ends without an effect.
+            if !world.variant.second_record_left_open {
+                self.purchase_rows[order] = PurchaseRow::Processed;
+            }
+            return;
         }
         self.purchase_rows[order] = PurchaseRow::Processed;
         let units = world.units(order);
-        let same_buyer = |other| world.buyer(other) == world.buyer(order);
-        let counter = world.units_of(|other| self.orders[other] == Status::PendingPayment && same_buyer(other));
-        if counter + units > world.per_user {
+        if self.counted[world.buyer_number(order)] + units > world.per_user {
             self.orders[order] = Status::Rejected;
             self.releases[order] = Release::Pending { returns: true };
         } else if self.stock < units {
@@ -43,9 +84,80 @@ impl Ledger {
             self.releases[order] = Release::Pending { returns: false };
             self.run = 0; // orders a refill
         } else {
-            self.stock -= units;
+            self.take(world, order);
             self.orders[order] = Status::PendingPayment;
         }
+    }
+
+    /// Takes an order's units from the stock, and counts them for its buyer.
+    fn take(&mut self, world: &World, order: Order) {
+        self.stock -= world.units(order);
+        self.counted[world.buyer_number(order)] += world.units(order);
+    }
+
+    /// Whether all orders of a group can be made together: there is none of them yet, the stock suffices, and no buyer gets
+    /// more than the limit.
+    pub fn can_settle(&self, world: &World, group: usize) -> bool {
+        let members = self.groups[group].members;
+        let within = |order: Order| {
+            let of_buyer = |other| members.has(other) && world.buyer(other) == world.buyer(order);
+            self.counted[world.buyer_number(order)] + world.units_of(of_buyer) <= world.per_user
+        };
+        let is_new = |order: Order| !self.is_made(order) || world.variant.group_counts_the_made;
+        let enough = self.stock >= world.units_of(|order| members.has(order));
+        enough && members.iter().all(|order| within(order) && is_new(order))
+    }
+
+    /// Rule 7, ledger::orders::groups: makes all orders of a group. `false` when that cannot be, and nothing has changed.
+    pub fn settle_group(&mut self, world: &World, group: usize) -> bool {
+        if self.groups[group].outbox_row == PurchaseRow::Processed {
+            return true; // settled or split before
+        }
+        let all = self.can_settle(world, group);
+        if all {
+            for order in self.groups[group].members.iter() {
+                self.take(world, order);
+                if !self.is_made(order) {
+                    self.orders[order] = Status::PendingPayment;
+                }
+            }
+            self.close_group(group, GroupStatus::Settled);
+        }
+        all
+    }
+
+    pub fn close_group(&mut self, group: usize, status: GroupStatus) {
+        self.groups[group].status = status;
+        self.groups[group].outbox_row = PurchaseRow::Processed;
+    }
+
+    /// Rule 7, ledger::orders::groups: ends a group, and gives a purchase row to each of its orders that is not made.
+    pub fn split_group(&mut self, world: &World, group: usize) {
+        if self.groups[group].outbox_row == PurchaseRow::Processed && !world.variant.split_unclaimed {
+            return; // settled or split meanwhile
+        }
+        let left_open = world.variant.split_without_closing;
+        self.close_group(group, if left_open { GroupStatus::Open } else { GroupStatus::Split });
+        self.insert_rows_of(group);
+    }
+
+    pub fn insert_rows_of(&mut self, group: usize) {
+        for order in self.groups[group].members.iter() {
+            if !self.is_made(order) && self.purchase_rows[order] == PurchaseRow::None {
+                self.purchase_rows[order] = PurchaseRow::Pending;
+            }
+        }
+    }
+
+    /// No transaction of ours: makes the orders of a group but for the first, which has failed, and closes it.
+    pub fn settle_part(&mut self, world: &World, group: usize) {
+        for order in self.groups[group].members.iter().skip(1) {
+            if !self.is_made(order) && self.stock >= world.units(order) {
+                self.take(world, order);
+                self.orders[order] = Status::PendingPayment;
+            }
+        }
+        self.close_group(group, GroupStatus::Settled);
     }
 
     /// Rule 8, ledger::orders::cancel.
@@ -53,6 +165,7 @@ impl Ledger {
         if self.orders[order] == Status::PendingPayment {
             self.orders[order] = Status::Cancelled;
             self.stock += world.units(order);
+            self.counted[world.buyer_number(order)] -= world.units(order);
             self.releases[order] = Release::Pending { returns: true };
         }
     }
@@ -73,10 +186,22 @@ impl Ledger {
 
     /// Rule 11, ledger::sales::epochs: reads one REPEATABLE READ snapshot.
     pub fn snapshot(&self, world: &World) -> Snapshot {
-        let promised_units = world.units_of(|order| self.is_promised(order));
+        let variant = world.variant;
+        let records = |order: Order| match variant.refill_forgets_groups {
+            true => self.unsettled_rows(order),
+            false => self.unsettled_records(order),
+        };
+        // Each order counts once, and not if it is made: then the stock is without its units.
+        let times = |order: Order| match records(order) {
+            _ if self.is_made(order) && !variant.refill_counts_the_made => 0,
+            records if variant.refill_counts_twice => records,
+            records => records.min(1),
+        };
+        let promised_units: u8 = (0..ORDERS).map(|order| times(order) * world.units(order)).sum();
         let mut from = Snapshot { units_left: self.stock.saturating_sub(promised_units), ..Snapshot::default() };
         for order in 0..ORDERS {
-            if self.is_live(order) {
+            let promised = records(order) > 0 && (!self.is_made(order) || variant.refill_revives_the_ended);
+            if promised || self.orders[order] == Status::PendingPayment {
                 from.tickets[order] = Ticket::Held;
             } else if self.has_ended(order) {
                 from.tickets[order] = Ticket::Ended;

@@ -1,9 +1,10 @@
 //! A model of the purchase protocol (docs/protocol.md): explores every interleaving within bounds, and finds no broken promise.
 //!
 //! The model leaves out shards, money, windows, limits of requests, unlimited stock, and a PostgreSQL that forgets. Waves, pauses,
-//! clocks, and several sales on one server have small models of their own. `lua_histories` holds what is transcribed of the
-//! scripts against their files. A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out
-//! on purpose: the protocol must hold without it. Time exists only as the order of steps.
+//! clocks, and several sales on one server have small models of their own. A call to Redis serves one buyer, but in `groups`
+//! several, whose purchases are committed as a group. `lua_histories` holds what is transcribed of the scripts against their files.
+//! A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out on purpose: the
+//! protocol must hold without it. Time exists only as the order of steps.
 //!
 //! `cargo test --test model -- --nocapture` prints the number of states of each configuration, and the steps by which each
 //! broken variant fails.
@@ -13,10 +14,13 @@
 mod actions;
 mod clocks;
 mod configurations;
+mod group_steps;
 mod ledger;
 mod lua_histories;
+mod orders;
 mod pauses;
 mod properties;
+mod purchase_steps;
 mod redis;
 mod refill;
 mod several_sales;

@@ -1,19 +1,27 @@
 //! The properties: what must hold in every state, and what must happen in some state.
 
-use stateright::Property;
+use stateright::{Model, Property};
 
-use super::state::{ORDERS, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, State, Status, Ticket};
+use super::state::{
+    GroupRow, GroupStatus, ORDERS, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status,
+    Ticket,
+};
 use super::variants::World;
 
 pub const NOT_OVERSOLD: &str = "never more promised than the stock";
 pub const REJECTED: &str = "no order with a 202 is rejected";
-pub const DURABLE: &str = "every 202 has a purchase row";
+pub const DURABLE: &str = "every 202 has a purchase record";
 pub const LIMIT: &str = "no buyer has more than the limit";
 pub const SOLD_TWICE: &str = "no ended order is sold again";
 pub const HOLDER: &str = "a ticket's holder never hears sold out";
 pub const SOLD_OUT: &str = "sold out is remembered only when nothing was left";
 pub const REDIS_MATCHES: &str = "a complete Redis matches the ledger";
 pub const AT_REST: &str = "at rest everything is settled";
+pub const HAS_ORDER: &str = "every settled record has its order";
+pub const COUNTED: &str = "each order is counted once";
+pub const STAYS_ENDED: &str = "no ended order comes back";
+pub const ONE_GROUP: &str = "no order stands in two groups";
+pub const ENDS: &str = "what is left to do comes to an end";
 
 pub const SOLD_AGAIN: &str = "a returned unit is sold again";
 pub const OVERTAKEN: &str = "a refill overtakes a purchase in flight";
@@ -22,6 +30,11 @@ pub const KEPT_ASIDE: &str = "a returned unit waits while sold out is remembered
 pub const LATE_INSERT: &str = "an insert outlives its request";
 pub const ALL_SOLD: &str = "everything is sold and at rest";
 pub const REFILLED: &str = "a refilled sale sells";
+pub const WHOLE: &str = "a group is settled as a whole";
+pub const SPLIT: &str = "a group is split, and all its orders are made";
+pub const TWO_RECORDS: &str = "an order has two records, both unsettled";
+pub const RECORD_OF_ENDED: &str = "an order ends while a record of it is unsettled";
+pub const LATE_GROUP: &str = "the insert of a group outlives an order of it";
 
 pub fn of(world: &World) -> Vec<Property<World>> {
     let mut all = vec![
@@ -33,7 +46,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
             (0..ORDERS).all(|o| !(s.accepted[o] && s.ledger.orders[o] == Status::Rejected))
         }),
         Property::always(DURABLE, |_, s: &State| {
-            (0..ORDERS).all(|o| !s.accepted[o] || s.ledger.purchase_rows[o] != PurchaseRow::None)
+            (0..ORDERS).all(|o| !s.accepted[o] || s.ledger.has_record(o))
         }),
         Property::always(LIMIT, |world: &World, s: &State| {
             let same = |a, b| world.buyer(a) == world.buyer(b);
@@ -46,13 +59,43 @@ pub fn of(world: &World) -> Vec<Property<World>> {
             s.masters().all(|master| !world.is_complete(s, master) || redis_matches_ledger(world, s, master))
         }),
         Property::always(AT_REST, |world: &World, s: &State| !is_at_rest(world, s) || is_settled(world, s)),
+        Property::always(HAS_ORDER, |_, s: &State| {
+            let of_group = |group: &GroupRow, o| group.status == GroupStatus::Settled && group.members.has(o);
+            let settled = |o: usize| {
+                s.ledger.purchase_rows[o] == PurchaseRow::Processed
+                    || s.ledger.groups.iter().any(|group| of_group(group, o))
+            };
+            (0..ORDERS).all(|o| !settled(o) || s.ledger.is_made(o))
+        }),
+        Property::always(COUNTED, |world: &World, s: &State| {
+            let pending = |o: usize| s.ledger.orders[o] == Status::PendingPayment;
+            let counted = |number: usize| world.units_of(|o| pending(o) && world.buyer_number(o) == number);
+            world.units_of(pending) + s.ledger.stock == world.total
+                && (0..ORDERS).all(|number| s.ledger.counted[number] == counted(number))
+        }),
+        Property::always(STAYS_ENDED, |_, s: &State| !s.violations.came_back),
     ];
+    // Calls that serve one buyer make no groups, and what comes to an end there is shown by AT_REST.
+    if world.batch_max > 1 {
+        all.push(Property::always(ONE_GROUP, |_, s: &State| {
+            (0..ORDERS).all(|o| s.ledger.groups.iter().filter(|group| group.members.has(o)).count() < 2)
+        }));
+        all.push(Property::always(ENDS, comes_to_an_end));
+    }
     let seen = [
         Property::sometimes(SOLD_AGAIN, |world: &World, s: &State| {
             world.units_of(|o| s.ledger.orders[o] == Status::Cancelled || s.accepted[o]) > world.total
         }),
         Property::sometimes(OVERTAKEN, |_, s: &State| {
-            let refused = |step: &PurchaseStep| matches!(*step, PurchaseStep::Reserved(o, epoch) if epoch < s.ledger.epoch && s.ledger.purchase_rows[o] == PurchaseRow::None);
+            let refused = |step: &PurchaseStep| match *step {
+                PurchaseStep::Reserved { won, repeated, epoch } => {
+                    epoch < s.ledger.epoch && won.union(repeated).iter().any(|o| !s.ledger.has_record(o))
+                }
+                PurchaseStep::Idle
+                | PurchaseStep::OneByOne { .. }
+                | PurchaseStep::Committed(_)
+                | PurchaseStep::Accepted(_) => false,
+            };
             s.requests.iter().any(refused)
         }),
         Property::sometimes(REFILLS_MEET, |_, s: &State| {
@@ -76,6 +119,18 @@ pub fn of(world: &World) -> Vec<Property<World>> {
             let sells = |master| world.is_complete(s, master) && (0..ORDERS).any(|o| holds(master, o));
             s.ledger.epoch > 1 && s.masters().any(sells)
         }),
+        Property::sometimes(WHOLE, |_, s: &State| {
+            s.ledger.groups.iter().any(|group| group.status == GroupStatus::Settled)
+        }),
+        Property::sometimes(SPLIT, |_, s: &State| {
+            let made = |o| s.ledger.orders[o] == Status::PendingPayment;
+            s.ledger.groups.iter().any(|group| group.status == GroupStatus::Split && group.members.iter().all(made))
+        }),
+        Property::sometimes(TWO_RECORDS, |_, s: &State| (0..ORDERS).any(|o| s.ledger.unsettled_records(o) > 1)),
+        Property::sometimes(RECORD_OF_ENDED, |_, s: &State| {
+            (0..ORDERS).any(|o| s.ledger.has_ended(o) && s.ledger.unsettled_records(o) > 0)
+        }),
+        Property::sometimes(LATE_GROUP, |_, s: &State| s.late_group.0.iter().any(|o| s.ledger.has_ended(o))),
     ];
     all.extend(seen.into_iter().filter(|property| world.shows.contains(&property.name)));
     all
@@ -105,10 +160,34 @@ fn is_settled(world: &World, s: &State) -> bool {
     let Some(master) = s.masters().find(|master| world.is_complete(s, *master)) else { return false };
     let (now, ledger) = (&s.redis[master].now, &s.ledger);
     let order_settled = |o: usize| {
-        !ledger.is_promised(o)
+        ledger.unsettled_records(o) == 0
             && !matches!(ledger.releases[o], Release::Pending { .. })
             && !now.unconfirmed[o]
             && (now.tickets[o] == Ticket::Held) == (ledger.orders[o] == Status::PendingPayment)
     };
     s.reconciler == Reconciler::Idle && now.stock + now.returning == ledger.stock && (0..ORDERS).all(order_settled)
+}
+
+/// More steps than rows, messages and releases can need.
+const STEPS_MAX: usize = 100;
+
+/// Whether the system comes to rest by itself. It is looked at where only rows, messages and releases are left: there the first
+/// possible step leads on, and a row that is sent again for ever shows.
+fn comes_to_an_end(world: &World, s: &State) -> bool {
+    let under_way = s.requests.iter().any(|step| *step != PurchaseStep::Idle)
+        || s.refills.iter().any(|step| *step != RefillStep::Idle)
+        || s.reconciler != Reconciler::Idle
+        || s.splitter != Splitter::Idle
+        || !world.is_complete(s, 0);
+    if under_way {
+        return true;
+    }
+    let mut s = s.clone();
+    for _ in 0..STEPS_MAX {
+        let mut own = Vec::new();
+        world.system_actions(&s, &mut own);
+        let Some(next) = own.into_iter().find_map(|action| world.next_state(&s, action)) else { return true };
+        s = next;
+    }
+    false
 }

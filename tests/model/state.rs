@@ -1,6 +1,10 @@
 //! The state of the model: Redis servers with memory and disk, PostgreSQL, the broker, two instances.
 
+use super::orders::Orders;
+
 pub const ORDERS: usize = 3;
+/// Rows of purchase_groups. No order stands in two groups, so three orders make one group at most; broken variants make another.
+pub const GROUPS: usize = 2;
 pub const INSTANCES: usize = 2;
 /// Redis servers that can think they are the master.
 pub const MASTERS: usize = 2;
@@ -19,13 +23,18 @@ pub struct State {
     pub ledger: Ledger,
     /// order_placed messages in the broker. A message that comes twice is one that was delivered and not acknowledged.
     pub queue: [bool; ORDERS],
+    /// group_placed messages, likewise.
+    pub group_queue: [bool; GROUPS],
     /// Inserts whose sender waits no longer, by the epoch that they name.
     pub late_inserts: [Epoch; ORDERS],
+    /// The insert of a group whose sender waits no longer, and the epoch that it names. Without orders there is none.
+    pub late_group: (Orders, Epoch),
     pub requests: [PurchaseStep; INSTANCES],
     pub refills: [RefillStep; INSTANCES],
     /// What each instance has cached of "sold out" (rule 13).
     pub sold_out_caches: [Option<SoldOutCache>; INSTANCES],
     pub reconciler: Reconciler,
+    pub splitter: Splitter,
     /// A release that Redis has answered under this epoch, and that is not settled yet.
     pub releaser: Option<(Order, Epoch)>,
     /// Orders whose buyer has a 202.
@@ -112,12 +121,15 @@ pub struct Ledger {
     /// The run on which the epoch was filled.
     pub run: Run,
     pub stock: u8,
+    /// The buyers' counters: the units of each buyer.
+    pub counted: [u8; ORDERS],
     pub purchase_rows: [PurchaseRow; ORDERS],
+    pub groups: [GroupRow; GROUPS],
     pub orders: [Status; ORDERS],
     pub releases: [Release; ORDERS],
 }
 
-/// The purchase row.
+/// The purchase row, or the outbox row of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PurchaseRow {
     #[default]
@@ -125,6 +137,27 @@ pub enum PurchaseRow {
     Pending,
     Sent,
     Processed,
+}
+
+/// A row of purchase_groups with its outbox row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GroupRow {
+    pub members: Orders,
+    pub status: GroupStatus,
+    pub outbox_row: PurchaseRow,
+}
+
+/// What `settled_at` and `was_split` say of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GroupStatus {
+    /// There is no such row.
+    #[default]
+    None,
+    Open,
+    /// Its orders were made as a whole.
+    Settled,
+    /// Its orders have purchase rows instead.
+    Split,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -147,17 +180,20 @@ pub enum Release {
     Done,
 }
 
-/// How far an instance is with its purchase. It may die between any two steps.
+/// How far an instance is with the purchases of a call to Redis. It may die between any two steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PurchaseStep {
     #[default]
     Idle,
-    /// Redis has answered under this epoch. The row is not written.
-    Reserved(Order, Epoch),
-    /// The row is committed. The 202 has not left.
-    Committed(Order),
-    /// The 202 has left. The order is not confirmed.
-    Accepted(Order),
+    /// Redis has answered under this epoch, and nothing is written: for those who have won in this call, and for those who
+    /// repeat a request whose hold is not confirmed.
+    Reserved { won: Orders, repeated: Orders, epoch: Epoch },
+    /// The group's row was refused. Each order gets a purchase row: those that are left, and those that have theirs.
+    OneByOne { left: Orders, done: Orders, epoch: Epoch },
+    /// The records are committed. The 202s have not left.
+    Committed(Orders),
+    /// The 202s have left. The orders are not confirmed.
+    Accepted(Orders),
 }
 
 /// How far an instance is with its refill. `Run` is the server run that its connection leads to, and never another.
@@ -199,12 +235,24 @@ pub enum Reconciler {
     Inserted(usize, Order),
 }
 
+/// A worker that could not settle a group as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Splitter {
+    #[default]
+    Idle,
+    /// The transaction is rolled back, and the group not split yet.
+    Failed(usize),
+    /// Only in the variant that splits in two transactions.
+    Closed(usize),
+}
+
 /// Broken promises that show in a step and not in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Violations {
     pub sold_twice: bool,
     pub sold_out_to_holder: bool,
     pub sold_out_with_stock: bool,
+    pub came_back: bool,
 }
 
 /// How often each request or fault may still happen.
@@ -223,6 +271,10 @@ pub struct Budget {
     pub splits: u8,
     pub deaths: u8,
     pub lost_commits: u8,
+    /// How often the row of a group cannot be inserted, for another reason than an outage.
+    pub refused_groups: u8,
+    /// How often a group cannot be settled as a whole for a reason that the model does not know.
+    pub poisons: u8,
     pub lost_acks: u8,
     pub purges: u8,
     pub cancels: u8,

@@ -3,10 +3,10 @@
 use stateright::{Model, Property};
 
 use super::actions::Action;
-use super::redis::Admission;
+use super::orders::Orders;
 use super::state::{
-    Budget, INSTANCES, Ledger, ORDERS, Order, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release,
-    SaleKeys, Server, SoldOutCache, Stamp, State, Violations,
+    Budget, GROUPS, INSTANCES, Ledger, ORDERS, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release,
+    SaleKeys, Server, Splitter, Stamp, State, Violations,
 };
 use super::variants::World;
 
@@ -26,16 +26,21 @@ impl Model for World {
                 epoch: 1,
                 run: 1,
                 stock: self.total,
+                counted: [0; ORDERS],
                 purchase_rows: Default::default(),
+                groups: Default::default(),
                 orders: Default::default(),
                 releases: Default::default(),
             },
             queue: [false; ORDERS],
+            group_queue: [false; GROUPS],
             late_inserts: [0; ORDERS],
+            late_group: (Orders::default(), 0),
             requests: [PurchaseStep::Idle; INSTANCES],
             refills: [RefillStep::Idle; INSTANCES],
             sold_out_caches: [None; INSTANCES],
             reconciler: Reconciler::Idle,
+            splitter: Splitter::Idle,
             releaser: None,
             accepted: [false; ORDERS],
             violations: Violations::default(),
@@ -51,6 +56,8 @@ impl Model for World {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut s = last.clone();
         self.apply(&mut s, action);
+        let comes_back = |order| last.ledger.has_ended(order) && !s.ledger.has_ended(order);
+        s.violations.came_back |= (0..ORDERS).any(comes_back);
         (s != *last).then_some(s)
     }
 
@@ -62,20 +69,28 @@ impl Model for World {
 impl World {
     fn apply(&self, s: &mut State, action: Action) {
         match action {
-            Action::Reserve(i, order) => self.reserve(s, i, order),
+            Action::Reserve(i, orders) => self.reserve(s, i, orders),
             Action::AnswerSoldOut(i, order) => {
                 let cache = s.sold_out_caches[i];
-                s.violations.sold_out_to_holder |= s.ledger.purchase_rows[order] != PurchaseRow::None;
+                s.violations.sold_out_to_holder |= s.ledger.has_record(order);
                 s.violations.sold_out_with_stock |= cache.is_some_and(|cache| !cache.stock_was_0);
             }
-            Action::Commit(_) | Action::LoseCommit(_) | Action::Answer(_) | Action::Confirm(_) => {
-                self.finish_purchase(s, action);
-            }
+            Action::Commit(i) => self.commit(s, i),
+            Action::BeginOneByOne(i) => self.begin_one_by_one(s, i),
+            Action::CommitNext(i) => self.commit_next(s, i),
+            Action::LoseCommit(i) => self.lose_commit(s, i),
+            Action::Answer(i) => self.answer(s, i),
+            Action::Confirm(i) => self.confirm(s, i),
             Action::CommitLateInsert(order) => {
                 s.ledger.insert(order, s.late_inserts[order]);
                 s.late_inserts[order] = 0;
             }
             Action::DropLateInsert(order) => s.late_inserts[order] = 0,
+            Action::CommitLateGroup => {
+                let (orders, epoch) = std::mem::take(&mut s.late_group);
+                s.ledger.insert_group(self, orders, epoch);
+            }
+            Action::DropLateGroup => s.late_group = (Orders::default(), 0),
 
             Action::Relay(order) => {
                 s.queue[order] = true;
@@ -96,7 +111,7 @@ impl World {
             }
             Action::PurgeQueue => {
                 s.budget.purges -= 1;
-                s.queue = [false; ORDERS];
+                (s.queue, s.group_queue) = ([false; ORDERS], [false; GROUPS]);
             }
             Action::Cancel(order) => {
                 s.budget.cancels -= 1;
@@ -114,6 +129,30 @@ impl World {
                 }
             }
 
+            Action::RelayGroup(group) => {
+                s.group_queue[group] = true;
+                s.ledger.groups[group].outbox_row = PurchaseRow::Sent;
+            }
+            Action::RelayGroupAndDie(group) => {
+                s.budget.deaths -= 1;
+                s.group_queue[group] = true;
+            }
+            Action::ResendGroup(group) => s.ledger.groups[group].outbox_row = PurchaseRow::Pending,
+            Action::SettleGroup(group) => self.settle_group(s, group),
+            Action::SettleGroupUnacked(group) => {
+                s.budget.lost_acks -= 1;
+                s.ledger.settle_group(self, group);
+            }
+            Action::FailGroup(group) => {
+                s.budget.poisons -= 1;
+                s.splitter = Splitter::Failed(group);
+            }
+            Action::SplitGroup(group) => self.split_group(s, group),
+            Action::InsertSplitRows(group) => {
+                s.splitter = Splitter::Idle;
+                s.ledger.insert_rows_of(group);
+            }
+
             Action::ReconcileReadEpoch(master) => s.reconciler = Reconciler::ReadEpoch(s.redis[master].now.epoch),
             Action::ReconcileList(master, order) => {
                 s.redis[master].begin_script(self);
@@ -127,6 +166,11 @@ impl World {
                 if let Reconciler::Listed(master, order, epoch) = s.reconciler {
                     let durable = s.ledger.insert(order, epoch);
                     s.reconciler = if durable { Reconciler::Inserted(master, order) } else { Reconciler::Idle };
+                }
+            }
+            Action::ReconcileKnown => {
+                if let Reconciler::Listed(master, order, _) = s.reconciler {
+                    s.reconciler = Reconciler::Inserted(master, order);
                 }
             }
             Action::ReconcileConfirm => {
@@ -154,7 +198,7 @@ impl World {
             }
             Action::KillWorkers => {
                 s.budget.deaths -= 1;
-                (s.reconciler, s.releaser) = (Reconciler::Idle, None);
+                (s.reconciler, s.releaser, s.splitter) = (Reconciler::Idle, None, Splitter::Idle);
             }
             Action::Fsync => {
                 s.budget.fsyncs -= 1;
@@ -171,63 +215,6 @@ impl World {
                 s.budget.flushes -= 1;
                 s.redis[0].now = SaleKeys::default();
             }
-        }
-    }
-
-    fn reserve(&self, s: &mut State, i: usize, order: Order) {
-        s.budget.requests[order] -= 1;
-        let master = s.master_of(i);
-        s.redis[master].begin_script(self);
-        let now = &mut s.redis[master].now;
-        let admission = now.reserve(self, order);
-        let stock_was_0 = now.stock == 0;
-        let may_remember = now.may_remember(self, admission);
-        s.sold_out_caches[i] = may_remember.then_some(SoldOutCache { holders: now.holders, stock_was_0 });
-        let stands = s.ledger.purchase_rows[order] != PurchaseRow::None;
-        match admission {
-            Admission::Reserved => {
-                s.violations.sold_twice |= s.ledger.has_ended(order);
-                s.requests[i] = PurchaseStep::Reserved(order, now.epoch);
-                s.accepted[order] |= self.variant.answer_before_commit;
-            }
-            Admission::Repeat { confirmed: false } => s.requests[i] = PurchaseStep::Reserved(order, now.epoch),
-            // The ledger has the status. If it had no row, the answer would be 503.
-            Admission::Repeat { confirmed: true } => s.accepted[order] |= stands,
-            Admission::SoldOutCache | Admission::TooFew => s.violations.sold_out_to_holder |= stands,
-            Admission::RepeatEnded | Admission::AtLimit | Admission::Lapsed => {}
-        }
-    }
-
-    /// The steps of a purchase after its reservation.
-    fn finish_purchase(&self, s: &mut State, action: Action) {
-        match action {
-            Action::Commit(i) => {
-                let PurchaseStep::Reserved(order, epoch) = s.requests[i] else { return };
-                let durable = s.ledger.insert(order, epoch);
-                s.requests[i] = if durable { PurchaseStep::Committed(order) } else { PurchaseStep::Idle };
-            }
-            Action::LoseCommit(i) => {
-                let PurchaseStep::Reserved(order, epoch) = s.requests[i] else { return };
-                s.budget.lost_commits -= 1;
-                s.late_inserts[order] = epoch;
-                s.requests[i] = PurchaseStep::Idle;
-                if self.variant.blind_revert {
-                    let master = s.master_of(i);
-                    s.redis[master].now.revert(self, order);
-                }
-            }
-            Action::Answer(i) => {
-                let PurchaseStep::Committed(order) = s.requests[i] else { return };
-                s.accepted[order] = true;
-                s.requests[i] = PurchaseStep::Accepted(order);
-            }
-            Action::Confirm(i) => {
-                let PurchaseStep::Accepted(order) = s.requests[i] else { return };
-                let master = s.master_of(i);
-                s.redis[master].now.confirm(order);
-                s.requests[i] = PurchaseStep::Idle;
-            }
-            _ => {}
         }
     }
 }

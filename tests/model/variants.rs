@@ -12,6 +12,8 @@ pub struct World {
     /// Buyer and units of each order.
     pub orders: [(u8, u8); ORDERS],
     pub budget: Budget,
+    /// How many buyers a call of reserve.lua serves. Winners of one call are a group.
+    pub batch_max: usize,
     /// How many instances sell, and how many refill.
     pub selling: usize,
     pub refilling: usize,
@@ -29,10 +31,34 @@ pub struct World {
 pub struct Variant {
     /// Rule 3: the 202 leaves before the row is committed.
     pub answer_before_commit: bool,
+    /// Rule 3: who repeats a request is answered without a record of its own, because the group is being committed.
+    pub repeat_trusts_the_group: bool,
+    /// Rule 3: a group is inserted whatever the sale's epoch is.
+    pub group_without_epoch: bool,
     /// Rule 4: an insert of unknown outcome gives the hold back.
     pub blind_revert: bool,
+    /// Rule 5: a hold is taken off the unconfirmed list before its record is committed.
+    pub confirm_before_commit: bool,
+    /// Rule 5: where a group was refused, all of it is confirmed when the first of its orders has a row.
+    pub confirm_after_part: bool,
     /// Rule 6: a row that was sent is never sent again.
     pub no_resend: bool,
+    /// Rule 7: the purchase row of an order that was made from its group makes the order again.
+    pub second_record_makes_again: bool,
+    /// Rule 7: such a row stays as it is.
+    pub second_record_left_open: bool,
+    /// Rule 7: a group with an order that was made from its purchase row is settled as a whole, and takes its units again.
+    pub group_counts_the_made: bool,
+    /// Rule 7: a group that cannot be settled as a whole is tried again, and never split.
+    pub group_never_split: bool,
+    /// Rule 7: such a group is settled without the order that has failed.
+    pub settle_part: bool,
+    /// Rule 7: the split ends the group's message, and leaves the group open.
+    pub split_without_closing: bool,
+    /// Rule 7: a group is closed in one transaction, and its orders get their rows in another.
+    pub split_in_two_transactions: bool,
+    /// Rule 7: the split does not look whether the group was settled meanwhile.
+    pub split_unclaimed: bool,
     /// Rule 9: the ticket of an ended order is deleted.
     pub release_without_tombstone: bool,
     /// Rule 9: a release row is done whatever epoch Redis answered under.
@@ -45,6 +71,14 @@ pub struct Variant {
     pub opens_what_was_lost: bool,
     /// Rule 11: the refill does not raise the epoch.
     pub refill_without_epoch: bool,
+    /// Rule 11: the refill reads purchase rows alone.
+    pub refill_forgets_groups: bool,
+    /// Rule 11: the refill counts an order once for each of its records.
+    pub refill_counts_twice: bool,
+    /// Rule 11: the refill counts records whose order exists.
+    pub refill_counts_the_made: bool,
+    /// Rule 11: the refill writes a live ticket for each record, also where the order has ended.
+    pub refill_revives_the_ended: bool,
     /// Rule 12: holds of a dead instance stay unfinished.
     pub no_reconciler: bool,
     /// Rule 12: the reconciler reads the epoch in one call and the holds in another.
@@ -61,14 +95,30 @@ impl Variant {
     /// The protocol, unbroken.
     pub const NONE: Self = Self {
         answer_before_commit: false,
+        repeat_trusts_the_group: false,
+        group_without_epoch: false,
         blind_revert: false,
+        confirm_before_commit: false,
+        confirm_after_part: false,
         no_resend: false,
+        second_record_makes_again: false,
+        second_record_left_open: false,
+        group_counts_the_made: false,
+        group_never_split: false,
+        settle_part: false,
+        split_without_closing: false,
+        split_in_two_transactions: false,
+        split_unclaimed: false,
         release_without_tombstone: false,
         release_done_under_any_epoch: false,
         id_unchecked: false,
         memory_unchecked: false,
         opens_what_was_lost: false,
         refill_without_epoch: false,
+        refill_forgets_groups: false,
+        refill_counts_twice: false,
+        refill_counts_the_made: false,
+        refill_revives_the_ended: false,
         no_reconciler: false,
         reconcile_in_two_reads: false,
         sold_out_for_too_many: false,
@@ -94,10 +144,13 @@ impl World {
             splits: 0,
             deaths: 0,
             lost_commits: 0,
+            refused_groups: 0,
+            poisons: 0,
             lost_acks: 0,
             purges: 0,
             cancels: 0,
         },
+        batch_max: 1,
         selling: 2,
         refilling: 1,
         max_epoch: 2,
@@ -112,6 +165,11 @@ impl World {
 
     pub fn buyer(&self, order: usize) -> u8 {
         self.orders[order].0
+    }
+
+    /// The same, where it numbers the buyers' counters.
+    pub fn buyer_number(&self, order: usize) -> usize {
+        usize::from(self.buyer(order))
     }
 
     /// The units of all orders that satisfy `which`.

@@ -1,0 +1,71 @@
+//! What becomes of groups (rules 6 and 7): a group is relayed, and settled as a whole or split. Workers may die between any two
+//! steps, and two may have the same group.
+
+use super::actions::Action;
+use super::state::{GROUPS, GroupStatus, PurchaseRow, Splitter, State};
+use super::variants::World;
+
+impl World {
+    /// Adds what the system does with groups by itself.
+    pub fn group_actions(&self, s: &State, out: &mut Vec<Action>) {
+        if !s.late_group.0.is_empty() {
+            out.extend([Action::CommitLateGroup, Action::DropLateGroup]);
+        }
+        for group in 0..GROUPS {
+            let queued = s.group_queue[group];
+            match s.ledger.groups[group].outbox_row {
+                PurchaseRow::Pending => out.push(Action::RelayGroup(group)),
+                PurchaseRow::Sent if !queued && !self.variant.no_resend => out.push(Action::ResendGroup(group)),
+                PurchaseRow::None | PurchaseRow::Sent | PurchaseRow::Processed => {}
+            }
+            if queued {
+                out.push(Action::SettleGroup(group));
+            }
+        }
+        match s.splitter {
+            Splitter::Idle => {}
+            Splitter::Failed(group) => out.push(Action::SplitGroup(group)),
+            Splitter::Closed(group) => out.push(Action::InsertSplitRows(group)),
+        }
+    }
+
+    /// Adds what may go wrong with groups, within the budget.
+    pub fn group_faults(&self, s: &State, out: &mut Vec<Action>) {
+        for group in 0..GROUPS {
+            let (row, queued) = (s.ledger.groups[group].outbox_row, s.group_queue[group]);
+            if s.budget.deaths > 0 && row == PurchaseRow::Pending && !queued {
+                out.push(Action::RelayGroupAndDie(group));
+            }
+            let unsettled = queued && row != PurchaseRow::Processed;
+            if s.budget.lost_acks > 0 && unsettled && s.ledger.can_settle(self, group) {
+                out.push(Action::SettleGroupUnacked(group));
+            }
+            if s.budget.poisons > 0 && unsettled && s.splitter == Splitter::Idle && !self.variant.group_never_split {
+                out.push(Action::FailGroup(group));
+            }
+        }
+    }
+
+    /// A group is settled, or a worker finds that it cannot be settled as a whole. That worker keeps the message.
+    pub fn settle_group(&self, s: &mut State, group: usize) {
+        if s.ledger.settle_group(self, group) || self.variant.group_never_split {
+            s.group_queue[group] = false;
+        } else if s.splitter == Splitter::Idle {
+            s.splitter = Splitter::Failed(group);
+        }
+    }
+
+    /// The message is not acknowledged here: it comes again, and is acknowledged because the group is closed.
+    pub fn split_group(&self, s: &mut State, group: usize) {
+        s.splitter = Splitter::Idle;
+        let is_closed = s.ledger.groups[group].outbox_row == PurchaseRow::Processed;
+        if self.variant.settle_part && !is_closed {
+            s.ledger.settle_part(self, group);
+        } else if self.variant.split_in_two_transactions && !is_closed {
+            s.ledger.close_group(group, GroupStatus::Split);
+            s.splitter = Splitter::Closed(group);
+        } else {
+            s.ledger.split_group(self, group);
+        }
+    }
+}

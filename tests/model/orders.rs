@@ -1,0 +1,51 @@
+//! A set of orders.
+
+use std::fmt;
+
+use super::state::{ORDERS, Order};
+
+/// A set of orders, a bit each. Its orders come by their numbers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Orders(u8);
+
+impl Orders {
+    /// Every set of 1 to `max` orders.
+    pub fn up_to(max: usize) -> impl Iterator<Item = Self> {
+        (1..1_u8 << ORDERS).map(Self).filter(move |orders| orders.len() <= max)
+    }
+
+    pub fn has(self, order: Order) -> bool {
+        self.0 & (1 << order) != 0
+    }
+
+    pub fn with(self, order: Order) -> Self {
+        Self(self.0 | (1 << order))
+    }
+
+    pub fn without(self, order: Order) -> Self {
+        Self(self.0 & !(1 << order))
+    }
+
+    /// The orders of both sets.
+    pub fn union(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    pub fn len(self) -> usize {
+        self.iter().count()
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = Order> {
+        (0..ORDERS).filter(move |order| self.has(*order))
+    }
+}
+
+impl fmt::Debug for Orders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,117 @@
+//! The steps of a purchase (rules 1 to 5 and 13): a call to Redis, the commit of those who have won, and their answers.
+
+use super::orders::Orders;
+use super::redis::Admission;
+use super::state::{PurchaseStep, SoldOutCache, State};
+use super::variants::World;
+
+/// How a call goes on whose commit is done.
+fn after_commit(durable: Orders) -> PurchaseStep {
+    if durable.is_empty() { PurchaseStep::Idle } else { PurchaseStep::Committed(durable) }
+}
+
+impl World {
+    /// A call of reserve.lua. Each buyer sees what those before have taken.
+    pub fn reserve(&self, s: &mut State, i: usize, asked: Orders) {
+        let master = s.master_of(i);
+        s.redis[master].begin_script(self);
+        let now = &mut s.redis[master].now;
+        let (mut won, mut repeated) = (Orders::default(), Orders::default());
+        let mut last = None;
+        for order in asked.iter() {
+            s.budget.requests[order] -= 1;
+            let admission = now.reserve(self, order);
+            let stands = s.ledger.has_record(order);
+            match admission {
+                Admission::Reserved => {
+                    s.violations.sold_twice |= s.ledger.has_ended(order);
+                    won = won.with(order);
+                    s.accepted[order] |= self.variant.answer_before_commit;
+                    if self.variant.confirm_before_commit {
+                        now.confirm(order);
+                    }
+                }
+                Admission::Repeat { confirmed: false } if self.variant.repeat_trusts_the_group => {
+                    s.accepted[order] = true;
+                }
+                Admission::Repeat { confirmed: false } => repeated = repeated.with(order),
+                // The ledger has the status. If it had no record, the answer would be 503.
+                Admission::Repeat { confirmed: true } => s.accepted[order] |= stands,
+                Admission::SoldOutCache | Admission::TooFew => s.violations.sold_out_to_holder |= stands,
+                Admission::RepeatEnded | Admission::AtLimit | Admission::Lapsed => {}
+            }
+            last = Some(admission);
+        }
+        let stock_was_0 = now.stock == 0;
+        let may_remember = last.is_some_and(|admission| now.may_remember(self, admission));
+        s.sold_out_caches[i] = may_remember.then_some(SoldOutCache { holders: now.holders, stock_was_0 });
+        if !won.union(repeated).is_empty() {
+            s.requests[i] = PurchaseStep::Reserved { won, repeated, epoch: now.epoch };
+        }
+    }
+
+    /// Those who have won in this call become one group; one alone, and who repeats a request, a purchase row.
+    pub fn commit(&self, s: &mut State, i: usize) {
+        let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
+        let (mut durable, mut alone) = (Orders::default(), repeated);
+        if won.len() < 2 {
+            alone = won.union(repeated);
+        } else if s.ledger.insert_group(self, won, epoch) {
+            durable = won;
+        }
+        for order in alone.iter() {
+            if s.ledger.insert(order, epoch) {
+                durable = durable.with(order);
+            }
+        }
+        s.requests[i] = after_commit(durable);
+    }
+
+    pub fn lose_commit(&self, s: &mut State, i: usize) {
+        let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
+        s.budget.lost_commits -= 1;
+        let mut alone = repeated;
+        if won.len() < 2 {
+            alone = won.union(repeated);
+        } else {
+            s.late_group = (won, epoch);
+        }
+        alone.iter().for_each(|order| s.late_inserts[order] = epoch);
+        s.requests[i] = PurchaseStep::Idle;
+        if self.variant.blind_revert {
+            let master = s.master_of(i);
+            won.union(repeated).iter().for_each(|order| s.redis[master].now.revert(self, order));
+        }
+    }
+
+    pub fn begin_one_by_one(&self, s: &mut State, i: usize) {
+        let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
+        s.budget.refused_groups -= 1;
+        s.requests[i] = PurchaseStep::OneByOne { left: won.union(repeated), done: Orders::default(), epoch };
+    }
+
+    pub fn commit_next(&self, s: &mut State, i: usize) {
+        let PurchaseStep::OneByOne { left, done, epoch } = s.requests[i] else { return };
+        let Some(order) = left.iter().next() else { return };
+        let durable = s.ledger.insert(order, epoch);
+        if durable && self.variant.confirm_after_part {
+            let master = s.master_of(i);
+            left.union(done).iter().for_each(|order| s.redis[master].now.confirm(order));
+        }
+        let (left, done) = (left.without(order), if durable { done.with(order) } else { done });
+        s.requests[i] = if left.is_empty() { after_commit(done) } else { PurchaseStep::OneByOne { left, done, epoch } };
+    }
+
+    pub fn answer(&self, s: &mut State, i: usize) {
+        let PurchaseStep::Committed(orders) = s.requests[i] else { return };
+        orders.iter().for_each(|order| s.accepted[order] = true);
+        s.requests[i] = PurchaseStep::Accepted(orders);
+    }
+
+    pub fn confirm(&self, s: &mut State, i: usize) {
+        let PurchaseStep::Accepted(orders) = s.requests[i] else { return };
+        let master = s.master_of(i);
+        orders.iter().for_each(|order| s.redis[master].now.confirm(order));
+        s.requests[i] = PurchaseStep::Idle;
+    }
+}
