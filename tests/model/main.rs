@@ -15,6 +15,7 @@ mod actions;
 mod clocks;
 mod configurations;
 mod group_steps;
+mod groups;
 mod ledger;
 mod lua_histories;
 mod orders;
