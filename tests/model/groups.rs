@@ -20,10 +20,8 @@ const CRASHES: World = World {
 };
 
 /// The same where the outcome of a commit is unknown, or the insert of a group arrives late.
-const UNKNOWN_OUTCOME: World = World {
-    budget: Budget { requests: [2, 1, 0], deaths: 1, lost_commits: 1, ..World::NO_FAULTS.budget },
-    ..CRASHES
-};
+const UNKNOWN_OUTCOME: World =
+    World { budget: Budget { requests: [2, 1, 0], deaths: 1, lost_commits: 1, ..World::NO_FAULTS.budget }, ..CRASHES };
 
 /// Messages arrive twice or never, workers die, a group cannot be settled as a whole, orders are cancelled.
 const DELIVERY: World = World {

@@ -45,9 +45,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
         Property::always(REJECTED, |_, s: &State| {
             (0..ORDERS).all(|o| !(s.accepted[o] && s.ledger.orders[o] == Status::Rejected))
         }),
-        Property::always(DURABLE, |_, s: &State| {
-            (0..ORDERS).all(|o| !s.accepted[o] || s.ledger.has_record(o))
-        }),
+        Property::always(DURABLE, |_, s: &State| (0..ORDERS).all(|o| !s.accepted[o] || s.ledger.has_record(o))),
         Property::always(LIMIT, |world: &World, s: &State| {
             let same = |a, b| world.buyer(a) == world.buyer(b);
             (0..ORDERS).all(|one| world.units_of(|o| s.ledger.is_live(o) && same(o, one)) <= world.per_user)
