@@ -178,7 +178,7 @@ async fn shows_in_time(
 async fn policies_are_found(own: &OwnRabbitmq, environment: &Environment, prefix: &str, address: &str, password: &str) {
     let management = [("SECKILL_AMQP__MANAGEMENT_URL", address)];
     let name = "rabbitmq.policies";
-    shows_in_time(environment, &management, name, Pass, "no policy makes messages leave our 6 queues").await;
+    shows_in_time(environment, &management, name, Pass, "no policy makes messages leave our 8 queues").await;
     let pattern = format!("^{prefix}order-placed$").replace('.', "\\.");
     for (term, verdict) in [("message-ttl", Fail), ("expires", Fail), ("delivery-limit", Warn)] {
         own.control(&["set_policy", "planted", &pattern, &format!(r#"{{"{term}":600000}}"#), "--apply-to", "queues"]);
