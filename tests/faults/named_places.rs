@@ -90,7 +90,8 @@ impl Approach {
                 Self { sql: NO_GROUP_ROWS, plan: crowd, ..approach(Role::Serve, 10) }
             }
             "commit" | "confirm" => approach(Role::Serve, 40),
-            "relay" => Self { settings: small_batches(), ..approach(Role::Work, 20) },
+            // Two other workers share the messages, and the orders of a group need only one.
+            "relay" => Self { settings: small_batches(), ..approach(Role::Work, 3) },
             "fulfil" => Self { settings: small_batches(), sql: WITHOUT_GROUPS, ..approach(Role::Work, 20) },
             "group" => {
                 let sql = if place.starts_with("group.split") { NO_WHOLE_GROUPS } else { "" };
