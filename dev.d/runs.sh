@@ -14,6 +14,10 @@ start_empty() { # SET: starts the set's private servers without the data of an e
   mapfile -t servers < <(private_servers)
   up "${servers[@]}"
 }
+need_room() { # GB: a full disk would look like a hundred other faults
+  local free; free=$(df --output=avail --block-size=GB . | tail -1)
+  ((${free%GB} >= $1)) || die "only$free of disk are free here, and $1 are needed"
+}
 verdict() { # SET WHAT EXIT-CODE BEGIN: stops the servers and says how the run ended
   trap - EXIT
   use "$1"

@@ -86,6 +86,7 @@ run_tests() {
   step "building the tests" "The compiler's message is above" build_tests
   check "no compiler warnings" "See $BUILD_LOG" no_warnings
   start_empty test
+  need_room 8                                    # the databases of all tests take five
   eval "$(urls)"
   check "tests" "" cargo_tests
   check "clippy" "$components" cargo clippy --quiet --locked --workspace --all-targets --test faults --features failpoints -- -D warnings
