@@ -18,6 +18,7 @@ use task::{ClaimedRow, Task};
 
 /// How long a row waits that found no room, and one whose channel is not configured: the settings change with a restart.
 const NO_ROOM_MS: i64 = 500;
+const UNANSWERED_MS: i64 = 10_000;
 const NO_CHANNEL_MS: i64 = 60_000;
 /// Releases of groups in one claim: each is of hundreds of holds.
 const GROUP_RELEASES: i64 = 4;
@@ -55,6 +56,8 @@ pub struct PublishOutcome {
     pub failed: Vec<(i64, String)>,
     /// The broker had no room, which is no fault of the message.
     pub postponed: Vec<i64>,
+    /// Their queue does not answer: they wait until it is tried again.
+    pub unanswered: Vec<i64>,
     /// Payments of a channel that is not configured: they wait longer, and count no attempt.
     pub without_channel: Vec<i64>,
 }
@@ -334,7 +337,7 @@ impl ClaimedBatch<BrokerMessage> {
     /// Marks what the broker has confirmed as sent, counts the failures, postpones what found no room, and unlocks all
     /// rows.
     pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
-        let PublishOutcome { sent, failed, postponed, without_channel } = outcome;
+        let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
         sqlx::query!(
             "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
             sent
@@ -346,6 +349,7 @@ impl ClaimedBatch<BrokerMessage> {
             count_failure(&mut self.tx, *id, attempts, error, terms).await?;
         }
         postpone(&mut self.tx, postponed, NO_ROOM_MS).await?;
+        postpone(&mut self.tx, unanswered, UNANSWERED_MS).await?;
         postpone(&mut self.tx, without_channel, NO_CHANNEL_MS).await?;
         Ok(self.tx.commit().await?)
     }

@@ -10,7 +10,7 @@ mod topology;
 
 use std::time::Duration;
 
-use lapin::types::LongString;
+use lapin::types::{LongString, ShortString};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 
@@ -65,13 +65,16 @@ impl Broker {
     /// Opens a connection and a channel, and declares all queues. lapin does not reconnect: after a lost link, the caller
     /// pauses and opens another.
     async fn link(&self, name: &'static str) -> Result<Link, QueueError> {
+        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
         let connect = async {
             let connection = self.connect(name).await?;
-            self.topology.declare(&connection).await?;
+            let silent = self.topology.declare(&connection, timeout / 2).await?;
+            if !silent.is_empty() {
+                tracing::error!(queues = ?silent, "queues do not answer");
+            }
             let channel = connection.create_channel().await?;
-            Ok(Link { channel, connection })
+            Ok(Link { channel, connection, silent })
         };
-        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
         tokio::time::timeout(timeout, connect).await.map_err(|_| QueueError::TimedOut)?
     }
 
@@ -122,4 +125,6 @@ impl Broker {
 struct Link {
     channel: lapin::Channel,
     connection: Connection,
+    /// The queues that did not answer when they were declared.
+    silent: Vec<ShortString>,
 }

@@ -1,13 +1,17 @@
-//! Publishing with confirms: many messages in flight, and a receipt for each.
+//! Publishing with confirms: many messages in flight, and a receipt for each. A queue that does not answer holds up its own messages,
+//! and no others.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Confirmation};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, PublisherConfirm};
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 
 use super::topology::Ladder;
@@ -34,9 +38,16 @@ pub enum Receipt {
     Unroutable,
     /// The queue is full, or could not store it.
     NoRoom,
+    /// The queue does not answer, and others do. Whether it has the message is unknown: it is to be sent again.
+    Unanswered,
     /// A payment whose channel is not configured: not sent.
     NoSuchChannel,
 }
+
+/// How long a queue may take to answer when others have answered.
+const STRAGGLER_MAX: Duration = Duration::from_secs(3);
+/// So long nothing is sent to a queue that has not answered.
+const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// Publishes over a link that is opened when it is needed, and again after it has failed.
 pub struct Publisher {
@@ -46,8 +57,12 @@ pub struct Publisher {
 
 struct Open {
     link: Link,
+    /// By queue: the broker holds up a channel for a queue that does not answer.
+    channels: HashMap<ShortString, Channel>,
     /// The delays whose queue this link has declared.
     delays: HashSet<(Ladder, i64)>,
+    /// Queues that have not answered, and until when nothing is sent to them.
+    silent: HashMap<ShortString, Instant>,
 }
 
 impl Publisher {
@@ -61,8 +76,9 @@ impl Publisher {
         if link.as_ref().is_none_or(|open| !open.link.channel.status().connected()) {
             *link = None;
             let opened = self.broker.link("publisher").await?;
-            opened.channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
-            *link = Some(Open { link: opened, delays: HashSet::new() });
+            let until = Instant::now() + SILENT_FOR;
+            let silent = opened.silent.iter().map(|queue| (queue.clone(), until)).collect();
+            *link = Some(Open { link: opened, channels: HashMap::new(), delays: HashSet::new(), silent });
         }
         Ok(())
     }
@@ -74,14 +90,10 @@ impl Publisher {
     pub async fn publish(&self, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
         self.connect().await?;
         let mut link = self.link.lock().await;
-        let timeout = Duration::from_millis(self.broker.config.confirm_timeout_ms);
-        let sending = async {
-            match link.as_mut() {
-                Some(open) => self.send(open, messages).await,
-                None => Err(QueueError::Closed),
-            }
+        let receipts = match link.as_mut() {
+            Some(open) => self.send(open, messages).await,
+            None => Err(QueueError::Closed),
         };
-        let receipts = tokio::time::timeout(timeout, sending).await.unwrap_or(Err(QueueError::TimedOut));
         let routed = receipts.as_ref().is_ok_and(|receipts| !receipts.contains(&Receipt::Unroutable));
         if !routed {
             *link = None; // the next link declares the queues that may have been deleted
@@ -105,58 +117,139 @@ impl Publisher {
     }
 
     async fn send(&self, open: &mut Open, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
-        let Open { link, delays } = open;
-        let mut confirmations = Vec::with_capacity(messages.len());
-        for message in messages {
-            let Some(key) = self.broker.topology.route_to(&message.to) else {
-                confirmations.push(None);
+        let deadline = Instant::now() + Duration::from_millis(self.broker.config.confirm_timeout_ms);
+        let keys: Vec<_> = messages.iter().map(|message| self.broker.topology.route_to(&message.to)).collect();
+        self.declare_delays(open, messages, &keys).await?;
+        timeout_at(deadline, open.open_channels(&keys)).await.map_err(|_| QueueError::TimedOut)??;
+        let mut receipts = vec![Receipt::Unanswered; messages.len()];
+        let mut confirmations = FuturesUnordered::new();
+        for (place, (message, key)) in messages.iter().zip(&keys).enumerate() {
+            let Some(key) = key else {
+                receipts[place] = Receipt::NoSuchChannel;
                 continue;
             };
-            if let Some((ladder, rung_ms)) = message.to.delay()
-                && delays.insert((ladder, rung_ms))
+            if !open.silent.contains_key(key)
+                && let Some(channel) = open.channels.get(key)
             {
-                self.broker.topology.declare_delay(&link.connection, ladder, rung_ms).await?;
+                let sending = self.send_one(channel, message, key.clone());
+                let sent = timeout_at(deadline, sending).await.map_err(|_| QueueError::TimedOut)??;
+                confirmations.push(async move { (place, sent.await) });
             }
-            let options = BasicPublishOptions {
-                mandatory: true,  // what no queue takes comes back
-                immediate: false, // RabbitMQ has dropped it
-            };
-            let properties = BasicProperties::default()
-                .with_delivery_mode(2) // persistent
-                .with_content_type("application/json".into())
-                .with_message_id(message.id.to_string().into());
-            let properties = match message.to {
-                Destination::Mark(_) => properties.with_type(MARK.into()),
-                Destination::OrderPlaced
-                | Destination::OrdersPlaced
-                | Destination::GroupsPlaced
-                | Destination::OrderExpire { .. }
-                | Destination::OrdersExpire { .. }
-                | Destination::GroupsExpire { .. }
-                | Destination::PaymentRequested { .. } => properties,
-            };
-            let properties = match &message.trace {
-                Some(trace) => properties.with_headers(headers(trace)),
-                None => properties,
-            };
-            let exchange = self.broker.topology.exchange();
-            confirmations
-                .push(Some(link.channel.basic_publish(exchange, key, options, &message.body, properties).await?));
         }
-        let receipt = |confirmation: Result<Confirmation, lapin::Error>| match confirmation? {
-            Confirmation::Ack(None) => Ok(Receipt::Confirmed),
-            Confirmation::Ack(Some(_returned)) => Ok(Receipt::Unroutable),
-            Confirmation::Nack(_) => Ok(Receipt::NoRoom),
-            // Only on a channel without confirms, which ours never is.
-            Confirmation::NotRequested => Err(QueueError::Closed),
-        };
-        let receipts = confirmations.into_iter().map(|confirmation| async {
-            match confirmation {
-                Some(confirmation) => receipt(confirmation.await),
-                None => Ok(Receipt::NoSuchChannel),
+        let (mut heard, mut until) = (HashSet::new(), deadline);
+        while let Ok(Some((place, confirmation))) = timeout_at(until, confirmations.next()).await {
+            receipts[place] = receipt(confirmation?)?;
+            heard.extend(&keys[place]);
+            until = deadline.min(Instant::now() + STRAGGLER_MAX);
+        }
+        if heard.is_empty() && !confirmations.is_empty() {
+            return Err(QueueError::TimedOut);
+        }
+        for (key, receipt) in keys.iter().zip(&receipts) {
+            if let (Some(key), Receipt::Unanswered) = (key, receipt)
+                && !heard.contains(key)
+                && !open.silent.contains_key(key)
+            {
+                open.does_not_answer(key.clone());
             }
+        }
+        Ok(receipts)
+    }
+
+    /// Declares the delay queues that these messages go to, unless this link has.
+    async fn declare_delays(
+        &self,
+        open: &mut Open,
+        messages: &[Outgoing],
+        keys: &[Option<ShortString>],
+    ) -> Result<(), QueueError> {
+        let now = Instant::now();
+        open.silent.retain(|_, until| *until > now);
+        let mut wanted = HashMap::new();
+        for (message, key) in messages.iter().zip(keys) {
+            if let (Some(delay), Some(key)) = (message.to.delay(), key)
+                && !open.delays.contains(&delay)
+                && !open.silent.contains_key(key)
+            {
+                wanted.insert(delay, key.clone());
+            }
+        }
+        let connection = &open.link.connection;
+        let declaring = wanted.into_iter().map(|((ladder, rung_ms), key)| async move {
+            let declared = self.broker.topology.declare_delay(connection, ladder, rung_ms);
+            ((ladder, rung_ms), key, timeout(STRAGGLER_MAX, declared).await)
         });
-        join_all(receipts).await.into_iter().collect()
+        for (delay, key, declared) in join_all(declaring).await {
+            match declared {
+                Ok(declared) => {
+                    declared?;
+                    open.delays.insert(delay);
+                }
+                Err(_) => open.does_not_answer(key),
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_one(
+        &self,
+        channel: &Channel,
+        message: &Outgoing,
+        key: ShortString,
+    ) -> Result<PublisherConfirm, QueueError> {
+        let options = BasicPublishOptions {
+            mandatory: true,  // what no queue takes comes back
+            immediate: false, // RabbitMQ has dropped it
+        };
+        let properties = BasicProperties::default()
+            .with_delivery_mode(2) // persistent
+            .with_content_type("application/json".into())
+            .with_message_id(message.id.to_string().into());
+        let properties = match message.to {
+            Destination::Mark(_) => properties.with_type(MARK.into()),
+            Destination::OrderPlaced
+            | Destination::OrdersPlaced
+            | Destination::GroupsPlaced
+            | Destination::OrderExpire { .. }
+            | Destination::OrdersExpire { .. }
+            | Destination::GroupsExpire { .. }
+            | Destination::PaymentRequested { .. } => properties,
+        };
+        let properties = match &message.trace {
+            Some(trace) => properties.with_headers(headers(trace)),
+            None => properties,
+        };
+        let exchange = self.broker.topology.exchange();
+        Ok(channel.basic_publish(exchange, key, options, &message.body, properties).await?)
+    }
+}
+
+impl Open {
+    /// Opens a channel for each of these queues, unless there is one.
+    async fn open_channels(&mut self, keys: &[Option<ShortString>]) -> Result<(), QueueError> {
+        for key in keys.iter().flatten() {
+            if !self.channels.contains_key(key) {
+                let channel = self.link.connection.create_channel().await?;
+                channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
+                self.channels.insert(key.clone(), channel);
+            }
+        }
+        Ok(())
+    }
+
+    fn does_not_answer(&mut self, queue: ShortString) {
+        tracing::error!(%queue, "the queue does not answer; its messages wait in the outbox");
+        self.silent.insert(queue, Instant::now() + SILENT_FOR);
+    }
+}
+
+fn receipt(confirmation: Confirmation) -> Result<Receipt, QueueError> {
+    match confirmation {
+        Confirmation::Ack(None) => Ok(Receipt::Confirmed),
+        Confirmation::Ack(Some(_returned)) => Ok(Receipt::Unroutable),
+        Confirmation::Nack(_) => Ok(Receipt::NoRoom),
+        // Only on a channel without confirms, which ours never is.
+        Confirmation::NotRequested => Err(QueueError::Closed),
     }
 }
 

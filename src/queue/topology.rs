@@ -1,9 +1,13 @@
 //! The exchange, the queues and their bindings. Declaring is idempotent: every link declares all of them, except the delay
 //! queues, of which each ladder may have 95. A publisher declares those that it uses.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, ExchangeKind};
+use tokio::time::timeout;
 
 use super::{DeadLetters, QueueError};
 use crate::domain::delay::{ladder_ms, rung_for};
@@ -207,8 +211,9 @@ impl Topology {
         self.name(&format!("{}-{rung_ms}", ladder.name()))
     }
 
-    /// Declares everything, on channels of its own.
-    pub async fn declare(&self, connection: &Connection) -> Result<(), QueueError> {
+    /// Declares everything, on channels of its own. Returns the queues that have not answered within `patience`: they keep no other from
+    /// its work.
+    pub async fn declare(&self, connection: &Connection, patience: Duration) -> Result<Vec<ShortString>, QueueError> {
         let channel = connection.create_channel().await?;
         let exchange = ExchangeDeclareOptions {
             durable: true,      // a restart of the broker loses nothing
@@ -218,10 +223,15 @@ impl Topology {
             nowait: false, // so that an error is returned here
         };
         channel.exchange_declare(self.exchange(), ExchangeKind::Direct, exchange, FieldTable::default()).await?;
-        for (name, arguments) in self.queues() {
-            self.queue(connection, name, arguments).await?;
-        }
-        Ok(())
+        let declaring = self.queues().into_iter().map(|(name, arguments)| async move {
+            let declared = self.queue(connection, name.clone(), arguments);
+            match timeout(patience, declared).await {
+                Ok(declared) => declared.map(|()| None),
+                Err(_) => Ok(Some(name)),
+            }
+        });
+        let silent: Vec<_> = join_all(declaring).await.into_iter().collect::<Result<_, _>>()?;
+        Ok(silent.into_iter().flatten().collect())
     }
 
     /// The queues that every link declares, with their arguments.

@@ -42,6 +42,7 @@ impl Relay {
             match receipt {
                 Receipt::Confirmed => outcome.sent.extend(ids),
                 Receipt::NoRoom => outcome.postponed.extend(ids),
+                Receipt::Unanswered => outcome.unanswered.extend(ids),
                 Receipt::Unroutable => outcome.failed.extend(ids.map(|id| (id, "no queue accepts it".to_owned()))),
                 Receipt::NoSuchChannel => outcome.without_channel.extend(ids),
             }
@@ -64,6 +65,7 @@ impl Relay {
         let results = [
             ("confirmed", outcome.sent.len()),
             ("no-room", outcome.postponed.len()),
+            ("unanswered", outcome.unanswered.len()),
             ("unroutable", outcome.failed.len()),
             ("no-channel", outcome.without_channel.len()),
         ];

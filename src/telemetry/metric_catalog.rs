@@ -105,7 +105,7 @@ pub const METRICS: [Metric; 60] = [
         "seckill_relayed_total",
         Counter,
         "result",
-        "Outbox rows published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`; and `no-channel`: payments of a channel that is not configured, which are not published",
+        "Outbox rows published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`, `unanswered` (the queue is silent, others are not); and `no-channel`: payments of a channel that is not configured, which are not published",
     ),
     metric("seckill_queue_marks_total", Counter, "queue", "Marks sent through queues that hold overdue messages"),
     metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),

@@ -1,10 +1,13 @@
 //! The relay and its broker: what is not confirmed is sent again.
 
 use seckill::app::{self, Worker};
-use seckill::queue::DeadLetters;
+use seckill::config::Config;
+use seckill::queue::{Broker, DeadLetters, Destination, Outgoing, Publisher, Receipt};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{System, environment, eventually, secret, terms};
+
+use crate::own_rabbitmq::{Folder, OwnRabbitmq, free_port, listens};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_and_never_processed_is_sent_again() {
@@ -190,4 +193,52 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
         system.settled(sale).await;
     }
     system.finish().await;
+}
+
+/// Nobody leads two queues, as after a broker was killed while it declared them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_does_not_answer_holds_up_no_other() {
+    let (folder, port, password) = (Folder::new("broker"), free_port(), secret());
+    let settings = [
+        format!("listeners.tcp.1 = 127.0.0.1:{port}"),
+        "default_user = seckill".to_owned(),
+        format!("default_pass = {password}"),
+        "vm_memory_high_watermark.absolute = 1GB".to_owned(),
+        "disk_free_limit.absolute = 10MB".to_owned(),
+    ];
+    let own = OwnRabbitmq::start(folder.path(), &settings, "");
+    listens(port).await;
+    let url = format!("amqp://seckill:{password}@127.0.0.1:{port}/%2f");
+    let environment = environment(&[("AMQP_URL", &url), ("SECKILL_AMQP__CONFIRM_TIMEOUT_MS", "120000")]).await;
+    let prefix = &environment["SECKILL_AMQP__PREFIX"];
+    let broker = Broker::new(&Config::read(&environment).unwrap());
+    let message = |to: Destination| Outgoing { to, id: uuid::Uuid::now_v7(), body: b"x".to_vec(), trace: None };
+    let all = [
+        message(Destination::OrderExpire { remaining_ms: 900_000 }),
+        message(Destination::OrderPlaced),
+        message(Destination::OrdersPlaced),
+    ];
+    let publisher = Publisher::new(broker.clone());
+    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
+    let confirmed = [Receipt::Confirmed, Receipt::Confirmed, Receipt::Confirmed];
+    assert_eq!(publisher.publish(&all).await.unwrap(), confirmed);
+
+    let two_silent = [Receipt::Unanswered, Receipt::Unanswered, Receipt::Confirmed];
+    for queue in ["delay-800000", "order-placed"] {
+        own.control(&["eval", &format!("ok = sys:suspend('%2F_{prefix}{queue}').")]);
+    }
+    assert_eq!(publisher.publish(&all).await.unwrap(), two_silent);
+    assert_eq!(publisher.publish(&all).await.unwrap(), two_silent, "nothing is sent to them for a while");
+    let other = Publisher::new(broker);
+    other.connect().await.unwrap();
+    assert_eq!(other.publish(&all).await.unwrap(), two_silent, "over a new link, which declares the queues");
+
+    for queue in ["delay-800000", "order-placed"] {
+        own.control(&["eval", &format!("ok = sys:resume('%2F_{prefix}{queue}').")]);
+    }
+    eventually(|| async {
+        let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
+        (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
+    })
+    .await;
 }
