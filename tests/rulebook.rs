@@ -196,6 +196,24 @@ fn every_definition_names_a_test_or_says_not_yet() {
 }
 
 #[test]
+fn every_hole_of_shards_has_its_broken_variant() {
+    let texts = texts();
+    let models = ["tests/model/shards.rs", "tests/model/shard_waves.rs"].map(|name| texts[name].as_str());
+    let holes = texts["docs/shards.md"].split_once("## Holes").unwrap().1.split("\n## ").next().unwrap();
+    let rows = holes.lines().filter(|line| line.starts_with("| ") && line.contains(" `"));
+    let named: Vec<&str> =
+        rows.flat_map(|row| row.rsplit("| ").next().unwrap().split('`').skip(1).step_by(2)).collect();
+    assert!(named.len() > 30, "{} variants are named", named.len());
+    let missing: Vec<&&str> = named.iter().filter(|name| !models.iter().any(|text| has_test(text, name))).collect();
+    assert!(missing.is_empty(), "docs/shards.md names variants that do not exist: {missing:#?}");
+    // The other way round, too: no variant without its hole.
+    let variants = models[0].split_once("refuted! {\n").unwrap().1.split_once("\n}").unwrap().0;
+    let unnamed: Vec<&str> =
+        variants.lines().map(|line| line.trim().split(':').next().unwrap()).filter(|v| !named.contains(v)).collect();
+    assert!(unnamed.is_empty(), "docs/shards.md does not name the variants {unnamed:#?}");
+}
+
+#[test]
 fn numbers_are_told_from_other_words() {
     let rules = |numbers: &[u32]| numbers.iter().map(|rule| ('R', *rule)).collect::<BTreeSet<_>>();
     assert_eq!(cited("(protocol, rules 1 to 3 and 13), 7"), rules(&[1, 2, 3, 13]));

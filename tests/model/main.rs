@@ -1,7 +1,7 @@
 //! A model of the purchase protocol (docs/protocol.md): explores every interleaving within bounds, and finds no broken promise.
 //!
-//! The model leaves out shards, money, windows, limits of requests, unlimited stock, and a PostgreSQL that forgets. Waves, pauses,
-//! clocks, and several sales on one server have small models of their own. A call to Redis serves one buyer, but in `groups`
+//! The model leaves out money, windows, limits of requests, unlimited stock, and a PostgreSQL that forgets. Shards, waves, pauses,
+//! clocks, and several sales on one server have models of their own. A call to Redis serves one buyer, but in `groups`
 //! several, whose purchases are committed as a group. `lua_histories` holds what is transcribed of the scripts against their files.
 //! A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out on purpose: the
 //! protocol must hold without it. Time exists only as the order of steps.
@@ -25,6 +25,8 @@ mod purchase_steps;
 mod redis;
 mod refill;
 mod several_sales;
+mod shard_waves;
+mod shards;
 mod small;
 mod state;
 mod steps;

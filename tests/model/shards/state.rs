@@ -1,0 +1,270 @@
+//! The state of the model of shards: the shards of one sale, PostgreSQL, two threads that sell, and the workers.
+
+pub const SHARDS: usize = 3;
+pub const BUYERS: usize = 2;
+/// Order ids. The first two are two keys of one buyer, the third is the other buyer's. Each asks for one unit, and a buyer may have one.
+pub const ORDERS: usize = 3;
+pub const THREADS: usize = 2;
+
+pub type Order = usize;
+/// 0 is none.
+pub type Epoch = u8;
+/// The number of a loan, which rises with each loan of a home shard.
+pub type Number = u8;
+
+pub const fn buyer(order: Order) -> usize {
+    order / 2
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub shards: [Shard; SHARDS],
+    pub ledger: Ledger,
+    /// In an order of their own: which is which does not matter.
+    pub threads: [Thread; THREADS],
+    /// A question to a lender whose sender waits no longer.
+    pub late: Option<Loan>,
+    /// The epoch that an old master of a shard is still open at, beside the present one.
+    pub old_masters: [Option<Epoch>; SHARDS],
+    pub reconciler: Reconciler,
+    pub releaser: Releaser,
+    pub refill: Refill,
+    /// Orders whose buyer has a 202.
+    pub accepted: [bool; ORDERS],
+    pub violations: Violations,
+    /// Whether somebody has heard "sold out" from Redis or from memory.
+    pub shown_sold_out: bool,
+    pub budget: Budget,
+}
+
+/// What Redis has of one shard. A server that has lost its memory is `Missing`: that none sells from an old one is rule 10, which
+/// has a model of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shard {
+    pub epoch: Epoch,
+    pub phase: Phase,
+    /// Units for sale. Of a shard that does not sell: those that it had, or will have.
+    pub stock: u8,
+    /// Units that came back, and are kept aside while somebody may know the shard to be empty.
+    pub aside: u8,
+    /// Whether somebody may.
+    pub granted: bool,
+    pub tickets: [Ticket; ORDERS],
+    pub unconfirmed: [bool; ORDERS],
+    pub holders: [bool; BUYERS],
+    pub number: Number,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Phase {
+    #[default]
+    Missing,
+    Filling,
+    Open,
+}
+
+/// Docs/shards.md has the letters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Ticket {
+    #[default]
+    None,
+    /// At home: units of the home shard.
+    Held,
+    /// At home: an open loan.
+    Open { lender: usize, number: Number },
+    /// At home: a closed loan.
+    Closed { lender: usize },
+    /// At the lender: its units.
+    Lent { number: Number },
+    /// At the lender: nothing is held under this number or an earlier one, ever.
+    Barred { number: Number },
+    /// The tombstone.
+    Ended,
+}
+
+impl Ticket {
+    pub const fn is_hold(self) -> bool {
+        matches!(self, Self::Held | Self::Lent { .. })
+    }
+}
+
+/// A loan as those know it who act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Loan {
+    pub order: Order,
+    pub lender: usize,
+    pub number: Number,
+    pub epoch: Epoch,
+}
+
+/// Units that were found held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hold {
+    pub order: Order,
+    pub shard: usize,
+    pub epoch: Epoch,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ledger {
+    pub epoch: Epoch,
+    /// The record of a purchase, or its order: which shard it names, and whether it has ended.
+    pub orders: [Status; ORDERS],
+    pub releases: [Release; ORDERS],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Status {
+    #[default]
+    None,
+    Live(usize),
+    Ended(usize),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Release {
+    #[default]
+    None,
+    Pending,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Thread {
+    pub step: Step,
+    /// The epoch under which each shard is known to be empty.
+    pub empty: [Option<Epoch>; SHARDS],
+    /// For buyers of each home shard: "sold out" is remembered, for all but these.
+    pub sold_out: [Option<[bool; BUYERS]>; SHARDS],
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Step {
+    #[default]
+    Idle,
+    /// The loan is written, the lender is about to be asked. With the lenders that have refused this request.
+    Borrowing(Loan, Refused),
+    /// The lender has said no.
+    Refused(Loan, Refused),
+    /// Only a broken variant: the lender holds units, and the home shard knows nothing.
+    LentFirst(Hold),
+    /// A repeat has met an open loan.
+    Looking(Loan),
+    /// Redis holds units.
+    Held(Hold),
+    /// The record is committed and the 202 has left, nothing is confirmed.
+    Answered(Hold),
+    /// The lender has confirmed, the home shard has not closed the loan.
+    Confirmed(Order),
+}
+
+/// Which shards have refused a request.
+pub type Refused = [bool; SHARDS];
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reconciler {
+    #[default]
+    Idle,
+    FoundHold(Hold),
+    FoundLoan(Loan),
+    /// The number is barred.
+    Barred(Loan),
+    /// A record is durable.
+    Durable(Hold),
+    /// The loan of a durable purchase is still to be closed.
+    ToClose(Order),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Releaser {
+    #[default]
+    Idle,
+    /// The shard of the record has answered under this epoch, the home shard has not been asked.
+    AtHome(Order, Epoch),
+    /// All have answered: the lowest and the highest epoch.
+    Answered(Order, Epoch, Epoch),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Refill {
+    #[default]
+    Idle,
+    /// So many shards are stopped.
+    Stopping(usize),
+    /// So many shards have the tickets of this snapshot.
+    Filling(Snapshot, usize),
+    /// So many shards are open.
+    Opening(Snapshot, usize),
+}
+
+/// One moment of PostgreSQL, as a refill reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Snapshot {
+    pub epoch: Epoch,
+    pub shares: [u8; SHARDS],
+    pub orders: [Status; ORDERS],
+    /// Only a broken variant: the one shard that is refilled.
+    pub only: Option<usize>,
+}
+
+/// Broken promises that show in a step and not in a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Violations {
+    pub sold_out_with_units: bool,
+    pub sold_out_to_holder: bool,
+    pub at_limit_with_nothing: bool,
+    pub sold_twice: bool,
+}
+
+/// How often each request or fault may still happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    pub requests: [u8; ORDERS],
+    pub deaths: u8,
+    pub silences: u8,
+    pub losses: u8,
+    /// How many of the servers that forget go on, beside their promoted replicas.
+    pub splits: u8,
+    pub cancels: u8,
+}
+
+impl State {
+    pub fn serves(&self, shard: usize) -> bool {
+        self.shards[shard].phase == Phase::Open
+    }
+
+    /// The shards of the sale are few in small configurations: the others never open.
+    pub fn is_whole(&self, shards: usize) -> bool {
+        (0..shards).all(|shard| self.serves(shard) && self.shards[shard].epoch == self.ledger.epoch)
+    }
+
+    /// Whether units are held under this order id, where that counts.
+    pub fn is_held(&self, order: Order) -> bool {
+        let holds = |shard: &Shard| shard.phase == Phase::Open && shard.tickets[order].is_hold();
+        self.shards.iter().any(|shard| shard.epoch == self.ledger.epoch && holds(shard))
+    }
+
+    pub fn has_record(&self, order: Order) -> bool {
+        self.ledger.orders[order] != Status::None
+    }
+}
+
+impl Ledger {
+    pub fn is_live(&self, order: Order) -> bool {
+        matches!(self.orders[order], Status::Live(_))
+    }
+
+    pub fn live(&self) -> u8 {
+        (0..ORDERS).map(|order| u8::from(self.is_live(order))).sum()
+    }
+
+    /// Rule 3: a record is inserted at its epoch or not at all. Whether it is durable.
+    pub fn insert(&mut self, hold: Hold) -> bool {
+        let agreed = hold.epoch == self.epoch;
+        if agreed && self.orders[hold.order] == Status::None {
+            self.orders[hold.order] = Status::Live(hold.shard);
+        }
+        agreed
+    }
+}
