@@ -22,9 +22,12 @@ use crate::ledger::orders::read::OrderStep;
 const STREAMS_OF_ORDER_MAX: usize = 4;
 /// Steps that wait for a slow reader: more than an order can have.
 const FEED_MAX: usize = 8;
-/// The shortest pause between two queries. A rush's orders are made in many small groups, and one query serves several: it
-/// asks for all orders that are followed, which is work that winners would wait for.
+/// The shortest and the longest pause between two queries. A rush's orders are made in many small groups, and one query serves several:
+/// it asks for all orders that are followed, which is work that winners would wait for.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How much longer than the queries a pause is: beside a thousand streams, PostgreSQL has other work than to look for news.
+const PAUSE_FACTOR: u32 = 15;
 /// Orders in one query.
 const BATCH_MAX: usize = 2_000;
 /// Steps that are fed at once, and the pause before the next ones: a purchase waits while a thread sends them to their readers.
@@ -139,8 +142,7 @@ impl OrderStreams {
             }
         }
         if !seen.is_empty() {
-            // As long as the queries took: they take half of the time at most.
-            sleep(asked_for.max(PAUSE_MIN)).await;
+            sleep((asked_for * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX)).await;
         }
         Ok(Step::Idle)
     }
