@@ -195,7 +195,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     system.finish().await;
 }
 
-/// Nobody leads two queues, as after a broker was killed while it declared them.
+/// Two queues say nothing, and those beside them do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_does_not_answer_holds_up_no_other() {
     let (folder, port, password) = (Folder::new("broker"), free_port(), secret());
