@@ -112,8 +112,12 @@ impl Publisher {
         let link = self.link.lock().await;
         let Some(open) = link.as_ref() else { return Err(QueueError::Closed) };
         // On a channel of its own: the broker closes a channel that asks for a queue that does not exist.
-        let channel = open.link.connection.create_channel().await?;
-        Ok(self.broker.topology.dead_letters(&channel).await)
+        let asking = async {
+            let channel = open.link.connection.create_channel().await?;
+            Ok(self.broker.topology.dead_letters(&channel).await)
+        };
+        // The relay waits for the link meanwhile.
+        timeout(STRAGGLER_MAX, asking).await.unwrap_or(Err(QueueError::TimedOut))
     }
 
     async fn send(&self, open: &mut Open, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
