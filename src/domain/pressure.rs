@@ -10,6 +10,8 @@ const NOTICEABLE_PART: u32 = 50;
 const LONG_PART: u32 = 4;
 /// A wait that is not measured again counts half after this time.
 const HALF_LIFE: Duration = Duration::from_millis(50);
+/// How long the longest wait is shown: at least once to whoever looks every five seconds.
+const SHOWN_FOR: Duration = Duration::from_secs(5);
 /// How long a wait counts that another process has reported.
 const REPORT_VALID: Duration = Duration::from_millis(500);
 /// Work that gives way rests for this many times as long as it has worked.
@@ -30,6 +32,7 @@ pub struct Pressure {
     /// From this wait on, the least urgent requests are refused.
     long: Duration,
     here: Reading,
+    longest: Reading,
     elsewhere: Reading,
 }
 
@@ -62,6 +65,7 @@ impl Pressure {
             noticeable: wait_target / NOTICEABLE_PART,
             long: wait_target / LONG_PART,
             here: Reading::default(),
+            longest: Reading::default(),
             elsewhere: Reading::default(),
         }
     }
@@ -70,6 +74,10 @@ impl Pressure {
     pub fn record(&self, wait: Duration, now: Instant) {
         if wait >= self.here(now) {
             self.here.set(wait, self.micros_at(now));
+        }
+        let (longest, age) = self.longest.get(self.micros_at(now));
+        if wait >= longest || age > SHOWN_FOR {
+            self.longest.set(wait, self.micros_at(now));
         }
     }
 
@@ -82,6 +90,12 @@ impl Pressure {
     pub fn here(&self, now: Instant) -> Duration {
         let (wait, age) = self.here.get(self.micros_at(now));
         wait.mul_f64(0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64()))
+    }
+
+    /// The longest that purchases have lately waited in this process: the wait itself is over before somebody looks.
+    pub fn longest_here(&self, now: Instant) -> Duration {
+        let (longest, age) = self.longest.get(self.micros_at(now));
+        if age > SHOWN_FOR { self.here(now) } else { longest }
     }
 
     /// Whether purchases of this process wait noticeably, which other processes are to know.
@@ -129,6 +143,19 @@ mod tests {
 
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_longest_wait_is_shown_for_a_while() {
+        let start = Instant::now();
+        let pressure = Pressure::new(start, ms(250));
+        assert_eq!(pressure.longest_here(start), Duration::ZERO);
+        pressure.record(ms(80), start);
+        pressure.record(ms(1), start + ms(1_000));
+        assert_eq!(pressure.longest_here(start + ms(4_999)), ms(80));
+        assert!(pressure.longest_here(start + ms(5_001)) < ms(1), "nothing since");
+        pressure.record(ms(2), start + ms(5_002));
+        assert_eq!(pressure.longest_here(start + ms(5_003)), ms(2));
     }
 
     #[test]

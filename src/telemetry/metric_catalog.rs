@@ -57,7 +57,7 @@ pub const METRICS: [Metric; 60] = [
         "seckill_purchase_wait_seconds",
         Gauge,
         "",
-        "How long purchases wait in this process before they are worked on",
+        "How long purchases wait in this process before they are worked on: the longest of the last five seconds",
     ),
     metric(
         "seckill_purchase_seconds",
