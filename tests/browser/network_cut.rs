@@ -9,6 +9,10 @@ use crate::shop::Shop;
 /// What the page says while it does not know.
 pub const HONEST: &str = "no answer|connection|offline|network";
 
+/// The page has been told the buyer's orders.
+const ORDERS_READ: &str = "performance.getEntriesByType('resource').some(({ name, responseEnd }) =>
+    new URL(name).pathname === '/api/v1/orders' && responseEnd > 0)";
+
 async fn before_a_purchase() -> (Shop, Page, Sale) {
     let shop = Shop::open().await;
     let page = Page::open().await;
@@ -17,6 +21,8 @@ async fn before_a_purchase() -> (Shop, Page, Sale) {
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
     page.wait(LIVE).await;
+    // The page asks for the buyer's orders once at the sign-in: an answer that comes late would name an order that was made meanwhile.
+    page.wait(ORDERS_READ).await;
     (shop, page, sale)
 }
 
