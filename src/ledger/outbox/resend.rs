@@ -1,0 +1,139 @@
+//! Messages that were sent, and are not processed: what tells that their queue has let them out, and which are sent again.
+
+use crate::ledger::{Ledger, LedgerError};
+
+impl Ledger {
+    /// The queues, by their keys, that may hold messages which were sent and are not processed, and are overdue by `after_ms`. A row
+    /// about an order does not say whether its message was about one or about many, so both queues of its kind are named.
+    pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT unnest(ARRAY['order-placed', 'orders-placed']) AS "queue!" WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
+                   AND sent_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT unnest(ARRAY['order-expire', 'orders-expire']) WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
+                   AND due_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT 'groups-placed' WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_placed'
+                   AND sent_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT 'groups-expire' WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_expire'
+                   AND due_at < now() - $1::bigint * interval '1 ms')
+               UNION ALL SELECT DISTINCT 'payment-requested.' || p.channel FROM outbox o JOIN payments p ON p.id = o.order_id
+                 WHERE o.status = 'sent' AND o.kind = 'payment_requested'
+                   AND o.sent_at < now() - $1::bigint * interval '1 ms'"#,
+            after_ms.cast_signed()
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Records that a mark which was published at `mark_ms` has come out of its queue.
+    pub async fn mark_passed(&self, queue: &str, mark_ms: i64) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "INSERT INTO queue_marks (queue, published_at) VALUES ($1, to_timestamp($2::bigint / 1000.0))
+             ON CONFLICT DO NOTHING",
+            queue,
+            mark_ms
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Clears marks that came out more than an hour ago.
+    pub async fn clear_marks(&self) -> Result<(), LedgerError> {
+        sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'").execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Makes messages pending again, at most `limit` of each kind: those that were sent before a mark which came out of their
+    /// queue `after_ms` ago, and are not processed. Of a kind with two queues, a mark has to have come out of both. An expiry is in
+    /// its queue when its deadline is over. Returns the number of the kind with most.
+    pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
+        let after_ms = after_ms.cast_signed();
+        let purchases = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
+                            AND sent_at < (SELECT min(mark) FROM (
+                                             SELECT max(published_at) AS mark FROM queue_marks
+                                             WHERE queue IN ('order-placed', 'orders-placed')
+                                               AND passed_at < now() - $1::bigint * interval '1 ms' GROUP BY queue) AS of_queue
+                                           HAVING count(*) = 2)
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let expiries = sqlx::query!(
+            "WITH mark AS (SELECT min(mark) AS at FROM (
+                             SELECT max(published_at) AS mark FROM queue_marks
+                             WHERE queue IN ('order-expire', 'orders-expire')
+                               AND passed_at < now() - $1::bigint * interval '1 ms' GROUP BY queue) AS of_queue
+                           HAVING count(*) = 2)
+             UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox, mark WHERE status = 'sent' AND kind = 'order_expire'
+                            AND due_at < mark.at - $1::bigint * interval '1 ms'
+                            AND sent_at < mark.at - $1::bigint * interval '1 ms'
+                          ORDER BY due_at LIMIT $2 FOR UPDATE OF outbox SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let groups = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'group_placed'
+                            AND sent_at < (SELECT max(published_at) FROM queue_marks
+                                           WHERE queue = 'groups-placed'
+                                             AND passed_at < now() - $1::bigint * interval '1 ms')
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let expiries_of_groups = sqlx::query!(
+            "WITH mark AS (SELECT max(published_at) AS at FROM queue_marks
+                           WHERE queue = 'groups-expire' AND passed_at < now() - $1::bigint * interval '1 ms')
+             UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT id FROM outbox, mark WHERE status = 'sent' AND kind = 'group_expire'
+                            AND due_at < mark.at - $1::bigint * interval '1 ms'
+                            AND sent_at < mark.at - $1::bigint * interval '1 ms'
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE OF outbox SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let payments = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+             WHERE id IN (SELECT o.id FROM outbox o JOIN payments p ON p.id = o.order_id
+                          WHERE o.status = 'sent' AND o.kind = 'payment_requested'
+                            AND o.sent_at < (SELECT max(published_at) FROM queue_marks
+                                             WHERE queue = 'payment-requested.' || p.channel
+                                               AND passed_at < now() - $1::bigint * interval '1 ms')
+                          ORDER BY o.sent_at LIMIT $2 FOR UPDATE OF o SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        // A payment that was taken back, by a process that died before its message was pending again, has no message.
+        let forgotten = sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now(), processed_at = NULL
+             WHERE id IN (SELECT b.id FROM payments p JOIN outbox b ON b.order_id = p.id AND b.kind = 'payment_requested'
+                          WHERE p.status = 'created' AND p.claim > 0 AND b.status IN ('processed', 'sent')
+                            AND coalesce(b.processed_at, b.sent_at) < now() - $1::bigint * interval '1 ms'
+                          LIMIT $2 FOR UPDATE OF b SKIP LOCKED)",
+            after_ms,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let rows =
+            [purchases, expiries, groups, expiries_of_groups, payments, forgotten].map(|done| done.rows_affected());
+        Ok(rows.into_iter().max().unwrap_or(0))
+    }
+}
