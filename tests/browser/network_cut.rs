@@ -10,8 +10,8 @@ use crate::shop::Shop;
 pub const HONEST: &str = "no answer|connection|offline|network";
 
 /// The page has been told the buyer's orders.
-const ORDERS_READ: &str = "performance.getEntriesByType('resource').some(({ name, responseEnd }) =>
-    new URL(name).pathname === '/api/v1/orders' && responseEnd > 0)";
+const ORDERS_READ: &str = "performance.getEntriesByType('resource').some(({ name, responseStatus }) =>
+    new URL(name).pathname === '/api/v1/orders' && responseStatus === 200)";
 
 async fn before_a_purchase() -> (Shop, Page, Sale) {
     let shop = Shop::open().await;
