@@ -16,7 +16,8 @@ use tokio::net::TcpStream;
 use crate::admin_api::{PASSWORD, Person, account, send};
 use crate::console_rights::{RULES, WINDOW, staffed};
 use crate::permits_and_policies::{a_day, policy, set};
-use crate::service_killed::{Process, free_address};
+use crate::service_killed::Process;
+use seckill_harness::folder::free_address;
 use seckill_harness::{System, terms};
 
 /// A15 through the console's page: looking at the page costs no attempt, a form that another site sends is none, and

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, Person, account};
 use crate::broken_network::wired_with;
-use crate::nginx::{Folder, Nginx};
+use seckill_harness::folder::Folder;
+use seckill_harness::nginx::Nginx;
 use seckill_harness::{System, eventually, terms};
 
 /// A password of so many characters.
@@ -418,8 +419,8 @@ async fn the_console_works_behind_the_edge() {
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
     account(&system, "root", AccountRole::Admin).await;
-    let site = Folder::new();
-    let edge = Nginx::edge(system.instances[0].address, site.path(), &[]).await;
+    let site = Folder::new("site");
+    let edge = Nginx::edge(&[system.instances[0].address], site.path(), &[]).await;
     let sent = browser().get(edge.url("/admin/accounts")).send().await.unwrap();
     assert_eq!(
         (sent.status().as_u16(), header(&sent, LOCATION.as_str())),

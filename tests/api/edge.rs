@@ -17,8 +17,10 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::nginx::{Folder, Nginx};
-use crate::service_killed::{Process, free_address};
+use crate::service_killed::Process;
+use seckill_harness::folder::Folder;
+use seckill_harness::folder::free_address;
+use seckill_harness::nginx::Nginx;
 use seckill_harness::{PATIENCE, Sale, System, terms};
 
 /// Views of a sale's page, and the browsers that view it, each at an address of its own.
@@ -49,7 +51,7 @@ impl Shop {
         let service = Process::start_with(&system, address, &[("RUST_LOG", "error")], Stdio::inherit());
         let service = service.ready(address).await;
         let sale = system.create_sale(terms).await;
-        let site = Folder::new();
+        let site = Folder::new("site");
         let publish = Command::new(env!("CARGO_BIN_EXE_seckill"))
             .args(["publish", "--out"])
             .arg(site.path())
@@ -59,7 +61,7 @@ impl Shop {
             .await
             .unwrap();
         assert!(publish.status.success(), "{}", String::from_utf8_lossy(&publish.stderr));
-        let edge = Nginx::edge(address, site.path(), &[]).await;
+        let edge = Nginx::edge(&[address], site.path(), &[]).await;
         Self { system, service, address, site, edge, sale }
     }
 

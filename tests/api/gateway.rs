@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::broken_network::wired;
-use crate::nginx::Nginx;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
-use crate::service_killed::free_address;
+use seckill_harness::folder::free_address;
+use seckill_harness::nginx::Nginx;
 use seckill_harness::{System, eventually};
 
 /// The server behind the gateway. It counts what reaches it, and answers what it was sent.

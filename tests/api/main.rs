@@ -41,8 +41,6 @@ mod never_oversold;
 mod nginx;
 mod order_event_streams;
 mod order_webhooks;
-mod own_postgres;
-mod own_rabbitmq;
 mod own_redis;
 mod pages;
 mod payments_and_callbacks;

@@ -10,7 +10,8 @@ use tokio::net::TcpListener;
 
 use crate::payments_and_callbacks;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
-use crate::service_killed::{Process, free_address};
+use crate::service_killed::Process;
+use seckill_harness::folder::free_address;
 use seckill_harness::{System, eventually, terms};
 
 /// Metrics that appear only with failures, queues that stand, challenges, an outflow, order webhooks, or people who watch a sale. Other tests cause those.

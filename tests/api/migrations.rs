@@ -14,7 +14,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, query, query_scalar,
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::service_killed::{Process, free_address};
+use crate::service_killed::Process;
+use seckill_harness::folder::free_address;
 
 /// The oldest schema that an upgrade may start from. The first tagged release raises it to its own, and brings a file of rows.
 const RELEASED: i64 = 18;

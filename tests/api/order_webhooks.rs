@@ -9,7 +9,7 @@ use seckill::ledger::orders::webhook_events::EventOutcome;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;
 
-use crate::service_killed::free_address;
+use seckill_harness::folder::free_address;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{Sale, System, eventually, terms};
 

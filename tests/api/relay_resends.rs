@@ -5,9 +5,9 @@ use seckill::config::Config;
 use seckill::queue::{Broker, DeadLetters, Destination, Outgoing, Publisher, Receipt};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use seckill_harness::folder::Folder;
+use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
 use seckill_harness::{System, environment, eventually, secret, terms};
-
-use crate::own_rabbitmq::{Folder, OwnRabbitmq, free_port, listens};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_and_never_processed_is_sent_again() {

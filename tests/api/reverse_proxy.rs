@@ -11,11 +11,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::nginx::Nginx;
+use seckill_harness::nginx::Nginx;
 
 /// The edge in front of a system, without pages.
 async fn edge(system: &System, changes: &[(&str, &str)]) -> Nginx {
-    Nginx::edge(system.instances[0].address, Path::new("/nonexistent"), changes).await
+    Nginx::edge(&[system.instances[0].address], Path::new("/nonexistent"), changes).await
 }
 
 /// Sends the beginning of a request, and nothing more; returns the answer when the connection is closed.

@@ -1,10 +1,11 @@
 //! The whole service is killed in mid-rush, and started again (F1 to F3 as they come): every 202 has its order.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use seckill_load::{Buyer, Plan};
 
+use seckill_harness::folder::free_address;
 use seckill_harness::{System, eventually, terms};
 
 /// A service in a process of its own, killed when it is dropped.
@@ -97,10 +98,6 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

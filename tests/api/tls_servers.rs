@@ -8,8 +8,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use seckill_harness::secret;
 
-use crate::own_postgres;
-use crate::own_rabbitmq::{Folder, OwnRabbitmq, free_port, listens};
+use seckill_harness::folder::Folder;
+use seckill_harness::own_postgres;
+use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
 
 /// The three servers. They end, and their folder goes, when the value is dropped.
 pub struct TlsServers {

@@ -4,7 +4,8 @@ use seckill::domain::sale::NewSale;
 use serde_json::json;
 
 use crate::permits_and_policies::{Caller, a_day, policy, set};
-use crate::service_killed::{Process, free_address};
+use crate::service_killed::Process;
+use seckill_harness::folder::free_address;
 use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]

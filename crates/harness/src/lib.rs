@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
+pub mod folder;
+pub mod nginx;
+pub mod own_postgres;
+pub mod own_rabbitmq;
 pub mod receiver;
 
 use std::collections::HashMap;

@@ -12,7 +12,7 @@ use super::drill::{Drill, while_it_goes_on};
 use super::programs::Programs;
 use super::scene::{Scene, buyers};
 use crate::broken_network::wire_to;
-use crate::service_killed::free_address;
+use seckill_harness::folder::free_address;
 
 const ALERTS: [&str; 6] = [
     "SeckillRedisSlow",

@@ -9,7 +9,7 @@ use super::drill::{Drill, while_it_goes_on};
 use super::programs::Programs;
 use super::scene::{bought, buyers};
 use crate::broken_network::wire_to;
-use crate::service_killed::free_address;
+use seckill_harness::folder::free_address;
 
 const NO_POSTGRES_AND_NO_WORKER: [&str; 7] = [
     "SeckillPostgresLost",

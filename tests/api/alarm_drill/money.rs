@@ -18,7 +18,8 @@ use super::drill::Drill;
 use super::programs::Programs;
 use super::scene::{Scene, bought};
 use crate::payments_and_callbacks::Callback;
-use crate::service_killed::{Process, free_address};
+use crate::service_killed::Process;
+use seckill_harness::folder::free_address;
 
 /// What goes wrong with money is an alert until its cause is gone.
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use crate::dashboards::read;
-use crate::service_killed::free_address;
+use seckill_harness::folder::free_address;
 
 /// Rules are evaluated once a second: who asks more often only takes processor time from what is drilled.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -13,7 +13,7 @@ use super::scene::{Scene, bought};
 use crate::broken_network::wire_to;
 use crate::callers_apart::{keys, redis};
 use crate::permits_and_policies::{Caller, a_day, policy, set};
-use crate::service_killed::free_address;
+use seckill_harness::folder::free_address;
 
 const UNSETTLED: &str = "SELECT count(*) FROM accepted_purchases WHERE sale_id = $1";
 const REJECTED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'";

@@ -7,7 +7,8 @@ use super::drill::Drill;
 use super::programs::Programs;
 use super::scene::Scene;
 use crate::own_redis::OwnRedis;
-use crate::service_killed::{Process, free_address};
+use crate::service_killed::Process;
+use seckill_harness::folder::free_address;
 
 /// An instance at the wrong Redis server, a queue without a consumer and a step that always fails are alerts until each is put right.
 #[tokio::test(flavor = "multi_thread")]

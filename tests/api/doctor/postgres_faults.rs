@@ -5,7 +5,7 @@ use seckill_harness::{Environment, environment, eventually};
 
 use super::Look;
 use super::transaction_pooler::{self, Pooling};
-use crate::own_postgres::OwnPostgres;
+use seckill_harness::own_postgres::OwnPostgres;
 
 /// The settings of a system whose ledger is on this server.
 async fn system_on(postgres: &OwnPostgres) -> Environment {

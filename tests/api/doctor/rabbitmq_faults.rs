@@ -8,7 +8,8 @@ use seckill::queue::{Broker, Publisher};
 use seckill_harness::{Environment, environment, eventually, secret};
 
 use super::{Look, config};
-use crate::own_rabbitmq::{Folder, OwnRabbitmq, free_port, listens};
+use seckill_harness::folder::Folder;
+use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
 
 async fn channel(url: &str) -> (Connection, Channel) {
     let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();

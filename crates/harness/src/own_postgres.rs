@@ -1,11 +1,13 @@
 //! A PostgreSQL server of the test's own, to be maltreated.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use seckill_harness::eventually;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::folder::free_address;
+use crate::{PATIENCE, eventually};
 
 /// A server with its data in a folder of its own, whose role `seckill` needs no password. It ends when the value is dropped, and the
 /// folder goes.
@@ -13,6 +15,7 @@ pub struct OwnPostgres {
     folder: PathBuf,
     process: Child,
     port: u16,
+    settings: Vec<(String, String)>,
 }
 
 impl OwnPostgres {
@@ -34,7 +37,9 @@ impl OwnPostgres {
             "--dbname",
             &source,
         ]));
-        let replica = Self::run(folder, &[]).await;
+        // A replica needs room for as many connections as its primary.
+        let settings: Vec<_> = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let replica = Self::run(folder, &settings).await;
         eventually(|| async {
             let ask = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND application_name = $1";
             let streaming = sqlx::query_scalar::<_, i64>(ask).bind(name).fetch_one(&mut self.connect().await).await;
@@ -46,9 +51,10 @@ impl OwnPostgres {
     }
 
     async fn run(folder: PathBuf, settings: &[(&str, &str)]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_address().port();
         let process = spawn(&folder, port, settings);
-        let own = Self { folder, process, port };
+        let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let own = Self { folder, process, port, settings };
         eventually(|| async { PgConnection::connect(&own.url("postgres")).await.map(drop).map_err(|e| e.to_string()) })
             .await;
         own
@@ -60,6 +66,31 @@ impl OwnPostgres {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// SIGKILL to the first of its processes: the others end without a word to anybody.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts the server again on its data, after its end.
+    pub async fn restart(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        let settings: Vec<_> = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        while PgConnection::connect(&self.url("postgres")).await.is_err() {
+            assert!(Instant::now() < deadline, "the server does not start again");
+            // It ends at once while processes of the killed one still hold its memory.
+            if self.process.try_wait().unwrap().is_some() {
+                self.process = spawn(&self.folder, self.port, &settings);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Makes a replica the primary, and waits until it takes writes.
+    pub async fn promote(&self) {
+        self.execute("SELECT pg_promote()").await;
     }
 
     async fn connect(&self) -> PgConnection {
@@ -94,6 +125,9 @@ impl Drop for OwnPostgres {
 
 /// PostgreSQL's other processes end with the first only if it is told to end: SIGQUIT.
 pub fn stop(process: &mut Child) {
+    if !matches!(process.try_wait(), Ok(None)) {
+        return;
+    }
     let _ = Command::new("kill").args(["-QUIT", &process.id().to_string()]).status();
     let _ = process.wait();
 }
