@@ -6,10 +6,18 @@ cluster_start() { # N
   mkdir -p "$DIR/$1" && cd "$DIR/$1"
   spawn pid log redis-server --port $((BASE + $1)) --bind $HOST --daemonize no --save '' --appendonly yes \
     --cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 2000 --cluster-announce-ip $HOST \
-    --repl-diskless-sync-delay 0 --maxmemory 256mb --maxmemory-policy noeviction
+    --cluster-require-full-coverage no --repl-diskless-sync-delay 0 --maxmemory 256mb --maxmemory-policy noeviction
+}
+introduce_all() { # on a slow machine an introduction may come to nothing, and one side does not know the other
+  local i j
+  for i in {1..6}; do
+    [ "$(redis-cli -h $HOST -p $((BASE + i)) CLUSTER NODES | wc -l)" -lt 6 ] || continue
+    for j in {1..6}; do [ "$i" = "$j" ] || redis-cli -h $HOST -p $((BASE + i)) CLUSTER MEET $HOST $((BASE + j)) >/dev/null; done
+  done
 }
 replicas_ok() { # the cluster's state is ok before its replicas are known, but a failover works only with them
   local i synced=0
+  introduce_all
   for i in {1..6}; do
     [ "$(redis-cli -h $HOST -p $((BASE + i)) CLUSTER NODES | awk '$3 ~ /slave/ && $8 == "connected"' | wc -l)" = 3 ] || return 1
     if redis-cli -h $HOST -p $((BASE + i)) INFO replication | grep -q '^master_link_status:up'; then synced=$((synced + 1)); fi

@@ -15,7 +15,7 @@ run_faults() { # ARGS of the runner, tests/faults/main.rs
   # shellcheck disable=SC2064 # the time is that of now
   trap "verdict faults 'the fault suite' \$? $(now)" EXIT
   trap 'exit 130' INT TERM
-  ensure curl cc mq pg redis
+  ensure curl cc mq nginx pg redis
   step "building the fault suite, with failpoints" "" cargo test --locked --features failpoints --test faults --no-run
   start_empty faults
   [ $# -gt 0 ] || (                              # skipped if the user asked for particular scenarios

@@ -1,7 +1,8 @@
 -- Purpose: first step of a refill: stops the sale and deletes what this server has of it. It keeps the counts of the
 --          limits, so that a refill lets no buyer pass that was refused.
 --
--- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed   5 holders   6 waves   7 passes
+-- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed   5 holders   6 waves   7 passes; in a sale with shards
+--       also 8 loans
 -- ARGV: 1 epoch that is being filled   2 "close": only stop the sale, and delete nothing
 --
 -- Replies: 1 done | 0 refused: this server has that epoch already, or a newer one
@@ -19,7 +20,7 @@ if not close_only and held >= epoch then return 0 end
 if close_only then
   redis.call('HSET', KEYS[1], 'state', 'filling')
 else
-  redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+  redis.call('UNLINK', unpack(KEYS))
   -- What is put here counts only while this server keeps its memory.
   redis.call('HSET', KEYS[1], 'epoch', epoch, 'state', 'filling', 'replid', (replication_ids()), 'server', this_server() or '')
 end

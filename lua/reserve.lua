@@ -7,6 +7,8 @@
 --       6 limit of buyers   7 limit of addresses   8 limit of the sale
 --         (hashes of counts in the current window; '#' is "window|its width in ms"); untouched where there is no such limit
 --       9 passes (hash: user -> passes spent); untouched where the sale asks for none
+--       10 loans (hash: user -> order id of the open loan); untouched without the part l
+-- A ticket of a sale with shards may also be "o|units|user|lender|number", an open loan, or "b|units|user|lender", a closed one.
 --
 -- ARGV: 1 n, 1 to 1000   2 epoch and 3 length up to which the caller knows the holders
 --       4 sold_out_ms: how long the caller may remember "sold out" (0: not at all)   5 the database's time in ms
@@ -22,6 +24,8 @@
 --             compares key and level with the sale's, which never change
 --         p   the sale asks for a pass: n times in ms when the buyers' passes expire (0: there is none), then n numbers of passes
 --             that each buyer had spent when the pass was earned
+--         l   the sale has shards, and this is the buyers' home shard: n shards that are asked to lend if this one has too few units
+--             (-1: none is)
 --
 -- Replies: {code}: the server cannot sell the sale (sale_begin has the codes)
 --          {epoch, now_ms, memory, holders_known, {holders...}, expires_at_ms, codes, {place, detail, place, detail...}}
@@ -44,26 +48,30 @@
 --   code 13  BAD_UNITS      units are not a positive whole number
 --   code 14  LAPSED         the buyer let holds lapse; detail: retry_ms
 --   code 15  PASS_INVALID   the sale asks for a pass, and there is none, or it has expired, or is spent
+--   code 16  OPEN_LOAN      the order has an open loan; detail: "lender|number"
+--   code 17  UNDER_WAY      another order of the buyer has an open loan
+--   code 18  BORROW         a loan was written; detail: its number
+--   With the part l, the holders of a caller that knows all of them by this reply include all buyers with an open loan.
 --
 -- Taking units spends a pass: it is right only at the number of passes that its buyer has spent, and each hold is one more. So no
 -- pass is spent without a hold, and none buys two.
 
 local sale_key, tickets_key, buyers_key, unconfirmed_key, holders_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local passes_key = KEYS[9]
+local passes_key, loans_key = KEYS[9], KEYS[10]
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
 local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS, LAPSED = 7, 8, 9, 10, 11, 12, 13, 14
-local PASS_INVALID = 15
+local PASS_INVALID, OPEN_LOAN, UNDER_WAY, BORROW = 15, 16, 17, 18
 local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
 
 local n = tonumber(ARGV[1])
 if not n or n < 1 or n > 1000 or n ~= math.floor(n) then return redis.error_reply('reserve: 1 to 1000 buyers') end
 -- Each part by the place before its first value: the order id of buyer i, counted from 1, is ARGV[ids + i].
 local ids, users, parts, at = 9, 9 + n, {}, 9 + 2 * n
-local lengths = { b = 2, a = 2 + n, s = 2, u = n, f = n, p = 2 * n }
+local lengths = { b = 2, a = 2 + n, s = 2, u = n, f = n, p = 2 * n, l = n }
 for letter in string.gmatch(ARGV[9], '.') do parts[letter], at = at, at + lengths[letter] end
 if #ARGV ~= at then return redis.error_reply('reserve: wrong number of arguments') end
 local addresses, units_asked, flags = parts.a and parts.a + 2, parts.u, parts.f
-local expiries, spent_before = parts.p, parts.p and parts.p + n
+local expiries, spent_before, lenders = parts.p, parts.p and parts.p + n, parts.l
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'replid', 'server', 'stock', 'returning', 'starts_at_ms', 'ends_at_ms',
   'per_user', 'pay_within_ms', 'clock_ms', 'changes')
@@ -86,6 +94,7 @@ if returning > 0 and earliest >= tonumber(redis.call('HGET', sale_key, 'returnin
 local tickets_now = redis.call('HMGET', tickets_key, unpack(ARGV, ids + 1, ids + n))
 local buyers_now = redis.call('HMGET', buyers_key, unpack(ARGV, users + 1, users + n))
 local passes_now = expiries and redis.call('HMGET', passes_key, unpack(ARGV, users + 1, users + n))
+local loans_now = lenders and redis.call('HMGET', loans_key, unpack(ARGV, users + 1, users + n))
 
 -- Opens the window of one limit, whose number and window are the part at `terms`; nil if there is no such limit. Its counts are
 -- read once for the whole call, and written once at the end.
@@ -134,6 +143,17 @@ local available = unlimited and -1 or stock + came_back
 local tickets, buyers, passes, taken = {}, {}, {}, 0
 -- What is to be written. Where a buyer comes twice, the later text is written last.
 local new_tickets, new_buyers, new_unconfirmed, new_holders, new_passes = {}, {}, {}, {}, {}
+local loans, new_loans, loan_number = {}, {}, nil
+
+-- Writes a loan of a buyer for whom too few units are here, if a lender is named.
+local function borrow(id, user, units_text, lender)
+  loan_number = (loan_number or tonumber(redis.call('HGET', sale_key, 'loan') or 0)) + 1
+  local number = string.format('%.0f', loan_number)
+  tickets[id] = 'o|' .. units_text .. '|' .. user .. '|' .. lender .. '|' .. number
+  loans[user] = id
+  new_loans[#new_loans + 1] = { id = id, user = user, ticket = tickets[id] }
+  return BORROW, number
+end
 
 local function decide(i)
   local id, user, units, units_text = ARGV[ids + i], ARGV[users + i], 1, '1'
@@ -150,11 +170,13 @@ local function decide(i)
     local kind, held = string.match(ticket, '^(%a)|(%d+)|')
     if tonumber(held) ~= units then return MISMATCH end
     if kind == 't' then return REPEAT_ENDED end
+    if kind == 'o' then return OPEN_LOAN, string.match(ticket, '(%d+|%d+)$') end
     local unconfirmed = tickets[id] or redis.call('ZSCORE', unconfirmed_key, id)
     return REPEAT, unconfirmed and 'u' or 'c'
   end
   local owned, newest, lapses, lapsed_at = read_buyer(buyers[user] or buyers_now[i])
   if owned >= per_user then return AT_LIMIT, newest end
+  if loans_now and (loans[user] or loans_now[i]) then return UNDER_WAY end
 
   if now < starts then return NOT_STARTED end
   if now >= ends or state == 'closed' then return ENDED end
@@ -169,6 +191,7 @@ local function decide(i)
     return LAPSED, string.format('%.0f', lapsed_at + lapse_wait - now)
   end
   if not unlimited then
+    if available < units and lenders and ARGV[lenders + i] ~= '-1' then return borrow(id, user, units_text, ARGV[lenders + i]) end
     if available == 0 then return SOLD_OUT end
     if available < units then return TOO_FEW_LEFT end
     available = available - units
@@ -202,8 +225,14 @@ local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] 
 if came_back > 0 then set('returning', 0) end
 if not unlimited and available ~= stock then set('stock', available) end
 
+if taken + #new_loans > 0 then set('changes', tonumber(sale[12] or 0) + taken + #new_loans) end
+for _, loan in ipairs(new_loans) do
+  redis.call('HSET', tickets_key, loan.id, loan.ticket)
+  redis.call('HSET', loans_key, loan.user, loan.id)
+  redis.call('ZADD', unconfirmed_key, now_text, loan.id)
+end
+if loan_number then set('loan', string.format('%.0f', loan_number)) end
 if taken > 0 then
-  set('changes', tonumber(sale[12] or 0) + taken)
   redis.call('HSET', tickets_key, unpack(new_tickets))
   redis.call('HSET', buyers_key, unpack(new_buyers))
   redis.call('ZADD', unconfirmed_key, unpack(new_unconfirmed))
@@ -240,8 +269,11 @@ if is_sold_out or ARGV[6] == '1' then
     holders = redis.call('LRANGE', holders_key, known, known + HOLDERS_CHUNK - 1)
     known = known + #holders
   end
-  if known == length then
+  local has_all = known == length and (not lenders or redis.call('HLEN', loans_key) <= HOLDERS_CHUNK)
+  if has_all then
+    local borrowers = lenders and redis.call('HKEYS', loans_key) or {}
     memory = 1
+    for i = 1, #borrowers do holders[#holders + 1] = borrowers[i] end
     if is_sold_out then
       memory = 2
       local sold_out_until = tonumber(redis.call('HGET', sale_key, 'sold_out_until_ms') or 0)

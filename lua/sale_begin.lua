@@ -1,6 +1,6 @@
 -- Purpose: the beginning of every script of an open sale: whether this server may serve the sale, and the sale's clock. It
 --          is not a script by itself: src/gate/scripts.rs puts it in front of begin_refill, put_tickets, open_sale, reserve,
---          release, release_wave, read_unconfirmed, set_sale_state and read_server.
+--          release, release_wave, read_unconfirmed, set_sale_state, read_server, and of the scripts of loans.
 --
 -- Codes of their replies:
 --   code -1  UNKNOWN_SALE   this server does not know the sale; nothing was changed

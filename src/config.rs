@@ -3,6 +3,7 @@
 mod check;
 pub mod production;
 mod sections;
+pub mod servers;
 pub mod tls;
 
 use std::collections::{BTreeMap, HashMap};

@@ -4,9 +4,12 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 47] = [
+pub const PLACES: [&str; 53] = [
     "purchase.reserved",
     "purchase.committed",
+    "loan.written",
+    "loan.held",
+    "loan.refused",
     "commit.before",
     "commit.after",
     "commit.fallback",
@@ -25,14 +28,17 @@ pub const PLACES: [&str; 47] = [
     "expire_group.before_commit",
     "expire_group.after_commit",
     "expire_group.round_again",
+    "release.at_lender",
     "release.done",
     "release.settled",
     "reconcile.inserted",
+    "reconcile.barred",
     "refill.closed",
     "refill.raised",
     "refill.read",
     "refill.begun",
     "refill.put",
+    "refill.shard_opened",
     "refill.opened",
     "refill.recorded",
     "outflow.claimed",

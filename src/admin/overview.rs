@@ -87,7 +87,7 @@ impl Console {
 
     async fn with_units(&self, sale: CurrentSale, now_ms: i64) -> OverviewSale {
         let phase = SalePhase::at(now_ms, sale.status, sale.starts_at_ms, sale.ends_at_ms);
-        let available = match timeout(UNITS_MAX, self.stores.gate.sale_view(sale.id)).await {
+        let available = match timeout(UNITS_MAX, self.stores.gate.sale_view(sale.shards)).await {
             Ok(Ok(view)) => view.filter(|view| view.serving).and_then(|view| view.available),
             Ok(Err(error)) => {
                 tracing::debug!(%error, sale = %sale.id, "units in Redis not read for the overview");

@@ -10,6 +10,7 @@ use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, SaleId, Units};
 use crate::domain::live::LedgerFigures;
 use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
+use crate::domain::shards::ShardCount;
 use crate::ledger::LedgerError;
 pub use crate::ledger::sales::lapsed_holds::LapsedHolds;
 pub use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
@@ -57,6 +58,7 @@ pub struct PlannedTerms {
     pub refund_returns_stock: bool,
     pub min_level: i64,
     pub captcha: CaptchaKind,
+    pub shards: ShardCount,
     pub waves: Vec<Wave>,
 }
 
@@ -229,6 +231,7 @@ fn new_sale(terms: PlannedTerms, now_ms: i64) -> Result<NewSale, AdminError> {
         refund_returns_stock: terms.refund_returns_stock,
         min_level: terms.min_level,
         captcha: terms.captcha,
+        shards: terms.shards,
         waves: terms.waves,
     };
     new.check().map_err(|wrong| match wrong.field {
@@ -264,6 +267,7 @@ mod tests {
             refund_returns_stock: true,
             min_level: 0,
             captcha: CaptchaKind::None,
+            shards: ShardCount::ONE,
             waves: Vec::new(),
         }
     }

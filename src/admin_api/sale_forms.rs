@@ -7,6 +7,7 @@ use crate::admin::sales::PlannedTerms;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, Units};
 use crate::domain::sale::{SaleStatus, Stock, Wave};
+use crate::domain::shards::ShardCount;
 use crate::domain::{json_object, whole_number};
 
 /// Waves of one sale that can be planned: more than a page shows at once.
@@ -50,6 +51,10 @@ pub struct PlanForm {
     min_level: Option<i64>,
     /// `none` by default.
     captcha: Option<CaptchaKind>,
+    /// Into how many parts the stock is divided; 1 by default. It can never be changed.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 64)]
+    shards: Option<u64>,
     /// Whether the units of refunded orders are not for sale again; false by default.
     keep_refunded: Option<bool>,
     /// Parts of the stock that go on sale after the start. Their units are part of `stock`.
@@ -98,6 +103,7 @@ impl PlanForm {
             refund_returns_stock: !self.keep_refunded.unwrap_or(false),
             min_level: self.min_level.unwrap_or(0),
             captcha: self.captcha.unwrap_or_default(),
+            shards: ShardCount::parse(self.shards.unwrap_or(1))?,
             waves: self.waves.into_iter().map(wave).collect::<Result<_, _>>()?,
         })
     }

@@ -33,6 +33,8 @@ struct ManagedSale {
     per_user: Units,
     min_level: i64,
     captcha: CaptchaKind,
+    /// Into how many parts the stock is divided.
+    shards: u8,
     status: SalePhase,
     starts_at_ms: i64,
     ends_at_ms: i64,
@@ -53,6 +55,7 @@ impl ManagedSale {
             per_user: sale.per_user,
             min_level: sale.min_level,
             captcha: sale.captcha,
+            shards: sale.shards.get(),
             starts_at_ms: sale.starts_at_ms,
             ends_at_ms: sale.ends_at_ms,
             pay_within_s: sale.pay_within_ms / 1000,

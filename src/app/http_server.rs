@@ -19,7 +19,6 @@ use super::connection::{Bounds, TimedStream};
 use super::front::Front;
 use crate::api::Shortcut;
 use crate::config;
-use crate::gate::GateError;
 
 /// Connections that wait to be accepted: a sale opens for everyone at once.
 const BACKLOG: u32 = 4096;
@@ -47,7 +46,7 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// than a bare socket; this one does what that one does, with streams that have deadlines.
 pub fn start<A, T, B>(config: &config::Http, listener: TcpListener, app: A) -> std::io::Result<Server>
 where
-    A: Fn() -> Result<(App<T>, Option<Rc<Shortcut>>), GateError> + Send + Clone + 'static,
+    A: Fn() -> anyhow::Result<(App<T>, Option<Rc<Shortcut>>)> + Send + Clone + 'static,
     T: ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse<B>, Error = Error, InitError = ()>
         + 'static,
     T::Future: 'static,

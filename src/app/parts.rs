@@ -69,6 +69,7 @@ impl Parts {
             tasks: TaskTracker::new(),
             pressure,
         };
+        parts.stores.ledger.found().await;
         // Before any task: one that was connecting when the process gave up would say so on stderr.
         parts.check_servers(with_broker).await?;
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
@@ -86,7 +87,7 @@ impl Parts {
         if with_broker {
             Broker::new(&self.config).check_tls().await?;
         }
-        match self.stores.gate.connect_to_run().await {
+        match self.stores.gate.connect_to_runs().await {
             Err(error @ GateError::Evicts(_)) => Err(error.into()),
             _ => Ok(()),
         }

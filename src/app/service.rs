@@ -21,7 +21,6 @@ use crate::domain::captcha::WorkBits;
 use crate::domain::pressure::Pressure;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
-use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::gate::reserve_batcher::ReserveBatcher;
 use crate::http::{self, AppState, Bulkheads, CookieNames, Health, ReadTerms};
@@ -277,11 +276,11 @@ impl ThreadParts {
         })
     }
 
-    fn thread_state(self) -> Result<ThreadState, GateError> {
+    fn thread_state(self) -> anyhow::Result<ThreadState> {
         let winners = Winners { committer: self.committer.clone(), confirmer: self.confirmer };
         let reserve_batcher = ReserveBatcher::new(self.stores.gate.clone(), winners.into_commit())?;
         let load_shedder =
-            LoadShedder::start(reserve_batcher.clone(), self.committer.clone(), self.pressure, self.wait_target);
+            LoadShedder::start(reserve_batcher.clone(), self.committer.clone(), self.pressure, self.wait_target)?;
         Ok(ThreadState {
             reserve_batcher,
             load_shedder,

@@ -150,9 +150,10 @@ impl Parts {
             while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
                 let now = std::time::Instant::now();
                 metrics::gauge!("seckill_purchase_wait_seconds").set(pressure.longest_here(now).as_secs_f64());
-                let waits = pressure.is_noticeable_here(now);
-                pause = if waits { REPORT_EVERY } else { REPORT_WITHIN };
-                if waits && let Err(error) = ledger.in_time(ledger.report_pressure(pressure.here(now))).await {
+                let report = pressure.report(now);
+                pause = if report.is_some() { REPORT_EVERY } else { REPORT_WITHIN };
+                let Some(report) = report else { continue };
+                if let Err(error) = ledger.in_time(ledger.report_pressure(report)).await {
                     tracing::debug!(%error, "pressure not reported; other processes work on");
                 }
             }

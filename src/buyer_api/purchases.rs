@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
 use crate::domain::json_object;
+use crate::domain::sale::Sale;
 use crate::domain::whole_number;
 use crate::http::AppState;
 use crate::http::codes::{self, problems};
@@ -94,7 +95,8 @@ pub(super) async fn purchase(
 ) -> Result<HttpResponse, Problem> {
     let began = Instant::now();
     // Before anything that costs much time.
-    if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(*sale, || unverified_user(request))) {
+    let buyer = |sale: SaleId| thread.catalog.look_at(sale, Sale::sharding).zip(unverified_user(request));
+    if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(|| buyer(*sale))) {
         return Err(Problem::shed("purchases"));
     }
     let buyer = app_state.tokens.buyer(request, thread.catalog.clock.now_ms())?;

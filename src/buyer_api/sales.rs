@@ -138,7 +138,7 @@ async fn view(sale: &Sale, thread: &ThreadState) -> SaleView {
         per_user: sale.per_user,
         min_level: sale.min_level,
         captcha: sale.captcha,
-        sold_out: thread.is_sold_out(sale.id).await,
+        sold_out: thread.is_sold_out(sale).await,
         waves: sale.waves.clone(),
     }
 }

@@ -28,7 +28,7 @@ problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
 
 async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState, Problem> {
     let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
-    let sold_out = thread.is_sold_out(sale.id).await;
+    let sold_out = thread.is_sold_out(&sale).await;
     let now_ms = thread.catalog.clock.now_ms();
     Ok(SaleState {
         open: sale.is_open_at(now_ms),

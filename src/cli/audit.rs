@@ -88,6 +88,9 @@ pub(super) fn sale_text(verdict: &SaleVerdict) -> String {
             in_flight.promised_units, in_flight.unconfirmed_units, in_flight.unreleased_units, in_flight.messages
         ),
     };
+    if in_flight.open_loans > 0 {
+        state.push_str(&format!("; {} loans between shards are open", in_flight.open_loans));
+    }
     if in_flight.money > 0 {
         state.push_str(&format!("; {} payments and refunds in progress", in_flight.money));
     }

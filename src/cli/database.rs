@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
 use crate::domain::sale::{NewSale, ProductChange, Stock};
+use crate::domain::shards::ShardCount;
 use crate::ledger::sales::terms::SaleSearch;
 
 /// Name and description of the sample products; the sample sale sells the first of them.
@@ -48,6 +49,7 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
         refund_returns_stock: true,
         min_level: 0,
         captcha: CaptchaKind::None,
+        shards: ShardCount::ONE,
         waves: Vec::new(),
     };
     let (sale, _) = stores.create_sale(&new.check()?, ACTOR).await?;

@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config};
+use crate::ledger;
 use crate::telemetry::spans::{self, SpanExport, TraceTerms};
 
 /// A check could not be made at all, as opposed to a check that failed. The exit code is 2.
@@ -173,7 +174,8 @@ impl Command {
         spans::start(terms).map(Some)
     }
 
-    async fn run(self, config: Config) -> anyhow::Result<ExitCode> {
+    async fn run(self, mut config: Config) -> anyhow::Result<ExitCode> {
+        config.database.url = ledger::with_primary_first(&config.database).await;
         match self {
             Self::Serve(args) => args.run(config).await?,
             Self::Work(args) => args.run(config).await?,

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
 use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Stock, Wave};
+use crate::domain::shards::ShardCount;
 use crate::ledger::sales::lapsed_holds::LapsedHolds;
 use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
 use crate::sale::Stores;
@@ -101,6 +102,10 @@ pub(super) struct CreateArgs {
     /// that the page does)
     #[arg(long, value_name = "KIND", default_value_t, value_parser = CaptchaKind::parse)]
     captcha: CaptchaKind,
+    /// Into how many parts the stock is divided, 1 to 64, which may lie on different servers of a Redis Cluster; a sale for a larger
+    /// crowd than one server bears. It can never be changed
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = shards)]
+    shards: ShardCount,
     /// Hold back UNITS of the stock until SECONDS after the start; may be given several times
     #[arg(long = "wave", value_name = "SECONDS:UNITS", value_parser = Wave::parse)]
     waves: Vec<Wave>,
@@ -112,6 +117,10 @@ fn stock(text: &str) -> anyhow::Result<Stock> {
 
 fn units(text: &str) -> anyhow::Result<Units> {
     Ok(Units::parse(text.parse()?)?)
+}
+
+fn shards(text: &str) -> anyhow::Result<ShardCount> {
+    Ok(ShardCount::parse(text.parse()?)?)
 }
 
 impl SaleCommand {
@@ -169,6 +178,7 @@ async fn create(stores: &Stores, args: CreateArgs) -> anyhow::Result<()> {
         refund_returns_stock: !args.keep_refunded,
         min_level: args.min_level,
         captcha: args.captcha,
+        shards: args.shards,
         waves: args.waves,
     };
     let (sale, known_everywhere) = stores.create_sale(&new.check()?, ACTOR).await?;
@@ -201,6 +211,7 @@ struct SaleLine {
     per_user: u32,
     min_level: i64,
     captcha: &'static str,
+    shards: u8,
     status: SalePhase,
     starts_at: String,
     ends_at: String,
@@ -219,6 +230,7 @@ impl SaleLine {
             per_user: sale.per_user.get(),
             min_level: sale.min_level,
             captcha: sale.captcha.as_str(),
+            shards: sale.shards.get(),
             status: sale.phase_at(now_ms),
             starts_at: print::time(sale.starts_at_ms),
             ends_at: print::time(sale.ends_at_ms),

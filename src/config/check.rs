@@ -1,6 +1,6 @@
 //! Checks each setting's value. An error names the setting and the variable that sets it.
 
-use super::{Channel, ChannelKind, Config, ConfigError};
+use super::{Channel, ChannelKind, Config, ConfigError, servers};
 use seckill_webhook::Secret;
 
 /// Signs buyers' tokens in development mode, so that `SECKILL_DEV=1` is enough to start.
@@ -22,6 +22,7 @@ impl Config {
         if self.amqp.url.is_empty() {
             return wrong("amqp.url", "is missing", "AMQP_URL");
         }
+        self.check_servers()?;
         self.check_tls()?;
         if self.dev && self.auth.jwt_secret.is_empty() && self.auth.jwt_public_key.is_empty() {
             DEV_SECRET.clone_into(&mut self.auth.jwt_secret);
@@ -192,10 +193,41 @@ impl Config {
         Ok(self)
     }
 
+    /// Refuses lists of servers that cannot be what is meant.
+    fn check_servers(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        for (address, setting, variable) in [
+            (&self.database.url, "database.url", "DATABASE_URL"),
+            (&self.redis.url, "redis.url", "REDIS_URL"),
+            (&self.amqp.url, "amqp.url", "AMQP_URL"),
+        ] {
+            if let Some(problem) = servers::problem(address) {
+                return wrong(setting, problem, variable);
+            }
+        }
+        let redis = &self.redis.url;
+        let names_group = servers::sentinels(redis).is_some() || servers::nodes(redis).is_some();
+        if servers::each_server(redis).len() > 1 && !names_group {
+            let problem = "names several servers: sentinels are redis+sentinel://one:26379,two:26379/NAME, nodes of a cluster redis+cluster://one:6379,two:6379";
+            return wrong("redis.url", problem, "REDIS_URL");
+        }
+        if let Some(problem) = servers::sentinels_problem(redis).or_else(|| servers::nodes_problem(redis)) {
+            return wrong("redis.url", problem, "REDIS_URL");
+        }
+        match servers::target_problem(&self.database.url) {
+            Some(problem) => wrong("database.url", problem, "DATABASE_URL"),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a file of authorities that would not be used.
     fn check_tls(&self) -> Result<(), ConfigError> {
         let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
-        let over_tls = |url: &String| ["rediss://", "valkeys://"].iter().any(|scheme| url.starts_with(scheme));
+        let over_tls = |url: &String| {
+            ["rediss://", "valkeys://", "rediss+sentinel://", "rediss+cluster://"]
+                .iter()
+                .any(|scheme| url.starts_with(scheme))
+        };
         let redis = &self.redis;
         if redis.ca_file.is_some() && !(over_tls(&redis.url) && redis.lock_urls.iter().all(over_tls)) {
             let problem = "needs rediss:// in redis.url and redis.lock_urls: other connections have no TLS";

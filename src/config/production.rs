@@ -5,6 +5,7 @@ use percent_encoding::percent_decode_str;
 use seckill_webhook::is_http;
 use url::Url;
 
+use super::servers::each_server;
 use super::{Channel, Config, ConfigError};
 
 /// One a line; lines with # are comments.
@@ -143,7 +144,7 @@ fn is_published(secret: &str) -> bool {
 
 /// The password in an address: `scheme://user:password@host`, or behind a question mark.
 fn password_in(address: &str) -> Option<String> {
-    let url = Url::parse(address).ok()?;
+    let url = Url::parse(each_server(address).first()?).ok()?;
     let before_host = url.password().map(|password| percent_decode_str(password).decode_utf8_lossy().into_owned());
     let named = |name: &str| matches!(name, "password" | "pass");
     before_host.or_else(|| url.query_pairs().find(|(name, _)| named(name)).map(|(_, value)| value.into_owned()))

@@ -169,6 +169,7 @@ mod tests {
     use crate::domain::ids::Units;
     use crate::domain::live::{OrderFigures, OutboxFigures};
     use crate::domain::order::OrderStatus;
+    use crate::domain::shards::ShardCount;
 
     fn figures() -> SaleFigures {
         let sale = Sale {
@@ -182,6 +183,7 @@ mod tests {
             min_level: 0,
             captcha: CaptchaKind::None,
             unlimited: false,
+            shards: ShardCount::ONE,
             starts_at_ms: 0,
             ends_at_ms: 10_000,
             pay_within_ms: 900_000,

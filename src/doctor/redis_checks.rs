@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::postgres_checks::PostgresAnswers;
 use super::{Answer, Check, Finding, Topic, of, one_line, some_of};
 use crate::config::Config;
+use crate::config::servers::nodes;
 use crate::domain::clock_reading::ClockReading;
 use crate::gate::Gate;
 use crate::gate::inspect::{RedisInspection, SeenByScript, ServerInfo};
@@ -73,47 +74,81 @@ const CLOCK_NEAR_MS: u64 = 1_000;
 /// From here on scripts use PostgreSQL's time (lua/sale_begin.lua).
 const CLOCK_OFF_MS: u64 = 5_000;
 
-/// The answers of the server of sales, and of those of locks.
+/// The answers of the masters, of which only a cluster has more than one, and of the servers of locks.
 pub(super) struct RedisAnswers {
+    masters: Vec<MasterAnswers>,
+    locks: Vec<Answer<ServerInfo>>,
+    names_cluster: bool,
+}
+
+/// The answers of a server of sales.
+struct MasterAnswers {
+    address: String,
     info: Answer<ServerInfo>,
     appendfsync: Answer<String>,
+    full_coverage: Answer<String>,
     seen_by_script: Answer<Result<SeenByScript, String>>,
     clock: Answer<ClockReading>,
-    locks: Vec<Answer<ServerInfo>>,
 }
 
 pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> RedisAnswers {
     let gate = Gate::new(&config.redis, &config.purchase).map_err(|error| one_line(&error));
-    let sales = async {
-        let server = of(deadline, &gate, async |gate: &Gate| gate.inspect(limit).await).await;
-        tokio::join!(
-            of(deadline, &server, RedisInspection::info),
-            of(deadline, &server, RedisInspection::appendfsync),
-            of(deadline, &server, RedisInspection::seen_by_script),
-            of(deadline, &server, RedisInspection::clock),
-        )
+    let masters = async {
+        let masters = of(deadline, &gate, async |gate: &Gate| gate.masters().await).await;
+        // Without an answer, one that says why.
+        let masters = (0..masters.unwrap_or(1)).map(|index| ask_master(&gate, index, deadline, limit));
+        join_all(masters).await
     };
     let locks = (0..config.redis.lock_urls.len())
         .map(|index| of(deadline, &gate, async move |gate: &Gate| gate.lock_server_info(index, limit).await));
-    let ((info, appendfsync, seen_by_script, clock), locks) = tokio::join!(sales, join_all(locks));
-    RedisAnswers { info, appendfsync, seen_by_script, clock, locks }
+    let (masters, locks) = tokio::join!(masters, join_all(locks));
+    RedisAnswers { masters, locks, names_cluster: nodes(&config.redis.url).is_some() }
+}
+
+async fn ask_master(gate: &Answer<Gate>, index: usize, deadline: Instant, limit: Duration) -> MasterAnswers {
+    let server = of(deadline, gate, async |gate: &Gate| gate.inspect(index, limit).await).await;
+    let (info, appendfsync, full_coverage, seen_by_script, clock) = tokio::join!(
+        of(deadline, &server, RedisInspection::info),
+        of(deadline, &server, RedisInspection::appendfsync),
+        of(deadline, &server, RedisInspection::requires_full_coverage),
+        of(deadline, &server, RedisInspection::seen_by_script),
+        of(deadline, &server, RedisInspection::clock),
+    );
+    let address = server.map_or_else(|_| "a master".to_owned(), |server| server.address);
+    MasterAnswers { address, info, appendfsync, full_coverage, seen_by_script, clock }
 }
 
 pub(super) fn checks(redis: &RedisAnswers, postgres: &PostgresAnswers) -> Vec<Check> {
-    let RedisAnswers { info, appendfsync, seen_by_script, clock: redis_clock, locks: lock_servers } = redis;
-    vec![
+    let masters = redis.masters.len().max(1) as u64;
+    let of_masters = redis.masters.iter().map(|master| checks_of(master, masters, redis.names_cluster, postgres));
+    let worst = of_masters.reduce(|worst, checks| {
+        let worse = |(one, other): (Check, Check)| if other.verdict > one.verdict { other } else { one };
+        worst.into_iter().zip(checks).map(worse).collect()
+    });
+    let mut checks = worst.unwrap_or_default();
+    checks.push(LOCKS.check(locks(&redis.locks)));
+    checks
+}
+
+/// The checks of one of so many masters.
+fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres: &PostgresAnswers) -> Vec<Check> {
+    let MasterAnswers { address, info, appendfsync, full_coverage, seen_by_script, clock: redis_clock } = master;
+    let mut checks = vec![
         EVICTION.judge(info, eviction),
-        MEMORY.judge_both((info, &postgres.planned), memory),
+        MEMORY.judge_both((info, &postgres.planned), |info, planned| memory(info, planned, masters)),
         APPEND_ONLY_FILE.judge(info, append_only_file),
         FLUSH.judge_both((info, appendfsync), |info, appendfsync| flush(info, appendfsync)),
         ROLE.judge(info, role),
         // Who may not call INFO fails here, and not only where INFO is needed.
         SCRIPT.judge(seen_by_script, |seen| script(info.as_ref().ok(), seen)),
-        CLUSTER.judge(info, cluster),
+        CLUSTER.judge(info, |info| cluster(info, names_cluster, full_coverage)),
         VERSION.judge(info, version),
         CLOCK.judge_both((redis_clock, &postgres.clock), clock),
-        LOCKS.check(locks(lock_servers)),
-    ]
+    ];
+    if masters > 1 {
+        checks.iter_mut().for_each(|check| check.found = format!("{address}: {}", check.found));
+    }
+    checks
 }
 
 /// A value that this server, or who stands before it, does not show.
@@ -132,13 +167,14 @@ fn eviction(info: &ServerInfo) -> Finding {
     }
 }
 
-fn memory(info: &ServerInfo, planned: &PlannedUnits) -> Finding {
+/// Each of so many masters has its part of the sales.
+fn memory(info: &ServerInfo, planned: &PlannedUnits, masters: u64) -> Finding {
     let (Some(used), Some(maxmemory)) = (info.number("used_memory"), info.number("maxmemory")) else {
         return not_shown("used_memory and maxmemory");
     };
     let limit = if maxmemory == 0 { info.number("total_system_memory").unwrap_or(u64::MAX) } else { maxmemory };
     let free = limit.saturating_sub(used);
-    let needed = needed_bytes(planned);
+    let needed = needed_bytes(planned).div_ceil(masters);
     let unlimited = match planned.unlimited {
         0 => String::new(),
         n => format!("; {n} unlimited not counted"),
@@ -259,14 +295,22 @@ fn script(info: Option<&ServerInfo>, seen: &Result<SeenByScript, String>) -> Fin
     }
 }
 
-fn cluster(info: &ServerInfo) -> Finding {
-    match info.text("cluster_enabled") {
-        Some("1") => {
-            let fix = "use a server without cluster mode (cluster-enabled no): this version of seckill speaks to one \
-                       server";
-            Finding::fail("the server is a node of a Redis Cluster", fix)
-        }
-        _ => Finding::pass("not in cluster mode"),
+fn cluster(info: &ServerInfo, names_cluster: bool, full_coverage: &Answer<String>) -> Finding {
+    match (info.text("cluster_enabled"), names_cluster) {
+        (Some("1"), false) => Finding::fail(
+            "the server is a node of a Redis Cluster",
+            "name nodes of the cluster: redis+cluster://one:6379,two:6379 in redis.url",
+        ),
+        (Some("1"), true) if full_coverage.as_ref().is_ok_and(|set| set != "no") => Finding::warn(
+            "cluster-require-full-coverage is on: while one master is away, all sales are closed",
+            "CONFIG SET cluster-require-full-coverage no on each node, and the same in redis.conf",
+        ),
+        (Some("1"), true) => Finding::pass("a node of the cluster"),
+        (_, true) => Finding::fail(
+            "the server is not in cluster mode",
+            "name it without cluster in redis.url, or set cluster-enabled yes",
+        ),
+        (_, false) => Finding::pass("not in cluster mode"),
     }
 }
 
@@ -346,7 +390,7 @@ mod tests {
         assert_eq!(needed, 1_000_000 * (UNIT_BYTES + BUYER_BYTES));
         let verdict = |free: u64| {
             let max = format!("maxmemory:{}", free + 1_000_000);
-            memory(&info(&["used_memory:1000000", max.as_str()]), &planned).verdict
+            memory(&info(&["used_memory:1000000", max.as_str()]), &planned, 1).verdict
         };
         assert_eq!(verdict(needed - 1), Verdict::Fail);
         assert_eq!(verdict(needed), Verdict::Warn);

@@ -62,14 +62,12 @@ enum Place {
 
 /// Finds out where the servers are.
 pub(super) async fn locate(config: &Config, deadline: Instant) -> Vec<LocatedRoute> {
-    let redis: Vec<Answer<Route>> = match Gate::new(&config.redis, &config.purchase) {
-        Ok(gate) => gate.routes().into_iter().map(Ok).collect(),
-        Err(error) => vec![Err(one_line(&error))],
-    };
-    let names = std::iter::once("redis.url").chain(std::iter::repeat("redis.lock_urls"));
-    let mut routes: Vec<(&'static str, Answer<Route>)> = names.zip(redis).collect();
-    routes.push(("database.url", ledger::inspect::route(&config.database).map_err(|error| one_line(&error))));
-    routes.push(("amqp.url", Broker::new(config).route().map_err(|error| one_line(&error))));
+    let redis = Gate::new(&config.redis, &config.purchase).map(|gate| gate.routes());
+    let (sales, locks) =
+        redis.map_or_else(|error| (Err(one_line(&error)), Vec::new()), |(sales, locks)| (Ok(sales), locks));
+    let mut routes = [each("redis.url", sales), each("redis.lock_urls", Ok(locks))].concat();
+    routes.extend(each("database.url", ledger::inspect::routes(&config.database).map_err(|error| one_line(&error))));
+    routes.extend(each("amqp.url", Broker::new(config).routes().map_err(|error| one_line(&error))));
     routes.extend(management_route(&config.amqp.management_url).map(|route| ("amqp.management_url", Ok(route))));
     let located = routes.into_iter().map(|(setting, route)| async move {
         let place = match &route {
@@ -80,6 +78,14 @@ pub(super) async fn locate(config: &Config, deadline: Instant) -> Vec<LocatedRou
         LocatedRoute { setting, route, place }
     });
     join_all(located).await
+}
+
+/// The routes of an address that may name several servers.
+fn each(setting: &'static str, routes: Answer<Vec<Route>>) -> Vec<(&'static str, Answer<Route>)> {
+    match routes {
+        Ok(routes) => routes.into_iter().map(|route| (setting, Ok(route))).collect(),
+        Err(why) => vec![(setting, Err(why))],
+    }
 }
 
 fn management_route(address: &str) -> Option<Route> {

@@ -2,7 +2,8 @@
 
 use super::captcha::PassCheck;
 use super::client_address::ClientAddress;
-use super::ids::{Epoch, OrderId, SaleId, Shard, Units, UserId};
+use super::ids::{Epoch, OrderId, Shard, Units, UserId};
+use super::shards::SaleShards;
 use super::trace_context::TraceContext;
 
 /// One buyer's request for units of a sale.
@@ -24,13 +25,20 @@ pub struct ReserveRequest {
 /// Requests of one call of `reserve` that are made durable together.
 #[derive(Debug)]
 pub struct PurchaseGroup {
-    pub sale: SaleId,
+    pub shards: SaleShards,
     pub hold: Hold,
     /// Those that took units.
     pub members: Vec<ReserveRequest>,
     /// Those that repeat a purchase which is unconfirmed. Each gets a purchase row of its own, because the purchase may be a member of
     /// another group, whose commit may be under way or lost (protocol, rule 3).
     pub repeats: Vec<ReserveRequest>,
+}
+
+impl PurchaseGroup {
+    /// An empty group.
+    pub const fn new(shards: SaleShards, hold: Hold) -> Self {
+        Self { shards, hold, members: Vec::new(), repeats: Vec::new() }
+    }
 }
 
 /// The answer to one request.
@@ -70,6 +78,9 @@ pub enum Admission {
     Lapsed {
         retry_ms: u64,
     },
+    /// Whether there are units is not clear yet: a purchase of the buyer has an open loan, or a shard that may have units could not be asked
+    /// (rule 15). A repeat with the same key will tell.
+    UnderWay,
     /// This Redis does not know the sale, or is being refilled; nothing was changed.
     NotServing,
     /// Units are held, and it is not known whether a record of them is committed: a repeat with the same key will tell.

@@ -151,12 +151,13 @@ impl fmt::Display for FenceToken {
     }
 }
 
-/// The part of a sale's stock that a hold was taken from. 0 is the home shard.
+/// One of the parts of a sale's stock, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shard(pub i16);
 
 impl Shard {
-    pub const HOME: Self = Self(0);
+    /// The only one of most sales.
+    pub const FIRST: Self = Self(0);
 }
 
 /// The id of an order, and of the purchase that became it.

@@ -25,6 +25,7 @@ pub mod policy_form;
 pub mod policy_preview;
 pub mod pressure;
 pub mod sale;
+pub mod shards;
 pub mod shedding;
 pub mod step;
 pub mod threshold;

@@ -23,6 +23,75 @@ const READ_REST_MAX: Duration = Duration::from_millis(250);
 /// A worker that has had more to do for so long gives way no more until it has done all. Its lag is bounded by that.
 const LAG_MAX: Duration = Duration::from_secs(5);
 
+/// A rush begins when at least so many purchases a second come to one process, and so many times as many as before.
+const RUSH_PER_SECOND: f64 = 1000.0;
+const RUSH_TIMES: f64 = 4.0;
+/// How long arrivals count as those of now, and as those of before: after this time 1/e as much. So the beginning of a rush that
+/// goes on evenly lasts for a little over a second.
+const ARRIVALS_NOW: Duration = Duration::from_millis(50);
+const ARRIVALS_BEFORE: Duration = Duration::from_secs(4);
+/// How a notice says that a rush begins.
+const RUSH_BEGINS: &str = "rush";
+/// The beginning of a rush lasts for so long after it was last noticed, and for so long in all.
+const RUSH_VALID: Duration = Duration::from_millis(100);
+const RUSH_BEGINS_MAX: Duration = Duration::from_millis(1200);
+/// So long after a rush has begun here, no other one does: clumps of purchases, one after the other, do not stop the workers.
+const RUSHES_APART: Duration = Duration::from_secs(10);
+
+/// How often purchases come to one process, which shows that a rush begins. Each of its threads watches for itself.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    now_per_second: f64,
+    before_per_second: f64,
+    seen: u64,
+}
+
+impl Arrivals {
+    /// Reads how many purchases have come to the process until now, and says whether a rush begins. `since` is the time since the last call.
+    pub fn read(&mut self, pressure: &Pressure, since: Duration) -> bool {
+        let purchases = pressure.arrived.load(Ordering::Relaxed);
+        let new = purchases - std::mem::replace(&mut self.seen, purchases);
+        self.count(new as f64, since)
+    }
+
+    fn count(&mut self, purchases: f64, since: Duration) -> bool {
+        let rate = purchases / since.as_secs_f64().max(1e-6);
+        let fade = |average: &mut f64, over: Duration| {
+            *average += (rate - *average) * (1.0 - (-since.as_secs_f64() / over.as_secs_f64()).exp());
+        };
+        fade(&mut self.now_per_second, ARRIVALS_NOW);
+        fade(&mut self.before_per_second, ARRIVALS_BEFORE);
+        self.now_per_second >= RUSH_PER_SECOND && self.now_per_second >= RUSH_TIMES * self.before_per_second
+    }
+}
+
+/// What a process tells the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// Purchases wait for so long.
+    Wait(Duration),
+    /// A rush begins.
+    RushBegins,
+}
+
+impl Report {
+    /// The text of a notice.
+    pub fn text(self) -> String {
+        match self {
+            Self::Wait(wait) => micros(wait).to_string(),
+            Self::RushBegins => RUSH_BEGINS.to_owned(),
+        }
+    }
+
+    /// `None` for a text that means nothing.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == RUSH_BEGINS {
+            return Some(Self::RushBegins);
+        }
+        text.parse().ok().map(|us| Self::Wait(Duration::from_micros(us)))
+    }
+}
+
 /// The wait of purchases, in this process and in others; shared by all threads.
 #[derive(Debug)]
 pub struct Pressure {
@@ -34,6 +103,18 @@ pub struct Pressure {
     here: Reading,
     longest: Reading,
     elsewhere: Reading,
+    /// The purchases that have come to this process.
+    arrived: AtomicU64,
+    rush_here: Rush,
+    /// Until when a rush begins in another process, in microseconds after the start.
+    rush_elsewhere_until_us: AtomicU64,
+}
+
+/// The last rush of this process: when it began, and until when it begins, in microseconds after the start.
+#[derive(Debug, Default)]
+struct Rush {
+    began_us: AtomicU64,
+    until_us: AtomicU64,
 }
 
 /// The last wait that counts, in microseconds, and when it was measured, in microseconds after the start. The two are not
@@ -67,6 +148,9 @@ impl Pressure {
             here: Reading::default(),
             longest: Reading::default(),
             elsewhere: Reading::default(),
+            arrived: AtomicU64::default(),
+            rush_here: Rush::default(),
+            rush_elsewhere_until_us: AtomicU64::default(),
         }
     }
 
@@ -81,9 +165,33 @@ impl Pressure {
         }
     }
 
+    /// Records that purchases have come to this process.
+    pub fn record_arrivals(&self, purchases: u32) {
+        self.arrived.fetch_add(purchases.into(), Ordering::Relaxed);
+    }
+
+    /// Records that a rush begins in this process.
+    pub fn record_rush(&self, now: Instant) {
+        let Rush { began_us, until_us } = &self.rush_here;
+        let (now_us, began) = (self.micros_at(now), began_us.load(Ordering::Relaxed));
+        let since = Duration::from_micros(now_us.saturating_sub(began));
+        if until_us.load(Ordering::Relaxed) == 0 || since >= RUSHES_APART {
+            began_us.store(now_us, Ordering::Relaxed);
+        } else if since >= RUSH_BEGINS_MAX {
+            return;
+        }
+        until_us.fetch_max(self.micros_at(now + RUSH_VALID), Ordering::Relaxed);
+    }
+
     /// Records what another process has reported.
-    pub fn record_elsewhere(&self, wait: Duration, now: Instant) {
-        self.elsewhere.set(wait, self.micros_at(now));
+    pub fn record_elsewhere(&self, report: Report, now: Instant) {
+        match report {
+            Report::Wait(wait) => self.elsewhere.set(wait, self.micros_at(now)),
+            Report::RushBegins => {
+                let until_us = self.micros_at(now + REPORT_VALID);
+                self.rush_elsewhere_until_us.fetch_max(until_us, Ordering::Relaxed);
+            }
+        }
     }
 
     /// How long purchases wait in this process.
@@ -98,9 +206,17 @@ impl Pressure {
         if age > SHOWN_FOR { self.here(now) } else { longest }
     }
 
-    /// Whether purchases of this process wait noticeably, which other processes are to know.
-    pub fn is_noticeable_here(&self, now: Instant) -> bool {
-        self.here(now) >= self.noticeable
+    /// What other processes are to know: nothing that one of them has said.
+    pub fn report(&self, now: Instant) -> Option<Report> {
+        if self.begins_rush(now, &self.rush_here.until_us) {
+            return Some(Report::RushBegins);
+        }
+        let wait = self.here(now);
+        (wait >= self.noticeable).then_some(Report::Wait(wait))
+    }
+
+    fn begins_rush(&self, now: Instant, until_us: &AtomicU64) -> bool {
+        self.micros_at(now) < until_us.load(Ordering::Relaxed)
     }
 
     /// Whether purchases of this process wait so long that what is not urgent is to be refused.
@@ -111,12 +227,15 @@ impl Pressure {
     /// Whether purchases wait noticeably, in this process or another one.
     pub fn is_noticeable(&self, now: Instant) -> bool {
         let (elsewhere, age) = self.elsewhere.get(self.micros_at(now));
-        self.is_noticeable_here(now) || age <= REPORT_VALID && elsewhere >= self.noticeable
+        self.here(now) >= self.noticeable || age <= REPORT_VALID && elsewhere >= self.noticeable
     }
 
     /// How long a worker rests after a step that took so long, if it has had more to do for as long as `behind`.
     pub fn worker_rest(&self, took: Duration, behind: Duration, now: Instant) -> Duration {
-        if behind < LAG_MAX && self.is_noticeable(now) {
+        let rushes = [&self.rush_here.until_us, &self.rush_elsewhere_until_us];
+        if behind < LAG_MAX && rushes.into_iter().any(|until_us| self.begins_rush(now, until_us)) {
+            *WORKER_REST.end()
+        } else if behind < LAG_MAX && self.is_noticeable(now) {
             (took * REST_FACTOR).clamp(*WORKER_REST.start(), *WORKER_REST.end())
         } else {
             Duration::ZERO
@@ -176,12 +295,77 @@ mod tests {
     fn a_report_of_another_process_counts_for_half_a_second() {
         let start = Instant::now();
         let pressure = Pressure::new(start, ms(250));
-        pressure.record_elsewhere(ms(40), start);
+        pressure.record_elsewhere(Report::Wait(ms(40)), start);
         assert!(pressure.is_noticeable(start + ms(400)));
-        assert!(!pressure.is_noticeable_here(start + ms(400)));
-        pressure.record_elsewhere(ms(10), start + ms(100));
+        assert_eq!(pressure.report(start + ms(400)), None, "nobody waits here");
+        pressure.record_elsewhere(Report::Wait(ms(10)), start + ms(100));
         assert!(pressure.is_noticeable(start + ms(600)), "a lower report counts as long");
         assert!(!pressure.is_noticeable(start + ms(700)));
+    }
+
+    /// For how many of these ticks of 20 ms, with so many purchases each, a rush begins.
+    fn begins_for(arrivals: &mut Arrivals, purchases: u32, ticks: u32) -> u32 {
+        (0..ticks).map(|_| u32::from(arrivals.count(purchases.into(), ms(20)))).sum()
+    }
+
+    #[test]
+    fn a_rush_begins_for_a_second_and_a_steady_crowd_does_not() {
+        let mut arrivals = Arrivals::default();
+        assert_eq!(begins_for(&mut arrivals, 16, 500), 0, "800 a second");
+        let begins = begins_for(&mut arrivals, 300, 500);
+        assert!((40..80).contains(&begins), "{begins} ticks");
+        assert_eq!(begins_for(&mut arrivals, 600, 500), 0, "twice as many");
+        assert_eq!(begins_for(&mut arrivals, 0, 1_000), 0);
+        assert!(begins_for(&mut arrivals, 200, 10) > 5, "it comes again");
+        assert!(Arrivals::default().count(1_000.0, ms(20)));
+    }
+
+    #[test]
+    fn purchases_of_all_threads_make_a_rush() {
+        let pressure = Pressure::new(Instant::now(), ms(250));
+        let (mut one, mut two) = (Arrivals::default(), Arrivals::default());
+        for _ in 0..4 {
+            pressure.record_arrivals(100);
+            assert!(!one.read(&pressure, ms(1_000)), "100 a second");
+        }
+        pressure.record_arrivals(60);
+        assert!(one.read(&pressure, ms(20)), "3,000 a second");
+        assert!(two.read(&pressure, ms(20)) && !two.read(&pressure, ms(1_000)));
+    }
+
+    #[test]
+    fn clumps_of_purchases_do_not_stop_the_workers() {
+        let start = Instant::now();
+        let pressure = Pressure::new(start, ms(250));
+        let rests = (0..600).filter(|tick| {
+            let now = start + ms(100 * tick);
+            pressure.record_rush(now);
+            pressure.worker_rest(ms(1), ms(0), now) > ms(0)
+        });
+        assert_eq!(rests.count(), 6 * 12, "of 600 tenths of a second");
+    }
+
+    #[test]
+    fn workers_rest_while_a_rush_begins_here_or_elsewhere() {
+        let start = Instant::now();
+        let pressure = Pressure::new(start, ms(250));
+        pressure.record_rush(start);
+        assert_eq!(pressure.report(start), Some(Report::RushBegins));
+        assert_eq!(pressure.worker_rest(ms(1), ms(0), start), ms(1_000));
+        assert_eq!(pressure.worker_rest(ms(1), ms(5_000), start), ms(0), "it is far behind");
+        assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(100)), ms(0));
+        pressure.record_elsewhere(Report::RushBegins, start + ms(200));
+        assert_eq!(pressure.report(start + ms(200)), None, "a notice of another process is not passed on");
+        assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(600)), ms(1_000));
+        assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(700)), ms(0));
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        for report in [Report::Wait(ms(7)), Report::Wait(Duration::ZERO), Report::RushBegins] {
+            assert_eq!(Report::parse(&report.text()), Some(report));
+        }
+        assert_eq!(Report::parse("soon"), None);
     }
 
     #[test]

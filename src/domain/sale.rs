@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::captcha::CaptchaKind;
 use super::ids::{Invalid, SaleId, Units};
 use super::picture::Picture;
+use super::shards::{SaleShards, ShardCount};
 
 /// Units that are left, or were put up for sale. Unlimited stock is -1 in PostgreSQL, Redis and the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +99,8 @@ pub struct Sale {
     pub min_level: i64,
     pub captcha: CaptchaKind,
     pub unlimited: bool,
+    #[serde(default)]
+    pub shards: ShardCount,
     pub starts_at_ms: i64,
     pub ends_at_ms: i64,
     pub pay_within_ms: i64,
@@ -117,6 +120,11 @@ pub struct PlannedWave {
 }
 
 impl Sale {
+    /// What decides which keys of Redis are the sale's.
+    pub fn sharding(&self) -> SaleShards {
+        SaleShards { sale: self.id, count: self.shards, asks_pass: self.captcha != CaptchaKind::None }
+    }
+
     /// Whether the sale's window is open, and the sale neither paused nor closed.
     pub fn is_open_at(&self, now_ms: i64) -> bool {
         self.status == SaleStatus::Open && (self.starts_at_ms..self.ends_at_ms).contains(&now_ms)
@@ -196,6 +204,7 @@ pub struct NewSale {
     pub refund_returns_stock: bool,
     pub min_level: i64,
     pub captcha: CaptchaKind,
+    pub shards: ShardCount,
     /// Parts of the stock that go on sale after the start.
     pub waves: Vec<Wave>,
 }
@@ -279,6 +288,7 @@ pub(crate) mod tests {
             min_level: 0,
             captcha: CaptchaKind::None,
             unlimited: false,
+            shards: ShardCount::ONE,
             starts_at_ms: 1000,
             ends_at_ms: 2000,
             pay_within_ms: 1000,

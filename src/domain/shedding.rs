@@ -87,6 +87,12 @@ impl ShedLimit {
         self.is_shedding || self.excess_s > 0.0
     }
 
+    /// A purchase that has not been looked at, and has waited for longer, is shed as well: before it was known that too many had come,
+    /// too many were let through.
+    pub fn patience(&self) -> Duration {
+        if self.is_shedding { self.target * 3 / 2 } else { Duration::MAX }
+    }
+
     /// Whether another purchase is too many, with so many under way.
     pub fn is_full(&self, under_way: u32) -> bool {
         self.is_shedding && under_way >= self.limit
@@ -218,10 +224,12 @@ mod tests {
     fn shedding_ends_soon_after_the_crowd() {
         let mut limit = play(5.0, 2).limit;
         assert!(limit.is_shedding);
+        assert!(limit.patience() > TARGET && limit.patience() < TARGET * 2);
         let ticks = (0..).take_while(|_| {
             limit.adjust(0, 0, Duration::ZERO, TICK);
             limit.is_shedding
         });
         assert!(ticks.count() < 50, "a second");
+        assert_eq!(limit.patience(), Duration::MAX, "all are served who came");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::FlowError;
 use super::policy_cache::PolicyCache;
 use crate::gate::Gate;
-use crate::gate::policy_counts::PolicyCounts;
+use crate::gate::limiter::policy_counts::PolicyCounts;
 use crate::ledger::Ledger;
 use crate::ledger::flow::policy_minutes::PolicyMinute;
 
@@ -31,11 +31,12 @@ pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError>
     }
     let counts: Vec<_> = counted.iter().map(|(entry, counts)| (entry.policy.id, *counts)).collect();
     let added = async { gate.add_policy_counts(gate.now_s().await?, &counts).await };
-    if let Err(error) = added.await {
-        counted.iter().for_each(|(entry, counts)| entry.state.counters.put_back(counts));
-        return Err(error.into());
+    let added = added.await;
+    let is_lost = |policy: i64| added.as_ref().map_or(true, |failed| failed.contains(&policy));
+    for (entry, counts) in counted.iter().filter(|(entry, _)| is_lost(entry.policy.id)) {
+        entry.state.counters.put_back(counts);
     }
-    Ok(())
+    Ok(added.map(drop)?)
 }
 
 /// Writes the minutes that are over to PostgreSQL. It writes sums and adds nothing, so that several workers may do it,
@@ -44,7 +45,11 @@ pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError
     let now = gate.now_s().await?.div_euclid(60);
     for policy in ledger.policies(None).await? {
         for minute in now - MINUTES_BACK..now {
-            let seconds = gate.policy_counts(policy.id, minute).await?;
+            let seconds = match gate.policy_counts(policy.id, minute).await {
+                // The minutes of the others are written.
+                Err(error) if gate.is_of_one_master(&error) => break,
+                seconds => seconds?,
+            };
             if seconds.is_empty() {
                 continue;
             }

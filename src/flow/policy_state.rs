@@ -10,7 +10,7 @@ use super::local_limiter::LocalLimiter;
 use super::refusal_cache::RefusalCache;
 use crate::domain::breaker::{Admission, Breaker, CallOutcome, ProbeId};
 use crate::domain::policy::Policy;
-use crate::gate::policy_counts::PolicyCounts;
+use crate::gate::limiter::policy_counts::PolicyCounts;
 
 /// `PolicyCounts` since they were last taken, counted by all threads.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use super::policy_counts::recent;
 use crate::domain::policy::{Policy, threshold};
 use crate::domain::threshold::{LoadSeen, ThresholdState};
 use crate::gate::Gate;
-use crate::gate::policy_counts::PolicyCounts;
+use crate::gate::limiter::policy_counts::PolicyCounts;
 use crate::ledger::Ledger;
 
 /// The actor in the audit log.

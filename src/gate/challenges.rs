@@ -3,7 +3,8 @@
 use super::reply_codes::{AnswerCode, SaleCode};
 use super::{Gate, GateError, timed};
 use crate::domain::captcha::Spending;
-use crate::domain::ids::{SaleId, Shard, UserId};
+use crate::domain::ids::UserId;
+use crate::domain::shards::SaleShards;
 
 const MALFORMED: GateError = GateError::Malformed("answer_challenge");
 
@@ -14,17 +15,19 @@ impl Gate {
     /// Whether the challenge is spent is unknown: the buyer asks for another one.
     pub async fn spend_challenge(
         &self,
-        sale: SaleId,
+        of: SaleShards,
         user: &UserId,
         serial: &str,
         expires_at_ms: i64,
         now_ms: i64,
     ) -> Result<Spending, GateError> {
-        let keys = self.keys.sale(sale, Shard::HOME);
-        let mut call = self.scripts.answer_challenge.key(keys.sale);
-        call.key(keys.passes).key(self.keys.challenge(sale, serial));
+        let home = of.home(user.as_str());
+        let keys = self.keys.sale(of, home);
+        let mut call = self.scripts.answer_challenge.key(&keys.sale);
+        call.key(keys.passes).key(self.keys.challenge(of, home, serial));
         call.arg(user.as_str()).arg(expires_at_ms).arg(now_ms);
-        let reply: Vec<i64> = timed("answer_challenge", call.invoke_async(&mut self.connection.clone())).await?;
+        let reply: Vec<i64> =
+            timed("answer_challenge", call.invoke_async(&mut self.connections.of(&keys.sale))).await?;
         match *reply {
             [code, now_ms, passes_spent] => Ok(match AnswerCode::from_repr(code).ok_or(MALFORMED)? {
                 AnswerCode::Spent => {
@@ -35,7 +38,7 @@ impl Gate {
             }),
             [code] => match SaleCode::from_repr(code).ok_or(MALFORMED)? {
                 SaleCode::UnknownSale | SaleCode::Refilling => {
-                    self.refill_wanted.add(sale);
+                    self.refill_wanted.add(of.sale);
                     Ok(Spending::NotServing)
                 }
             },

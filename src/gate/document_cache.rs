@@ -22,7 +22,8 @@ const KEEP_NULL: Duration = Duration::from_secs(5);
 impl Gate {
     /// Reads a document; `None` is a miss.
     pub async fn cached(&self, id: DocId) -> Result<Option<CachedDocument>, GateError> {
-        let found: Option<String> = cmd("GET").arg(self.keys.doc(id)).query_async(&mut self.connection.clone()).await?;
+        let key = self.keys.doc(id);
+        let found: Option<String> = cmd("GET").arg(&key).query_async(&mut self.connections.of(&key)).await?;
         let Some((as_of, text)) = found.as_deref().and_then(|found| found.split_once('|')) else { return Ok(None) };
         let Ok(as_of) = as_of.parse() else { return Ok(None) };
         Ok(Some(CachedDocument { as_of, text: (!text.is_empty()).then(|| text.to_owned()) }))
@@ -33,9 +34,9 @@ impl Gate {
         let keep = if doc.text.is_some() { KEEP } else { KEEP_NULL };
         // Jitter: documents that were stored together must not expire together.
         let keep_ms = keep.mul_f64(rand::random_range(0.8..1.2)).as_millis();
-        let mut set = cmd("SET");
-        set.arg(self.keys.doc(id)).arg(format!("{}|{}", doc.as_of, doc.text.as_deref().unwrap_or_default()));
+        let (key, mut set) = (self.keys.doc(id), cmd("SET"));
+        set.arg(&key).arg(format!("{}|{}", doc.as_of, doc.text.as_deref().unwrap_or_default()));
         set.arg("PX").arg(u64::try_from(keep_ms).unwrap_or(u64::MAX));
-        Ok(set.query_async::<()>(&mut self.connection.clone()).await?)
+        Ok(set.query_async::<()>(&mut self.connections.of(&key)).await?)
     }
 }

@@ -1,62 +1,96 @@
 //! Confirms, releases and lists the holds of a sale.
 
-use redis::{RedisResult, Value, pipe};
+use redis::{Cmd, FromRedisValue, Value};
 use uuid::Uuid;
 
-use super::refill::SALES_A_CALL;
 use super::reply_codes::SaleCode;
+use super::server_runs::SALES_A_CALL;
 use super::{Gate, GateError, timed};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::order::HoldRelease;
+use crate::domain::shards::SaleShards;
 
-/// Whether the hold of a ticket is live or has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
-#[strum(const_into_str)]
+/// What an order has at a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
 pub enum TicketKind {
+    /// A hold for a buyer whose home the shard is.
     #[strum(serialize = "h")]
     Live,
+    /// A hold for a buyer of another home (protocol, rule 15).
+    #[strum(serialize = "l")]
+    Lent,
+    /// At the home shard: it is not known whether the lender holds the units.
+    #[strum(serialize = "o")]
+    OpenLoan,
+    /// At the home shard: the lender holds the units.
+    #[strum(serialize = "b")]
+    ClosedLoan,
+    /// Nothing, and nothing is lent up to a number.
+    #[strum(serialize = "x")]
+    Barred,
     #[strum(serialize = "t")]
     Ended,
 }
 
 impl TicketKind {
-    /// The letter that stands for it in Redis.
-    pub(super) const fn letter(self) -> &'static str {
-        self.into_str()
+    /// Whether units of the shard are held.
+    pub fn is_hold(self) -> bool {
+        matches!(self, Self::Live | Self::Lent)
     }
 }
 
-/// What Redis keeps of an order: `KIND|UNITS|USER`.
+/// What a shard keeps of an order: `KIND|UNITS|USER`, of a loan also `|LENDER` and, of an open one, `|NUMBER`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTicket {
     pub kind: TicketKind,
     pub units: i64,
     pub user: String,
+    /// Of a loan.
+    pub lender: Option<Shard>,
+    /// Of an open loan.
+    pub number: Option<i64>,
 }
 
 impl StoredTicket {
     pub(super) fn parse(text: &str) -> Result<Self, GateError> {
-        let mut parts = text.splitn(3, '|');
+        let mut parts = text.split('|');
         let mut next = || parts.next().ok_or(MALFORMED);
         let kind = next()?.parse().map_err(|_| MALFORMED)?;
-        let units = next()?.parse().map_err(|_| MALFORMED)?;
-        Ok(Self { kind, units, user: next()?.to_owned() })
+        let number = |text: &str| text.parse::<i64>().map_err(|_| MALFORMED);
+        let units = number(next()?)?;
+        if kind == TicketKind::Barred {
+            return Ok(Self { kind, units: 0, user: String::new(), lender: None, number: Some(units) });
+        }
+        let user = next()?.to_owned();
+        let lender = match kind {
+            TicketKind::OpenLoan | TicketKind::ClosedLoan => Some(Shard(next()?.parse().map_err(|_| MALFORMED)?)),
+            _ => None,
+        };
+        let number = if kind == TicketKind::OpenLoan { Some(number(next()?)?) } else { None };
+        Ok(Self { kind, units, user, lender, number })
     }
 }
 
-/// A hold whose purchase row is not known to be committed.
+/// A hold or an open loan of a purchase without a record, as far as is known.
 #[derive(Debug, Clone)]
 pub struct Unconfirmed {
     pub order: OrderId,
-    pub user: String,
-    pub units: i64,
+    pub ticket: StoredTicket,
     pub epoch: Epoch,
+}
+
+/// What a shard has said to releases.
+#[derive(Debug)]
+pub struct Released {
+    pub epoch: Epoch,
+    /// In a sale with shards, the buyer of each order; empty where the shard knows nothing of it.
+    pub users: Vec<String>,
 }
 
 impl Gate {
     /// Takes orders whose rows are committed off the unconfirmed list (rule 5).
-    pub async fn confirm(&self, sale: SaleId, shard: Shard, orders: &[OrderId]) -> Result<(), GateError> {
-        let keys = self.keys.sale(sale, shard);
+    pub async fn confirm(&self, of: SaleShards, shard: Shard, orders: &[OrderId]) -> Result<(), GateError> {
+        let keys = self.keys.sale(of, shard);
         let mut id = Uuid::encode_buffer();
         for orders in orders.chunks(1000) {
             let mut call = self.scripts.confirm.prepare_invoke();
@@ -64,28 +98,47 @@ impl Gate {
             for order in orders {
                 call.arg(&*order.0.hyphenated().encode_lower(&mut id));
             }
-            timed("confirm", call.invoke_async::<i64>(&mut self.connection.clone())).await?;
+            timed("confirm", call.invoke_async::<i64>(&mut self.connections.of(&keys.sale))).await?;
         }
         Ok(())
     }
 
-    /// Ends holds (rule 9). Returns the epoch at which the server did so.
-    pub async fn release(&self, sale: SaleId, shard: Shard, holds: &[HoldRelease]) -> Result<Epoch, GateError> {
-        let keys = self.keys.sale(sale, shard);
+    /// Ends holds, or loans at their home shard (rule 9). Returns the epoch at which the server did so.
+    pub async fn release(&self, of: SaleShards, shard: Shard, holds: &[HoldRelease]) -> Result<Released, GateError> {
+        let keys = self.keys.sale(of, shard);
         let mut call = self.scripts.release.prepare_invoke();
-        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).arg(holds.len());
+        call.key(&keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed);
+        if !of.count.is_one() {
+            call.key(keys.holders).key(keys.loans).key(keys.passes);
+        }
+        call.arg(holds.len());
         for hold in holds {
             call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units)).arg(hold.lapsed_at_ms.unwrap_or(0));
         }
-        self.epoch_of(sale, &timed("release", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
+        if !of.count.is_one() {
+            call.arg(u8::from(of.asks_pass));
+        }
+        let reply: Vec<Value> = timed("release", call.invoke_async(&mut self.connections.of(&keys.sale))).await?;
+        let (numbers, users) = reply.split_at(reply.len().min(2));
+        let numbers: Vec<i64> = read_all(numbers)?;
+        Ok(Released { epoch: self.epoch_of(of.sale, &numbers)?, users: read_all(users)? })
     }
 
-    /// Puts the units of a wave up for sale, once an epoch. Returns the epoch at which the server did so.
-    pub async fn release_wave(&self, sale: SaleId, wave: WaveId, units: i64) -> Result<Epoch, GateError> {
-        let keys = self.keys.sale(sale, Shard::HOME);
+    /// Puts this shard's part of a wave up for sale, once an epoch. Returns the epoch at which the server did so.
+    pub async fn release_wave(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        wave: WaveId,
+        units: u64,
+    ) -> Result<Epoch, GateError> {
+        let keys = self.keys.sale(of, shard);
         let mut call = self.scripts.release_wave.prepare_invoke();
-        call.key(keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);
-        self.epoch_of(sale, &timed("release_wave", call.invoke_async::<Vec<i64>>(&mut self.connection.clone())).await?)
+        call.key(&keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);
+        self.epoch_of(
+            of.sale,
+            &timed("release_wave", call.invoke_async::<Vec<i64>>(&mut self.connections.of(&keys.sale))).await?,
+        )
     }
 
     /// The epoch in the reply of a script that needs a sale to be served.
@@ -102,16 +155,20 @@ impl Gate {
         }
     }
 
-    /// Those of these sales that have unconfirmed holds, or of which that cannot be read.
-    pub async fn maybe_unconfirmed(&self, sales: &[SaleId]) -> Result<Vec<SaleId>, GateError> {
+    /// Those of these shards that have unconfirmed holds or open loans, or of which that cannot be read.
+    pub async fn maybe_unconfirmed(
+        &self,
+        shards: &[(SaleShards, Shard)],
+    ) -> Result<Vec<(SaleShards, Shard)>, GateError> {
         let mut found = Vec::new();
-        for sales in sales.chunks(SALES_A_CALL) {
-            let mut reads = pipe();
-            for sale in sales {
-                reads.cmd("ZCARD").arg(self.keys.sale(*sale, Shard::HOME).unconfirmed);
-            }
-            let counts: Vec<RedisResult<i64>> = reads.ignore_errors().query_async(&mut self.connection.clone()).await?;
-            found.extend(sales.iter().zip(counts).filter(|(_, count)| !matches!(count, Ok(0))).map(|(sale, _)| *sale));
+        for shards in shards.chunks(SALES_A_CALL) {
+            let count = |(of, shard): &(SaleShards, Shard)| {
+                let key = self.keys.sale(*of, *shard).unconfirmed;
+                let count = Cmd::zcard(&key);
+                (key, count)
+            };
+            let counts = self.connections.send_each::<i64>(shards.iter().map(count).collect()).await?;
+            found.extend(shards.iter().zip(counts).filter(|(_, count)| !matches!(count, Ok(0))).map(|(of, _)| *of));
         }
         Ok(found)
     }
@@ -120,22 +177,21 @@ impl Gate {
     /// database's time.
     pub async fn unconfirmed_since(
         &self,
-        sale: SaleId,
+        of: SaleShards,
         shard: Shard,
         age_ms: i64,
         now_ms: i64,
         limit: usize,
     ) -> Result<Vec<Unconfirmed>, GateError> {
-        let keys = self.keys.sale(sale, shard);
+        let keys = self.keys.sale(of, shard);
         let mut call = self.scripts.read_unconfirmed.prepare_invoke();
-        call.key(keys.sale).key(keys.tickets).key(keys.unconfirmed).arg(age_ms).arg(limit).arg(now_ms);
-        let reply: Vec<String> = call.invoke_async(&mut self.connection.clone()).await?;
+        call.key(&keys.sale).key(keys.tickets).key(keys.unconfirmed).arg(age_ms).arg(limit).arg(now_ms);
+        let reply: Vec<String> = call.invoke_async(&mut self.connections.of(&keys.sale)).await?;
         let Some((epoch, rows)) = reply.split_first() else { return Ok(Vec::new()) };
         let epoch = Epoch(epoch.parse().map_err(|_| MALFORMED)?);
         let hold = |row: &[String]| {
             let [order, ticket] = row else { return Err(MALFORMED) };
-            let StoredTicket { units, user, .. } = StoredTicket::parse(ticket)?;
-            Ok(Unconfirmed { order: order_id(order)?, user, units, epoch })
+            Ok(Unconfirmed { order: order_id(order)?, ticket: StoredTicket::parse(ticket)?, epoch })
         };
         rows.chunks(2).map(hold).collect()
     }
@@ -147,7 +203,34 @@ pub(super) fn order_id(text: &str) -> Result<OrderId, GateError> {
     Uuid::try_parse(text).map(OrderId).map_err(|_| MALFORMED)
 }
 
+fn read_all<T: FromRedisValue>(values: &[Value]) -> Result<Vec<T>, GateError> {
+    values.iter().map(|value| T::from_redis_value_ref(value).map_err(|_| MALFORMED)).collect()
+}
+
 /// Whether a script that replies 1 or 0 has replied 1.
 pub(super) fn is_done(reply: &Value) -> bool {
     matches!(reply, Value::Int(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_ticket_is_read_as_the_scripts_write_it() {
+        let read = |text| {
+            let StoredTicket { kind, units, user, lender, number } = StoredTicket::parse(text).unwrap();
+            (kind, units, user, lender, number)
+        };
+        let ann = || "ann".to_owned();
+        assert_eq!(read("h|2|ann"), (TicketKind::Live, 2, ann(), None, None));
+        assert_eq!(read("l|2|ann|7"), (TicketKind::Lent, 2, ann(), None, None));
+        assert_eq!(read("o|2|ann|63|7"), (TicketKind::OpenLoan, 2, ann(), Some(Shard(63)), Some(7)));
+        assert_eq!(read("b|2|ann|63"), (TicketKind::ClosedLoan, 2, ann(), Some(Shard(63)), None));
+        assert_eq!(read("x|7"), (TicketKind::Barred, 0, String::new(), None, Some(7)));
+        assert_eq!(read("t|2|ann"), (TicketKind::Ended, 2, ann(), None, None));
+        for bad in ["", "h", "h|2", "q|2|ann", "h|two|ann", "o|2|ann", "o|2|ann|3", "b|2|ann|-"] {
+            assert!(StoredTicket::parse(bad).is_err(), "{bad:?}");
+        }
+    }
 }

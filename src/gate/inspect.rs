@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, cmd};
 
-use super::refill::info_value;
 use super::scripts::Scripts;
+use super::server_runs::{has_no_master, info_value};
 use super::{Gate, GateError};
 use crate::config::tls::{Protection, Route};
 use crate::domain::clock_reading::ClockReading;
 
-/// A connection of its own to the server of sales.
+/// A connection of its own to a server of sales.
 pub struct RedisInspection {
+    /// Its host and port.
+    pub address: String,
     connection: MultiplexedConnection,
     scripts: Arc<Scripts>,
 }
@@ -49,9 +51,17 @@ pub struct SeenByScript {
 }
 
 impl Gate {
-    /// Connects, within `limit`.
-    pub async fn inspect(&self, limit: Duration) -> Result<RedisInspection, GateError> {
-        Ok(RedisInspection { connection: connect(&self.client, limit).await?, scripts: Arc::clone(&self.scripts) })
+    /// How many masters there are: more than one in a cluster.
+    pub async fn masters(&self) -> Result<usize, GateError> {
+        Ok(self.server.masters().await?.clients().len())
+    }
+
+    /// Connects to one of the masters, within `limit`.
+    pub async fn inspect(&self, index: usize, limit: Duration) -> Result<RedisInspection, GateError> {
+        let masters = self.server.masters().await?.clients();
+        let master = masters.get(index).ok_or_else(has_no_master)?;
+        let address = master.get_connection_info().addr().to_string();
+        Ok(RedisInspection { address, connection: connect(master, limit).await?, scripts: Arc::clone(&self.scripts) })
     }
 
     /// Connects to one of the servers of `redis.lock_urls`, and asks what it says of itself.
@@ -60,9 +70,9 @@ impl Gate {
         info(&mut connect(client, limit).await?).await
     }
 
-    /// The ways to the server of sales, and to those of locks.
-    pub fn routes(&self) -> Vec<Route> {
-        std::iter::once(&self.client).chain(self.lock_clients.iter()).map(route).collect()
+    /// The ways to the server of sales or its sentinels, and to those of locks.
+    pub fn routes(&self) -> (Vec<Route>, Vec<Route>) {
+        (self.server.named().iter().map(route).collect(), self.lock_clients.iter().map(route).collect())
     }
 }
 
@@ -94,10 +104,19 @@ impl RedisInspection {
 
     /// When the server flushes its append-only file to disk: `always`, `everysec` or `no`.
     pub async fn appendfsync(&self) -> Result<String, GateError> {
+        self.setting("appendfsync").await
+    }
+
+    /// Whether a cluster refuses all keys while some slots have no master: `yes` or `no`.
+    pub async fn requires_full_coverage(&self) -> Result<String, GateError> {
+        self.setting("cluster-require-full-coverage").await
+    }
+
+    async fn setting(&self, name: &str) -> Result<String, GateError> {
         let mut ask = cmd("CONFIG");
         let mut found: HashMap<String, String> =
-            ask.arg("GET").arg("appendfsync").query_async(&mut self.connection.clone()).await?;
-        found.remove("appendfsync").ok_or(GateError::Malformed("CONFIG GET"))
+            ask.arg("GET").arg(name).query_async(&mut self.connection.clone()).await?;
+        found.remove(name).ok_or(GateError::Malformed("CONFIG GET"))
     }
 
     /// What a script sees of the server, as the scripts of sales look at it. The inner error is the server's: it ran no script, or

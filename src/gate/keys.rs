@@ -1,12 +1,13 @@
 //! All Redis keys.
 //!
-//! The sharding rule: keys that one script touches share a hash tag. Everything about a sale's home shard is tagged
-//! `{sale}`, everything about its shard k > 0 `{sale.k}`. Limiters of one application share `{flow:app}`, so that one
-//! script can check several; each key of a spread policy has a tag of its own. Each lock, each cached document and each
-//! policy's counts have a tag of their own. There are no other keys.
+//! The sharding rule: keys that one script touches share a hash tag. Everything about a sale with one shard is tagged
+//! `{sale}`, everything about shard k of a sale with more `{sale.k.j}` (`domain::shards`). Limiters of one application share
+//! `{flow:app}`, so that one script can check several; each key of a spread policy has a tag of its own. Each lock, each cached
+//! document and each policy's counts have a tag of their own. There are no other keys.
 
-use crate::domain::ids::{DocId, SaleId, Shard};
+use crate::domain::ids::{DocId, Shard};
 use crate::domain::limiter::{AlgorithmKind, SlotKey};
+use crate::domain::shards::SaleShards;
 
 /// Makes keys with one prefix, so that several systems can share a server.
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub(super) struct SaleKeys {
     pub holders: String,
     /// Hash: buyer to passes spent, where the sale asks for them (protocol, rule 18).
     pub passes: String,
+    /// Hash: buyer to the order of the open loan, in a sale with shards (protocol, rule 15).
+    pub loans: String,
     /// Hashes: counts in the current window of each `Limit`.
     pub limits: [String; 3],
 }
@@ -49,11 +52,8 @@ impl Keys {
         Self { prefix: prefix.to_owned() }
     }
 
-    pub fn sale(&self, sale: SaleId, shard: Shard) -> SaleKeys {
-        let tag = match shard {
-            Shard::HOME => format!("{}{{{sale}}}", self.prefix),
-            Shard(k) => format!("{}{{{sale}.{k}}}", self.prefix),
-        };
+    pub fn sale(&self, of: SaleShards, shard: Shard) -> SaleKeys {
+        let tag = self.tag(of, shard);
         let key = |name: &str| format!("{tag}:{name}");
         SaleKeys {
             sale: key("sale"),
@@ -63,13 +63,18 @@ impl Keys {
             waves: key("waves"),
             holders: key("holders"),
             passes: key("passes"),
+            loans: key("loans"),
             limits: ["limit:buyer", "limit:address", "limit:sale"].map(key),
         }
     }
 
     /// String: the mark of a challenge of this sale that was answered. It expires by itself.
-    pub fn challenge(&self, sale: SaleId, serial: &str) -> String {
-        format!("{}{{{sale}}}:challenge:{serial}", self.prefix)
+    pub fn challenge(&self, of: SaleShards, home: Shard, serial: &str) -> String {
+        format!("{}:challenge:{serial}", self.tag(of, home))
+    }
+
+    fn tag(&self, of: SaleShards, shard: Shard) -> String {
+        format!("{}{{{}}}", self.prefix, of.tag(shard))
     }
 
     pub fn doc(&self, id: DocId) -> String {
@@ -105,8 +110,10 @@ impl Keys {
         format!("{}figures:{{{policy}}}:{minute}", self.prefix)
     }
 
+    /// A name may have a tag of its own, so that the lock lies where that tag's keys lie.
     pub fn lock(&self, name: &str) -> LockKeys {
-        let lock = format!("{}lock:{{{name}}}", self.prefix);
+        let prefix = &self.prefix;
+        let lock = if name.contains('{') { format!("{prefix}lock:{name}") } else { format!("{prefix}lock:{{{name}}}") };
         LockKeys { fence: format!("{lock}:fence"), lock }
     }
 }
@@ -114,18 +121,31 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::ids::SaleId;
+    use crate::domain::shards::ShardCount;
 
     #[test]
     fn the_keys_of_a_shard_share_its_tag() {
-        let keys = Keys::new("sk:").sale(SaleId::from_db(42), Shard(3));
-        for key in [&keys.sale, &keys.tickets, &keys.buyers, &keys.unconfirmed, &keys.holders, &keys.passes]
-            .into_iter()
-            .chain(&keys.limits)
+        let of = |count| SaleShards {
+            sale: SaleId::from_db(42),
+            count: ShardCount::parse(count).unwrap(),
+            asks_pass: false,
+        };
+        let keys = Keys::new("sk:").sale(of(4), Shard(3));
+        let tag = format!("sk:{{{}}}:", of(4).tag(Shard(3)));
+        for key in
+            [&keys.sale, &keys.tickets, &keys.buyers, &keys.unconfirmed, &keys.holders, &keys.passes, &keys.loans]
+                .into_iter()
+                .chain(&keys.limits)
         {
-            assert!(key.starts_with("sk:{42.3}:"), "{key}");
+            assert!(key.starts_with("sk:{42.3.") && key.starts_with(&tag), "{key}");
         }
-        assert_eq!(Keys::new("sk:").sale(SaleId::from_db(42), Shard::HOME).sale, "sk:{42}:sale");
-        assert_eq!(Keys::new("sk:").challenge(SaleId::from_db(42), "0f"), "sk:{42}:challenge:0f");
+        assert!(
+            Keys::new("sk:").sale(of(4), Shard::FIRST).sale.starts_with("sk:{42.0."),
+            "no key under the tag of the sale"
+        );
+        assert_eq!(Keys::new("sk:").sale(of(1), Shard::FIRST).sale, "sk:{42}:sale");
+        assert_eq!(Keys::new("sk:").challenge(of(1), Shard::FIRST, "0f"), "sk:{42}:challenge:0f");
     }
 
     #[test]

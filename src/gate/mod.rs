@@ -6,9 +6,8 @@ pub mod holds;
 pub mod inspect;
 mod keys;
 pub mod limiter;
+pub mod loans;
 pub mod lock;
-pub mod policy_counts;
-mod quorum;
 pub mod refill;
 mod refill_wanted;
 mod reply_codes;
@@ -17,6 +16,8 @@ mod reserve_call;
 mod reserve_reply;
 pub mod sale_state;
 mod scripts;
+pub mod server_runs;
+mod servers;
 mod sold_out_cache;
 
 use std::collections::HashSet;
@@ -24,16 +25,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{ConnectionAddr, ErrorKind, IntoConnectionInfo, ServerErrorKind, TlsCertificates};
+use redis::{ErrorKind, ServerErrorKind};
 
 use crate::config::{self, tls};
 use crate::domain::admission::{Limits, Window};
 use crate::domain::ids::SaleId;
+use crate::domain::shards::SaleShards;
 use keys::Keys;
-use quorum::Quorum;
+use lock::quorum::Quorum;
 use refill_wanted::RefillWanted;
 use scripts::Scripts;
+use servers::{Connection, Connections, Server, Timeouts, client, is_tls, reconnecting};
 
 /// Why a call to Redis failed.
 #[derive(Debug, thiserror::Error)]
@@ -73,10 +75,17 @@ impl GateError {
 
     /// Whether the server could not be reached or cannot work, so that any other request would have failed too.
     pub fn is_outage(&self) -> bool {
-        use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
+        use ServerErrorKind::{
+            Ask, BusyLoading, ClusterDown, ExecAbort, MasterDown, Moved, NoScript, ReadOnly, TryAgain,
+        };
         match self {
             Self::Unreachable(error) => match error.kind() {
-                ErrorKind::Server(kind) => matches!(kind, BusyLoading | ClusterDown | MasterDown | ReadOnly),
+                ErrorKind::Server(kind) => matches!(
+                    kind,
+                    BusyLoading | ClusterDown | MasterDown | ReadOnly
+                    // Slots of a cluster move, or have just moved.
+                    | Ask | ExecAbort | Moved | NoScript | TryAgain
+                ),
                 // Full memory, a disk that fails, a script that does not end, too few replicas.
                 ErrorKind::Extension => {
                     matches!(error.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOREPLICAS"))
@@ -102,12 +111,12 @@ fn is_no_script(error: &redis::RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// A handle on Redis; clones share one connection.
+/// A handle on Redis; clones share their connections.
 #[derive(Clone)]
 pub struct Gate {
-    client: redis::Client,
+    server: Server,
     lock_clients: Arc<[redis::Client]>,
-    connection: ConnectionManager,
+    connections: Connections,
     timeouts: Timeouts,
     keys: Keys,
     scripts: Arc<Scripts>,
@@ -115,12 +124,6 @@ pub struct Gate {
     locks: Quorum,
     terms: Terms,
     refill_wanted: Arc<RefillWanted>,
-}
-
-#[derive(Clone, Copy)]
-struct Timeouts {
-    connect: Duration,
-    response: Duration,
 }
 
 /// The settings of every call of reserve.lua.
@@ -139,15 +142,16 @@ impl Gate {
     ///
     /// An address of a server cannot be parsed.
     pub fn new(redis: &config::Redis, purchase: &config::Purchase) -> Result<Self, GateError> {
-        let client = |url: &str| client(redis, url, Duration::from_millis(redis.response_timeout_ms));
         let timeouts = Timeouts {
             connect: Duration::from_millis(redis.connect_timeout_ms),
             response: Duration::from_millis(redis.response_timeout_ms),
         };
-        let lock_clients = redis.lock_urls.iter().map(|url| client(url)).collect::<Result<Arc<[_]>, _>>()?;
-        let lock_servers = lock_clients.iter().map(|client| reconnecting(client, timeouts));
-        let (lock_servers, client) = (lock_servers.collect::<Result<Vec<_>, _>>()?, client(&redis.url)?);
-        let connection = reconnecting(&client, timeouts)?;
+        let lock_clients = redis.lock_urls.iter().map(|url| client(redis, url, timeouts.response));
+        let lock_clients = lock_clients.collect::<Result<Arc<[_]>, _>>()?;
+        let lock_servers = lock_clients.iter().map(|client| Ok(Connection::To(reconnecting(client, timeouts)?).into()));
+        let (lock_servers, server) =
+            (lock_servers.collect::<Result<Vec<Connections>, GateError>>()?, Server::new(redis, timeouts)?);
+        let connections = server.connections(timeouts)?;
         let window = |max: i64, window_ms: u64| Window { max, window_ms: window_ms.cast_signed() };
         let limits = Limits {
             buyer: window(purchase.buyer_limit, purchase.buyer_window_ms),
@@ -162,10 +166,15 @@ impl Gate {
             queue_max: purchase.queue_max,
         };
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(Scripts::new()));
-        let lock_servers = if lock_servers.is_empty() { vec![connection.clone()] } else { lock_servers };
+        let lock_servers = if lock_servers.is_empty() { vec![connections.clone()] } else { lock_servers };
         let locks = Quorum::new(lock_servers, Arc::clone(&scripts), timeouts.response);
         let refill_wanted = Arc::default();
-        Ok(Self { client, lock_clients, connection, timeouts, keys, scripts, limits, locks, terms, refill_wanted })
+        Ok(Self { server, lock_clients, connections, timeouts, keys, scripts, limits, locks, terms, refill_wanted })
+    }
+
+    /// Whether this is the trouble of one master, while others may be well: sales lie on several only in a cluster.
+    pub fn is_of_one_master(&self, error: &GateError) -> bool {
+        matches!(self.server, Server::Cluster(_)) && error.is_outage()
     }
 
     /// The present limits of purchases.
@@ -183,9 +192,14 @@ impl Gate {
         self.terms.lapses
     }
 
-    /// How long an instance may remember that a sale is sold out.
-    pub fn sold_out_memory(&self) -> Duration {
-        Duration::from_millis(self.terms.sold_out_ms)
+    /// How long an instance may remember that a sale is sold out, or that a shard of it is empty.
+    pub fn sold_out_memory(&self, of: SaleShards) -> Duration {
+        Duration::from_millis(if of.count.is_one() { self.terms.sold_out_ms } else { self.known_empty_ms() })
+    }
+
+    /// How long a shard that has no unit stays empty for those who borrow (protocol, rule 15).
+    fn known_empty_ms(&self) -> u64 {
+        if self.terms.sold_out_ms == 0 { loans::borrow::EMPTY_MS } else { self.terms.sold_out_ms }
     }
 
     /// Waits until a call finds that the server does not serve a sale. Returns the sales that were found so since the last
@@ -194,9 +208,9 @@ impl Gate {
         self.refill_wanted.take().await
     }
 
-    /// Checks that the server answers.
+    /// Checks that the server answers, or all masters of a cluster.
     pub async fn ping(&self) -> Result<(), GateError> {
-        Ok(redis::cmd("PING").query_async::<()>(&mut self.connection.clone()).await?)
+        Ok(self.connections.ping().await?)
     }
 
     /// Checks that no server refuses TLS. A server that cannot be reached now is not checked.
@@ -207,7 +221,9 @@ impl Gate {
         let config = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeouts.connect * 10))
             .set_response_timeout(Some(self.timeouts.response * 10));
-        for client in std::iter::once(&self.client).chain(self.lock_clients.iter()).filter(|client| is_tls(client)) {
+        let masters = self.server.masters().await.map_or_else(|_| Vec::new(), |masters| masters.clients());
+        let named = self.server.named().iter().chain(self.lock_clients.iter());
+        for client in named.chain(&masters).filter(|client| is_tls(client)) {
             let connected = client.get_multiplexed_async_connection_with_config(&config).await;
             if let Some(refused) = connected.err().as_ref().and_then(refused_tls) {
                 return Err(refused);
@@ -216,9 +232,9 @@ impl Gate {
         Ok(())
     }
 
-    /// Makes another connection, which reconnects by itself.
-    fn own_connection(&self) -> Result<ConnectionManager, GateError> {
-        reconnecting(&self.client, self.timeouts)
+    /// Makes other connections, which reconnect by themselves.
+    fn own_connections(&self) -> Result<Connections, GateError> {
+        self.server.connections(self.timeouts)
     }
 }
 
@@ -228,31 +244,4 @@ async fn timed<T>(script: &'static str, call: impl Future<Output = T>) -> T {
     let reply = call.await;
     metrics::histogram!("seckill_script_seconds", "script" => script).record(began.elapsed());
     reply
-}
-
-fn client(redis: &config::Redis, url: &str, response_timeout: Duration) -> Result<redis::Client, GateError> {
-    // A server can vanish without closing the connection. Unacknowledged packets end the connection.
-    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_user_timeout(response_timeout * 4);
-    let address = url.into_connection_info()?.set_tcp_settings(tcp);
-    Ok(match &redis.ca_file {
-        Some(file) => {
-            let authorities = TlsCertificates { client_tls: None, root_cert: Some(file.pem()) };
-            redis::Client::build_with_tls(address, authorities)?
-        }
-        None => redis::Client::open(address)?,
-    })
-}
-
-fn is_tls(client: &redis::Client) -> bool {
-    matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
-}
-
-fn reconnecting(client: &redis::Client, timeouts: Timeouts) -> Result<ConnectionManager, GateError> {
-    let config = ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(timeouts.connect))
-        .set_response_timeout(Some(timeouts.response))
-        // A purchase cannot wait for a second attempt: it fails, and the next purchase tries again.
-        .set_number_of_retries(1)
-        .set_max_delay(Duration::from_millis(100));
-    Ok(ConnectionManager::new_lazy_with_config(client.clone(), config)?)
 }

@@ -1,177 +1,185 @@
-//! Fills Redis with a sale from PostgreSQL under a new epoch, and decides when a server may sell (protocol, rules 10
-//! and 11).
-//!
-//! A refill uses one connection that never reconnects, so that every step reaches the server whose run_id was read.
+//! Fills Redis with a sale from PostgreSQL under a new epoch (protocol, rule 11). Every step reaches the run of the server whose run_id was
+//! read.
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisResult, Value, cmd};
+use std::borrow::Cow;
 
-use super::holds::{TicketKind, is_done};
+use redis::{Value, cmd};
+
+use super::holds::is_done;
+use super::server_runs::{ServerRuns, has_no_master};
 use super::{Gate, GateError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
-use crate::domain::sale::{Sale, SaleStatus, Stock};
-
-/// A connection to one run of one server; clones share it.
-#[derive(Clone)]
-pub struct ServerRun {
-    gate: Gate,
-    connection: MultiplexedConnection,
-    run_id: String,
-}
+use crate::die_at;
+use crate::domain::ids::{Epoch, OrderId, Shard, WaveId};
+use crate::domain::sale::{Sale, Stock};
+use crate::domain::shards::SaleShards;
 
 /// A ticket to put back.
 pub struct TicketRow {
     pub order: OrderId,
     pub user: String,
     pub units: i64,
-    pub kind: TicketKind,
+    pub kind: PutKind,
     pub lapsed_at_ms: Option<i64>,
+}
+
+/// What a ticket is at the shard that it is put into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutKind {
+    /// Its units are here.
+    Live,
+    Ended,
+    /// Its units are at this lender.
+    Borrowed(Shard),
+    /// Its units are here, and its buyer has another home.
+    Lent,
+    /// They were.
+    LentEnded,
+}
+
+impl PutKind {
+    /// The word of put_tickets.lua.
+    fn word(self) -> Cow<'static, str> {
+        match self {
+            Self::Live => "h".into(),
+            Self::Ended => "t".into(),
+            Self::Borrowed(lender) => format!("b{}", lender.0).into(),
+            Self::Lent => "l".into(),
+            Self::LentEnded => "e".into(),
+        }
+    }
 }
 
 /// Tickets in one call of put_tickets.lua, which takes no more.
 const TICKETS_A_CALL: usize = 500;
-/// Sales whose state is read in one pipeline, so that purchases do not wait behind thousands.
-pub(super) const SALES_A_CALL: usize = 200;
 
 impl Gate {
-    /// Makes a connection that never reconnects, with a longer time-out than a purchase has.
-    pub(super) async fn connect_once(&self) -> Result<MultiplexedConnection, GateError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeouts.connect))
-            .set_response_timeout(Some(self.timeouts.response * 10));
-        Ok(self.client.get_multiplexed_async_connection_with_config(&config).await?)
+    /// Deletes a sale from Redis; for sales that ended long ago.
+    pub async fn delete_sale(&self, of: SaleShards) -> Result<(), GateError> {
+        for shard in of.count.all() {
+            self.delete_shard(of, shard).await?;
+        }
+        Ok(())
     }
 
-    /// Deletes a sale from Redis; for sales that ended long ago.
-    pub async fn delete_sale(&self, sale: SaleId) -> Result<(), GateError> {
-        let keys = self.keys.sale(sale, Shard::HOME);
+    async fn delete_shard(&self, of: SaleShards, shard: Shard) -> Result<(), GateError> {
+        let keys = self.keys.sale(of, shard);
         let mut unlink = cmd("UNLINK");
         unlink
-            .arg(keys.sale)
+            .arg(&keys.sale)
             .arg(keys.tickets)
             .arg(keys.buyers)
             .arg(keys.unconfirmed)
             .arg(keys.holders)
             .arg(keys.waves)
             .arg(keys.passes);
-        unlink.arg(&keys.limits);
-        Ok(unlink.query_async::<()>(&mut self.connection.clone()).await?)
-    }
-
-    /// Connects to the server and reads its run_id.
-    ///
-    /// # Errors
-    /// `Evicts`, or the server cannot be asked.
-    pub async fn connect_to_run(&self) -> Result<ServerRun, GateError> {
-        let mut connection = self.connect_once().await?;
-        let mut about = redis::pipe();
-        about.cmd("INFO").arg("server").cmd("INFO").arg("memory");
-        let (info, memory): (String, String) = about.query_async(&mut connection).await?;
-        match info_value(&memory, "maxmemory_policy:") {
-            Some("noeviction") => {}
-            policy => return Err(GateError::Evicts(policy.unwrap_or("unknown").to_owned())),
+        if !of.count.is_one() {
+            unlink.arg(keys.loans);
         }
-        let run_id = info_value(&info, "run_id:").ok_or(GateError::Malformed("INFO server"))?.to_owned();
-        Ok(ServerRun { gate: self.clone(), connection, run_id })
+        unlink.arg(&keys.limits);
+        Ok(unlink.query_async::<()>(&mut self.connections.of(&keys.sale)).await?)
     }
 }
 
-impl ServerRun {
-    /// The run_id of the server, which changes with every start.
-    pub fn run_id(&self) -> &str {
-        &self.run_id
-    }
-
-    /// The run id and the replication id. Whatever makes a server forget without being told to changes one of them (protocol, rule 10).
-    pub async fn identity(&mut self) -> Result<[String; 2], GateError> {
-        Ok([self.run_id.clone(), self.master().await?.id])
-    }
-
-    /// The epoch and status of each sale on this server; `None` for a sale that this server does not serve.
-    pub async fn sale_states(&mut self, sales: &[SaleId]) -> Result<Vec<Option<(Epoch, SaleStatus)>>, GateError> {
-        let mut states = Vec::with_capacity(sales.len());
-        for sales in sales.chunks(SALES_A_CALL) {
-            let mut reads = redis::pipe();
-            for sale in sales {
-                let key = self.gate.keys.sale(*sale, Shard::HOME).sale;
-                reads.cmd("HMGET").arg(key).arg(&["epoch", "state", "replid", "server"]);
-            }
-            // The ids are read first: a sale that was opened under a later one counts as lost, and is looked at again.
-            let master = self.master().await?;
-            // A key that is no hash is an error for that sale only, which then counts as lost.
-            let rows: Vec<RedisResult<StateRow>> = reads.ignore_errors().query_async(&mut self.connection).await?;
-            states.extend(rows.into_iter().map(|row| master.state_of(row.ok()?)));
+impl ServerRuns {
+    /// Stops selling at this epoch, and keeps what the servers hold.
+    ///
+    /// # Errors
+    /// A server of the sale is away; then nothing was closed, unless it went away meanwhile.
+    pub async fn close(&self, of: SaleShards, epoch: Epoch) -> Result<(), GateError> {
+        if self.run_id(of).is_none() {
+            return Err(has_no_master());
         }
-        Ok(states)
+        for shard in of.count.all() {
+            self.begin_with(of, shard, epoch, "close").await?;
+        }
+        Ok(())
     }
 
-    /// What this server says of itself.
-    async fn master(&mut self) -> Result<Master, GateError> {
-        let mut info = redis::pipe();
-        info.cmd("INFO").arg("replication").cmd("INFO").arg("stats");
-        let (replication, stats): (String, String) = info.query_async(&mut self.connection).await?;
-        let id = info_value(&replication, "master_replid:").ok_or(GateError::Malformed("INFO replication"))?;
-        let second = info_value(&replication, "master_replid2:").unwrap_or_default();
-        let bytes = info_value(&stats, "total_net_repl_input_bytes:");
-        let server = bytes.map(|bytes| format!("{}|{bytes}", self.run_id));
-        Ok(Master { id: id.to_owned(), never_promoted: second.bytes().all(|digit| digit == b'0'), server })
-    }
-
-    /// Stops selling at this epoch, and keeps what the server holds.
-    pub async fn close(&mut self, sale: SaleId, epoch: Epoch) -> Result<(), GateError> {
-        self.begin_with(sale, epoch, "close").await.map(drop)
-    }
-
-    /// Deletes the sale and starts to fill it. Returns `false` when the server has this epoch already, or a newer one.
-    pub async fn begin(&mut self, sale: SaleId, epoch: Epoch) -> Result<bool, GateError> {
-        self.begin_with(sale, epoch, "").await
-    }
-
-    async fn begin_with(&mut self, sale: SaleId, epoch: Epoch, mode: &str) -> Result<bool, GateError> {
-        let keys = self.gate.keys.sale(sale, Shard::HOME);
-        let mut call = self.gate.scripts.begin_refill.prepare_invoke();
-        call.key(keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).key(keys.holders).key(keys.waves);
-        call.key(keys.passes).arg(epoch.0).arg(mode);
-        Ok(is_done(&call.invoke_async::<Value>(&mut self.connection).await?))
-    }
-
-    /// Puts tickets back, oldest first. In a sale that `asks_pass`, each of them has spent a pass. Returns `false` when another
-    /// refill has taken over.
-    pub async fn put_tickets(
-        &mut self,
-        sale: SaleId,
-        epoch: Epoch,
-        asks_pass: bool,
-        rows: &[TicketRow],
-    ) -> Result<bool, GateError> {
-        let keys = self.gate.keys.sale(sale, Shard::HOME);
-        for rows in rows.chunks(TICKETS_A_CALL) {
-            let mut call = self.gate.scripts.put_tickets.prepare_invoke();
-            call.key(&keys.sale).key(&keys.tickets).key(&keys.buyers).key(&keys.holders).key(&keys.passes);
-            call.arg(epoch.0).arg(u8::from(asks_pass)).arg(rows.len());
-            for TicketRow { order, user, units, kind, lapsed_at_ms } in rows {
-                call.arg(order.to_string()).arg(user).arg(*units).arg(kind.letter()).arg(lapsed_at_ms.unwrap_or(0));
-            }
-            if !is_done(&call.invoke_async::<Value>(&mut self.connection).await?) {
+    /// Deletes the sale and starts to fill it. Returns `false` when this epoch is there already, or a newer one, at any shard.
+    pub async fn begin(&self, of: SaleShards, epoch: Epoch) -> Result<bool, GateError> {
+        for shard in of.count.all() {
+            if !self.begin_with(of, shard, epoch, "").await? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Opens the sale with this stock, which contains these waves. Returns `false` when another refill has taken over.
-    /// `version` is the catalogue's version at which the ledger has these terms.
+    async fn begin_with(&self, of: SaleShards, shard: Shard, epoch: Epoch, mode: &str) -> Result<bool, GateError> {
+        let keys = self.gate.keys.sale(of, shard);
+        let mut call = self.gate.scripts.begin_refill.prepare_invoke();
+        call.key(&keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).key(keys.holders).key(keys.waves);
+        call.key(keys.passes);
+        if !of.count.is_one() {
+            call.key(keys.loans);
+        }
+        call.arg(epoch.0).arg(mode);
+        Ok(is_done(&call.invoke_async::<Value>(&mut self.connection_of(&keys.sale)?).await?))
+    }
+
+    /// Puts tickets back at a shard, oldest first. In a sale that asks for passes, each buyer at home there has spent one with each.
+    /// Returns `false` when another refill has taken over.
+    pub async fn put_tickets(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        epoch: Epoch,
+        rows: &[TicketRow],
+    ) -> Result<bool, GateError> {
+        let keys = self.gate.keys.sale(of, shard);
+        let mut connection = self.connection_of(&keys.sale)?;
+        for rows in rows.chunks(TICKETS_A_CALL) {
+            let mut call = self.gate.scripts.put_tickets.prepare_invoke();
+            call.key(&keys.sale).key(&keys.tickets).key(&keys.buyers).key(&keys.holders).key(&keys.passes);
+            call.arg(epoch.0).arg(u8::from(of.asks_pass)).arg(rows.len());
+            for TicketRow { order, user, units, kind, lapsed_at_ms } in rows {
+                call.arg(order.to_string()).arg(user).arg(*units).arg(&*kind.word()).arg(lapsed_at_ms.unwrap_or(0));
+            }
+            if !is_done(&call.invoke_async::<Value>(&mut connection).await?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Opens the sale with this stock, which contains these waves, and is dealt out to the shards. Returns `false` when another refill has
+    /// taken over. `version` is the catalogue's version at which the ledger has these terms.
     pub async fn open(
-        &mut self,
+        &self,
         sale: &Sale,
         version: i64,
         epoch: Epoch,
         stock: Stock,
         waves: &[WaveId],
     ) -> Result<bool, GateError> {
-        let keys = self.gate.keys.sale(sale.id, Shard::HOME);
+        let (of, lot) = (sale.sharding(), sale.per_user);
+        for shard in of.count.all() {
+            let part = of.count.part_of(stock, lot, shard);
+            if !self.open_shard(sale, shard, version, epoch, part, waves).await? {
+                return Ok(false);
+            }
+            die_at!("refill.shard_opened");
+        }
+        Ok(true)
+    }
+
+    async fn open_shard(
+        &self,
+        sale: &Sale,
+        shard: Shard,
+        version: i64,
+        epoch: Epoch,
+        stock: Stock,
+        waves: &[WaveId],
+    ) -> Result<bool, GateError> {
+        let keys = self.gate.keys.sale(sale.sharding(), shard);
         let mut call = self.gate.scripts.open_sale.prepare_invoke();
-        call.key(keys.sale).key(keys.waves).arg(epoch.0).arg(sale.status.as_str()).arg(stock.as_i64()).arg(waves.len());
+        call.key(&keys.sale)
+            .key(keys.waves)
+            .arg(epoch.0)
+            .arg(sale.status.as_str())
+            .arg(stock.as_i64())
+            .arg(waves.len());
         for wave in waves {
             call.arg(wave.to_string());
         }
@@ -179,33 +187,6 @@ impl ServerRun {
         call.arg("starts_at_ms").arg(sale.starts_at_ms).arg("ends_at_ms").arg(sale.ends_at_ms);
         call.arg("key").arg(&sale.purchase_key).arg("per_user").arg(sale.per_user.get());
         call.arg("min_level").arg(sale.min_level).arg("pay_within_ms").arg(sale.pay_within_ms);
-        Ok(is_done(&call.invoke_async::<Value>(&mut self.connection).await?))
+        Ok(is_done(&call.invoke_async::<Value>(&mut self.connection_of(&keys.sale)?).await?))
     }
-}
-
-/// Epoch, state, replid and server of a sale.
-type StateRow = (Option<i64>, Option<String>, Option<String>, Option<String>);
-
-/// The replication ids of a server, and what begin_refill.lua calls "server".
-struct Master {
-    id: String,
-    /// Whether the second id is empty: no promotion since the id was changed.
-    never_promoted: bool,
-    server: Option<String>,
-}
-
-impl Master {
-    /// The epoch and status of a sale, unless this server may have lost some of it: the same decision as `serves` of
-    /// sale_begin.lua. "filling" is not a status.
-    fn state_of(&self, (epoch, state, replid, server): StateRow) -> Option<(Epoch, SaleStatus)> {
-        let status = state?.parse().ok()?;
-        let same =
-            replid.as_deref() == Some(&self.id) || self.never_promoted && server.is_some() && server == self.server;
-        same.then_some((Epoch(epoch?), status))
-    }
-}
-
-/// The value of a line of INFO.
-pub(super) fn info_value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

@@ -33,6 +33,45 @@ pub(super) enum ReserveCode {
     BadUnits = 13,
     Lapsed = 14,
     PassInvalid = 15,
+    OpenLoan = 16,
+    UnderWay = 17,
+    Borrow = 18,
+}
+
+/// What lend.lua decided for one loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::FromRepr)]
+#[cfg_attr(test, derive(strum::IntoStaticStr, strum::VariantArray))]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[repr(i64)]
+pub(super) enum LendCode {
+    NotLending = -3,
+    Held = 0,
+    No = 1,
+}
+
+/// What move_loan.lua decided for one loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::FromRepr)]
+#[cfg_attr(test, derive(strum::IntoStaticStr, strum::VariantArray))]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[repr(i64)]
+pub(super) enum MoveCode {
+    Reserved = 0,
+    SoldOut = 9,
+    TooFewLeft = 10,
+    Borrow = 18,
+    Lost = 19,
+    NotOpen = 20,
+}
+
+/// What bar_loan.lua found under one loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::FromRepr)]
+#[cfg_attr(test, derive(strum::IntoStaticStr, strum::VariantArray))]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+#[repr(i64)]
+pub(super) enum BarCode {
+    Barred = 0,
+    Held = 1,
+    Ended = 2,
 }
 
 /// What answer_challenge.lua did.
@@ -108,12 +147,18 @@ mod tests {
     fn the_codes_of_each_script_are_those_of_its_enum() {
         let sale = of_enum(|code: SaleCode| code as i64);
         let reserve = of_enum(|code: ReserveCode| code as i64);
+        let lend = of_enum(|code: LendCode| code as i64);
+        let moved = of_enum(|code: MoveCode| code as i64);
+        let bar = of_enum(|code: BarCode| code as i64);
         let answer = of_enum(|code: AnswerCode| code as i64);
         let acquire = of_enum(|code: AcquireCode| code as i64);
         let wait = of_enum(|code: WaitCode| code as i64);
         for (name, script, codes) in [
             ("sale_begin", include_str!("../../lua/sale_begin.lua"), sale),
             ("reserve", include_str!("../../lua/reserve.lua"), reserve),
+            ("lend", include_str!("../../lua/lend.lua"), lend),
+            ("move_loan", include_str!("../../lua/move_loan.lua"), moved),
+            ("bar_loan", include_str!("../../lua/bar_loan.lua"), bar),
             ("answer_challenge", include_str!("../../lua/answer_challenge.lua"), answer),
             ("acquire_permits", include_str!("../../lua/acquire_permits.lua"), acquire),
             ("wait_in_line", include_str!("../../lua/wait_in_line.lua"), wait),
@@ -127,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_no_code_is_none() {
-        assert_eq!(ReserveCode::from_repr(16), None);
+        assert_eq!(ReserveCode::from_repr(19), None);
         assert_eq!(WaitCode::from_repr(-3), Some(WaitCode::LineFull));
     }
 }

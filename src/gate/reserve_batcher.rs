@@ -1,8 +1,8 @@
-//! Batches the purchase requests of one worker thread into calls of reserve.lua, one call of a sale at a time.
+//! Batches the purchase requests of one worker thread into calls of reserve.lua.
 //!
-//! A sale's next call is made when its last one has returned, for all requests that have come meanwhile. No request waits for
-//! a timer, under load one call serves hundreds, and a slow call of one sale holds back no other sale. The winners of a call go on
-//! together, to be committed; the sale's next call does not wait for that.
+//! A sale's next call is made when its last one has returned, for all requests that have come meanwhile. If these fill more than one
+//! call, several are under way at once. No request waits for a timer, under load one call serves hundreds, and a slow call of one sale holds back no other
+//! sale. The winners of a call go on together, to be committed; the sale's next call does not wait for that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -10,49 +10,73 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
-use redis::aio::ConnectionManager;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::keys::SaleKeys;
+use super::loans::borrow::{Borrower, Home, LenderLines};
+use super::loans::empty_shards::{EmptyShards, OthersEmpty};
 use super::reserve_call::{CallTerms, reserve_call};
-use super::reserve_reply::ReserveReply;
+use super::reserve_reply::{Loan, Memory, ReserveReply};
+use super::servers::{Connection, Connections};
 use super::sold_out_cache::SoldOutCache;
 use super::{Gate, GateError, Terms, is_no_script, timed};
 use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
-use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
+use crate::domain::ids::{SaleId, Shard, UserId};
+use crate::domain::shards::SaleShards;
 
-/// Calls under way at the same time, each of another sale. Further sales wait for one of these to return.
+/// Calls under way at the same time. Further sales wait for one of these to return.
 const CALLS_MAX: usize = 64;
+/// Full calls of one sale under way at the same time: a thread that is busy with others looks seldom for what has returned.
+const FULL_CALLS_MAX: usize = 4;
+/// While a call takes longer than this, and that is not because this thread is late, it is Redis that has too much to do: there is one call at
+/// a time, because more would only wait there.
+const PROMPT: Duration = Duration::from_millis(50);
+/// A call's answer waits for a busy thread when it is sent, when it arrives, and when it is read.
+const TURNS_A_CALL: u32 = 3;
 /// Lines that are kept although nobody waits there: a busy sale needs its own again at once.
 const LINES_KEPT: usize = 1024;
 
 /// Commits a group, and says of each of its members, and then of each repeat, whether it is durable.
 pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
 
-type Reply = oneshot::Sender<Result<Admission, GateError>>;
+pub(super) type Reply = oneshot::Sender<Result<Admission, GateError>>;
 
 /// The batcher of one worker thread; clones share it. It has no locks and stays on its thread.
 #[derive(Clone)]
 pub struct ReserveBatcher(Rc<Shared>);
 
+/// A request that was asked for, its caller, and what Redis says of it.
+type Answered = (ReserveRequest, Reply, Admission);
+/// The shard of a sale that its buyers call home. Each has a line of its own.
+pub(super) type Place = (SaleId, Shard);
+
 /// What the batcher and the tasks of its sales share.
-struct Shared {
-    gate: Gate,
-    connection: ConnectionManager,
+pub(super) struct Shared {
+    pub(super) gate: Gate,
+    pub(super) connections: Connections,
     commit: CommitGroup,
-    lines: RefCell<HashMap<SaleId, Line>>,
-    /// The requests in all lines.
+    lines: RefCell<HashMap<Place, Line>>,
+    /// Those who borrow, by the shards that they ask.
+    pub(super) lenders: RefCell<LenderLines>,
+    /// The requests in all lines, and those who borrow.
     queued: Cell<usize>,
     calls: Semaphore,
     sold_out: RefCell<SoldOutCache>,
+    /// Of sales with shards only.
+    pub(super) empty: RefCell<EmptyShards>,
     /// Whether each call asks for the holders, too.
     wants_holders: Cell<bool>,
     /// The longest that a request has waited since this was last asked for.
     waited: Cell<Duration>,
+    /// Strangers who have waited for longer are refused.
+    patience: Cell<Duration>,
+    /// How late this thread comes to what waits for it.
+    late: Cell<Duration>,
 }
 
-/// The requests that wait for a sale's next call.
+/// The requests that wait for the next call of a sale, or of one of its shards.
 struct Line {
     keys: Rc<SaleKeys>,
     waiting: VecDeque<Queued>,
@@ -67,21 +91,38 @@ struct Queued {
     reply: Reply,
 }
 
-/// A task that makes the calls of a sale. Should it end while requests wait, by a bug, they are refused, and the next request starts
+/// A task that makes the calls of a line. Should it end while requests wait, by a bug, they are refused, and the next request starts
 /// another: otherwise they would wait for ever, and the sale would be closed on this thread.
 struct Serving {
     shared: Rc<Shared>,
-    sale: SaleId,
+    of: SaleShards,
+    shard: Shard,
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
         let Ok(mut lines) = self.shared.lines.try_borrow_mut() else { return };
-        if let Some(line) = lines.get_mut(&self.sale).filter(|line| line.is_served) {
+        if let Some(line) = lines.get_mut(&(self.of.sale, self.shard)).filter(|line| line.is_served) {
             line.is_served = false;
             self.shared.queued.update(|queued| queued - line.waiting.len());
             line.waiting.clear();
         }
+    }
+}
+
+/// Counts a request that borrows among those that wait: there is a bound for all of them.
+pub(super) struct Counted(Rc<Shared>);
+
+impl Counted {
+    fn new(shared: &Rc<Shared>) -> Self {
+        shared.queued.update(|queued| queued + 1);
+        Self(Rc::clone(shared))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.queued.update(|queued| queued - 1);
     }
 }
 
@@ -93,25 +134,53 @@ struct Batch {
     now_ms: i64,
 }
 
+/// What is known of the shards of a sale but one.
+enum Others {
+    /// There are no others.
+    None,
+    Empty(OthersEmpty),
+    /// One of them may have units.
+    Unknown,
+}
+
+impl Others {
+    /// Keeps "sold out" only if all shards are empty at one moment and one epoch; else the answer is 503.
+    fn temper(&self, reply: &mut ReserveReply) {
+        let is_sold_out = match self {
+            Self::None => true,
+            Self::Empty(others) => others.covers(reply.epoch, Instant::now()),
+            Self::Unknown => false,
+        };
+        if !is_sold_out {
+            let said = reply.admissions.iter_mut().filter(|admission| **admission == Admission::SoldOut);
+            said.for_each(|admission| *admission = Admission::UnderWay);
+        }
+    }
+}
+
 impl ReserveBatcher {
     /// A batcher for this thread, which must run a `LocalSet`. It has winners committed by `commit`.
     pub fn new(gate: Gate, commit: CommitGroup) -> Result<Self, GateError> {
         Ok(Self(Rc::new(Shared {
-            connection: gate.own_connection()?,
+            connections: gate.own_connections()?,
             gate,
             commit,
             lines: RefCell::default(),
+            lenders: RefCell::default(),
             queued: Cell::default(),
             calls: Semaphore::new(CALLS_MAX),
             sold_out: RefCell::default(),
+            empty: RefCell::default(),
             wants_holders: Cell::default(),
             waited: Cell::default(),
+            patience: Cell::new(Duration::MAX),
+            late: Cell::default(),
         })))
     }
 
     /// Whether this buyer can be refused as sold out without a call to Redis.
-    pub fn remembers_sold_out(&self, sale: SaleId, user: &UserId) -> bool {
-        self.0.sold_out.borrow().is_sold_out_for(sale, user)
+    pub fn remembers_sold_out(&self, of: SaleShards, user: &UserId) -> bool {
+        self.0.sold_out.borrow().is_sold_out_for((of.sale, of.home(user.as_str())), user)
     }
 
     /// From now on, learns all holders of the sales that are asked for, or no longer.
@@ -120,8 +189,14 @@ impl ReserveBatcher {
     }
 
     /// Whether this user is known not to hold a ticket, and not to have held one: `false` unless holders are being learnt.
-    pub fn is_stranger(&self, sale: SaleId, user: &str) -> bool {
-        self.0.sold_out.borrow().is_stranger(sale, user)
+    pub fn is_stranger(&self, of: SaleShards, user: &str) -> bool {
+        self.0.sold_out.borrow().is_stranger((of.sale, of.home(user)), user)
+    }
+
+    /// From now on, refuses strangers who have waited for longer than `patience`. The thread comes `late` to what waits for it.
+    pub fn pace(&self, patience: Duration, late: Duration) {
+        self.0.patience.set(patience);
+        self.0.late.set(late);
     }
 
     /// The longest that a request has waited for its call since this was last asked for.
@@ -137,52 +212,71 @@ impl ReserveBatcher {
     /// # Errors
     ///
     /// `Overloaded`: nothing was taken. Any other error: whether units were taken is unknown.
-    pub async fn reserve(&self, sale: SaleId, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
+    pub async fn reserve(&self, of: SaleShards, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
-        self.0.enqueue(sale, Queued { request, now_ms, queued_at: Instant::now(), reply })?;
+        self.0.enqueue(of, Queued { request, now_ms, queued_at: Instant::now(), reply })?;
         answer.await.unwrap_or(Err(GateError::Unknown))
     }
 }
 
 impl Shared {
     /// Puts a request into the line of its sale, and starts a task that serves the line if there is none.
-    fn enqueue(self: &Rc<Self>, sale: SaleId, queued: Queued) -> Result<(), GateError> {
+    fn enqueue(self: &Rc<Self>, of: SaleShards, queued: Queued) -> Result<(), GateError> {
         if self.queued.get() >= self.gate.terms.queue_max {
             return Err(GateError::Overloaded);
         }
         self.queued.set(self.queued.get() + 1);
         let mut lines = self.lines.borrow_mut();
-        let line = lines.entry(sale).or_insert_with(|| Line {
-            keys: Rc::new(self.gate.keys.sale(sale, Shard::HOME)),
+        let shard = of.home(queued.request.user.as_str());
+        let line = lines.entry((of.sale, shard)).or_insert_with(|| Line {
+            keys: Rc::new(self.gate.keys.sale(of, shard)),
             waiting: VecDeque::new(),
             is_served: false,
         });
         line.waiting.push_back(queued);
         if !line.is_served {
             line.is_served = true;
-            let serving = Serving { shared: Rc::clone(self), sale };
+            let serving = Serving { shared: Rc::clone(self), of, shard };
             tokio::task::spawn_local(Self::serve(serving, Rc::clone(&line.keys)));
         }
         Ok(())
     }
 
-    /// Makes the calls of a sale, one after the other, as long as requests wait for the next.
+    /// Makes the calls of a sale as long as requests wait for the next: one after the other, or several at once that are full.
     async fn serve(serving: Serving, keys: Rc<SaleKeys>) {
-        let Serving { shared, sale } = &serving;
+        let Serving { shared, of, shard } = &serving;
+        let place = (of.sale, *shard);
+        let (mut calls, mut took) = (FuturesUnordered::new(), Duration::ZERO);
         loop {
             // The line grows while other sales have all calls.
-            let Ok(_call) = shared.calls.acquire().await else { return };
-            let Some(batch) = shared.next_batch(*sale) else { return };
-            shared.answer(*sale, &keys, batch).await;
+            let Ok(call) = shared.calls.acquire().await else { return };
+            let Some(batch) = shared.next_batch(place) else { return shared.end_line(place) };
+            let answer = |batch, call| shared.answer(*of, *shard, &keys, batch, call);
+            calls.push(answer(batch, call));
+            while !calls.is_empty() {
+                while calls.len() < FULL_CALLS_MAX
+                    && took <= PROMPT + shared.late.get() * TURNS_A_CALL
+                    && shared.has_full_batch(place)
+                    && let Ok(call) = shared.calls.try_acquire()
+                    && let Some(batch) = shared.next_batch(place)
+                {
+                    calls.push(answer(batch, call));
+                }
+                took = calls.next().await.unwrap_or_default();
+            }
         }
     }
 
-    /// Takes what the next call of a sale serves; `None` if nobody waits: then the line is served no longer.
-    fn next_batch(&self, sale: SaleId) -> Option<Batch> {
+    fn has_full_batch(&self, place: Place) -> bool {
+        let lines = self.lines.borrow();
+        lines.get(&place).is_some_and(|line| line.waiting.len() >= self.gate.terms.batch_max)
+    }
+
+    /// Takes what the next call of a line serves; `None` if nobody waits.
+    fn next_batch(&self, place: Place) -> Option<Batch> {
+        let (now, patience) = (Instant::now(), self.patience.get());
         let mut lines = self.lines.borrow_mut();
-        // Room for a whole call in a few lines, or for a few requests in each of many.
-        let room = self.gate.terms.batch_max.min(16 * LINES_KEPT / lines.len().max(1));
-        let line = lines.get_mut(&sale)?;
+        let line = lines.get_mut(&place)?;
         let size = line.waiting.len().min(self.gate.terms.batch_max);
         let mut batch =
             Batch { requests: Vec::with_capacity(size), replies: Vec::with_capacity(size), now_ms: i64::MIN };
@@ -192,39 +286,81 @@ impl Shared {
         {
             self.queued.update(|queued| queued - 1);
             // A caller who has hung up takes no units: other buyers can have them.
-            if !reply.is_closed() {
-                oldest.get_or_insert(queued_at);
-                batch.requests.push(request);
-                batch.replies.push(reply);
-                batch.now_ms = batch.now_ms.max(now_ms);
+            if reply.is_closed() {
+                continue;
             }
+            if now - queued_at > patience && self.sold_out.borrow().is_stranger(place, request.user.as_str()) {
+                metrics::counter!("seckill_shed_total", "what" => "purchases").increment(1);
+                let _ = reply.send(Err(GateError::Overloaded));
+                continue;
+            }
+            oldest.get_or_insert(queued_at);
+            batch.requests.push(request);
+            batch.replies.push(reply);
+            batch.now_ms = batch.now_ms.max(now_ms);
         }
-        let Some(oldest) = oldest else {
-            line.is_served = false;
-            line.waiting.shrink_to(room);
-            if lines.len() > LINES_KEPT {
-                lines.remove(&sale);
-            }
-            return None;
-        };
-        self.waited.set(self.waited.get().max(oldest.elapsed()));
+        self.waited.set(self.waited.get().max(now - oldest?));
         Some(batch)
     }
 
-    async fn answer(&self, sale: SaleId, keys: &SaleKeys, batch: Batch) {
+    /// Serves a line no longer: nobody waits.
+    fn end_line(&self, place: Place) {
+        let mut lines = self.lines.borrow_mut();
+        // Room for a whole call in a few lines, or for a few requests in each of many.
+        let room = self.gate.terms.batch_max.min(16 * LINES_KEPT / lines.len().max(1));
+        let Some(line) = lines.get_mut(&place) else { return };
+        line.is_served = false;
+        line.waiting.shrink_to(room);
+        if lines.len() > LINES_KEPT {
+            lines.remove(&place);
+        }
+    }
+
+    /// Makes a call, which is under way until this ends. Returns how long it took.
+    async fn answer(
+        self: &Rc<Self>,
+        of: SaleShards,
+        home: Shard,
+        keys: &SaleKeys,
+        batch: Batch,
+        _call: SemaphorePermit<'_>,
+    ) -> Duration {
         let Batch { requests, replies, now_ms } = batch;
+        let (sale, place) = (of.sale, (of.sale, home));
         metrics::histogram!("seckill_gate_batch_size").record(requests.len() as f64);
         let asked_at = Instant::now();
-        let known = self.sold_out.borrow().known(sale);
-        let learn = self.wants_holders.get();
-        let reply = self.gate.reserve(&self.connection, keys, (known, learn), now_ms, &requests).await;
+        let known = self.sold_out.borrow().known(place);
+        // Before the question: the home shard's 0 is to be the last one.
+        let others = self.others_empty(of, home);
+        let limits = self.gate.limits();
+        let Terms { sold_out_ms, lapses, .. } = self.gate.terms;
+        let (learn, lenders) = (self.wants_holders.get(), self.first_lenders(of, &requests));
+        let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits, lenders };
+        let reply = self.gate.reserve(self.connections.of(&keys.sale), keys, &terms, &requests).await;
+        let took = asked_at.elapsed();
         match reply {
             Ok(Some(mut reply)) => {
-                let sold_out = Duration::from_millis(self.gate.terms.sold_out_ms);
-                self.sold_out.borrow_mut().record(sale, known, &mut reply, asked_at, sold_out);
-                let hold = Hold { epoch: reply.epoch, shard: Shard::HOME };
-                let group = PurchaseGroup { sale, hold, members: Vec::new(), repeats: Vec::new() };
-                self.pass_on(group, requests, replies, reply.admissions);
+                let until = asked_at + Duration::from_millis(sold_out_ms);
+                let sold_out_until = match others {
+                    Others::None => Some(until),
+                    Others::Empty(others) if others.epoch == reply.epoch => Some(until.min(others.until)),
+                    Others::Empty(_) | Others::Unknown => None,
+                };
+                self.sold_out.borrow_mut().record(place, known, &mut reply, asked_at, sold_out_until);
+                let home = Home { of, shard: home, epoch: reply.epoch, now_ms };
+                if !of.count.is_one() {
+                    let empty_until = (reply.memory == Memory::SoldOut).then_some(until);
+                    self.empty.borrow_mut().record(of, home.shard, home.epoch, empty_until);
+                    others.temper(&mut reply);
+                }
+                let asked = requests.into_iter().zip(replies).zip(reply.admissions);
+                let asked = asked.map(|((request, caller), admission)| (request, caller, admission));
+                let group = PurchaseGroup::new(of, Hold { epoch: home.epoch, shard: home.shard });
+                if reply.loans.is_empty() {
+                    self.pass_on(group, asked);
+                } else {
+                    self.pass_on(group, self.begin_loans(home, asked, &reply.loans, &terms.lenders));
+                }
             }
             Ok(None) => {
                 self.gate.refill_wanted.add(sale);
@@ -239,19 +375,51 @@ impl Shared {
                 }
             }
         }
+        took
+    }
+
+    /// What is known of the other shards of a sale.
+    fn others_empty(&self, of: SaleShards, home: Shard) -> Others {
+        if of.count.is_one() {
+            return Others::None;
+        }
+        self.empty.borrow().others(of, home, Instant::now()).map_or(Others::Unknown, Others::Empty)
+    }
+
+    /// Starts to borrow for those who have an open loan now. Returns the others.
+    fn begin_loans(
+        self: &Rc<Self>,
+        home: Home,
+        asked: impl Iterator<Item = Answered>,
+        loans: &[(usize, Loan)],
+        lenders: &[i16],
+    ) -> Vec<Answered> {
+        let (mut others, mut borrowers, mut repeats) = (Vec::new(), Vec::new(), Vec::new());
+        let mut loans = loans.iter().peekable();
+        for (place, (request, reply, admission)) in asked.enumerate() {
+            match loans.next_if(|(of, _)| *of == place) {
+                None => others.push((request, reply, admission)),
+                Some((_, Loan::Written { number })) => {
+                    let lender = Shard(lenders[place]);
+                    borrowers.push(Borrower::new((request, reply), home, lender, *number, Counted::new(self)));
+                }
+                Some((_, Loan::Found { lender })) => {
+                    repeats.push(Borrower::new((request, reply), home, *lender, 0, Counted::new(self)));
+                }
+            }
+        }
+        self.borrow(borrowers);
+        if !repeats.is_empty() {
+            tokio::task::spawn_local(Rc::clone(self).look(repeats));
+        }
+        others
     }
 
     /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
     /// may have gone away: what they asked for is committed all the same.
-    fn pass_on(
-        &self,
-        mut group: PurchaseGroup,
-        requests: Vec<ReserveRequest>,
-        replies: Vec<Reply>,
-        admissions: Vec<Admission>,
-    ) {
+    pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
         let (mut winners, mut repeating) = (Vec::new(), Vec::new());
-        for ((request, caller), admission) in requests.into_iter().zip(replies).zip(admissions) {
+        for (request, caller, admission) in asked {
             if !admission.needs_commit() {
                 let _ = caller.send(Ok(admission));
             } else if let Admission::Reserved { .. } = admission {
@@ -276,20 +444,15 @@ impl Shared {
 }
 
 impl Gate {
-    /// Calls reserve.lua for many buyers of a sale, of which some holders are known, and more are wanted if `learn`. Returns
-    /// `None` when this server does not serve the sale.
+    /// Calls reserve.lua for many buyers of a sale. Returns `None` when this server does not serve the sale.
     async fn reserve(
         &self,
-        connection: &ConnectionManager,
+        mut connection: Connection,
         keys: &SaleKeys,
-        (known, learn): ((Epoch, usize), bool),
-        now_ms: i64,
+        terms: &CallTerms,
         requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
-        let Terms { sold_out_ms, lapses, .. } = self.terms;
-        let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits: self.limits() };
-        let call = reserve_call(self.scripts.reserve.get_hash(), keys, &terms, requests);
-        let mut connection = connection.clone();
+        let call = reserve_call(self.scripts.reserve.get_hash(), keys, terms, requests);
         let reply = match timed("reserve", call.query_async::<Vec<Value>>(&mut connection)).await {
             Err(error) if is_no_script(&error) => {
                 self.scripts.reserve.load_async(&mut connection).await?;

@@ -19,6 +19,8 @@ pub(super) struct CallTerms {
     pub sold_out_ms: u64,
     pub lapses: Window,
     pub limits: Limits,
+    /// Whom each buyer asks to lend, if this shard has too few units (-1: nobody). Empty in a sale with one shard.
+    pub lenders: Vec<i16>,
 }
 
 /// A part of a call that is sent only where it says something. The head comment of reserve.lua has their letters.
@@ -30,6 +32,7 @@ enum Part {
     Units,
     Flags,
     Passes,
+    Lenders,
 }
 
 /// A pass that expired at the beginning of time is none.
@@ -43,9 +46,13 @@ pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallTerms, reque
     let parts: Vec<Part> = Part::ALL.into_iter().filter(|part| part.says_something(terms, requests)).collect();
     let n = requests.len();
     let mut call = Cmd::with_capacity(32 + n * (2 + parts.len()), CALL_BYTES + n * BUYER_BYTES);
-    call.arg("EVALSHA").arg(hash).arg(9);
+    let has_loans = !terms.lenders.is_empty();
+    call.arg("EVALSHA").arg(hash).arg(9 + u8::from(has_loans));
     call.arg(&keys.sale).arg(&keys.tickets).arg(&keys.buyers).arg(&keys.unconfirmed).arg(&keys.holders);
     call.arg(&keys.limits).arg(&keys.passes);
+    if has_loans {
+        call.arg(&keys.loans);
+    }
     call.arg(n).arg(terms.known.0.0).arg(terms.known.1).arg(terms.sold_out_ms).arg(terms.now_ms);
     call.arg(u8::from(terms.learn)).arg(terms.lapses.max).arg(terms.lapses.window_ms);
     call.arg(parts.iter().map(|part| part.letter()).collect::<String>());
@@ -64,8 +71,8 @@ pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallTerms, reque
 
 impl Part {
     /// In the order in which they are sent.
-    const ALL: [Self; 6] =
-        [Self::BuyerLimit, Self::AddressLimit, Self::SaleLimit, Self::Units, Self::Flags, Self::Passes];
+    const ALL: [Self; 7] =
+        [Self::BuyerLimit, Self::AddressLimit, Self::SaleLimit, Self::Units, Self::Flags, Self::Passes, Self::Lenders];
 
     const fn letter(self) -> char {
         match self {
@@ -75,6 +82,7 @@ impl Part {
             Self::Units => 'u',
             Self::Flags => 'f',
             Self::Passes => 'p',
+            Self::Lenders => 'l',
         }
     }
 
@@ -87,6 +95,7 @@ impl Part {
             Self::Flags => requests.iter().any(|request| flags(request) != 0),
             // A sale's terms do not change, so all of its buyers need a pass, or none.
             Self::Passes => requests.iter().any(|request| request.pass != PassCheck::NotAsked),
+            Self::Lenders => !terms.lenders.is_empty(),
         }
     }
 
@@ -105,6 +114,7 @@ impl Part {
                 requests.iter().for_each(|request| _ = call.arg(pass(request).expires_at_ms));
                 requests.iter().for_each(|request| _ = call.arg(pass(request).spent_before));
             }
+            Self::Lenders => terms.lenders.iter().for_each(|lender| _ = call.arg(*lender)),
         }
     }
 }
@@ -130,6 +140,7 @@ mod tests {
     use super::*;
     use crate::domain::client_address::ClientAddress;
     use crate::domain::ids::{OrderId, SaleId, Shard, UserId};
+    use crate::domain::shards::{SaleShards, ShardCount};
 
     const ID: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -155,15 +166,22 @@ mod tests {
 
     /// What the script gets as ARGV.
     fn arguments(limits: Limits, requests: &[ReserveRequest]) -> String {
+        arguments_with(limits, requests, Vec::new())
+    }
+
+    fn arguments_with(limits: Limits, requests: &[ReserveRequest], lenders: Vec<i16>) -> String {
+        let keys_sent = 12 + usize::from(!lenders.is_empty());
         let lapses = Window { max: 2, window_ms: 600_000 };
-        let terms = CallTerms { known: (Epoch(7), 3), learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits };
-        let keys = Keys::new("sk:").sale(SaleId::from_db(42), Shard::HOME);
+        let known = (Epoch(7), 3);
+        let terms = CallTerms { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders };
+        let of = SaleShards { sale: SaleId::from_db(42), count: ShardCount::ONE, asks_pass: false };
+        let keys = Keys::new("sk:").sale(of, Shard::FIRST);
         let call = reserve_call("hash", &keys, &terms, requests);
         let text = |arg: Arg<&[u8]>| match arg {
             Arg::Simple(text) => String::from_utf8(text.to_vec()).unwrap(),
             _ => panic!("a cursor"),
         };
-        call.args_iter().map(text).skip(12).collect::<Vec<_>>().join(" ")
+        call.args_iter().map(text).skip(keys_sent).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -176,6 +194,13 @@ mod tests {
             arguments(limits([-1, 0, -1]), &requests),
             sent(&format!("a {ID} {ID} ann ben 0 60000 10.0.0.97 10.0.0.98"))
         );
+    }
+
+    #[test]
+    fn whom_to_ask_is_said_only_in_a_sale_with_shards() {
+        let requests = [request("ann"), request("ben")];
+        let sent = arguments_with(limits([-1, -1, -1]), &requests, vec![3, -1]);
+        assert_eq!(sent, format!("2 7 3 500 1000 0 2 600000 l {ID} {ID} ann ben 3 -1"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::GateError;
 use super::reply_codes::{ReserveCode, SaleCode};
 use crate::domain::admission::Admission;
-use crate::domain::ids::{Epoch, OrderId};
+use crate::domain::ids::{Epoch, OrderId, Shard};
 
 /// What the caller may conclude from the holders that it knows after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromRepr)]
@@ -28,6 +28,17 @@ pub(super) struct ReserveReply {
     pub new_holders: Vec<String>,
     /// One for each request, in order.
     pub admissions: Vec<Admission>,
+    /// Those of the requests, by place, that have an open loan now.
+    pub loans: Vec<(usize, Loan)>,
+}
+
+/// An open loan of a request, which has no admission yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loan {
+    /// This call has written it: the caller asks the lender that it has named.
+    Written { number: i64 },
+    /// It was written before: the caller looks whether the lender holds the units.
+    Found { lender: Shard },
 }
 
 impl ReserveReply {
@@ -52,14 +63,17 @@ impl ReserveReply {
             return Err(MALFORMED);
         }
         let mut details = details.into_iter().peekable();
-        let mut admissions = Vec::with_capacity(requests);
+        let (mut admissions, mut loans) = (Vec::with_capacity(requests), Vec::new());
         for (place, code) in codes.into_iter().enumerate() {
             let detail = details.next_if(|(of, _)| *of == place);
             let detail = detail.as_ref().map_or("", |(_, text)| text.as_str());
             let code = ReserveCode::from_repr(code.into()).ok_or(MALFORMED)?;
+            if matches!(code, ReserveCode::Borrow | ReserveCode::OpenLoan) {
+                loans.push((place, loan(code, detail).ok_or(MALFORMED)?));
+            }
             admissions.push(admission(code, detail, expires_at_ms).ok_or(MALFORMED)?);
         }
-        Ok(Some(Self { epoch, memory, holders_known, new_holders, admissions }))
+        Ok(Some(Self { epoch, memory, holders_known, new_holders, admissions, loans }))
     }
 }
 
@@ -67,6 +81,14 @@ const MALFORMED: GateError = GateError::Malformed("reserve");
 
 fn next<T: FromRedisValue>(values: &mut impl Iterator<Item = Value>) -> Result<T, GateError> {
     values.next().and_then(|v| T::from_redis_value(v).ok()).ok_or(MALFORMED)
+}
+
+/// `None` when the detail cannot be read.
+fn loan(code: ReserveCode, detail: &str) -> Option<Loan> {
+    Some(match code {
+        ReserveCode::Borrow => Loan::Written { number: detail.parse().ok()? },
+        _ => Loan::Found { lender: Shard(detail.split_once('|')?.0.parse().ok()?) },
+    })
 }
 
 /// `None` when the detail cannot be read.
@@ -87,6 +109,7 @@ fn admission(code: ReserveCode, detail: &str, expires_at_ms: i64) -> Option<Admi
             let (limit, retry_ms) = detail.split_once('|')?;
             Admission::Limited { limit: limit.parse().ok()?, retry_ms: retry_ms.parse().ok()? }
         }
+        ReserveCode::OpenLoan | ReserveCode::UnderWay | ReserveCode::Borrow => Admission::UnderWay,
         ReserveCode::Paused => Admission::Paused,
         ReserveCode::Lapsed => Admission::Lapsed { retry_ms: detail.parse().ok()? },
         // `Units` is at least 1, so that the script never says this.
@@ -139,6 +162,13 @@ mod tests {
                 Admission::Repeat { confirmed: true },
             ]
         );
+    }
+
+    #[test]
+    fn loans_are_told_by_their_places() {
+        let read = ReserveReply::read(reply(&[9, 18, 16, 17], &[(1, "7"), (2, "3|5")]), 4).unwrap().unwrap();
+        assert_eq!(read.loans, [(1, Loan::Written { number: 7 }), (2, Loan::Found { lender: Shard(3) })]);
+        assert_eq!(read.admissions[1..], [const { Admission::UnderWay }; 3]);
     }
 
     #[test]

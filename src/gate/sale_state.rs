@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use redis::{RedisResult, cmd, pipe};
+use futures_util::future::join_all;
+use redis::{Cmd, RedisResult, cmd, pipe};
 
 use super::holds::{StoredTicket, order_id};
-use super::refill::SALES_A_CALL;
+use super::server_runs::SALES_A_CALL;
 use super::{Gate, GateError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
+use crate::domain::ids::{Epoch, OrderId, Shard, WaveId};
 use crate::domain::sale::SaleStatus;
+use crate::domain::shards::SaleShards;
 
 /// The state of a sale on this server.
 #[derive(Debug, Clone)]
@@ -31,56 +33,97 @@ pub struct SaleView {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub view: SaleView,
+    /// The shards, in order.
+    pub shards: Vec<ShardSnapshot>,
+}
+
+/// Everything that Redis has of a shard.
+#[derive(Debug, Clone, Default)]
+pub struct ShardSnapshot {
     pub tickets: HashMap<OrderId, StoredTicket>,
     pub unconfirmed: Vec<OrderId>,
-    /// The waves that the stock contains.
+    /// The waves whose part the stock contains.
     pub waves: Vec<WaveId>,
 }
 
 impl Gate {
     /// Pauses, resumes or closes a sale that is open at this epoch. `version` is the catalogue's version at which the ledger
-    /// has this status. Returns `false` when the sale is not open at this epoch, or has a status of a newer version.
+    /// has this status. Returns `false` when the sale, or a shard of it, is not open at this epoch, or has a status of a newer version.
     pub async fn set_sale_state(
         &self,
-        sale: SaleId,
+        of: SaleShards,
         epoch: Epoch,
         status: SaleStatus,
         version: i64,
     ) -> Result<bool, GateError> {
-        let keys = self.keys.sale(sale, Shard::HOME);
-        let mut call = self.scripts.set_sale_state.key(keys.sale);
-        call.arg(epoch.0).arg(status.as_str()).arg(version);
-        Ok(call.invoke_async::<i64>(&mut self.connection.clone()).await? == 1)
+        let set = async |shard: Shard| {
+            let keys = self.keys.sale(of, shard);
+            let mut call = self.scripts.set_sale_state.key(&keys.sale);
+            call.arg(epoch.0).arg(status.as_str()).arg(version);
+            call.invoke_async::<i64>(&mut self.connections.of(&keys.sale)).await
+        };
+        // All of them, also where one does not answer: the others go on selling.
+        let done = join_all(of.count.all().map(set)).await.into_iter().collect::<RedisResult<Vec<i64>>>()?;
+        Ok(done.into_iter().all(|done| done == 1))
     }
 
-    /// The state of the sale; `None` when this server does not know it.
-    pub async fn sale_view(&self, sale: SaleId) -> Result<Option<SaleView>, GateError> {
-        let keys = self.keys.sale(sale, Shard::HOME);
+    /// The state of the sale, in a sale with shards not all of one moment; `None` when this server does not know it, or its shards
+    /// have different epochs.
+    pub async fn sale_view(&self, of: SaleShards) -> Result<Option<SaleView>, GateError> {
+        let mut sum: Option<SaleView> = None;
+        for view in join_all(of.count.all().map(|shard| self.shard_view(of, shard))).await {
+            let Some(view) = view? else { return Ok(None) };
+            sum = match sum {
+                None => Some(view),
+                Some(sum) if sum.epoch == view.epoch => Some(sum.with(view)),
+                Some(_) => return Ok(None),
+            };
+        }
+        Ok(sum)
+    }
+
+    async fn shard_view(&self, of: SaleShards, shard: Shard) -> Result<Option<SaleView>, GateError> {
+        let keys = self.keys.sale(of, shard);
         let mut fields = cmd("HMGET");
         fields.arg(&keys.sale).arg(&["epoch", "state", "stock", "returning", "changes"]);
+        // A shard has tickets of other shards' buyers, too; but only its own buyers are its holders, once for each purchase.
+        let winners = if of.count.is_one() { Cmd::hlen(&keys.tickets) } else { Cmd::llen(&keys.holders) };
         let (time, fields, unconfirmed, winners): (Vec<i64>, Vec<Option<String>>, i64, i64) = pipe()
             .atomic()
             .add_command(cmd("TIME"))
             .add_command(fields)
             .zcard(&keys.unconfirmed)
-            .hlen(&keys.tickets)
-            .query_async(&mut self.connection.clone())
+            .add_command(winners)
+            .query_async(&mut self.connections.of(&keys.sale))
             .await?;
         read_view(&time, &fields, unconfirmed, winners)
     }
 
     /// The epoch and the available units of many sales, in their order, not all of one moment; `None` for a sale that is unlimited, or
     /// cannot be read.
-    pub async fn units_of(&self, sales: &[SaleId]) -> Result<Vec<Option<(Epoch, i64)>>, GateError> {
-        let mut units = Vec::with_capacity(sales.len());
-        for sales in sales.chunks(SALES_A_CALL) {
-            let mut reads = pipe();
-            for sale in sales {
-                let key = self.keys.sale(*sale, Shard::HOME).sale;
-                reads.cmd("HMGET").arg(key).arg(&["epoch", "stock", "returning"]);
-            }
-            let rows: Vec<RedisResult<[Option<i64>; 3]>> =
-                reads.ignore_errors().query_async(&mut self.connection.clone()).await?;
+    pub async fn units_of(&self, sales: &[SaleShards]) -> Result<Vec<Option<(Epoch, i64)>>, GateError> {
+        let shards: Vec<(SaleShards, Shard)> =
+            sales.iter().flat_map(|of| of.count.all().map(move |shard| (*of, shard))).collect();
+        let mut units = self.units_of_shards(&shards).await?.into_iter();
+        let mut sum = |of: &SaleShards| {
+            let shards: Vec<_> = units.by_ref().take(of.count.get().into()).collect();
+            shards.into_iter().reduce(|sum, next| {
+                let ((epoch, units), (of_epoch, more)) = (sum?, next?);
+                (epoch == of_epoch).then_some((epoch, units + more))
+            })
+        };
+        Ok(sales.iter().map(|of| sum(of).flatten()).collect())
+    }
+
+    async fn units_of_shards(&self, shards: &[(SaleShards, Shard)]) -> Result<Vec<Option<(Epoch, i64)>>, GateError> {
+        let mut units = Vec::with_capacity(shards.len());
+        for shards in shards.chunks(SALES_A_CALL) {
+            let read = |(of, shard): &(SaleShards, Shard)| {
+                let (key, mut read) = (self.keys.sale(*of, *shard).sale, cmd("HMGET"));
+                read.arg(&key).arg(&["epoch", "stock", "returning"]);
+                (key, read)
+            };
+            let rows = self.connections.send_each::<[Option<i64>; 3]>(shards.iter().map(read).collect()).await?;
             units.extend(rows.into_iter().map(|row| match row {
                 Ok([Some(epoch), Some(stock @ 0..), returning]) => Some((Epoch(epoch), stock + returning.unwrap_or(0))),
                 _ => None,
@@ -93,21 +136,29 @@ impl Gate {
     ///
     /// It is read page by page over a connection of its own, so that a large sale delays no purchase. The pages are of
     /// one moment if the sale is then still `unchanged_since` the view.
-    pub async fn snapshot(&self, sale: SaleId) -> Result<Option<Snapshot>, GateError> {
-        let keys = self.keys.sale(sale, Shard::HOME);
-        let Some(view) = self.sale_view(sale).await? else { return Ok(None) };
-        let mut connection = self.connect_once().await?;
-        let waves: Vec<String> = cmd("SMEMBERS").arg(&keys.waves).query_async(&mut connection).await?;
+    pub async fn snapshot(&self, of: SaleShards) -> Result<Option<Snapshot>, GateError> {
+        let Some(view) = self.sale_view(of).await? else { return Ok(None) };
+        let mut shards = Vec::with_capacity(of.count.get().into());
+        for shard in of.count.all() {
+            shards.push(self.shard_snapshot(of, shard).await?);
+        }
+        Ok(Some(Snapshot { view, shards }))
+    }
+
+    async fn shard_snapshot(&self, of: SaleShards, shard: Shard) -> Result<ShardSnapshot, GateError> {
+        let keys = self.keys.sale(of, shard);
+        let connection = &mut self.connect_once(&keys.sale).await?;
+        let waves: Vec<String> = cmd("SMEMBERS").arg(&keys.waves).query_async(connection).await?;
         let waves = waves.iter().map(|wave| order_id(wave).map(|id| WaveId(id.0))).collect::<Result<_, _>>()?;
         let unconfirmed: Vec<String> =
-            cmd("ZRANGE").arg(&keys.unconfirmed).arg(0).arg(-1).query_async(&mut connection).await?;
+            cmd("ZRANGE").arg(&keys.unconfirmed).arg(0).arg(-1).query_async(connection).await?;
         let unconfirmed = unconfirmed.iter().map(|order| order_id(order)).collect::<Result<_, _>>()?;
         let mut tickets = HashMap::new();
         let mut cursor = 0_u64;
         loop {
             let mut page = cmd("HSCAN");
             page.arg(&keys.tickets).arg(cursor).arg("COUNT").arg(1000);
-            let (next, rows): (u64, Vec<(String, String)>) = page.query_async(&mut connection).await?;
+            let (next, rows): (u64, Vec<(String, String)>) = page.query_async(connection).await?;
             for (order, ticket) in rows {
                 tickets.insert(order_id(&order)?, StoredTicket::parse(&ticket)?);
             }
@@ -116,16 +167,31 @@ impl Gate {
                 break;
             }
         }
-        Ok(Some(Snapshot { view, tickets, unconfirmed, waves }))
+        Ok(ShardSnapshot { tickets, unconfirmed, waves })
     }
 
     /// Whether the sale is the same as in an earlier view.
-    pub async fn unchanged_since(&self, sale: SaleId, before: &SaleView) -> Result<bool, GateError> {
-        let now = self.sale_view(sale).await?;
+    pub async fn unchanged_since(&self, of: SaleShards, before: &SaleView) -> Result<bool, GateError> {
+        let now = self.sale_view(of).await?;
         Ok(now.is_some_and(|now| {
             (now.epoch, now.available, now.changes, now.unconfirmed)
                 == (before.epoch, before.available, before.changes, before.unconfirmed)
         }))
+    }
+}
+
+impl SaleView {
+    /// That of two shards together.
+    fn with(self, other: Self) -> Self {
+        Self {
+            epoch: self.epoch,
+            serving: self.serving && other.serving,
+            available: self.available.zip(other.available).map(|(some, more)| some + more),
+            unconfirmed: self.unconfirmed + other.unconfirmed,
+            winners: self.winners + other.winners,
+            changes: self.changes + other.changes,
+            now_ms: self.now_ms.max(other.now_ms),
+        }
     }
 }
 

@@ -6,12 +6,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use super::reserve_reply::{Memory, ReserveReply};
-use crate::domain::ids::{Epoch, SaleId, UserId};
+use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
+
+/// The sale, and the home shard of the buyers: each shard has the holders who are at home there.
+type Line = (SaleId, Shard);
 
 /// What one worker thread remembers of each sale.
 #[derive(Default)]
 pub(super) struct SoldOutCache {
-    sales: HashMap<SaleId, Remembered>,
+    sales: HashMap<Line, Remembered>,
     hasher: RandomState,
 }
 
@@ -31,13 +34,13 @@ struct Remembered {
 const COMPLETE_FOR: Duration = Duration::from_secs(1);
 
 impl SoldOutCache {
-    /// The most sales that are remembered; when there are more, the cache is cleared.
-    const SALES_MAX: usize = 1024;
+    /// The most lines that are remembered; when there are more, the cache is cleared.
+    const LINES_MAX: usize = 16_384;
     /// The most holders that are known of all sales but the one with most: about 19 MB. When there are more, only that one is kept.
     const HOLDERS_MAX: usize = 1_000_000;
 
     /// Whether this buyer can be refused as sold out without a call to Redis.
-    pub fn is_sold_out_for(&self, sale: SaleId, user: &UserId) -> bool {
+    pub fn is_sold_out_for(&self, sale: Line, user: &UserId) -> bool {
         self.sales.get(&sale).is_some_and(|r| {
             r.until.is_some_and(|until| Instant::now() < until)
                 && !r.holders.contains(&self.hasher.hash_one(user.as_str()))
@@ -45,7 +48,7 @@ impl SoldOutCache {
     }
 
     /// Whether this user is known not to hold a ticket.
-    pub fn is_stranger(&self, sale: SaleId, user: &str) -> bool {
+    pub fn is_stranger(&self, sale: Line, user: &str) -> bool {
         self.sales.get(&sale).is_some_and(|r| {
             r.complete_at.is_some_and(|at| at.elapsed() < COMPLETE_FOR)
                 && !r.holders.contains(&self.hasher.hash_one(user))
@@ -53,19 +56,19 @@ impl SoldOutCache {
     }
 
     /// The epoch and the number of holders that are known of a sale.
-    pub fn known(&self, sale: SaleId) -> (Epoch, usize) {
+    pub fn known(&self, sale: Line) -> (Epoch, usize) {
         self.sales.get(&sale).map_or((Epoch(0), 0), |r| (r.epoch, r.holders_known))
     }
 
-    /// Records a reply to a request that was sent at `asked_at`, and named what was `known` then. The server keeps returned
-    /// units back for `sold_out` from the time of its reply, which is later.
+    /// Records a reply to a request that was sent at `asked_at`, and named what was `known` then. The sale counts
+    /// as sold out until `sold_out_until` (`None`: not at all): so long all shards keep back what is returned to them.
     pub fn record(
         &mut self,
-        sale: SaleId,
+        sale: Line,
         known: (Epoch, usize),
         reply: &mut ReserveReply,
         asked_at: Instant,
-        sold_out: Duration,
+        sold_out_until: Option<Instant>,
     ) {
         if reply.memory == Memory::SomeHolders && reply.new_holders.is_empty() {
             if let Some(known) = self.sales.get_mut(&sale) {
@@ -73,7 +76,7 @@ impl SoldOutCache {
             }
             return;
         }
-        if self.sales.len() >= Self::SALES_MAX && !self.sales.contains_key(&sale) {
+        if self.sales.len() >= Self::LINES_MAX && !self.sales.contains_key(&sale) {
             self.sales.clear();
         }
         let entry = self.sales.entry(sale).or_insert_with(|| Remembered {
@@ -87,25 +90,98 @@ impl SoldOutCache {
             (entry.epoch, entry.holders_known, entry.complete_at) = (reply.epoch, 0, None);
             entry.holders.clear();
         }
-        // The cache was cleared since the request was sent: the reply lacks the holders that were known then.
         let reply_begins_at = if known.0 == reply.epoch { known.1 } else { 0 };
-        if entry.holders_known != reply_begins_at {
+        // The cache was cleared since the request was sent: the reply lacks the holders that were known then.
+        if entry.holders_known < reply_begins_at {
             entry.until = None;
             return;
         }
-        let has_learnt = !reply.new_holders.is_empty();
-        entry.holders.extend(reply.new_holders.drain(..).map(|user| self.hasher.hash_one(user.as_str())));
+        // Another call, made at the same time, has returned first with the same holders, and with later ones.
+        let heard = entry.holders_known - reply_begins_at;
+        if heard > reply.new_holders.len() {
+            return;
+        }
+        let has_learnt = heard < reply.new_holders.len();
+        entry.holders.extend(reply.new_holders.drain(..).skip(heard).map(|user| self.hasher.hash_one(user.as_str())));
         entry.holders_known = reply.holders_known;
         if reply.memory >= Memory::AllHolders {
-            entry.complete_at = Some(asked_at);
+            entry.complete_at = entry.complete_at.max(Some(asked_at));
         }
-        entry.until = (reply.memory == Memory::SoldOut).then(|| asked_at + sold_out);
+        entry.until = (reply.memory == Memory::SoldOut).then_some(sold_out_until).flatten();
         if has_learnt {
             let holders: usize = self.sales.values().map(|of| of.holders.len()).sum();
-            let largest = self.sales.iter().map(|(sale, of)| (of.holders.len(), *sale)).max();
-            if let Some((_, largest)) = largest.filter(|(most, _)| holders - most > Self::HOLDERS_MAX) {
-                self.sales.retain(|sale, _| *sale == largest);
+            if holders > Self::HOLDERS_MAX {
+                self.keep_largest(holders);
             }
         }
+    }
+}
+
+impl SoldOutCache {
+    /// Keeps only the sale with most holders, with all its shards, if the others have too many.
+    fn keep_largest(&mut self, holders: usize) {
+        let mut by_sale: HashMap<SaleId, usize> = HashMap::new();
+        for ((sale, _), of) in &self.sales {
+            *by_sale.entry(*sale).or_default() += of.holders.len();
+        }
+        let largest = by_sale.into_iter().max_by_key(|(_, holders)| *holders);
+        if let Some((largest, _)) = largest.filter(|(_, most)| holders - most > Self::HOLDERS_MAX) {
+            self.sales.retain(|(sale, _), _| *sale == largest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SALE: Line = (SaleId::from_db(7), Shard::FIRST);
+    const EPOCH: Epoch = Epoch(3);
+
+    /// A reply to a caller who knew so many holders; they are users "0", "1", and so on.
+    fn reply(known: usize, length: usize, memory: Memory) -> ReserveReply {
+        let new_holders = (known..length).map(|user| user.to_string()).collect();
+        ReserveReply {
+            epoch: EPOCH,
+            memory,
+            holders_known: length,
+            new_holders,
+            admissions: Vec::new(),
+            loans: Vec::new(),
+        }
+    }
+
+    fn record(cache: &mut SoldOutCache, known: usize, length: usize, memory: Memory) {
+        let mut reply = reply(known, length, memory);
+        let now = Instant::now();
+        cache.record(SALE, (EPOCH, known), &mut reply, now, Some(now + Duration::from_secs(60)));
+    }
+
+    fn is_sold_out(cache: &SoldOutCache) -> bool {
+        cache.is_sold_out_for(SALE, &UserId::parse("stranger").unwrap())
+    }
+
+    #[test]
+    fn of_calls_made_at_the_same_time_each_adds_what_the_others_did_not_tell() {
+        let mut cache = SoldOutCache::default();
+        record(&mut cache, 0, 3, Memory::AllHolders);
+        record(&mut cache, 3, 5, Memory::AllHolders);
+        record(&mut cache, 3, 8, Memory::SoldOut);
+        assert_eq!(cache.known(SALE), (EPOCH, 8));
+        assert!(is_sold_out(&cache));
+        assert!((0..8).all(|user| !cache.is_stranger(SALE, &user.to_string())) && cache.is_stranger(SALE, "8"));
+        // It was made before the last one, and read after it.
+        record(&mut cache, 3, 4, Memory::AllHolders);
+        assert_eq!(cache.known(SALE), (EPOCH, 8));
+        assert!(is_sold_out(&cache));
+    }
+
+    #[test]
+    fn a_reply_that_lacks_holders_is_no_memory() {
+        let mut cache = SoldOutCache::default();
+        record(&mut cache, 0, 3, Memory::SoldOut);
+        record(&mut cache, 5, 6, Memory::SoldOut);
+        assert_eq!(cache.known(SALE), (EPOCH, 3));
+        assert!(!is_sold_out(&cache));
     }
 }

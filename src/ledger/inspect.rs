@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use super::migrate::MIGRATIONS;
 use super::{Ledger, LedgerError};
-use crate::config;
 use crate::config::tls::{Protection, Route};
+use crate::config::{self, servers};
 use crate::domain::clock_reading::ClockReading;
 
 /// Settings as they are in force for our role on our connection, and what the role may do.
@@ -204,8 +204,9 @@ impl Ledger {
         }
     }
 
-    /// A connection as the pools open it. A server that is away is an error at once, where a pool would try again.
+    /// A connection to the server that the pools use. One that is away is an error at once, where a pool would try again.
     async fn own_connection(&self) -> Result<PgConnection, LedgerError> {
+        self.found().await;
         Ok(PgConnection::connect_with(&self.pool.connect_options()).await?)
     }
 
@@ -222,18 +223,21 @@ impl Ledger {
     }
 }
 
-/// The way to the server, as its address says.
-pub fn route(database: &config::Database) -> Result<Route, LedgerError> {
-    let options: PgConnectOptions = database.url.parse().map_err(LedgerError::Failed)?;
-    let host = options.get_host();
-    let socket = options.get_socket().is_some() || host.starts_with('/');
-    let protection = match options.get_ssl_mode() {
-        // `prefer` goes on without TLS where the server, or who answers for it, offers none.
-        PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer => Protection::Nothing,
-        PgSslMode::Require => Protection::AnyCertificate,
-        PgSslMode::VerifyCa | PgSslMode::VerifyFull => Protection::CheckedCertificate,
+/// The way to each server, as the address says.
+pub fn routes(database: &config::Database) -> Result<Vec<Route>, LedgerError> {
+    let route = |address: String| {
+        let options: PgConnectOptions = address.parse().map_err(LedgerError::Failed)?;
+        let host = options.get_host();
+        let socket = options.get_socket().is_some() || host.starts_with('/');
+        let protection = match options.get_ssl_mode() {
+            // `prefer` goes on without TLS where the server, or who answers for it, offers none.
+            PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer => Protection::Nothing,
+            PgSslMode::Require => Protection::AnyCertificate,
+            PgSslMode::VerifyCa | PgSslMode::VerifyFull => Protection::CheckedCertificate,
+        };
+        Ok(Route { host: (!socket).then(|| host.to_owned()), protection })
     };
-    Ok(Route { host: (!socket).then(|| host.to_owned()), protection })
+    servers::each_postgres(&database.url).into_iter().map(route).collect()
 }
 
 /// The first column of the first row, which is text.

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
+use sqlx::Connection;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Connection, PgConnection};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +57,7 @@ impl Ledger {
     /// `InUse` when a transaction has kept a migration from its lock for a minute; `Unreachable` when the server does not answer;
     /// else the migration's own. What a failed migration did is undone, and those before it stay.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
+        self.found().await;
         let mut outages = self.outages();
         // A statement may take hours, so only pings beside it tell a server that works from one that has vanished.
         let lost = async {
@@ -96,8 +97,7 @@ impl Ledger {
     /// Applies what is missing, on a connection of its own, because the settings of its session are not for the pool.
     async fn try_to_migrate(&self) -> Result<(), LedgerError> {
         let options = PgConnectOptions::clone(&self.pool.connect_options()).options(SESSION);
-        let connecting = async { Ok(PgConnection::connect_with(&options).await?) };
-        let mut connection = Self::within(self.timeout, connecting).await?;
+        let mut connection = Self::within(self.timeout, self.connect(&options)).await?;
         let done = MIGRATIONS.run(&mut connection).await;
         // The lock of a failed run is the session's, and ends with it.
         if let Err(error) = connection.close().await {

@@ -12,6 +12,7 @@ pub mod orders;
 pub mod outbox;
 pub mod outflow;
 pub mod overview;
+mod primary;
 pub mod processes;
 pub mod purchase_form;
 pub mod sales;
@@ -23,12 +24,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection, Executor, PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::{self, tls};
+use crate::config::{self, servers, tls};
 use crate::domain::ids::FenceToken;
+use primary::Primary;
 
 /// Why the ledger has refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -106,55 +109,70 @@ pub struct Ledger {
     outages: watch::Sender<()>,
     /// The receivers that this process has reported as away.
     away: Arc<Mutex<HashSet<String>>>,
+    /// Where the address names several servers: which of them is used, and the task that follows the primary.
+    primary: Option<(Arc<Primary>, Arc<AbortOnDropHandle<()>>)>,
 }
 
 impl Ledger {
     /// Prepares the pools. Connections are opened when they are needed. `committers` is how many commits of purchases may be
     /// in progress at the same time.
     pub fn new(config: &config::Database, committers: usize) -> Result<Self, LedgerError> {
-        let mut options: PgConnectOptions = config.url.parse().map_err(LedgerError::Failed)?;
-        if let Some(file) = &config.ca_file {
-            options = options.ssl_root_cert_from_pem(file.pem());
-        }
-        let encrypted =
-            matches!(options.get_ssl_mode(), PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull);
-        let statement_timeout = config.statement_timeout_ms.to_string();
-        let options = options
-            .application_name("seckill")
-            .options([
-                ("statement_timeout", statement_timeout.as_str()),
-                ("idle_in_transaction_session_timeout", "30000"),
-                // Compiling a statement takes longer than any of ours runs: an audit would take a second instead of
-                // milliseconds.
-                ("jit", "off"),
-                // So that the server ends the sessions of a process that has vanished, and their locks.
-                ("tcp_keepalives_idle", "10"),
-                ("tcp_keepalives_interval", "3"),
-                ("tcp_keepalives_count", "3"),
-                ("tcp_user_timeout", "15000"),
-            ])
-            .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
+        let options = connect_options(config)?;
+        let encrypted = options.iter().any(is_encrypted);
+        let first = options[0].clone();
+        let primary = servers::wants_primary(&config.url).then(|| Arc::new(Primary::new(options)));
         let pool = |connections: u32| {
-            PgPoolOptions::new()
+            let pool = PgPoolOptions::new()
                 .max_connections(connections)
-                .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
-                // sqlx tests a connection that comes back, for as long as it takes. A server that has vanished would keep the
-                // connection's place in the pool until the kernel gives up, which takes a quarter of an hour.
-                .after_release(|connection, _| {
-                    Box::pin(async move {
-                        match tokio::time::timeout(PING_MAX, connection.ping()).await {
-                            Ok(answer) => answer.map(|()| true),
-                            Err(_) => Err(sqlx::Error::PoolTimedOut),
-                        }
-                    })
+                .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms));
+            let pool = match &primary {
+                Some(primary) => primary.guard(pool),
+                None => pool,
+            };
+            let primary = primary.clone();
+            // sqlx tests a connection that comes back, for as long as it takes. A server that has vanished would keep the
+            // connection's place in the pool until the kernel gives up, which takes a quarter of an hour.
+            pool.after_release(move |connection, released| {
+                let stale = primary.as_ref().is_some_and(|primary| !primary.is_fresh(released.age));
+                Box::pin(async move {
+                    match tokio::time::timeout(PING_MAX, connection.ping()).await {
+                        Ok(answer) => answer.map(|()| !stale),
+                        Err(_) => Err(sqlx::Error::PoolTimedOut),
+                    }
                 })
-                .connect_lazy_with(options.clone())
+            })
+            .connect_lazy_with(first.clone())
         };
         // Longer than the server's own limits: after this time there is no server.
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
         let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
-        let (pool, reserved) = (pool(config.max_connections), pool(reserved));
-        Ok(Self { pool, reserved, timeout, encrypted, outages: watch::Sender::new(()), away: Arc::default() })
+        let (pool, reserved, outages) = (pool(config.max_connections), pool(reserved), watch::Sender::new(()));
+        let primary = primary.map(|primary| {
+            let following = Arc::clone(&primary).follow(vec![pool.clone(), reserved.clone()], outages.clone());
+            (primary, Arc::new(following))
+        });
+        Ok(Self { pool, reserved, timeout, encrypted, outages, away: Arc::default(), primary })
+    }
+
+    /// Waits until it is known which of several servers is the primary, if any is.
+    pub async fn found(&self) {
+        if let Some((primary, _)) = &self.primary {
+            primary.looked_at().await;
+        }
+    }
+
+    /// A number that rises when another server becomes the primary: a connection from before is not to be used again.
+    fn primary_changes(&self) -> u64 {
+        self.primary.as_ref().map_or(0, |(primary, _)| primary.changes())
+    }
+
+    /// A connection that belongs to no pool.
+    async fn connect(&self, options: &PgConnectOptions) -> Result<PgConnection, LedgerError> {
+        let mut connection = PgConnection::connect_with(options).await?;
+        if let Some((primary, _)) = &self.primary {
+            primary.admit(&mut connection).await?;
+        }
+        Ok(connection)
     }
 
     /// Checks that the server does not refuse TLS, where the address asks for it. A server that cannot be reached now is not
@@ -163,13 +181,10 @@ impl Ledger {
     /// # Errors
     /// The server's certificate is not trusted, or the server does not speak TLS.
     pub async fn check_tls(&self) -> Result<(), tls::TlsRefused> {
-        let refused = match self.encrypted.then_some(self.reserved.acquire()) {
-            None => return Ok(()),
-            Some(connecting) => match connecting.await {
-                Err(sqlx::Error::Io(error)) => tls::handshake_problem(&error),
-                Err(sqlx::Error::Tls(error)) => Some(error.to_string()),
-                Ok(_) | Err(_) => None,
-            },
+        let refused = match &self.primary {
+            _ if !self.encrypted => None,
+            None => self.reserved.acquire().await.err().and_then(handshake_problem),
+            Some((primary, _)) => primary.connect_to_each().await.into_iter().find_map(handshake_problem),
         };
         let (address, setting, variable) = ("database.url", "database.ca_file", "SECKILL_DATABASE__CA_FILE");
         refused.map_or(Ok(()), |problem| {
@@ -244,6 +259,54 @@ impl Ledger {
     pub async fn close(&self) {
         tokio::join!(self.pool.close(), self.reserved.close());
     }
+}
+
+/// How to connect to each server that the address names.
+fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, LedgerError> {
+    let statement_timeout = config.statement_timeout_ms.to_string();
+    let session = [
+        ("statement_timeout", statement_timeout.as_str()),
+        ("idle_in_transaction_session_timeout", "30000"),
+        // Compiling a statement takes longer than any of ours runs: an audit would take a second instead of
+        // milliseconds.
+        ("jit", "off"),
+        // So that the server ends the sessions of a process that has vanished, and their locks.
+        ("tcp_keepalives_idle", "10"),
+        ("tcp_keepalives_interval", "3"),
+        ("tcp_keepalives_count", "3"),
+        ("tcp_user_timeout", "15000"),
+    ];
+    let server = |address: String| {
+        let mut options: PgConnectOptions = address.parse().map_err(LedgerError::Failed)?;
+        if let Some(file) = &config.ca_file {
+            options = options.ssl_root_cert_from_pem(file.pem());
+        }
+        let options = options.application_name("seckill").options(session);
+        Ok(options.log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1)))
+    };
+    servers::each_postgres(&config.url).into_iter().map(server).collect()
+}
+
+/// Why TLS failed, if this is the error of a handshake.
+fn handshake_problem(error: sqlx::Error) -> Option<String> {
+    match error {
+        sqlx::Error::Io(error) => tls::handshake_problem(&error),
+        sqlx::Error::Tls(error) => Some(error.to_string()),
+        _ => None,
+    }
+}
+
+/// The address with the server named first that is the primary now, so that nobody waits for another one.
+pub async fn with_primary_first(config: &config::Database) -> String {
+    match connect_options(config) {
+        Ok(servers) if servers.len() > 1 => servers::with_first(&config.url, primary::find(&servers).await),
+        _ => config.url.clone(),
+    }
+}
+
+/// Whether there is no connection to this server without TLS.
+fn is_encrypted(server: &PgConnectOptions) -> bool {
+    matches!(server.get_ssl_mode(), PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull)
 }
 
 /// A duration in microseconds, for intervals in statements.

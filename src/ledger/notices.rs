@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Ledger, LedgerError};
-use crate::domain::pressure::Pressure;
+use crate::domain::pressure::{Pressure, Report};
 
 /// What a notice is about. Its text is the name of its channel in PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
@@ -30,7 +30,7 @@ pub enum Topic {
     /// Orders have changed their status.
     #[strum(serialize = "seckill_orders")]
     Orders,
-    /// Purchases wait in a process; the text says for how many microseconds.
+    /// Purchases wait in a process, or a rush begins there; the text says which.
     #[strum(serialize = "seckill_pressure")]
     Pressure,
 }
@@ -41,9 +41,9 @@ impl Ledger {
         self.send_notice(topic, "").await
     }
 
-    /// Tells the other processes how long purchases wait in this one.
-    pub async fn report_pressure(&self, wait: Duration) -> Result<(), LedgerError> {
-        self.send_notice(Topic::Pressure, &wait.as_micros().to_string()).await
+    /// Tells the other processes how purchases fare in this one.
+    pub async fn report_pressure(&self, report: Report) -> Result<(), LedgerError> {
+        self.send_notice(Topic::Pressure, &report.text()).await
     }
 
     async fn send_notice(&self, topic: Topic, text: &str) -> Result<(), LedgerError> {
@@ -137,12 +137,14 @@ impl Listener {
                 notice = listener.recv() => notice?,
                 _ = outages.changed() => return Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
             };
-            match (notice.channel().parse(), notice.payload().parse()) {
-                (Ok(Topic::Pressure), Ok(us)) => {
-                    self.pressure.record_elsewhere(Duration::from_micros(us), Instant::now());
+            match notice.channel().parse() {
+                Ok(Topic::Pressure) => {
+                    if let Some(report) = Report::parse(notice.payload()) {
+                        self.pressure.record_elsewhere(report, Instant::now());
+                    }
                 }
-                (Ok(topic), _) => self.wake(topic),
-                (Err(_), _) => {}
+                Ok(topic) => self.wake(topic),
+                Err(_) => {}
             }
         }
     }

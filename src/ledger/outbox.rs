@@ -8,6 +8,7 @@ mod task;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use super::sales::epochs::{Sharded, shards_of};
 use super::{Ledger, LedgerError};
 use crate::domain::ids::{Epoch, SaleId, Shard};
 use crate::domain::message::OutboxKind;
@@ -223,6 +224,11 @@ impl ClaimedBatch<BrokerMessage> {
 }
 
 impl ClaimedBatch<UnitRelease> {
+    /// The shards of these sales, without those that do not exist, read on the connection of the claim.
+    pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
+        shards_of(&mut *self.tx, sales).await
+    }
+
     /// Marks releases as processed where the sale's epoch is still the one that Redis answered under (rule 9). The
     /// others stay pending and are carried out again; those that were refused are postponed, and failures are counted.
     pub async fn settle_released(mut self, outcome: &ReleaseOutcome, terms: RetryTerms) -> Result<(), LedgerError> {

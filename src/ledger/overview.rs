@@ -2,13 +2,16 @@
 
 use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
+use crate::domain::shards::SaleShards;
 use crate::ledger::flow::alarms::Alarm;
+use crate::ledger::sales::epochs::sharding;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A sale that is not over.
 #[derive(Debug, Clone)]
 pub struct CurrentSale {
     pub id: SaleId,
+    pub shards: SaleShards,
     pub product: String,
     pub status: SaleStatus,
     pub starts_at_ms: i64,
@@ -23,9 +26,9 @@ impl Ledger {
     /// The sales that are neither over nor closed, in the order of their starts. The index `sales_by_end` has them.
     pub async fn current_sales(&self, limit: i64) -> Result<Vec<CurrentSale>, LedgerError> {
         let rows = sqlx::query!(
-            "SELECT s.id, p.name AS product, s.status, s.starts_at, s.ends_at, s.total_stock, s.stock
+            r#"SELECT s.id, p.name AS product, s.status, s.starts_at, s.ends_at, s.total_stock, s.stock, s.shards, s.captcha <> 'none' AS "asks_pass!"
              FROM sales s JOIN products p ON p.id = s.product_id
-             WHERE s.ends_at > now() AND s.status <> 'closed' ORDER BY s.starts_at, s.id LIMIT $1",
+             WHERE s.ends_at > now() AND s.status <> 'closed' ORDER BY s.starts_at, s.id LIMIT $1"#,
             limit
         )
         .fetch_all(&self.pool)
@@ -33,6 +36,7 @@ impl Ledger {
         let sales = rows.into_iter().map(|row| -> Result<CurrentSale, LedgerError> {
             Ok(CurrentSale {
                 id: SaleId::from_db(row.id),
+                shards: sharding(row.id, row.shards, row.asks_pass)?,
                 product: row.product,
                 status: row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
                 starts_at_ms: row.starts_at.timestamp_millis(),

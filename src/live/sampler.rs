@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{KEPT_MAX, Sample, Samples, Shared};
 use crate::domain::ids::SaleId;
 use crate::domain::live::{Counters, Drift, InstanceFigures, LedgerFigures, LiveFigures, RedisFigures, rate};
+use crate::domain::shards::SaleShards;
 use crate::gate::sale_state::SaleView;
 use crate::ledger::Ledger;
 use crate::ledger::sales::live::REST_FACTOR;
@@ -32,6 +33,8 @@ const LATENCY_SAMPLES: usize = 10;
 pub(super) struct Sampler {
     shared: Arc<Shared>,
     sale: SaleId,
+    /// Its shards, once they are known: they never change.
+    shards: Option<SaleShards>,
     feed: watch::Sender<Samples>,
     last_id: i64,
     /// How many winners there were, and when.
@@ -104,7 +107,7 @@ impl Drop for Sampler {
 
 impl Sampler {
     pub(super) fn new(shared: Arc<Shared>, sale: SaleId, feed: watch::Sender<Samples>) -> Self {
-        Self { shared, sale, feed, last_id: 0, winners: None, ledger: None }
+        Self { shared, sale, shards: None, feed, last_id: 0, winners: None, ledger: None }
     }
 
     /// Reads and feeds until stopped. What it reads is read to the end, so that no connection to PostgreSQL is left in the middle of a
@@ -125,10 +128,18 @@ impl Sampler {
     async fn sample(&mut self) {
         let shared = Arc::clone(&self.shared);
         let sources = &shared.sources;
-        let view = timeout(REDIS_MAX, sources.stores.gate.sale_view(self.sale));
+        if self.shards.is_none() {
+            let found = timeout(REDIS_MAX, sources.stores.ledger.shards_of(&[self.sale])).await;
+            self.shards = found.ok().and_then(Result::ok).and_then(|mut found| found.pop()).map(|of| of.shards);
+        }
+        let of = self.shards;
+        let view = async move {
+            let of = of?;
+            timeout(REDIS_MAX, sources.stores.gate.sale_view(of)).await.ok()?.ok()?
+        };
         let (view, ()) = tokio::join!(view, read_ledger(&shared, self.sale, &mut self.ledger));
         let now = Instant::now();
-        let redis = view.ok().and_then(Result::ok).flatten().map(|view| self.redis_figures(&view, now));
+        let redis = view.map(|view| self.redis_figures(&view, now));
         let ledger = self.ledger.clone();
         let at_ms = sources.clock.now_ms();
         let comparable = ledger.as_ref().filter(|ledger| (at_ms - ledger.read_at_ms).abs() <= SAME_MOMENT_MS);

@@ -254,6 +254,7 @@ pub(super) mod tests {
             min_level: 0,
             captcha: crate::domain::captcha::CaptchaKind::None,
             unlimited: false,
+            shards: crate::domain::shards::ShardCount::ONE,
             starts_at_ms: 1_767_225_600_123,
             ends_at_ms: 1_767_229_200_000,
             pay_within_ms: 900_000,

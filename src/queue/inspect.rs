@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::uri::AMQPScheme;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{BasicProperties, Confirmation, Connection, ErrorKind, Event, ExchangeKind};
 use uuid::Uuid;
 
@@ -61,14 +61,16 @@ impl Broker {
         Ok(BrokerInspection { looking, publishing, topology: self.topology.clone() })
     }
 
-    /// The way to the broker, as its address says.
-    pub fn route(&self) -> Result<Route, QueueError> {
-        let uri = self.uri()?;
-        let protection = match uri.scheme {
-            AMQPScheme::AMQP => Protection::Nothing,
-            AMQPScheme::AMQPS => Protection::CheckedCertificate,
+    /// The way to each node, as the address says.
+    pub fn routes(&self) -> Result<Vec<Route>, QueueError> {
+        let route = |node: AMQPUri| {
+            let protection = match node.scheme {
+                AMQPScheme::AMQP => Protection::Nothing,
+                AMQPScheme::AMQPS => Protection::CheckedCertificate,
+            };
+            Route { host: Some(node.authority.host), protection }
         };
-        Ok(Route { host: Some(uri.authority.host), protection })
+        Ok(self.nodes()?.into_iter().map(route).collect())
     }
 }
 

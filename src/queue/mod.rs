@@ -8,12 +8,16 @@ mod publisher;
 mod tls_connection;
 mod topology;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lapin::types::{LongString, ShortString};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 
+use crate::config::servers::each_server;
 use crate::config::{self, Config, tls};
 
 pub use consumer::{Consumer, Received};
@@ -52,6 +56,8 @@ const MARK: &str = "mark";
 pub struct Broker {
     config: config::Amqp,
     topology: Topology,
+    /// Which of the nodes that the address names is tried first: the one that answered last, for all links.
+    node: Arc<AtomicUsize>,
 }
 
 impl Broker {
@@ -59,37 +65,73 @@ impl Broker {
         let offered = config.channels.iter().filter(|(_, channel)| channel.is_offered());
         let channels = offered.map(|(name, _)| name.clone()).collect();
         let topology = Topology::new(&config.amqp.prefix, config.amqp.queue_max_length, channels);
-        Self { config: config.amqp.clone(), topology }
+        Self { config: config.amqp.clone(), topology, node: Arc::default() }
     }
 
     /// Opens a connection and a channel, and declares all queues. lapin does not reconnect: after a lost link, the caller
     /// pauses and opens another.
     async fn link(&self, name: &'static str) -> Result<Link, QueueError> {
-        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
-        let connect = async {
-            let connection = self.connect(name).await?;
-            let silent = self.topology.declare(&connection, timeout / 2).await?;
+        let patience = Duration::from_millis(self.config.connect_timeout_ms) / 2;
+        let has_others = self.nodes()?.len() > 1;
+        self.at_a_node(|broker, node| async move {
+            let connection = broker.connect_to(node, name).await?;
+            let silent = broker.topology.declare(&connection, patience).await?;
             if !silent.is_empty() {
                 tracing::error!(queues = ?silent, "queues do not answer");
             }
+            // The node itself is sick: another one may reach the queues.
+            if has_others && broker.topology.are_all(&silent) {
+                return Err(QueueError::TimedOut);
+            }
             let channel = connection.create_channel().await?;
             Ok(Link { channel, connection, silent })
-        };
-        tokio::time::timeout(timeout, connect).await.map_err(|_| QueueError::TimedOut)?
+        })
+        .await
     }
 
     async fn connect(&self, name: &'static str) -> Result<Connection, QueueError> {
+        self.at_a_node(|broker, node| async move { broker.connect_to(node, name).await }).await
+    }
+
+    /// Takes a step at the node that answered last, and where it fails or takes too long at the next one, each once.
+    async fn at_a_node<T, F>(&self, step: impl Fn(Self, AMQPUri) -> F) -> Result<T, QueueError>
+    where
+        F: Future<Output = Result<T, QueueError>>,
+    {
+        let (nodes, first) = (self.nodes()?, self.node.load(Ordering::Relaxed));
+        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
+        let mut failed = QueueError::TimedOut;
+        for place in (first..first + nodes.len()).map(|place| place % nodes.len()) {
+            let done = tokio::time::timeout(timeout, step(self.clone(), nodes[place].clone())).await;
+            match done.unwrap_or(Err(QueueError::TimedOut)) {
+                Ok(done) => {
+                    self.node.store(place, Ordering::Relaxed);
+                    return Ok(done);
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    async fn connect_to(&self, mut node: AMQPUri, name: &'static str) -> Result<Connection, QueueError> {
         let name = ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
-        let mut uri = self.uri()?;
-        uri.query.heartbeat = uri.query.heartbeat.or(Some(self.config.heartbeat_s));
-        Ok(match uri.scheme {
-            AMQPScheme::AMQP => Connection::connect_uri(uri, name).await?,
-            AMQPScheme::AMQPS => tls_connection::connect(uri, name, self.config.ca_file.as_ref()).await?,
+        node.query.heartbeat = node.query.heartbeat.or(Some(self.config.heartbeat_s));
+        Ok(match node.scheme {
+            AMQPScheme::AMQP => Connection::connect_uri(node, name).await?,
+            AMQPScheme::AMQPS => tls_connection::connect(node, name, self.config.ca_file.as_ref()).await?,
         })
     }
 
-    fn uri(&self) -> Result<AMQPUri, QueueError> {
-        self.config.url.parse().map_err(QueueError::Address)
+    /// What is before and behind the nodes in the address is the same for all of them.
+    fn first_node(&self) -> Result<AMQPUri, QueueError> {
+        Ok(self.nodes()?.swap_remove(0))
+    }
+
+    /// The nodes that the address names.
+    fn nodes(&self) -> Result<Vec<AMQPUri>, QueueError> {
+        let nodes = each_server(&self.config.url).into_iter().map(|node| node.parse().map_err(QueueError::Address));
+        nodes.collect()
     }
 
     /// Checks that the broker does not refuse TLS, where the address asks for it. A broker that cannot be reached now is not
@@ -98,20 +140,24 @@ impl Broker {
     /// # Errors
     /// The broker's certificate is not trusted, or the broker does not speak TLS.
     pub async fn check_tls(&self) -> Result<(), tls::TlsRefused> {
-        if self.uri().is_ok_and(|uri| uri.scheme == AMQPScheme::AMQP) {
-            return Ok(());
-        }
+        let nodes = self.nodes().unwrap_or_default();
+        let checks =
+            nodes.into_iter().filter(|node| node.scheme == AMQPScheme::AMQPS).map(|node| self.tls_problem(node));
+        let problem = join_all(checks).await.into_iter().flatten().next();
+        let (address, setting, variable) = ("amqp.url", "amqp.ca_file", "SECKILL_AMQP__CA_FILE");
+        problem
+            .map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "RabbitMQ", problem, address, setting, variable }))
+    }
+
+    async fn tls_problem(&self, node: AMQPUri) -> Option<String> {
         let timeout = Duration::from_millis(self.config.connect_timeout_ms);
-        let problem = match tokio::time::timeout(timeout, self.connect("check")).await {
+        match tokio::time::timeout(timeout, self.connect_to(node, "check")).await {
             Ok(Err(QueueError::Broker(error))) => match error.kind() {
                 ErrorKind::IOError(error) => tls::handshake_problem(error),
                 _ => None,
             },
             _ => None,
-        };
-        let (address, setting, variable) = ("amqp.url", "amqp.ca_file", "SECKILL_AMQP__CA_FILE");
-        problem
-            .map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "RabbitMQ", problem, address, setting, variable }))
+        }
     }
 
     /// Deletes every queue under this prefix: for tests, each of which has a prefix of its own.

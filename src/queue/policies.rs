@@ -55,7 +55,7 @@ impl Broker {
             "{}/api/queues/{}?page=1&page_size={QUEUES_MAX}&use_regex=true&name={begins_with_prefix}\
              &columns=name,effective_policy_definition",
             base.as_str().trim_end_matches('/'),
-            encoded(&self.uri()?.vhost)
+            encoded(&self.first_node()?.vhost)
         );
         let asked = HttpSender::default().get_with(&target, &[("authorization", authorization)], patience).await;
         let answer = asked.map_err(|error| wrong(&error))?;
@@ -72,7 +72,7 @@ impl Broker {
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let (user, password) = match address.username() {
             "" => {
-                let user = self.uri()?.authority.userinfo;
+                let user = self.first_node()?.authority.userinfo;
                 (user.username, user.password)
             }
             user => (decoded(user), decoded(address.password().unwrap_or_default())),

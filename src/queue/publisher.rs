@@ -48,6 +48,11 @@ pub enum Receipt {
 const STRAGGLER_MAX: Duration = Duration::from_secs(3);
 /// So long nothing is sent to a queue that has not answered.
 const SILENT_FOR: Duration = Duration::from_secs(10);
+/// The same of a queue that a new link could not declare: where a node has died, another one leads the queue in a moment.
+const SILENT_AT_FIRST: Duration = Duration::from_secs(1);
+/// How long a channel may go on on which messages are refused. One that has met a quorum queue between two leaders may refuse every message
+/// for as long as it lives; a queue that is really full refuses on the next channel, too.
+const REFUSING_MAX: Duration = Duration::from_secs(3);
 
 /// Publishes over a link that is opened when it is needed, and again after it has failed.
 pub struct Publisher {
@@ -58,11 +63,17 @@ pub struct Publisher {
 struct Open {
     link: Link,
     /// By queue: the broker holds up a channel for a queue that does not answer.
-    channels: HashMap<ShortString, Channel>,
+    channels: HashMap<ShortString, QueueChannel>,
     /// The delays whose queue this link has declared.
     delays: HashSet<(Ladder, i64)>,
     /// Queues that have not answered, and until when nothing is sent to them.
     silent: HashMap<ShortString, Instant>,
+}
+
+/// A channel for the messages of one queue.
+struct QueueChannel {
+    channel: Channel,
+    since: Instant,
 }
 
 impl Publisher {
@@ -76,7 +87,7 @@ impl Publisher {
         if link.as_ref().is_none_or(|open| !open.link.channel.status().connected()) {
             *link = None;
             let opened = self.broker.link("publisher").await?;
-            let until = Instant::now() + SILENT_FOR;
+            let until = Instant::now() + SILENT_AT_FIRST;
             let silent = opened.silent.iter().map(|queue| (queue.clone(), until)).collect();
             *link = Some(Open { link: opened, channels: HashMap::new(), delays: HashSet::new(), silent });
         }
@@ -133,7 +144,7 @@ impl Publisher {
                 continue;
             };
             if !open.silent.contains_key(key)
-                && let Some(channel) = open.channels.get(key)
+                && let Some(QueueChannel { channel, .. }) = open.channels.get(key)
             {
                 let sending = self.send_one(channel, message, key.clone());
                 let sent = timeout_at(deadline, sending).await.map_err(|_| QueueError::TimedOut)??;
@@ -155,6 +166,9 @@ impl Publisher {
                 && !open.silent.contains_key(key)
             {
                 open.does_not_answer(key.clone());
+            }
+            if let (Some(key), Receipt::NoRoom) = (key, receipt) {
+                open.refuses(key);
             }
         }
         Ok(receipts)
@@ -235,10 +249,17 @@ impl Open {
             if !self.channels.contains_key(key) {
                 let channel = self.link.connection.create_channel().await?;
                 channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
-                self.channels.insert(key.clone(), channel);
+                self.channels.insert(key.clone(), QueueChannel { channel, since: Instant::now() });
             }
         }
         Ok(())
+    }
+
+    /// Leaves the queue's channel if it is old: the next messages are sent on a new one.
+    fn refuses(&mut self, queue: &ShortString) {
+        if self.channels.get(queue).is_some_and(|open| open.since.elapsed() > REFUSING_MAX) {
+            self.channels.remove(queue);
+        }
     }
 
     fn does_not_answer(&mut self, queue: ShortString) {

@@ -234,6 +234,11 @@ impl Topology {
         Ok(silent.into_iter().flatten().collect())
     }
 
+    /// Whether these are all queues that every link declares.
+    pub(super) fn are_all(&self, queues: &[ShortString]) -> bool {
+        queues.len() == self.queues().len()
+    }
+
     /// The queues that every link declares, with their arguments.
     pub(super) fn queues(&self) -> Vec<(ShortString, FieldTable)> {
         let sources = self.sources().into_iter();

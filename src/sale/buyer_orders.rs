@@ -4,6 +4,7 @@ use super::SaleError;
 use super::thread_state::ThreadState;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
+use crate::domain::sale::Sale;
 use crate::ledger::orders::read::{OrderFilter, OwnedOrder};
 
 /// The most orders on one page.
@@ -32,13 +33,13 @@ pub enum Cancellation {
 impl ThreadState {
     /// Whether no unit is for sale at the moment. `false` also when Redis cannot be asked: a purchase will give the
     /// answer.
-    pub async fn is_sold_out(&self, sale: SaleId) -> bool {
-        if let Some(sold_out) = self.sold_out.find(sale) {
+    pub async fn is_sold_out(&self, sale: &Sale) -> bool {
+        if let Some(sold_out) = self.sold_out.find(sale.id) {
             return sold_out;
         }
-        let view = self.gate.sale_view(sale).await.ok().flatten();
+        let view = self.gate.sale_view(sale.sharding()).await.ok().flatten();
         let sold_out = view.is_some_and(|view| view.serving && view.available == Some(0));
-        self.sold_out.insert(sale, sold_out);
+        self.sold_out.insert(sale.id, sold_out);
         sold_out
     }
 

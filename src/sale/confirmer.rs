@@ -1,18 +1,28 @@
-//! Takes committed orders off Redis's unconfirmed list, in the background (rule 5).
+//! Takes committed orders off Redis's unconfirmed list, and closes their loans, in the background (rule 5).
+
+use std::collections::BTreeMap;
 
 use tokio::sync::mpsc;
 
 use crate::die_at;
-use crate::domain::ids::{OrderId, SaleId, Shard};
+use crate::domain::ids::{OrderId, Shard};
+use crate::domain::shards::SaleShards;
 use crate::gate::Gate;
 
 /// Orders of one sale that were committed together.
-type Group = (SaleId, Shard, Vec<OrderId>);
+pub(super) struct Confirmation {
+    pub shards: SaleShards,
+    /// The shard that holds their units.
+    pub shard: Shard,
+    pub orders: Vec<OrderId>,
+    /// Those that were borrowed, with the homes of their buyers.
+    pub loans: Vec<(Shard, OrderId)>,
+}
 
 /// Queues committed orders for the task that takes them off Redis's unconfirmed list.
 #[derive(Clone)]
 pub struct Confirmer {
-    queue: mpsc::Sender<Group>,
+    queue: mpsc::Sender<Confirmation>,
 }
 
 impl Confirmer {
@@ -22,27 +32,47 @@ impl Confirmer {
 
     /// The confirmer, and the task that does its work until the last handle is dropped.
     pub fn new(gate: Gate) -> (Self, impl Future<Output = ()>) {
-        let (queue, mut groups) = mpsc::channel::<Group>(Self::QUEUE_MAX);
+        let (queue, mut groups) = mpsc::channel::<Confirmation>(Self::QUEUE_MAX);
         let work = async move {
             let mut batch = Vec::new();
             while groups.recv_many(&mut batch, Self::BATCH_MAX).await > 0 {
-                batch.sort_unstable_by_key(|(sale, shard, _)| (*sale, *shard));
-                for of_sale in batch.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+                batch.sort_unstable_by_key(|group| (group.shards, group.shard));
+                for of_shard in batch.chunk_by(|a, b| (a.shards, a.shard) == (b.shards, b.shard)) {
                     die_at!("confirm.before");
-                    let ids: Vec<OrderId> = of_sale.iter().flat_map(|(_, _, orders)| orders).copied().collect();
-                    if let Some((sale, shard, _)) = of_sale.first()
-                        && let Err(error) = gate.confirm(*sale, *shard, &ids).await
-                    {
-                        tracing::debug!(%sale, %error, "not confirmed; left to the reconciler");
-                    }
+                    confirm(&gate, of_shard).await;
                 }
+                close_loans(&gate, &batch).await;
                 batch.clear();
             }
         };
         (Self { queue }, work)
     }
 
-    pub(super) fn confirm(&self, sale: SaleId, shard: Shard, orders: Vec<OrderId>) {
-        let _ = self.queue.try_send((sale, shard, orders));
+    pub(super) fn confirm(&self, confirmation: Confirmation) {
+        let _ = self.queue.try_send(confirmation);
+    }
+}
+
+/// Confirms orders whose units one shard holds.
+async fn confirm(gate: &Gate, of_shard: &[Confirmation]) {
+    let Some(Confirmation { shards, shard, .. }) = of_shard.first() else { return };
+    let ids: Vec<OrderId> = of_shard.iter().flat_map(|group| &group.orders).copied().collect();
+    if let Err(error) = gate.confirm(*shards, *shard, &ids).await {
+        tracing::debug!(sale = %shards.sale, %error, "not confirmed; left to the reconciler");
+    }
+}
+
+/// Closes loans, which are confirmed by now, at the homes of those who have borrowed.
+async fn close_loans(gate: &Gate, groups: &[Confirmation]) {
+    let mut by_home: BTreeMap<(SaleShards, Shard), Vec<OrderId>> = BTreeMap::new();
+    for Confirmation { shards, loans, .. } in groups {
+        for (home, order) in loans {
+            by_home.entry((*shards, *home)).or_default().push(*order);
+        }
+    }
+    for ((of, home), orders) in by_home {
+        if let Err(error) = gate.close_loans(of, home, &orders).await {
+            tracing::debug!(sale = %of.sale, %error, "loans not closed; left to the reconciler");
+        }
     }
 }

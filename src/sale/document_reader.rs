@@ -89,11 +89,19 @@ impl DocumentReader {
     }
 
     async fn fetch(&self, id: DocId, changed_at: i64) -> Result<Versioned, SaleError> {
-        if let Some(found) = self.read_redis(id, changed_at).await? {
+        let cached = match self.read_redis(id, changed_at).await {
+            // The master that has the copy is away: one reader of each process loads it.
+            Err(SaleError::Gate(error)) if self.gate.is_of_one_master(&error) => return self.load(id).await,
+            cached => cached?,
+        };
+        if let Some(found) = cached {
             hit("redis");
             return Ok(found);
         }
-        let lock = self.gate.lock(&format!("load:{id}"), LOADER_LEASE).await?;
+        let lock = match self.gate.lock(&format!("load:{id}"), LOADER_LEASE).await {
+            Err(error) if self.gate.is_of_one_master(&error) => return self.load(id).await,
+            lock => lock?,
+        };
         // Once more: the lock's last holder may have cached it, whether this instance has the lock now or not.
         let found = match self.read_redis(id, changed_at).await? {
             Some(found) => {

@@ -2,17 +2,19 @@
 //! long; and measures how long purchases wait for the thread, for Redis and for their commit, for what gives way to them.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::domain::ids::SaleId;
-use crate::domain::pressure::Pressure;
+use crate::domain::pressure::{Arrivals, Pressure};
+use crate::domain::shards::SaleShards;
 use crate::domain::shedding::{ShedLimit, TICK};
 use crate::gate::reserve_batcher::ReserveBatcher;
 use crate::ledger::orders::commit::Committer;
+use crate::sale::wait_probe::WaitProbe;
 
 /// Timers are that late on an idle thread.
 const TIMER_STEP: Duration = Duration::from_millis(2);
@@ -20,12 +22,22 @@ const TIMER_STEP: Duration = Duration::from_millis(2);
 const QUIET_TICKS: u32 = 10;
 
 /// A purchase under way.
-pub struct UnderWay<'a>(&'a LoadShedder);
+pub struct UnderWay<'a> {
+    shedder: &'a LoadShedder,
+    is_answered: bool,
+}
+
+impl UnderWay<'_> {
+    /// The purchase was refused because too many wait: it is none of those that could be answered.
+    pub fn refuse(mut self) {
+        self.is_answered = false;
+    }
+}
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.under_way.update(|count| count - 1);
-        self.0.answered.update(|count| count + 1);
+        self.shedder.under_way.update(|count| count - 1);
+        self.shedder.answered.update(|count| count + u32::from(self.is_answered));
     }
 }
 
@@ -38,19 +50,23 @@ pub struct LoadShedder {
     under_way: Cell<u32>,
     /// Purchases answered since the last tick.
     answered: Cell<u32>,
-    /// Whether a purchase has come since the last tick.
-    asked: Cell<bool>,
+    /// Purchases that have come since the last tick.
+    asked: Cell<u32>,
     first_asked: Rc<Notify>,
+    probe: Rc<WaitProbe>,
 }
 
 impl LoadShedder {
     /// Starts to measure on this thread, which must run a `LocalSet`. It ends when the shedder is dropped.
+    ///
+    /// # Errors
+    /// The system gives the process no more files.
     pub fn start(
         batcher: ReserveBatcher,
         committer: Committer,
         pressure: Arc<Pressure>,
         wait_target: Duration,
-    ) -> Rc<Self> {
+    ) -> io::Result<Rc<Self>> {
         let first_asked = Rc::<Notify>::default();
         let shedder = Rc::new(Self {
             batcher,
@@ -61,40 +77,53 @@ impl LoadShedder {
             answered: Cell::default(),
             asked: Cell::default(),
             first_asked: Rc::clone(&first_asked),
+            probe: WaitProbe::start()?,
         });
-        tokio::task::spawn_local(Self::measure(Rc::downgrade(&shedder), first_asked));
-        shedder
+        let pressure = Arc::clone(&shedder.pressure);
+        tokio::task::spawn_local(Self::measure(Rc::downgrade(&shedder), pressure, first_asked));
+        Ok(shedder)
     }
 
-    /// Whether to refuse this purchase unread. Never one of a buyer who may hold a ticket: `user` is asked for only while
+    /// Whether to refuse this purchase unread. Never one of a buyer who may hold a ticket: sale and `buyer` are asked for only while
     /// purchases are shed.
-    pub fn sheds(&self, sale: SaleId, user: impl FnOnce() -> Option<String>) -> bool {
-        if !self.asked.replace(true) {
+    pub fn sheds(&self, buyer: impl FnOnce() -> Option<(SaleShards, String)>) -> bool {
+        let asked = self.asked.get();
+        self.asked.set(asked.saturating_add(1));
+        if asked == 0 {
             self.first_asked.notify_one();
         }
         self.limit.borrow().is_full(self.under_way.get())
-            && user().is_some_and(|user| self.batcher.is_stranger(sale, &user))
+            && buyer().is_some_and(|(of, user)| self.batcher.is_stranger(of, &user))
     }
 
     /// A purchase asks for units. It is under way until what this returns is dropped.
     pub fn begin(&self) -> UnderWay<'_> {
         self.under_way.update(|count| count + 1);
-        UnderWay(self)
+        UnderWay { shedder: self, is_answered: true }
     }
 
-    async fn measure(shedder: Weak<Self>, first_asked: Rc<Notify>) {
+    async fn measure(shedder: Weak<Self>, pressure: Arc<Pressure>, first_asked: Rc<Notify>) {
         let mut quiet_ticks = QUIET_TICKS;
+        let (mut arrivals, mut counted) = (Arrivals::default(), Instant::now());
         loop {
             if quiet_ticks >= QUIET_TICKS {
                 first_asked.notified().await;
             }
             let begun = Instant::now();
+            arrivals.read(&pressure, begun - counted);
             let due = begun + TICK;
             tokio::time::sleep_until(due.into()).await;
             let Some(shedder) = shedder.upgrade() else { return };
             let now = Instant::now();
-            quiet_ticks = if shedder.asked.take() { 0 } else { quiet_ticks + 1 };
+            let asked = shedder.asked.take();
+            quiet_ticks = if asked > 0 { 0 } else { quiet_ticks + 1 };
+            pressure.record_arrivals(asked);
+            if arrivals.read(&pressure, now - begun) {
+                pressure.record_rush(now);
+            }
+            counted = now;
             let late = now.saturating_duration_since(due).saturating_sub(TIMER_STEP);
+            let late = late.max(shedder.probe.take_wait(now));
             let wait = late + shedder.batcher.take_wait() + shedder.committer.wait();
             let mut limit = shedder.limit.borrow_mut();
             limit.adjust(shedder.under_way.get(), shedder.answered.take(), late, now - begun);
@@ -103,7 +132,8 @@ impl LoadShedder {
                 quiet_ticks = quiet_ticks.min(QUIET_TICKS - 1);
             }
             shedder.batcher.learn_holders(limit.is_near());
-            shedder.pressure.record(wait, now);
+            shedder.batcher.pace(limit.patience(), late);
+            pressure.record(wait, now);
         }
     }
 }

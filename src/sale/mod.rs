@@ -14,6 +14,7 @@ pub mod quota;
 pub mod refusal_cache;
 pub mod sold_out_view;
 pub mod thread_state;
+pub mod wait_probe;
 pub mod winners;
 
 pub use crate::domain::step::Step;

@@ -9,7 +9,9 @@ use crate::domain::client_address::ClientAddress;
 use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::sale::Sale;
+use crate::domain::shards::SaleShards;
 use crate::domain::trace_context::TraceContext;
+use crate::gate::GateError;
 
 /// A buyer's request, parsed.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ pub struct Request {
 /// What a purchase needs of its sale's terms, and what they say of the request.
 #[derive(Clone, Copy)]
 struct Terms {
+    shards: SaleShards,
     per_user: Units,
     min_level: i64,
     captcha: CaptchaKind,
@@ -45,6 +48,7 @@ struct Terms {
 impl Terms {
     fn of(sale: &Sale, request: &Request, now_ms: i64) -> Self {
         Self {
+            shards: sale.sharding(),
             per_user: sale.per_user,
             min_level: sale.min_level,
             captcha: sale.captcha,
@@ -148,8 +152,13 @@ impl ThreadState {
             pass,
             trace: request.trace,
         };
-        let _under_way = self.load_shedder.begin();
-        let admission = self.reserve_batcher.reserve(sale, reserve, terms.now_ms).await;
+        let under_way = self.load_shedder.begin();
+        let admission = self.reserve_batcher.reserve(terms.shards, reserve, terms.now_ms).await;
+        if let Err(GateError::Overloaded) = admission {
+            under_way.refuse();
+            return Err(Refusal::Unavailable);
+        }
+        let _under_way = under_way;
         match admission.map_err(|_| Refusal::Unavailable)? {
             Admission::Reserved { expires_at_ms } => {
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
@@ -174,13 +183,15 @@ impl ThreadState {
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
             }
             Admission::Lapsed { retry_ms } => Err(Refusal::Lapsed { allowed: self.gate.lapses(), retry_ms }),
-            Admission::Paused | Admission::NotServing | Admission::NotDurable => Err(Refusal::Unavailable),
+            Admission::Paused | Admission::UnderWay | Admission::NotServing | Admission::NotDurable => {
+                Err(Refusal::Unavailable)
+            }
         }
     }
 
     /// Whether "sold out" can be answered from memory: only where no other answer comes first (rule 13).
     fn knows_sold_out(&self, terms: &Terms, request: &Request, pass: &PassCheck) -> bool {
-        self.reserve_batcher.remembers_sold_out(request.sale, &request.user)
+        self.reserve_batcher.remembers_sold_out(terms.shards, &request.user)
             && terms.is_open
             && !terms.wrong_key
             && !terms.level_too_low

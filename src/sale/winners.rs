@@ -1,11 +1,12 @@
 //! Makes winners durable. Those of one call to Redis are committed together, and nobody is answered before (protocol, rules 3 to 5).
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::confirmer::Confirmer;
+use super::confirmer::{Confirmation, Confirmer};
 use crate::die_at;
 use crate::domain::admission::PurchaseGroup;
-use crate::domain::ids::{GroupId, OrderId};
+use crate::domain::ids::{GroupId, OrderId, Shard};
 use crate::gate::reserve_batcher::CommitGroup;
 use crate::ledger::orders::commit::{Committed, Committer, Purchase};
 use crate::telemetry::spans::{Span, SpanKind};
@@ -29,7 +30,8 @@ impl Winners {
     /// Commits a group, and says of each of its members, and then of each repeat, whether it is durable. A hold that is not stays: a
     /// repeat with the same key, or the reconciler, finishes it (rule 4).
     async fn commit(&self, group: PurchaseGroup) -> Vec<bool> {
-        let PurchaseGroup { sale, hold, members, repeats } = group;
+        let PurchaseGroup { shards, hold, members, repeats } = group;
+        let sale = shards.sale;
         // Winners who share a row are two at least. One who is traced has a row of his own, from which his trace goes on.
         let is_company = members.iter().filter(|member| member.trace.is_none()).nth(1).is_some();
         let shared = is_company.then(GroupId::new);
@@ -57,6 +59,11 @@ impl Winners {
                 trace: member.trace,
             });
         }
+        let borrowed = |purchase: &Purchase| {
+            let home = shards.home(&purchase.user);
+            (home != hold.shard).then_some((home, purchase.order))
+        };
+        let mut loans: Vec<(Shard, OrderId)> = purchases.iter().filter_map(borrowed).collect();
         let orders: Vec<OrderId> = purchases.iter().map(|purchase| purchase.order).collect();
         let outcomes = self.committer.commit(purchases).await;
         for (place, mut span) in spans {
@@ -74,7 +81,11 @@ impl Winners {
             durable.push(order);
         }
         if !durable.is_empty() {
-            self.confirmer.confirm(sale, hold.shard, durable);
+            if !loans.is_empty() {
+                let durable: HashSet<OrderId> = durable.iter().copied().collect();
+                loans.retain(|(_, order)| durable.contains(order));
+            }
+            self.confirmer.confirm(Confirmation { shards, shard: hold.shard, orders: durable, loans });
         }
         is_durable
     }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::ids::{OrderId, SaleId, Shard, WaveId};
+use crate::domain::shards::SaleShards;
 use crate::gate::holds::TicketKind;
 use crate::gate::sale_state::Snapshot;
-use crate::ledger::sales::audit::{Finding, LedgerSnapshot};
+use crate::ledger::sales::audit::{Finding, LedgerSnapshot, LiveOrder};
+use crate::ledger::sales::epochs::Sharded;
 use crate::sale::{SaleError, Stores};
 
 /// How long an audit waits for the sale to be at rest, and the pause between two checks.
@@ -52,6 +54,8 @@ pub struct InFlight {
     pub unreleased_units: i64,
     /// Units of released waves that Redis does not sell yet.
     pub wave_units: i64,
+    /// Loans between shards that are neither closed nor taken back yet.
+    pub open_loans: i64,
     /// Outbox rows that are not settled.
     pub messages: i64,
     /// Payments and refunds whose outcome is not known yet.
@@ -78,12 +82,13 @@ impl Stores {
     }
 
     async fn check_once(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
-        let mut redis = self.gate.snapshot(sale).await?;
+        let Some(of) = self.ledger.shards_of(&[sale]).await?.pop() else { return Ok(None) };
+        let mut redis = self.gate.snapshot(of.shards).await?;
         let ledger = self.ledger.audit_snapshot(sale, OVERDUE_GRACE_MS, retire_after_ms).await?;
         let Some(ledger) = ledger else { return Ok(None) };
         redis = redis.filter(|redis| redis.view.serving && redis.view.epoch == ledger.epoch && !ledger.retired);
         if let Some(snapshot) = &redis
-            && !self.gate.unchanged_since(sale, &snapshot.view).await?
+            && !self.gate.unchanged_since(of.shards, &snapshot.view).await?
         {
             redis = None;
         }
@@ -107,31 +112,39 @@ impl Stores {
         };
         if let Some(redis) = &redis {
             let without_row = self.without_row(sale, redis).await?;
-            compare(redis, &ledger, &without_row, &mut verdict);
+            compare(redis, of, &ledger, &without_row, &mut verdict);
         }
         let flight = verdict.in_flight;
-        verdict.at_rest = flight.messages + flight.unconfirmed_units + flight.unreleased_units == 0;
+        verdict.at_rest = flight.messages + flight.unconfirmed_units + flight.unreleased_units + flight.open_loans == 0;
         verdict.held = verdict.findings.is_empty();
         Ok(Some(verdict))
     }
 
     /// Unconfirmed holds that no row in PostgreSQL knows.
     async fn without_row(&self, sale: SaleId, redis: &Snapshot) -> Result<HashSet<OrderId>, SaleError> {
-        let known = self.ledger.known_orders(sale, &redis.unconfirmed).await?;
+        let unconfirmed: Vec<OrderId> = redis.shards.iter().flat_map(|shard| &shard.unconfirmed).copied().collect();
+        let known = self.ledger.known_orders(sale, &unconfirmed).await?;
         let known: HashSet<OrderId> = known.into_iter().collect();
-        Ok(redis.unconfirmed.iter().copied().filter(|order| !known.contains(order)).collect())
+        Ok(unconfirmed.into_iter().filter(|order| !known.contains(order)).collect())
     }
 }
 
 /// Compares Redis with the ledger (I1): every live ticket has its order, every live order its ticket, and Redis sells
 /// what the ledger has left, less what is not settled yet.
-fn compare(redis: &Snapshot, ledger: &LedgerSnapshot, without_row: &HashSet<OrderId>, verdict: &mut SaleVerdict) {
-    let held: HashMap<OrderId, i64> = redis
-        .tickets
-        .iter()
-        .filter(|(_, ticket)| ticket.kind == TicketKind::Live)
-        .map(|(order, ticket)| (*order, ticket.units))
-        .collect();
+fn compare(
+    redis: &Snapshot,
+    of: Sharded,
+    ledger: &LedgerSnapshot,
+    without_row: &HashSet<OrderId>,
+    verdict: &mut SaleVerdict,
+) {
+    let tickets = redis.shards.iter().flat_map(|shard| shard.tickets.values());
+    let open_loans = tickets.filter(|ticket| ticket.kind == TicketKind::OpenLoan).count();
+    verdict.in_flight.open_loans = i64::try_from(open_loans).unwrap_or(i64::MAX);
+    let mut held: HashMap<OrderId, i64> = HashMap::new();
+    let holds = redis.shards.iter().flat_map(|shard| &shard.tickets).filter(|(_, ticket)| ticket.kind.is_hold());
+    // An order that two shards hold units for has more than it asked for.
+    holds.for_each(|(order, ticket)| *held.entry(*order).or_default() += ticket.units);
     let unreleased: HashMap<OrderId, i64> = ledger
         .unreleased
         .iter()
@@ -139,8 +152,12 @@ fn compare(redis: &Snapshot, ledger: &LedgerSnapshot, without_row: &HashSet<Orde
         .filter(|(order, _)| held.contains_key(order))
         .collect();
     verdict.in_flight.unreleased_units = unreleased.values().sum();
-    let unapplied = ledger.unreleased_waves.iter().filter(|(wave, _)| !redis.waves.contains(wave));
-    verdict.in_flight.wave_units = unapplied.map(|(_, units)| units).sum();
+    let (count, lot) = (of.shards.count, of.per_user);
+    let unapplied = |(wave, units): (&WaveId, &i64)| {
+        let without = count.all().zip(&redis.shards).filter(|(_, found)| !found.waves.contains(wave));
+        without.map(|(shard, _)| count.part(units.unsigned_abs(), lot, shard).cast_signed()).sum::<i64>()
+    };
+    verdict.in_flight.wave_units = ledger.unreleased_waves.iter().map(unapplied).sum();
     verdict.in_flight.unconfirmed_units = without_row.iter().filter_map(|order| held.get(order)).sum();
 
     let stray = held
@@ -153,9 +170,12 @@ fn compare(redis: &Snapshot, ledger: &LedgerSnapshot, without_row: &HashSet<Orde
     let missing = ledger
         .live
         .iter()
-        .filter(|(order, units)| held.get(*order) != Some(*units))
-        .map(|(order, units)| format!("order {order}, {units} units, Redis {:?}", held.get(order)));
+        .filter(|(order, live)| held.get(*order) != Some(&live.units))
+        .map(|(order, live)| format!("order {order}, {} units, Redis {:?}", live.units, held.get(order)));
     report(verdict, "live orders have no ticket of their size in Redis", missing.collect());
+    if !count.is_one() {
+        report(verdict, "live orders are not where their records say", misplaced(redis, of.shards, ledger));
+    }
 
     if let Some(available) = redis.view.available {
         let flight = verdict.in_flight;
@@ -176,6 +196,29 @@ fn compare(redis: &Snapshot, ledger: &LedgerSnapshot, without_row: &HashSet<Orde
             report(verdict, "what Redis sells is not what PostgreSQL has left", vec![evidence]);
         }
     }
+}
+
+/// Live orders whose units another shard holds than their record names, or which the home of their buyer does not know.
+fn misplaced(redis: &Snapshot, of: SaleShards, ledger: &LedgerSnapshot) -> Vec<String> {
+    let ticket =
+        |shard: Shard, order: &OrderId| redis.shards.get(usize::from(shard.0.unsigned_abs()))?.tickets.get(order);
+    let is_misplaced = |(order, live): (&OrderId, &LiveOrder)| {
+        let (home, at_shard) = (of.home(&live.user), ticket(live.shard, order).map(|ticket| ticket.kind));
+        let at_home = ticket(home, order);
+        let is_right = if home == live.shard {
+            at_shard == Some(TicketKind::Live)
+        } else {
+            // An open loan is closed as soon as its confirmation arrives.
+            let knows = |kind| matches!(kind, TicketKind::ClosedLoan | TicketKind::OpenLoan);
+            at_shard == Some(TicketKind::Lent)
+                && at_home.is_some_and(|loan| knows(loan.kind) && loan.lender == Some(live.shard))
+        };
+        (!is_right).then(|| {
+            let at_home = at_home.map(|ticket| ticket.kind);
+            format!("order {order}, shard {} has {at_shard:?}, home {} has {at_home:?}", live.shard.0, home.0)
+        })
+    };
+    ledger.live.iter().filter_map(is_misplaced).collect()
 }
 
 fn report(verdict: &mut SaleVerdict, problem: &str, mut evidence: Vec<String>) {

@@ -50,10 +50,11 @@ impl Stores {
     /// Fills a new sale's Redis, and waits until every instance that is alive has loaded it. Returns whether all of them have.
     async fn publish_sale(&self, sale: SaleId, version: i64) -> Result<bool, SaleError> {
         // Serving instances do the same: the first one fills the sale, and the others find it whole.
-        let (mut server, slots) = (self.gate.connect_to_run().await?, Arc::new(Semaphore::new(1)));
+        let Some(of) = self.ledger.epoch(sale).await?.map(|row| row.shards) else { return Ok(false) };
+        let (mut servers, slots) = (self.gate.connect_to_runs().await?, Arc::new(Semaphore::new(1)));
         let deadline = Instant::now() + WAIT_MAX;
         loop {
-            match self.refill_once(&mut server, sale, &slots).await {
+            match self.refill_once(&mut servers, of, &slots).await {
                 Ok(()) => break,
                 Err(SaleError::Busy(_) | SaleError::Overtaken) if Instant::now() < deadline => {
                     sleep(Duration::from_millis(20)).await;
@@ -83,8 +84,9 @@ impl Stores {
     /// Removes a sale that was never bought in, also from Redis and from every instance's memory; `false` when there is
     /// no such sale, or it has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
+        let Some(of) = self.ledger.shards_of(&[sale]).await?.pop() else { return Ok(false) };
         let Some(version) = self.ledger.remove_sale(sale, actor).await? else { return Ok(false) };
-        self.gate.delete_sale(sale).await?;
+        self.gate.delete_sale(of.shards).await?;
         self.ledger.wait_for_instances(version, WAIT_MAX).await?;
         Ok(true)
     }
@@ -96,7 +98,7 @@ impl Stores {
         // A refill under way may have read the old status: repeated until an epoch that is served has the new one.
         let deadline = Instant::now() + WAIT_MAX;
         while let Some(row) = self.ledger.epoch(sale).await? {
-            let taken = self.gate.set_sale_state(sale, row.epoch, row.status, row.version).await?;
+            let taken = self.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await?;
             if taken || Instant::now() >= deadline {
                 break;
             }

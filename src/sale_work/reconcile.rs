@@ -1,10 +1,13 @@
 //! Finishes holds that are not durable, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::shards::SaleShards;
+use crate::gate::holds::{TicketKind, Unconfirmed};
+use crate::gate::loans::Barred;
 use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::{Committed, Purchase};
 use crate::ledger::sales::epochs::RestingSale;
@@ -45,14 +48,19 @@ impl DriftWatch {
         sales.extend(self.in_turn.next(ledger).await?.sales);
         sales.extend(self.suspects.keys());
         let resting = ledger.resting(&Vec::from_iter(sales), self.retire_after_ms).await?;
-        let units = gate.units_of(&resting.iter().map(|resting| resting.sale).collect::<Vec<_>>()).await?;
+        let units = gate.units_of(&resting.iter().map(|resting| resting.shards).collect::<Vec<_>>()).await?;
         let mut suspects = HashMap::new();
-        for (RestingSale { sale, epoch, left }, units) in resting.into_iter().zip(units) {
+        for (RestingSale { shards, epoch, left }, units) in resting.into_iter().zip(units) {
+            let sale = shards.sale;
             // The same figure at any moment is no difference.
             if units == Some((epoch, left)) {
                 continue;
             }
-            let Some(view) = gate.sale_view(sale).await? else { continue };
+            let view = match gate.sale_view(shards).await {
+                Err(error) if gate.is_of_one_master(&error) => continue,
+                view => view?,
+            };
+            let Some(view) = view else { continue };
             let drift = view.available.unwrap_or(left) - left;
             if !view.serving || view.epoch != epoch || view.unconfirmed > 0 || drift == 0 {
                 continue;
@@ -96,8 +104,9 @@ impl HoldWatch {
         Self { stores, older_than_ms, in_turn: SalesInTurn::new(SALES_A_TURN), unfinished: Vec::new() }
     }
 
-    /// Confirms such holds that are durable, and commits the purchase rows of the others: forward only (rule 4). It looks at the sales that sell or have just ended, which is where
-    /// holds are taken, and at the next few of the others.
+    /// Confirms such holds that are durable, and commits the purchase rows of the others: forward only (rule 4). Settles loans of dead
+    /// requests (rule 15). It looks at the sales that sell or have just ended, which is where holds are taken, and at the next few of
+    /// the others.
     pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
         let ledger = &self.stores.ledger;
         let now_ms = ledger.now_ms().await?;
@@ -106,11 +115,18 @@ impl HoldWatch {
         sales.extend(&self.unfinished);
         sales.sort_unstable();
         sales.dedup();
-        let unconfirmed = self.stores.gate.maybe_unconfirmed(&sales).await?;
+        let shards: Vec<(SaleShards, Shard)> = ledger
+            .shards_of(&sales)
+            .await?
+            .into_iter()
+            .flat_map(|of| of.shards.count.all().map(move |shard| (of.shards, shard)))
+            .collect();
+        let unconfirmed = self.stores.gate.maybe_unconfirmed(&shards).await?;
         self.unfinished.clear();
         let mut step = Step::Idle;
-        for sale in unconfirmed {
-            match self.stores.finish_holds_of(sale, self.older_than_ms, now_ms).await {
+        for (of, shard) in unconfirmed {
+            let sale = of.sale;
+            match self.stores.finish_holds_of(of, shard, self.older_than_ms, now_ms).await {
                 Ok(holds) if holds >= BATCH_MAX => {
                     step = Step::More;
                     self.unfinished.push(sale);
@@ -128,26 +144,51 @@ impl HoldWatch {
 }
 
 impl Stores {
-    async fn finish_holds_of(&self, sale: SaleId, older_than_ms: u64, now_ms: i64) -> Result<usize, SaleError> {
+    /// Returns how many holds and loans were finished: those that wait for another shard would be found again at once.
+    async fn finish_holds_of(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        older_than_ms: u64,
+        now_ms: i64,
+    ) -> Result<usize, SaleError> {
         let age_ms = older_than_ms.cast_signed();
-        let holds = self.gate.unconfirmed_since(sale, Shard::HOME, age_ms, now_ms, BATCH_MAX).await?;
-        metrics::counter!("seckill_holds_looked_into_total").increment(holds.len() as u64);
-        if holds.is_empty() {
+        let found = self.gate.unconfirmed_since(of, shard, age_ms, now_ms, BATCH_MAX).await?;
+        metrics::counter!("seckill_holds_looked_into_total").increment(found.len() as u64);
+        if found.is_empty() {
             return Ok(0);
         }
         // A hold may be durable in the row of its group. What is committed meanwhile gets a second record, which does no harm.
-        let asked: Vec<(OrderId, &str)> = holds.iter().map(|hold| (hold.order, hold.user.as_str())).collect();
+        let asked: Vec<(OrderId, &str)> = found.iter().map(|hold| (hold.order, hold.ticket.user.as_str())).collect();
         let known: HashSet<OrderId> = self.ledger.orders_of_buyers(&asked).await?.into_keys().collect();
+        let (loans, holds): (Vec<_>, Vec<_>) = found.iter().partition(|hold| hold.ticket.kind == TicketKind::OpenLoan);
+        let (recorded, open): (Vec<_>, Vec<_>) = loans.into_iter().partition(|loan| known.contains(&loan.order));
+        self.finish_holds_at(of, shard, holds, &known).await?;
+        let recorded: Vec<OrderId> = recorded.iter().map(|loan| loan.order).collect();
+        self.gate.close_loans(of, shard, &recorded).await?;
+        let waiting = self.settle_loans(of, shard, &open).await?;
+        Ok(found.len() - waiting)
+    }
+
+    /// Commits the holds of a shard that lack a record, and confirms all of them; those of borrowers at their homes, too.
+    async fn finish_holds_at(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        holds: Vec<&Unconfirmed>,
+        known: &HashSet<OrderId>,
+    ) -> Result<(), SaleError> {
+        let sale = of.sale;
         let purchases: Vec<Purchase> = holds
             .iter()
             .filter(|hold| !known.contains(&hold.order))
             .map(|hold| Purchase {
                 order: hold.order,
                 sale,
-                user: hold.user.clone(),
-                units: i32::try_from(hold.units).unwrap_or(i32::MAX),
+                user: hold.ticket.user.clone(),
+                units: i32::try_from(hold.ticket.units).unwrap_or(i32::MAX),
                 address: None,
-                hold: Hold { epoch: hold.epoch, shard: Shard::HOME },
+                hold: Hold { epoch: hold.epoch, shard },
                 group: None,
                 trace: None,
             })
@@ -156,9 +197,17 @@ impl Stores {
         die_at!("reconcile.inserted");
         let durable =
             |(purchase, verdict): (&Purchase, Committed)| (verdict == Committed::Durable).then_some(purchase.order);
-        let finished: Vec<OrderId> = purchases.iter().zip(verdicts).filter_map(durable).collect();
-        let durable: Vec<OrderId> = known.into_iter().chain(finished.iter().copied()).collect();
-        self.gate.confirm(sale, Shard::HOME, &durable).await?;
+        let finished: HashSet<OrderId> = purchases.iter().zip(verdicts).filter_map(durable).collect();
+        let (mut durable, mut by_home) = (Vec::new(), BTreeMap::<Shard, Vec<OrderId>>::new());
+        for hold in holds.iter().filter(|hold| known.contains(&hold.order) || finished.contains(&hold.order)) {
+            durable.push(hold.order);
+            by_home.entry(of.home(&hold.ticket.user)).or_default().push(hold.order);
+        }
+        self.gate.confirm(of, shard, &durable).await?;
+        by_home.remove(&shard);
+        for (home, orders) in by_home {
+            self.gate.close_loans(of, home, &orders).await?;
+        }
         if !finished.is_empty() {
             let finished: Vec<String> = finished.iter().map(OrderId::to_string).collect();
             tracing::warn!(%sale, holds = finished.len(), "holds without a purchase row were finished");
@@ -167,6 +216,51 @@ impl Stores {
             self.ledger.record("reconciler", "finish holds", &format!("sale {sale}"), details).await?;
             self.ledger.notify(Topic::Outbox).await?;
         }
-        Ok(holds.len())
+        Ok(())
+    }
+
+    /// Settles open loans without a record: bars each at its lender. What a lender holds is committed, and what it does not is taken back.
+    /// Loans of which that is not known wait: returns how many.
+    async fn settle_loans(&self, of: SaleShards, home: Shard, loans: &[&Unconfirmed]) -> Result<usize, SaleError> {
+        let mut waiting = 0;
+        let mut by_lender: BTreeMap<Shard, Vec<(&Unconfirmed, i64)>> = BTreeMap::new();
+        for loan in loans {
+            if let (Some(lender), Some(number)) = (loan.ticket.lender, loan.ticket.number) {
+                by_lender.entry(lender).or_default().push((loan, number));
+            }
+        }
+        for (lender, loans) in by_lender {
+            // All were read in one call, so they have one epoch.
+            let Some(epoch) = loans.first().map(|(loan, _)| loan.epoch) else { continue };
+            let asked: Vec<(OrderId, i64)> = loans.iter().map(|(loan, number)| (loan.order, *number)).collect();
+            let barred = match self.gate.bar_loans(of, lender, epoch, &asked).await {
+                Ok(Some(barred)) => barred,
+                Ok(None) => {
+                    waiting += loans.len();
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(sale = %of.sale, shard = lender.0, %error, "loans not barred; tried again later");
+                    waiting += loans.len();
+                    continue;
+                }
+            };
+            die_at!("reconcile.barred");
+            let is = |wanted: Barred| {
+                let chosen = loans.iter().zip(&asked).zip(&barred).filter(move |(_, barred)| **barred == wanted);
+                chosen.map(|((loan, asked), _)| (loan.0, *asked))
+            };
+            let held: Vec<&Unconfirmed> = is(Barred::Held).map(|(loan, _)| loan).collect();
+            if !held.is_empty() {
+                self.finish_holds_at(of, lender, held, &HashSet::new()).await?;
+            }
+            let nothing: Vec<(OrderId, i64)> = is(Barred::Nothing).map(|(_, asked)| asked).collect();
+            let taken_back = self.gate.take_back_loans(of, home, epoch, &nothing).await?;
+            if taken_back > 0 {
+                metrics::counter!("seckill_loans_taken_back_total").increment(taken_back.unsigned_abs());
+                tracing::warn!(sale = %of.sale, shard = home.0, loans = taken_back, "loans of dead requests were taken back");
+            }
+        }
+        Ok(waiting)
     }
 }

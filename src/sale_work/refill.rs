@@ -1,5 +1,6 @@
 //! Refills a sale in Redis from the ledger, under a new epoch (protocol, rule 11).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::die_at;
-use crate::domain::ids::{DocId, Epoch, SaleId};
-use crate::domain::sale::{Document, SaleStatus};
-use crate::gate::holds::TicketKind;
-use crate::gate::refill::{ServerRun, TicketRow};
-use crate::ledger::sales::epochs::{EpochRow, RefillSnapshot};
+use crate::domain::ids::{DocId, Epoch, SaleId, Shard};
+use crate::domain::sale::Document;
+use crate::domain::shards::SaleShards;
+use crate::gate::refill::{PutKind, TicketRow};
+use crate::gate::server_runs::{SaleState, ServerRuns, has_no_master};
+use crate::ledger::sales::epochs::{EpochRow, LedgerTicket, RefillSnapshot};
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::SalesInTurn;
 
@@ -22,14 +24,16 @@ const REFILL_LEASE: Duration = Duration::from_secs(3);
 /// Bounds how many refills use PostgreSQL at the same time. A refill waits for half a second without using it.
 pub(super) type LedgerSlots = Arc<Semaphore>;
 
-/// The lock of a sale's refill on one run of a server. What held it when the server was killed is over, and may be in its AOF.
-pub fn lock_name(sale: SaleId, run_id: &str) -> String {
-    format!("refill:{sale}:{run_id}")
+/// The lock of a sale's refill on one run of its server, or of its servers. What held it when the server was killed is over, and may be in its AOF.
+/// It lies where the sale's first shard lies.
+pub fn lock_name(of: SaleShards, run_id: &str) -> String {
+    format!("refill:{{{}}}:{run_id}", of.tag(Shard::FIRST))
 }
 
-/// Whether the sale's epoch was filled on this run of this server, and the server still serves it.
-pub(super) fn is_whole(row: &EpochRow, server: &ServerRun, standing: Option<(Epoch, SaleStatus)>) -> bool {
-    row.run_id.as_deref() == Some(server.run_id()) && standing.is_some_and(|(epoch, _)| epoch == row.epoch)
+/// Whether the sale's epoch was filled on these runs of its servers, and they still serve it.
+pub(super) fn is_whole(row: &EpochRow, servers: &ServerRuns, state: SaleState) -> bool {
+    let is_served = matches!(state, SaleState::Served(standing) if standing.epoch == row.epoch);
+    is_served && row.run_id.is_some() && row.run_id == servers.run_id(row.shards)
 }
 
 impl Stores {
@@ -38,7 +42,7 @@ impl Stores {
         self.ledger.retire_releases(retire_after_ms).await?;
         let sales = in_turn.next(&self.ledger).await?.sales;
         for row in self.ledger.retired(&sales, retire_after_ms).await? {
-            self.gate.delete_sale(row.sale).await?;
+            self.gate.delete_sale(row.shards).await?;
             self.ledger.forget_sale(row.sale, row.epoch).await?;
             tracing::info!(sale = %row.sale, "ended long ago; removed from Redis");
         }
@@ -51,13 +55,15 @@ impl Stores {
     /// `Busy` when another instance refills the sale; `Overtaken` when one has done so meanwhile.
     pub(super) async fn refill_once(
         &self,
-        server: &mut ServerRun,
-        sale: SaleId,
+        servers: &mut ServerRuns,
+        of: SaleShards,
         slots: &LedgerSlots,
     ) -> Result<(), SaleError> {
-        let lock = self.gate.lock(&lock_name(sale, server.run_id()), REFILL_LEASE).await?;
+        let sale = of.sale;
+        let run_id = servers.run_id(of).ok_or_else(has_no_master)?;
+        let lock = self.gate.lock(&lock_name(of, &run_id), REFILL_LEASE).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("refill")) };
-        let refilled = self.refill_unless_whole(server, sale, slots).await;
+        let refilled = self.refill_unless_whole(servers, sale, &run_id, slots).await;
         if let Err(error) = lock.release().await {
             tracing::debug!(%sale, %error, "refill lock not released; its lease ends by itself");
         }
@@ -66,32 +72,39 @@ impl Stores {
 
     async fn refill_unless_whole(
         &self,
-        server: &mut ServerRun,
+        servers: &mut ServerRuns,
         sale: SaleId,
+        run_id: &str,
         slots: &LedgerSlots,
     ) -> Result<(), SaleError> {
         let Some(row) = self.ledger.in_time(self.ledger.epoch(sale)).await? else { return Ok(()) };
-        let standing = server.sale_states(&[sale]).await?.pop().flatten();
-        if is_whole(&row, server, standing) { Ok(()) } else { self.refill(server, &row, slots).await }
+        let state = servers.sale_states(&[row.shards]).await?.pop().unwrap_or(SaleState::Unknown);
+        if is_whole(&row, servers, state) { Ok(()) } else { self.refill(servers, run_id, &row, slots).await }
     }
 
-    /// Raises the epoch, reads a snapshot of the ledger, writes it to Redis, opens the sale, and records the server.
-    async fn refill(&self, server: &mut ServerRun, row: &EpochRow, slots: &LedgerSlots) -> Result<(), SaleError> {
-        let (sale, began, ledger) = (row.sale, Instant::now(), &self.ledger);
+    /// Raises the epoch, reads a snapshot of the ledger, writes it to Redis, opens the sale, and records the runs of its servers.
+    async fn refill(
+        &self,
+        servers: &ServerRuns,
+        run_id: &str,
+        row: &EpochRow,
+        slots: &LedgerSlots,
+    ) -> Result<(), SaleError> {
+        let (sale, of, began, ledger) = (row.sale, row.shards, Instant::now(), &self.ledger);
         // Each step returns false once another refill has taken over.
         let not_overtaken = |current: bool| if current { Ok(()) } else { Err(SaleError::Overtaken) };
         let slot = slots.acquire().await;
         // Nothing more is sold at the old epoch: raising it would wait for ever new purchases.
-        server.close(sale, row.epoch).await?;
+        servers.close(of, row.epoch).await?;
         die_at!("refill.closed");
         let epoch = ledger.in_time(ledger.raise_epoch(sale)).await?;
         die_at!("refill.raised");
         let mut snapshot = ledger.in_time(ledger.refill_snapshot(sale)).await?;
         die_at!("refill.read");
-        not_overtaken(server.begin(sale, epoch).await?)?;
+        not_overtaken(servers.begin(of, epoch).await?)?;
         die_at!("refill.begun");
         let begun_at = Instant::now();
-        let tickets = self.put_tickets(server, sale, epoch, &mut snapshot).await?;
+        let tickets = self.put_tickets(servers, of, epoch, &mut snapshot).await?;
         die_at!("refill.put");
         let (left, waves) = (snapshot.left, std::mem::take(&mut snapshot.waves));
         drop(snapshot);
@@ -99,7 +112,7 @@ impl Stores {
         if row.epoch > Epoch(0) {
             // An instance may remember that the old epoch was sold out, and does not know who holds tickets of the new
             // one: nothing is sold until every such memory has lapsed (rule 13).
-            tokio::time::sleep_until(begun_at + self.gate.sold_out_memory()).await;
+            tokio::time::sleep_until(begun_at + self.gate.sold_out_memory(of)).await;
         }
         let _slot = slots.acquire().await;
         let (document, version) = ledger.in_time(ledger.document(DocId::Sale(sale.get()))).await?;
@@ -107,9 +120,9 @@ impl Stores {
         // A Redis that was flushed meanwhile refuses no older epoch; the ledger knows the current one.
         let current = ledger.in_time(ledger.epoch(sale)).await?.map(|row| row.epoch);
         not_overtaken(current == Some(epoch))?;
-        not_overtaken(server.open(&terms, version, epoch, left, &waves).await?)?;
+        not_overtaken(servers.open(&terms, version, epoch, left, &waves).await?)?;
         die_at!("refill.opened");
-        not_overtaken(ledger.in_time(ledger.record_fill(sale, epoch, server.run_id())).await?)?;
+        not_overtaken(ledger.in_time(ledger.record_fill(sale, epoch, run_id)).await?)?;
         die_at!("refill.recorded");
         metrics::counter!("seckill_refills_total").increment(1);
         tracing::info!(
@@ -123,8 +136,8 @@ impl Stores {
     /// Puts the tickets into Redis, page by page. Returns how many.
     async fn put_tickets(
         &self,
-        server: &mut ServerRun,
-        sale: SaleId,
+        servers: &ServerRuns,
+        of: SaleShards,
         epoch: Epoch,
         snapshot: &mut RefillSnapshot,
     ) -> Result<usize, SaleError> {
@@ -135,16 +148,62 @@ impl Stores {
                 return Ok(count);
             }
             count += page.len();
-            let rows: Vec<TicketRow> = page
-                .into_iter()
-                .map(|t| {
-                    let kind = if t.live { TicketKind::Live } else { TicketKind::Ended };
-                    TicketRow { order: t.order, user: t.user, units: t.units, kind, lapsed_at_ms: t.lapsed_at_ms }
-                })
-                .collect();
-            if !server.put_tickets(sale, epoch, snapshot.asks_pass, &rows).await? {
-                return Err(SaleError::Overtaken);
+            for (shard, rows) in by_shard(of, page) {
+                if !servers.put_tickets(of, shard, epoch, &rows).await? {
+                    return Err(SaleError::Overtaken);
+                }
             }
         }
+    }
+}
+
+/// What each shard gets of these tickets: each is written at its buyer's home, and at the shard that holds the units or held them.
+fn by_shard(of: SaleShards, page: Vec<LedgerTicket>) -> BTreeMap<Shard, Vec<TicketRow>> {
+    let mut rows: BTreeMap<Shard, Vec<TicketRow>> = BTreeMap::new();
+    for LedgerTicket { order, user, units, shard, live, lapsed_at_ms } in page {
+        let home = of.home(&user);
+        let (at_home, at_lender) = match (home == shard, live) {
+            (true, true) => (PutKind::Live, None),
+            (true, false) => (PutKind::Ended, None),
+            (false, true) => (PutKind::Borrowed(shard), Some(PutKind::Lent)),
+            (false, false) => (PutKind::Ended, Some(PutKind::LentEnded)),
+        };
+        if let Some(kind) = at_lender {
+            let row = TicketRow { order, user: user.clone(), units, kind, lapsed_at_ms: None };
+            rows.entry(shard).or_default().push(row);
+        }
+        rows.entry(home).or_default().push(TicketRow { order, user, units, kind: at_home, lapsed_at_ms });
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::domain::ids::OrderId;
+    use crate::domain::shards::ShardCount;
+
+    #[test]
+    fn a_ticket_is_written_at_home_and_where_its_units_are() {
+        let of = SaleShards { sale: SaleId::from_db(42), count: ShardCount::parse(8).unwrap(), asks_pass: false };
+        let home = of.home("ann");
+        let other = of.count.all().find(|shard| *shard != home).unwrap();
+        let written = |shard, live| {
+            let order = OrderId(Uuid::nil());
+            let ticket = LedgerTicket { order, user: "ann".to_owned(), units: 1, shard, live, lapsed_at_ms: Some(5) };
+            let rows = by_shard(of, vec![ticket])
+                .into_iter()
+                .flat_map(|(at, rows)| rows.into_iter().map(move |row| (at, row.kind, row.lapsed_at_ms)));
+            let mut rows: Vec<_> = rows.collect();
+            rows.sort_by_key(|(at, ..)| *at != home);
+            rows
+        };
+        assert_eq!(written(home, true), [(home, PutKind::Live, Some(5))]);
+        assert_eq!(written(home, false), [(home, PutKind::Ended, Some(5))]);
+        let borrowed = [(home, PutKind::Borrowed(other), Some(5)), (other, PutKind::Lent, None)];
+        assert_eq!(written(other, true), borrowed);
+        assert_eq!(written(other, false), [(home, PutKind::Ended, Some(5)), (other, PutKind::LentEnded, None)]);
     }
 }

@@ -1,6 +1,6 @@
 //! The refills of one process: many at once, those that are needed first, and each on its own account (protocol, rule 11).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::refill::LedgerSlots;
 use crate::domain::ids::SaleId;
-use crate::gate::refill::ServerRun;
+use crate::domain::shards::SaleShards;
+use crate::gate::server_runs::ServerRuns;
 use crate::sale::{SaleError, Stores};
 
 /// Refills at the same time. Those that no caller waits for leave some places free for the others.
@@ -50,11 +51,11 @@ struct Sick {
 /// The sales that wait for a refill, those that are being refilled, and what came of earlier ones.
 pub(super) struct RefillQueue {
     stores: Stores,
-    waiting: BTreeSet<(Need, SaleId)>,
-    running: JoinSet<(SaleId, String, Result<(), SaleError>)>,
+    waiting: BTreeMap<(Need, SaleId), SaleShards>,
+    running: JoinSet<(SaleId, Option<String>, Result<(), SaleError>)>,
     refilling: HashMap<SaleId, Need>,
     sick: HashMap<SaleId, Sick>,
-    /// The run of the server on which this process has filled a sale, or was overtaken while it did.
+    /// The run of the server, or of the servers, on which this process has filled a sale, or was overtaken while it did.
     filled: HashMap<SaleId, String>,
     slots: LedgerSlots,
     sick_slots: LedgerSlots,
@@ -64,7 +65,7 @@ impl RefillQueue {
     pub fn new(stores: Stores) -> Self {
         Self {
             stores,
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
             running: JoinSet::new(),
             refilling: HashMap::new(),
             sick: HashMap::new(),
@@ -80,11 +81,12 @@ impl RefillQueue {
     }
 
     /// Puts a sale in the line of those that wait, unless it is being refilled, or rests. A sale that was asked for keeps its place.
-    pub fn want(&mut self, sale: SaleId, need: Need) {
-        let need = if self.waiting.contains(&(Need::Asked, sale)) { Need::Asked } else { need };
+    pub fn want(&mut self, of: SaleShards, need: Need) {
+        let sale = of.sale;
+        let need = if self.waiting.contains_key(&(Need::Asked, sale)) { Need::Asked } else { need };
         self.leave_line(sale);
         if self.may_start(sale) {
-            self.waiting.insert((need, sale));
+            self.waiting.insert((need, sale), of);
         }
     }
 
@@ -97,8 +99,9 @@ impl RefillQueue {
 
     /// Another process has filled this sale on another server than ours. If ours is still the one on which this process has filled it, there
     /// are two masters, and the sale rests.
-    pub fn taken_elsewhere(&mut self, sale: SaleId, server: &ServerRun) {
-        if self.filled.get(&sale).is_some_and(|run| run == server.run_id()) {
+    pub fn taken_elsewhere(&mut self, of: SaleShards, servers: &ServerRuns) {
+        let sale = of.sale;
+        if self.filled.contains_key(&sale) && self.filled.get(&sale) == servers.run_id(of).as_ref() {
             tracing::error!(%sale, "TWO REDIS MASTERS: another instance has filled the sale on another server");
             metrics::counter!("seckill_refills_contested_total").increment(1);
             self.filled.remove(&sale);
@@ -107,8 +110,8 @@ impl RefillQueue {
     }
 
     /// Starts refills while there are places.
-    pub fn start(&mut self, server: &ServerRun) {
-        while let Some((need, sale)) = self.waiting.first().copied() {
+    pub fn start(&mut self, servers: &ServerRuns) {
+        while let Some((&(need, sale), &of)) = self.waiting.first_key_value() {
             let unneeded = self.refilling.values().filter(|need| **need == Need::Planned).count();
             if self.refilling.len() >= AT_ONCE || need == Need::Planned && unneeded >= UNNEEDED_AT_ONCE {
                 return;
@@ -117,11 +120,11 @@ impl RefillQueue {
             self.refilling.insert(sale, need);
             let failed = self.sick.get(&sale).is_some_and(|sick| sick.failures > 0);
             let slots = if failed { &self.sick_slots } else { &self.slots };
-            let (stores, mut server, slots) = (self.stores.clone(), server.clone(), Arc::clone(slots));
+            let (stores, mut servers, slots) = (self.stores.clone(), servers.clone(), Arc::clone(slots));
             self.running.spawn(async move {
-                let refill = tokio::time::timeout(REFILL_MAX, stores.refill_once(&mut server, sale, &slots));
+                let refill = tokio::time::timeout(REFILL_MAX, stores.refill_once(&mut servers, of, &slots));
                 let result = refill.await.unwrap_or(Err(SaleError::Busy("a refill that took too long")));
-                (sale, server.run_id().to_owned(), result)
+                (sale, servers.run_id(of), result)
             });
         }
     }
@@ -153,18 +156,18 @@ impl RefillQueue {
         self.filled.retain(|sale, _| is_known(*sale));
     }
 
-    fn record(&mut self, sale: SaleId, run: String, result: Result<(), SaleError>) -> bool {
+    fn record(&mut self, sale: SaleId, run: Option<String>, result: Result<(), SaleError>) -> bool {
         self.refilling.remove(&sale);
         match result {
             Ok(()) => {
-                self.filled.insert(sale, run);
+                self.filled.extend(run.map(|run| (sale, run)));
                 self.sick.remove(&sale);
             }
             // Another instance refills it: it is looked at again in the next check.
             Err(SaleError::Busy(_)) => {}
             // Without a pause, two instances that cannot see each other's lock would overtake each other for ever.
             Err(SaleError::Overtaken) => {
-                self.filled.insert(sale, run);
+                self.filled.extend(run.map(|run| (sale, run)));
                 let pause = OVERTAKEN_PAUSE.mul_f64(rand::random_range(0.5..1.5));
                 self.rest(sale, pause);
             }

@@ -1,4 +1,4 @@
-//! Finds the sales that are not whole on this process's Redis server, and has them refilled (protocol, rules 10 and 11).
+//! Finds the sales that are not whole on this process's Redis server, or on the masters of its cluster, and has them refilled (protocol, rules 10 and 11).
 //!
 //! In each check it looks at the server itself, at the sales that are live, soon will be or just were, and at those that have changed or
 //! were not as they should be; once a second at a few of the others in turn, too. It compares all of them when the server is another one
@@ -13,9 +13,10 @@ use tokio::time::Instant;
 use super::refill::is_whole;
 use super::refill_queue::{Need, RefillQueue};
 use super::sales_in_turn::{SALES_A_TURN, SalesInTurn};
-use crate::domain::ids::{Epoch, SaleId};
+use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
-use crate::gate::refill::ServerRun;
+use crate::domain::shards::SaleShards;
+use crate::gate::server_runs::{SaleState, ServerRuns, Standing};
 use crate::ledger::sales::epochs::EpochRow;
 use crate::sale::{SaleError, Stores};
 
@@ -23,11 +24,14 @@ use crate::sale::{SaleError, Stores};
 /// again and again, but does not have all others looked at.
 const SUSPICIONS_APART: Duration = Duration::from_secs(10);
 
-/// Watches one Redis server.
+/// What tells the servers of one moment from those of another.
+type Identity = Vec<Option<[String; 2]>>;
+
+/// Watches one Redis server, or the masters of one cluster.
 pub struct RefillSupervisor {
     stores: Stores,
     retire_after_ms: u64,
-    server: Option<ServerRun>,
+    servers: Option<ServerRuns>,
     queue: RefillQueue,
     /// The sales that were not as they should be when they were looked at last: not whole, or of another status than the ledger's.
     unsettled: HashSet<SaleId>,
@@ -37,7 +41,7 @@ pub struct RefillSupervisor {
     /// The sales that have had their turn in this walk.
     walked: HashSet<SaleId>,
     /// The server on which all sales were compared with the ledger last, and when.
-    compared: Option<([String; 2], Instant)>,
+    compared: Option<(Identity, Instant)>,
     /// A sale was missing on the server on which it had been filled, or changes were missed.
     suspected: bool,
 }
@@ -48,7 +52,7 @@ impl RefillSupervisor {
             queue: RefillQueue::new(stores.clone()),
             stores,
             retire_after_ms,
-            server: None,
+            servers: None,
             unsettled: HashSet::new(),
             version: None,
             in_turn: SalesInTurn::new(SALES_A_TURN),
@@ -64,17 +68,17 @@ impl RefillSupervisor {
     /// # Errors
     /// Redis or PostgreSQL cannot be asked. A refill that fails is no error of this call.
     pub async fn check(&mut self, with_turn: bool) -> Result<(), SaleError> {
-        let mut server = self.take_server().await?;
-        let identity = server.identity().await?;
-        self.check_due(&mut server, with_turn).await?;
-        self.queue.start(&server);
+        let mut servers = self.take_servers().await?;
+        let identity = servers.identity().await?;
+        self.check_due(&mut servers, with_turn).await?;
+        self.queue.start(&servers);
         let compared = self.compared.as_ref();
         let is_other = compared.is_none_or(|(compared, _)| *compared != identity);
         if is_other || self.suspected && compared.is_none_or(|(_, at)| at.elapsed() >= SUSPICIONS_APART) {
-            self.compare_all(&mut server, identity).await?;
-            self.queue.start(&server);
+            self.compare_all(&mut servers, identity).await?;
+            self.queue.start(&servers);
         }
-        self.server = Some(server);
+        self.servers = Some(servers);
         Ok(())
     }
 
@@ -87,22 +91,22 @@ impl RefillSupervisor {
         if asked.is_empty() {
             return Ok(());
         }
-        let mut server = self.take_server().await?;
+        let mut servers = self.take_servers().await?;
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs_of(&asked, self.retire_after_ms)).await?;
-        self.suspected |= self.examine(&mut server, &rows, true).await?;
-        self.queue.start(&server);
-        self.server = Some(server);
+        self.suspected |= self.examine(&mut servers, &rows, true).await?;
+        self.queue.start(&servers);
+        self.servers = Some(servers);
         Ok(())
     }
 
     /// Waits until a refill has ended, and starts the next one. Never returns while no refill is under way.
     pub async fn refill_ended(&mut self) {
         if self.queue.ended().await {
-            self.server = None;
+            self.servers = None;
         }
-        if let Some(server) = &self.server {
-            self.queue.start(server);
+        if let Some(servers) = &self.servers {
+            self.queue.start(servers);
         }
     }
 
@@ -111,16 +115,16 @@ impl RefillSupervisor {
         self.queue.finish().await;
     }
 
-    /// While this connection lives, it leads to the same run of the same server. After an error it is not put back.
-    async fn take_server(&mut self) -> Result<ServerRun, SaleError> {
-        match self.server.take() {
-            Some(server) => Ok(server),
-            None => Ok(self.stores.gate.connect_to_run().await?),
+    /// While these connections live, they lead to the same runs of the same servers. After an error they are not put back.
+    async fn take_servers(&mut self) -> Result<ServerRuns, SaleError> {
+        match self.servers.take() {
+            Some(servers) if servers.are_all().await => Ok(servers),
+            _ => Ok(self.stores.gate.connect_to_runs().await?),
         }
     }
 
     /// Checks the sales that sell, have changed or are unsettled, and those whose turn it is.
-    async fn check_due(&mut self, server: &mut ServerRun, with_turn: bool) -> Result<(), SaleError> {
+    async fn check_due(&mut self, servers: &mut ServerRuns, with_turn: bool) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let mut sales = self.unsettled.clone();
         let version = match self.version {
@@ -144,7 +148,7 @@ impl RefillSupervisor {
         }
         let mut sales = Vec::from_iter(sales);
         let rows = ledger.in_time(ledger.epochs_due(&sales, self.retire_after_ms)).await?;
-        self.suspected |= self.examine(server, &rows, false).await?;
+        self.suspected |= self.examine(servers, &rows, false).await?;
         // Those without a row were removed, or have left Redis.
         sales.retain(|sale| rows.binary_search_by_key(sale, |row| row.sale).is_err());
         for sale in sales {
@@ -156,10 +160,10 @@ impl RefillSupervisor {
     }
 
     /// Checks all sales that Redis keeps, on a server that is another one, or may have lost its memory.
-    async fn compare_all(&mut self, server: &mut ServerRun, identity: [String; 2]) -> Result<(), SaleError> {
+    async fn compare_all(&mut self, servers: &mut ServerRuns, identity: Identity) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
-        self.examine(server, &rows, false).await?;
+        self.examine(servers, &rows, false).await?;
         tracing::debug!(sales = rows.len(), unsettled = self.unsettled.len(), "all sales compared with Redis");
         self.compared = Some((identity, Instant::now()));
         self.suspected = false;
@@ -168,16 +172,25 @@ impl RefillSupervisor {
 
     /// Compares sales with Redis, and puts those that are not whole in the line. Returns whether one is missing that was whole on this
     /// server when it was looked at last: then others may be missing, too.
-    async fn examine(&mut self, server: &mut ServerRun, rows: &[EpochRow], asked: bool) -> Result<bool, SaleError> {
-        let sales: Vec<SaleId> = rows.iter().map(|row| row.sale).collect();
-        let states = server.sale_states(&sales).await?;
+    async fn examine(&mut self, servers: &mut ServerRuns, rows: &[EpochRow], asked: bool) -> Result<bool, SaleError> {
+        let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
+        let states = servers.sale_states(&sales).await?;
         let mut is_one_missing = false;
-        for (row, standing) in rows.iter().zip(states) {
+        for (row, state) in rows.iter().zip(states) {
             let sale = row.sale;
-            if is_whole(row, server, standing) {
+            if state == SaleState::Unknown {
+                self.unsettled.insert(sale);
+                // What the servers that are here have of it goes on selling: a pause must reach them.
+                if row.live {
+                    let set = self.stores.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await;
+                    tracing::debug!(%sale, ?set, "a server of the sale is away");
+                }
+                continue;
+            }
+            if is_whole(row, servers, state) {
                 self.queue.leave_line(sale);
-                match standing {
-                    Some((_, status)) if status != row.status => {
+                match state {
+                    SaleState::Served(Standing { status, .. }) if status != Some(row.status) => {
                         self.set_status(row, status).await;
                         self.unsettled.insert(sale);
                     }
@@ -187,15 +200,15 @@ impl RefillSupervisor {
             }
             let is_new = self.unsettled.insert(sale);
             match &row.run_id {
-                Some(run) if run == server.run_id() => is_one_missing |= is_new,
+                run if *run == servers.run_id(row.shards) => is_one_missing |= is_new,
                 Some(_) => {
-                    close_older(server, row, standing).await;
-                    self.queue.taken_elsewhere(sale, server);
+                    close_older(servers, row, state).await;
+                    self.queue.taken_elsewhere(row.shards, servers);
                 }
                 None => {}
             }
             self.queue.want(
-                sale,
+                row.shards,
                 if asked {
                     Need::Asked
                 } else if row.live {
@@ -209,11 +222,11 @@ impl RefillSupervisor {
     }
 
     /// Sets a sale's status in Redis to the ledger's, which is newer, or was not set because a process died.
-    async fn set_status(&self, row: &EpochRow, present: SaleStatus) {
+    async fn set_status(&self, row: &EpochRow, present: Option<SaleStatus>) {
         let (sale, wanted) = (row.sale, row.status);
-        match self.stores.gate.set_sale_state(sale, row.epoch, wanted, row.version).await {
+        match self.stores.gate.set_sale_state(row.shards, row.epoch, wanted, row.version).await {
             Ok(set) => {
-                tracing::info!(%sale, %present, %wanted, set, "the sale's status in Redis differs from the ledger's");
+                tracing::info!(%sale, ?present, %wanted, set, "the sale's status in Redis differs from the ledger's");
             }
             Err(error) => tracing::warn!(%sale, %error, "the sale's status is not set in Redis"),
         }
@@ -222,10 +235,10 @@ impl RefillSupervisor {
 
 /// Closes a sale that has a newer epoch on another server. The ledger refuses purchases of this one; nobody is to hear "sold out" of it,
 /// either.
-async fn close_older(server: &mut ServerRun, row: &EpochRow, standing: Option<(Epoch, SaleStatus)>) {
-    if let Some((epoch, _)) = standing
+async fn close_older(servers: &ServerRuns, row: &EpochRow, state: SaleState) {
+    if let SaleState::Served(Standing { epoch, .. }) = state
         && epoch < row.epoch
-        && let Err(error) = server.close(row.sale, epoch).await
+        && let Err(error) = servers.close(row.shards, epoch).await
     {
         tracing::warn!(sale = %row.sale, %error, "a sale of an older epoch is not closed");
     }

@@ -163,7 +163,7 @@ mod tests {
     use crate::domain::trace_context::TraceContext;
 
     fn row(task: BrokerMessage) -> OutboxRow<BrokerMessage> {
-        OutboxRow { id: 1, sale: SaleId::from_db(1), shard: Shard::HOME, attempts: 0, task, trace: None }
+        OutboxRow { id: 1, sale: SaleId::from_db(1), shard: Shard::FIRST, attempts: 0, task, trace: None }
     }
 
     fn placed(n: usize) -> OutboxRow<BrokerMessage> {

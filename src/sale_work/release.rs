@@ -1,12 +1,17 @@
 //! Puts units on sale in Redis: those of ended orders' holds (protocol, rule 9), and of waves (rule 14).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::join_all;
 
 use crate::die_at;
-use crate::domain::ids::{Epoch, SaleId, Shard};
+use crate::domain::ids::{Epoch, SaleId, Shard, WaveId};
+use crate::domain::order::HoldRelease;
+use crate::domain::shards::SaleShards;
 use crate::gate::GateError;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::{OutboxRow, ReleaseOutcome, RetryTerms, UnitRelease};
+use crate::ledger::sales::epochs::Sharded;
 use crate::sale::{SaleError, Step, Stores};
 
 /// Holds that one call to Redis ends: a longer one would hold up purchases.
@@ -19,21 +24,28 @@ impl Stores {
     /// # Errors
     /// Redis or PostgreSQL cannot be reached: the whole batch is to be tried again.
     pub async fn release_units(&self, batch_max: i64, retry: RetryTerms) -> Result<Step, SaleError> {
-        let claim = self.ledger.claim_releases(batch_max).await?;
+        let mut claim = self.ledger.claim_releases(batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }
-        let mut by_shard: BTreeMap<(SaleId, Shard), Vec<&OutboxRow<UnitRelease>>> = BTreeMap::new();
-        for row in &claim.rows {
-            by_shard.entry((row.sale, row.shard)).or_default().push(row);
-        }
+        let sales: BTreeSet<SaleId> = claim.rows.iter().map(|row| row.sale).collect();
+        let sales = claim.shards_of(&Vec::from_iter(sales)).await?;
+        let sales: BTreeMap<SaleId, Sharded> = sales.into_iter().map(|of| (of.shards.sale, of)).collect();
+        let mut by_shard: BTreeMap<(Sharded, Shard), Vec<&OutboxRow<UnitRelease>>> = BTreeMap::new();
         let mut outcome = ReleaseOutcome::default();
-        for ((sale, shard), rows) in by_shard {
-            match self.release(sale, shard, &rows).await {
+        for row in &claim.rows {
+            match sales.get(&row.sale) {
+                Some(of) => by_shard.entry((*of, row.shard)).or_default().push(row),
+                // The sale was removed.
+                None => outcome.refused.push(row.id),
+            }
+        }
+        for ((of, shard), rows) in by_shard {
+            match self.release(of, shard, &rows).await {
                 Ok(epoch) => outcome.released.extend(rows.iter().map(|row| (row.id, epoch))),
-                Err(GateError::NotServing) => outcome.refused.extend(rows.iter().map(|row| row.id)),
+                Err(error) if self.is_of_this_sale(&error) => outcome.refused.extend(rows.iter().map(|row| row.id)),
                 Err(error) if error.is_outage() => return Err(error.into()),
-                Err(_) => self.release_one_by_one(sale, shard, &rows, &mut outcome).await?,
+                Err(_) => self.release_one_by_one(of, shard, &rows, &mut outcome).await?,
             }
         }
         let done = claim.rows.len();
@@ -43,20 +55,25 @@ impl Stores {
         Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
     }
 
+    /// Whether Redis does not serve this sale at the moment, while it may serve others: then its rows wait.
+    fn is_of_this_sale(&self, error: &GateError) -> bool {
+        matches!(error, GateError::NotServing) || self.gate.is_of_one_master(error)
+    }
+
     async fn release_one_by_one(
         &self,
-        sale: SaleId,
+        of: Sharded,
         shard: Shard,
         rows: &[&OutboxRow<UnitRelease>],
         outcome: &mut ReleaseOutcome,
     ) -> Result<(), SaleError> {
         for row in rows {
-            match self.release(sale, shard, &[row]).await {
+            match self.release(of, shard, &[row]).await {
                 Ok(epoch) => outcome.released.push((row.id, epoch)),
-                Err(GateError::NotServing) => outcome.refused.push(row.id),
+                Err(error) if self.is_of_this_sale(&error) => outcome.refused.push(row.id),
                 Err(error) if error.is_outage() => return Err(error.into()),
                 Err(error) => {
-                    tracing::error!(%sale, row = row.id, %error, "units not released");
+                    tracing::error!(sale = %of.shards.sale, row = row.id, %error, "units not released");
                     outcome.failed.push((row.id, error.to_string()));
                 }
             }
@@ -64,24 +81,61 @@ impl Stores {
         Ok(())
     }
 
-    /// Releases units of one shard. Returns the lowest epoch that Redis answered under: if that is still current, so are
-    /// the epochs of the other answers.
-    #[tracing::instrument(level = "debug", skip_all, fields(%sale, rows = rows.len()))]
-    async fn release(&self, sale: SaleId, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
-        let (mut holds, mut epochs) = (Vec::new(), Vec::new());
+    /// Releases units of one shard, and ends the loans of those who have borrowed them. Returns the lowest epoch that Redis answered
+    /// under: if that is still current, so are the epochs of the other answers.
+    #[tracing::instrument(level = "debug", skip_all, fields(sale = %of.shards.sale, rows = rows.len()))]
+    async fn release(&self, of: Sharded, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
+        let (mut holds, mut waves, mut epochs) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
             match &row.task {
                 UnitRelease::Hold(hold) => holds.push(*hold),
                 UnitRelease::Holds(together) => holds.extend(together),
-                UnitRelease::Wave { wave, units } => epochs.push(self.gate.release_wave(sale, *wave, *units).await?),
+                UnitRelease::Wave { wave, units } => waves.push((*wave, *units)),
             }
         }
         for holds in holds.chunks(HOLDS_A_CALL) {
             for hold in holds {
                 tracing::debug!(order = %hold.order, "to be released");
             }
-            epochs.push(self.gate.release(sale, shard, holds).await?);
+            let released = self.gate.release(of.shards, shard, holds).await?;
+            epochs.push(released.epoch);
+            self.release_loans(of.shards, shard, holds, &released.users, &mut epochs).await?;
         }
+        for (wave, units) in waves {
+            epochs.push(self.release_wave(of, wave, units).await?);
+        }
+        epochs.into_iter().min().ok_or(GateError::NotServing)
+    }
+
+    /// Ends the loans of those whose home is another shard than the one that has released their units.
+    async fn release_loans(
+        &self,
+        of: SaleShards,
+        lender: Shard,
+        holds: &[HoldRelease],
+        users: &[String],
+        epochs: &mut Vec<Epoch>,
+    ) -> Result<(), GateError> {
+        let mut by_home: BTreeMap<Shard, Vec<HoldRelease>> = BTreeMap::new();
+        for (hold, user) in holds.iter().zip(users).filter(|(_, user)| !user.is_empty()) {
+            by_home.entry(of.home(user)).or_default().push(*hold);
+        }
+        by_home.remove(&lender);
+        for (home, loans) in by_home {
+            die_at!("release.at_lender");
+            epochs.push(self.gate.release(of, home, &loans).await?.epoch);
+        }
+        Ok(())
+    }
+
+    /// Puts a wave on sale, each shard's part at that shard. Returns the lowest epoch of all answers.
+    async fn release_wave(&self, of: Sharded, wave: WaveId, units: i64) -> Result<Epoch, GateError> {
+        let Sharded { shards, per_user } = of;
+        let parts = shards.count.all().map(|shard| (shard, shards.count.part(units.unsigned_abs(), per_user, shard)));
+        let parts = parts.filter(|(_, part)| *part > 0);
+        let released = parts.map(|(shard, part)| self.gate.release_wave(shards, shard, wave, part));
+        // All of them, also where one does not answer.
+        let epochs = join_all(released).await.into_iter().collect::<Result<Vec<Epoch>, _>>()?;
         epochs.into_iter().min().ok_or(GateError::NotServing)
     }
 

@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 60] = [
+pub const METRICS: [Metric; 62] = [
     metric(
         "seckill_requests_total",
         Counter,
@@ -88,6 +88,12 @@ pub const METRICS: [Metric; 60] = [
     ),
     metric("seckill_gate_batch_size", Histogram, "", "Buyers in one call of `reserve`"),
     metric("seckill_script_seconds", Histogram, "script", "Duration of one call of a Lua script, with the network"),
+    metric(
+        "seckill_loans_total",
+        Counter,
+        "result",
+        "Purchases whose home shard had too few units, by what became of them: `lent` by another shard, `home` (the home shard had units by then), `refused`, `unknown` (a shard did not answer, or did not serve: a repeat or the reconciler finishes it)",
+    ),
     metric("seckill_commit_batch_size", Histogram, "", "Purchases in one commit"),
     metric("seckill_commit_seconds", Histogram, "", "Duration of committing a group of purchases"),
     metric("seckill_outbox_pending", Gauge, "kind", "Outbox rows that wait to be carried out"),
@@ -139,6 +145,12 @@ pub const METRICS: [Metric; 60] = [
         "Holds that stayed unconfirmed for too long and were checked",
     ),
     metric("seckill_holds_finished_total", Counter, "", "Of these, holds whose purchase row had to be written"),
+    metric(
+        "seckill_loans_taken_back_total",
+        Counter,
+        "",
+        "Loans between shards whose requests died, and for which the lender held no units",
+    ),
     metric("seckill_drift_total", Counter, "", "Times that the stock in Redis differed from PostgreSQL's"),
     metric("seckill_drift_units_total", Counter, "", "Units by which it differed"),
     metric("seckill_refills_total", Counter, "", "Refills of a sale in Redis from PostgreSQL"),

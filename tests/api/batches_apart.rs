@@ -15,6 +15,7 @@ use seckill::config;
 use seckill::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
 use seckill::domain::captcha::PassCheck;
 use seckill::domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
+use seckill::domain::shards::{SaleShards, ShardCount};
 use seckill::gate::reserve_batcher::{CommitGroup, ReserveBatcher};
 use seckill::gate::{Gate, GateError};
 use seckill_harness::{PATIENCE, eventually};
@@ -31,6 +32,14 @@ fn refilling(_: usize) -> String {
 fn reserved(buyers: usize) -> String {
     let codes = "\0".repeat(buyers);
     format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*0\r\n")
+}
+
+/// Each buyer has written a loan, at epoch 7.
+fn borrow(buyers: usize) -> String {
+    let codes = "\u{12}".repeat(buyers);
+    let details: String = (0..buyers).map(|place| format!(":{place}\r\n$1\r\n1\r\n")).collect();
+    let count = 2 * buyers;
+    format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*{count}\r\n{details}")
 }
 
 /// A server that shows each call of a script, and answers it when it may.
@@ -70,8 +79,12 @@ impl SlowRedis {
         tokio::spawn(async move {
             let mut reads = BufReader::new(reads);
             while let Some(words) = command(&mut reads).await {
-                // The script's hash, 9 and nine keys, of which the sale's is the first; then the number of buyers.
-                let buyers: Option<usize> = (words[0] == "EVALSHA").then(|| words[12].parse().unwrap());
+                // The script's hash, the number of keys, and the keys, of which the sale's is the first. Then the number of buyers, which
+                // lend.lua, with 3 keys, has in the fourth place.
+                let buyers: Option<usize> = (words[0] == "EVALSHA").then(|| {
+                    let keys: usize = words[2].parse().unwrap();
+                    words[3 + keys + if keys == 3 { 3 } else { 0 }].parse().unwrap()
+                });
                 if let Some(buyers) = buyers {
                     let _ = arrived.send((words[3].clone(), buyers));
                 }
@@ -152,8 +165,16 @@ fn batcher(redis: &SlowRedis, commit: CommitGroup) -> ReserveBatcher {
     ReserveBatcher::new(Gate::new(&redis, &purchase).unwrap(), commit).unwrap()
 }
 
+fn of(sale: i64) -> SaleShards {
+    SaleShards { sale: SaleId::from_db(sale), count: ShardCount::ONE, asks_pass: false }
+}
+
 /// Asks for a unit, in a task of its own.
 fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, GateError>> {
+    ask_of(batcher, of(sale))
+}
+
+fn ask_of(batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<Result<Admission, GateError>> {
     let request = ReserveRequest {
         order: OrderId(uuid::Uuid::now_v7()),
         user: UserId::parse("ann").unwrap(),
@@ -165,7 +186,7 @@ fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, Gate
         trace: None,
     };
     let batcher = batcher.clone();
-    spawn_local(async move { batcher.reserve(SaleId::from_db(sale), request, 0).await })
+    spawn_local(async move { batcher.reserve(sale, request, 0).await })
 }
 
 /// A call that is not answered holds back its own sale alone; what comes for that sale meanwhile goes into its next calls,
@@ -246,7 +267,7 @@ async fn winners_of_one_call_wait_for_one_commit() {
             let next: Vec<_> = (0..3).map(|_| ask(&batcher, 1)).collect();
             redis.answers.add_permits(1);
             let (group, first_done) = to_commit.recv().await.unwrap();
-            assert_eq!((group.sale, group.hold.epoch, group.members.len()), (SaleId::from_db(1), Epoch(7), 1));
+            assert_eq!((group.shards, group.hold.epoch, group.members.len()), (of(1), Epoch(7), 1));
             assert_eq!(redis.next_call().await.1, 3);
             assert!(!first.is_finished(), "its row is not durable");
             next[0].abort();
@@ -294,6 +315,28 @@ async fn a_panic_in_a_sales_task_closes_no_sale() {
             for asked in next {
                 assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
             }
+        })
+        .await;
+}
+
+/// A lender that says nothing lets no more requests wait than there is room for (protocol, rule 15).
+#[tokio::test]
+async fn those_who_borrow_count_among_those_who_wait() {
+    let mut redis = SlowRedis::start(borrow).await;
+    let batcher = batcher(&redis, no_commit());
+    let sale = SaleShards { count: ShardCount::parse(2).unwrap(), ..of(1) };
+    LocalSet::new()
+        .run_until(async {
+            let ask = || ask_of(&batcher, sale);
+            let _borrowers = [ask(), ask(), ask()];
+            let (home, buyers) = redis.next_call().await;
+            assert_eq!(buyers, 3);
+            redis.answers.add_permits(1);
+            let (lender, borrowers) = redis.next_call().await;
+            assert!(borrowers == 3 && lender != home, "{lender} is asked for {borrowers}");
+            let _waiting = [ask(), ask()];
+            let answer = ask().await.unwrap();
+            assert!(matches!(answer, Err(GateError::Overloaded)), "{answer:?}");
         })
         .await;
 }

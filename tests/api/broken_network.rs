@@ -311,7 +311,8 @@ impl Crowd {
     async fn holds(&self) -> i64 {
         let mut sum = 0;
         for sale in &self.sales {
-            sum += self.system.stores.gate.sale_view(sale.id).await.unwrap().unwrap().unconfirmed;
+            sum +=
+                self.system.stores.gate.sale_view(self.system.shards(sale).await).await.unwrap().unwrap().unconfirmed;
         }
         sum
     }

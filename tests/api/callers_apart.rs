@@ -11,7 +11,7 @@ use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill::flow::policy_changes;
 use seckill::flow::threshold_controller::ThresholdController;
-use seckill::gate::policy_counts::PolicyCounts;
+use seckill::gate::limiter::policy_counts::PolicyCounts;
 use serde_json::{Value, json};
 
 use crate::broken_network::wired;

@@ -30,7 +30,7 @@ pub fn guarded(captcha: CaptchaKind, stock: i64, per_user: u64) -> NewSale {
 }
 
 /// Who asks, where, and from which address.
-struct Caller<'a> {
+pub struct Caller<'a> {
     system: &'a System,
     at: SocketAddr,
     user: &'a str,
@@ -38,7 +38,7 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    fn new(system: &'a System, user: &'a str) -> Self {
+    pub fn new(system: &'a System, user: &'a str) -> Self {
         Self { system, at: system.instances[0].address, user, from: "10.5.0.1" }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Caller<'a> {
     }
 
     /// A pass of this sale, by the kind of challenge that is wished.
-    async fn pass(&self, sale: &Sale, wish: Value) -> String {
+    pub async fn pass(&self, sale: &Sale, wish: Value) -> String {
         let challenge = self.challenge(sale, wish).await;
         let earned = self.answer(sale, &challenge, &right_answer(&challenge)).await;
         assert_eq!(earned.code(), "201", "{challenge}");

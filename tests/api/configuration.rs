@@ -72,6 +72,11 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_REDIS__CA_FILE", "/nowhere/ca.pem", "redis.ca_file"),
         ("SECKILL_AMQP__CA_FILE", "/dev/null", "amqp.ca_file"),
         ("SECKILL_AMQP__MANAGEMENT_URL", "broker:15672", "amqp.management_url"),
+        ("DATABASE_URL", "postgres://x@one:1,two:2,one:1/x", "database.url"),
+        ("DATABASE_URL", "postgres://x@one,two/x?target_session_attrs=any", "target_session_attrs=read-write"),
+        ("AMQP_URL", "amqp://x@one:1,/%2f", "amqp.url"),
+        ("REDIS_URL", "redis://one:1,two:1/", "redis+sentinel://"),
+        ("REDIS_URL", "redis+sentinel://one:1,two:1/", "redis.url"),
         ("DATABASE_URL", "postgres://x@127.0.0.1:1/x?sslmode=require&sslrootcert=/ca.pem", "sslmode=verify-full"),
     ] {
         let error = read(&[(name, value)]).expect_err(name);

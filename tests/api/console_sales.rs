@@ -117,7 +117,7 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     let now_ms = system.stores.ledger.now_ms().await.unwrap();
     let (starts_at_ms, ends_at_ms) = (now_ms / 1000 * 1000 + 600_123, now_ms / 1000 * 1000 + 1_200_456);
     let terms = json!({
-        "starts_at_ms": starts_at_ms, "ends_at_ms": ends_at_ms, "stock": 10, "per_user": 2, "keep_refunded": true,
+        "starts_at_ms": starts_at_ms, "ends_at_ms": ends_at_ms, "stock": 10, "per_user": 2, "keep_refunded": true, "shards": 4,
         "waves": [{ "after_s": 60, "units": 4 }],
     });
     let planned = root.call("POST", "sales", plan(terms)).await;
@@ -126,6 +126,7 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     let shown = &details["sale"];
     assert_eq!((&shown["starts_at_ms"], &shown["ends_at_ms"]), (&json!(starts_at_ms), &json!(ends_at_ms)));
     assert_eq!((&shown["status"], &shown["stock"], &shown["per_user"]), (&json!("scheduled"), &json!(6), &json!(2)));
+    assert_eq!(shown["shards"], json!(4));
     let wave = &details["waves"][0];
     assert_eq!((&details["keep_refunded"], &wave["due_at_ms"]), (&json!(true), &json!(starts_at_ms + 60_000)));
     assert!(wave["released_at_ms"].is_null() && wave["planned"] == json!(true), "{wave}");
@@ -163,6 +164,8 @@ async fn wrong_terms_are_refused_and_change_nothing() {
         (json!({ "pay_within_s": 0 }), "400 invalid-request", "pay_within_s"),
         (json!({ "min_level": -1 }), "400 invalid-request", "min_level"),
         (json!({ "captcha": "riddle" }), "400 invalid-request", "riddle"),
+        (json!({ "shards": 0 }), "400 invalid-request", "shards"),
+        (json!({ "shards": 65 }), "400 invalid-request", "shards"),
         (json!({ "starts_at_ms": -1 }), "400 invalid-request", "starts_at_ms"),
         (json!({ "waves": [{ "after_s": 1, "units": 0 }] }), "400 invalid-request", "units"),
         (json!({ "waves": [{ "after_s": -1, "units": 1 }] }), "400 invalid-request", "-1"),

@@ -24,14 +24,14 @@ const SALES: usize = 120;
 const TURNS: usize = 3;
 
 /// Planned sales that are whole in Redis, as a refill leaves them, on a server of their own. No instance runs.
-struct World {
-    system: System,
+pub struct World {
+    pub system: System,
     redis: OwnRedis,
     sales: Vec<SaleId>,
 }
 
 impl World {
-    async fn with(sales: usize) -> Self {
+    pub async fn with(sales: usize) -> Self {
         let redis = OwnRedis::start().await;
         let system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
         let mut world = Self { system, redis, sales: Vec::new() };
@@ -40,7 +40,7 @@ impl World {
     }
 
     /// Plans sales until there are so many. Written by hand, because a refill of each would take minutes.
-    async fn plan(&mut self, sales: usize) {
+    pub async fn plan(&mut self, sales: usize) {
         let prefix = &self.system.config.redis.prefix;
         let (run_id, replid) =
             (self.redis.info("server", "run_id").await, self.redis.info("replication", "master_replid").await);

@@ -100,8 +100,11 @@ fn uses(secret: &str) -> Vec<(Vec<(&'static str, String)>, &'static str)> {
     let mut uses = vec![
         (vec![("DATABASE_URL", format!("postgres://seckill:{encoded}@127.0.0.1:1/x"))], "DATABASE_URL"),
         (vec![("DATABASE_URL", format!("postgres://seckill@127.0.0.1:1/x?password={encoded}"))], "DATABASE_URL"),
+        (vec![("DATABASE_URL", format!("postgres://seckill:{encoded}@127.0.0.1:1,127.0.0.1:2/x"))], "DATABASE_URL"),
         (vec![("REDIS_URL", format!("redis://:{encoded}@127.0.0.1:1/"))], "REDIS_URL"),
+        (vec![("REDIS_URL", format!("redis+sentinel://:{encoded}@127.0.0.1:1,127.0.0.1:2/shop"))], "REDIS_URL"),
         (vec![("AMQP_URL", format!("amqp://seckill:{encoded}@127.0.0.1:1/%2f"))], "AMQP_URL"),
+        (vec![("AMQP_URL", format!("amqp://seckill:{encoded}@127.0.0.1:1,127.0.0.1:2/%2f"))], "AMQP_URL"),
         (
             vec![("SECKILL_AMQP__MANAGEMENT_URL", format!("https://seckill:{encoded}@127.0.0.1:1"))],
             "SECKILL_AMQP__MANAGEMENT_URL",

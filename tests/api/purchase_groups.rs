@@ -36,6 +36,7 @@ const WAITING: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status
 pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Vec<Purchase> {
     let secret = system.stores.ledger.order_id_secret().await.unwrap();
     let now_ms = system.stores.ledger.now_ms().await.unwrap();
+    let shards = system.shards(sale).await;
     let key = IdempotencyKey::parse(KEY).unwrap();
     let request = |user: &String| {
         let user = UserId::parse(user).unwrap();
@@ -59,7 +60,7 @@ pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Ve
     let group = LocalSet::new()
         .run_until(async {
             let batcher = ReserveBatcher::new(system.stores.gate.clone(), commit).unwrap();
-            let answers = join_all(users.iter().map(|user| batcher.reserve(sale.id, request(user), now_ms))).await;
+            let answers = join_all(users.iter().map(|user| batcher.reserve(shards, request(user), now_ms))).await;
             assert!(answers.iter().all(|answer| *answer.as_ref().unwrap() == Admission::NotDurable), "{answers:?}");
             taken.recv().await.unwrap()
         })
@@ -96,7 +97,7 @@ pub fn group_of(purchases: &[Purchase]) -> GroupId {
 pub async fn commit(system: &System, sale: &Sale, purchases: &[Purchase]) {
     let committed = system.stores.ledger.commit_purchases(purchases).await.unwrap();
     assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
-    system.stores.gate.confirm(sale.id, Shard::HOME, &orders(purchases)).await.unwrap();
+    system.stores.gate.confirm(system.shards(sale).await, Shard::FIRST, &orders(purchases)).await.unwrap();
 }
 
 /// A purchase for each of these buyers, all in one group row.
@@ -429,7 +430,8 @@ async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
     system.serve(true).await;
     for (sale, rows, groups) in [(&before, 3, 0), (&after, 0, 1)] {
         eventually(|| async {
-            let unconfirmed = system.stores.gate.sale_view(sale.id).await.unwrap().unwrap().unconfirmed;
+            let unconfirmed =
+                system.stores.gate.sale_view(system.shards(sale).await).await.unwrap().unwrap().unconfirmed;
             (unconfirmed == 0).then_some(()).ok_or(format!("{unconfirmed} unconfirmed"))
         })
         .await;

@@ -180,7 +180,7 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
         "UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
     sqlx::query(ended).bind(sale.id.get()).execute(&system.sql).await.unwrap();
     eventually(|| async {
-        let view = system.stores.gate.sale_view(sale.id).await.unwrap();
+        let view = system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap();
         view.is_none().then_some(()).ok_or(format!("{view:?}"))
     })
     .await;
@@ -211,10 +211,10 @@ async fn a_sale_whose_refill_never_ended_is_removed_from_redis_too() {
     let ended = "WITH unfilled AS (UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1)
                  UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
     sqlx::query(ended).bind(sale.id.get()).execute(&system.sql).await.unwrap();
-    assert!(system.stores.gate.sale_view(sale.id).await.unwrap().is_some());
+    assert!(system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap().is_some());
     system.serve(true).await;
     eventually(|| async {
-        let view = system.stores.gate.sale_view(sale.id).await.unwrap();
+        let view = system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap();
         view.is_none().then_some(()).ok_or(format!("{view:?}"))
     })
     .await;

@@ -155,7 +155,7 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     system.stop().await;
     redis.restart().await;
     let stores = &system.stores;
-    let name = lock_name(sale.id, &redis.info("server", "run_id").await);
+    let name = lock_name(system.shards(&sale).await, &redis.info("server", "run_id").await);
     let other = eventually(|| async {
         let lock = stores.gate.lock(&name, Duration::from_secs(60)).await;
         lock.map_err(|error| error.to_string())?.ok_or("the lock is held".to_owned())
@@ -182,11 +182,11 @@ async fn a_refill_cut_off_by_the_death_of_redis_is_begun_anew_at_once() {
     let mut redis = OwnRedis::start().await;
     let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
     let sale = system.create_sale(terms(5)).await;
-    let name = lock_name(sale.id, &redis.info("server", "run_id").await);
+    let name = lock_name(system.shards(&sale).await, &redis.info("server", "run_id").await);
     let cut_off = system.stores.gate.lock(&name, Duration::from_secs(600)).await.unwrap().unwrap();
     drop(cut_off);
     redis.restart().await;
-    let key = format!("{}lock:{{{name}}}", system.config.redis.prefix);
+    let key = format!("{}lock:{name}", system.config.redis.prefix);
     assert_eq!(redis.query(&["EXISTS", &key]).await.unwrap(), redis::Value::Int(1), "the lock is gone with the server");
     system.serve(true).await;
     sells(&system, &sale).await;

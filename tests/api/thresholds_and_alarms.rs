@@ -4,7 +4,7 @@ use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Name, NewPolicy, Range};
 use seckill::flow::policy_changes;
 use seckill::flow::policy_counts::{recent, write_minutes};
-use seckill::gate::policy_counts::PolicyCounts;
+use seckill::gate::limiter::policy_counts::PolicyCounts;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;
 

@@ -22,6 +22,7 @@ mod rush;
 mod server_outages;
 mod servers;
 mod service;
+mod standby_promoted;
 mod tcp_forwarder;
 mod world;
 
@@ -44,6 +45,8 @@ pub struct Options {
     pub place: Option<String>,
     /// Whether outages have their full length.
     pub full: bool,
+    /// Shards of the sale, at least.
+    pub shards: u8,
 }
 
 #[derive(Parser)]
@@ -64,6 +67,9 @@ struct Args {
     /// Run only this place of `places`, such as relay.published
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(seckill::failpoint::PLACES))]
     place: Option<String>,
+    /// Divide the stock of each sale into so many shards, 1 to 64 (protocol, rule 15)
+    #[arg(long, default_value_t = 1)]
+    shards: u8,
     /// Give outages their full length of a minute
     #[arg(long)]
     full: bool,
@@ -73,7 +79,7 @@ struct Args {
 }
 
 /// The name of each scenario, and the fault that it injects.
-const SCENARIOS: [(&str, &str); 17] = [
+const SCENARIOS: [(&str, &str); 22] = [
     ("F1", "serve aborted between the Redis decrement and the outbox insert"),
     ("F2", "work aborted between the database commit and the AMQP ack"),
     ("F3", "work aborted after publish, before the outbox row is marked"),
@@ -88,6 +94,11 @@ const SCENARIOS: [(&str, &str); 17] = [
     ("F21", "SIGTERM under load"),
     ("F23", "the dead-letter queue full, then deleted"),
     ("F24", "1,000 sales planned, one of them impossible to refill; Redis restarted, empty or from its AOF"),
+    ("F32", "four serve and two work behind nginx, one of each killed"),
+    ("F33", "PostgreSQL's primary killed, its synchronous standby promoted"),
+    ("F34", "PostgreSQL's primary killed, a standby promoted that has missed commits"),
+    ("F35", "the node of three of RabbitMQ killed that leads all queues"),
+    ("F36", "Redis's master killed, its replica promoted by sentinels"),
     ("refill4", "four serve instances, refills forced again and again"),
     ("places", "a process aborted at each named place"),
     ("kill9", "kill -9 of a random process or server"),
@@ -109,6 +120,11 @@ async fn play(name: &str, options: Options) -> anyhow::Result<RunSummary> {
         "F21" => process_deaths::terminated_under_load(options).await,
         "F23" => message_faults::no_dead_letters(options).await,
         "F24" => redis_forgets::restarted_with_many_sales(options).await,
+        "F32" => process_deaths::one_of_many_killed(options).await,
+        "F33" => standby_promoted::synchronous(options).await,
+        "F34" => standby_promoted::asynchronous(options).await,
+        "F35" => server_outages::broker_node_killed(options).await,
+        "F36" => redis_forgets::failed_over_by_sentinels(options).await,
         "refill4" => redis_forgets::refilled_all_the_time(options).await,
         "places" => named_places::all_places(options).await,
         "kill9" => random_kills::rounds(options).await,
@@ -137,8 +153,8 @@ async fn main() -> ExitCode {
         }
         println!("-- {name}: {what}");
         for seed in seeds.clone() {
-            let (place, rounds, full) = (args.place.clone(), args.rounds, args.full);
-            let options = Options { servers: Arc::clone(&servers), seed, rounds, place, full };
+            let (place, rounds, full, shards) = (args.place.clone(), args.rounds, args.full, args.shards);
+            let options = Options { servers: Arc::clone(&servers), seed, rounds, place, full, shards };
             // In a task of its own, so that a panic is one run's failure.
             let ended = tokio::spawn(play(name, options)).await;
             match ended.map_err(anyhow::Error::from).and_then(|summary| summary) {

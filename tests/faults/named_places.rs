@@ -54,6 +54,8 @@ struct Approach {
     /// How often the place is passed before the process dies, at most.
     passes: u32,
     pay_within_s: i64,
+    /// More than one where only a purchase with a loan passes the place.
+    shards: u8,
     settings: Vec<(&'static str, String)>,
     /// What is done to the database before the rush.
     sql: &'static str,
@@ -78,13 +80,27 @@ impl Approach {
             role,
             passes,
             pay_within_s: 900,
+            shards: 1,
             settings: Vec::new(),
             sql: "",
             plan: Plan::default(),
         };
         // All come at once, so that calls to Redis have company.
         let crowd = Plan { rate: 20_000.0, ..Plan::default() };
+        let hurried = |approach| Self {
+            // Every hold, and every open loan, is old enough for the reconciler.
+            settings: vec![
+                ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "1".into()),
+                ("SECKILL_RECONCILE__INTERVAL_MS", "10".into()),
+            ],
+            ..approach
+        };
         match place.split('.').next().unwrap_or_default() {
+            // Some shards sell, and others do not yet.
+            "refill" if place == "refill.shard_opened" => Self { shards: 8, ..approach(Role::Serve, 6) },
+            "loan" => Self { shards: 8, ..approach(Role::Serve, 10) },
+            "release" if place == "release.at_lender" => Self { shards: 8, pay_within_s: 1, ..approach(Role::Work, 1) },
+            "reconcile" if place == "reconcile.barred" => hurried(Self { shards: 8, ..approach(Role::Work, 2) }),
             "purchase" => approach(Role::Serve, 150),
             "commit" if place == "commit.fallback" => {
                 Self { sql: NO_GROUP_ROWS, plan: crowd, ..approach(Role::Serve, 10) }
@@ -104,14 +120,7 @@ impl Approach {
             "expire_group" => Self { pay_within_s: 1, plan: crowd, ..approach(Role::Work, 3) },
             // Orders must end during the rush.
             "expire" | "release" => Self { pay_within_s: 1, ..approach(Role::Work, 3) },
-            // Every hold is old enough for the reconciler.
-            "reconcile" => Self {
-                settings: vec![
-                    ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "1".into()),
-                    ("SECKILL_RECONCILE__INTERVAL_MS", "10".into()),
-                ],
-                ..approach(Role::Work, 2)
-            },
+            "reconcile" => hurried(approach(Role::Work, 2)),
             _ => approach(Role::Serve, 1),
         }
     }
@@ -121,9 +130,9 @@ async fn at_place(place: &str, options: &Options) -> anyhow::Result<RunSummary> 
     let approach = Approach::to(place);
     let (serve, work) = if approach.role == Role::Serve { (1, 1) } else { (2, 0) };
     let (settings, plan) = (approach.settings.clone(), approach.plan);
-    let mut world =
-        World::new(options, Setup { serve, work, settings, pay_within_s: approach.pay_within_s, ..Setup::default() })
-            .await?;
+    let Approach { pay_within_s, shards, .. } = approach;
+    let setup = Setup { serve, work, settings, pay_within_s, shards, ..Setup::default() };
+    let mut world = World::new(options, setup).await?;
     if !approach.sql.is_empty() {
         sqlx::raw_sql(approach.sql).execute(&world.sql).await?;
     }

@@ -1,5 +1,6 @@
-//! F1, F2, F3, F21: a process of the service dies on the worst line, or receives SIGTERM.
+//! F1, F2, F3, F21, F32: a process of the service dies on the worst line, receives SIGTERM, or is one of many that dies.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
@@ -138,6 +139,37 @@ pub async fn terminated_under_load(options: Options) -> anyhow::Result<RunSummar
         served_for.as_secs_f64(),
         cut.len()
     );
+    world.finish().await?;
+    Ok(summary)
+}
+
+/// How long a process is stopped before it is killed, so that requests and messages are under way in it.
+const STOPPED: Duration = Duration::from_millis(300);
+
+/// F32: the others go on, and answer those whom the dead one left without an answer. Nobody is started again.
+pub async fn one_of_many_killed(options: Options) -> anyhow::Result<RunSummary> {
+    let mut world = World::new(&options, Setup { serve: 4, work: 2, edge: true, ..Setup::default() }).await?;
+    let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
+    let victim = world.rng.random_range(0..world.serve.len());
+    world.work[0].pause().await?;
+    world.serve[victim].pause().await?;
+    sleep(STOPPED).await;
+    // Before the deaths: those whom they leave without an answer hear so at once.
+    let killed = run.fault_injected();
+    world.serve[victim].kill9().await?;
+    world.work[0].kill9().await?;
+    run.wait_until_recovered().await?;
+    let (mut summary, history) = run.checked(&mut world).await?;
+    let cut: Vec<_> = history.calls.iter().filter(|call| call.sent < killed && call.answered > killed).collect();
+    let unanswered: HashSet<&str> =
+        cut.iter().filter(|call| call.status == 503).map(|call| call.user.as_str()).collect();
+    ensure!(!unanswered.is_empty(), "no request was under way in the instance that died");
+    for user in &unanswered {
+        let repeats = history.calls.iter().filter(|call| call.user == **user && call.sent > killed);
+        let told = repeats.filter(|call| matches!(call.status, 202 | 409)).count();
+        ensure!(told > 0, "{user} was answered by nobody after the death of an instance");
+    }
+    summary.note = format!("{} callers were left without an answer, and heard from another instance", unanswered.len());
     world.finish().await?;
     Ok(summary)
 }

@@ -1,4 +1,4 @@
-//! F5, F6, F7, F24, refill4: Redis loses data, and is refilled from PostgreSQL before it sells again (rules 10 and 11).
+//! F5, F6, F7, F24, F36, refill4: Redis loses data, and is refilled from PostgreSQL before it sells again (rules 10 and 11).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,6 +8,7 @@ use rand::RngExt;
 use seckill::domain::admission::Hold;
 use seckill::domain::ids::{Epoch, OrderId, Shard};
 use seckill::ledger::orders::commit::{Committed, Purchase};
+use seckill_harness::redis_group::RedisGroup;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -140,7 +141,7 @@ pub async fn stale_replica_promoted(options: Options) -> anyhow::Result<RunSumma
     let after = world.epoch().await?;
     ensure!(after > before, "the epoch is still {before}");
     // A purchase of the old epoch, as from an instance that was stopped during all this.
-    let (order, hold) = (OrderId(Uuid::now_v7()), Hold { epoch: Epoch(before), shard: Shard::HOME });
+    let (order, hold) = (OrderId(Uuid::now_v7()), Hold { epoch: Epoch(before), shard: Shard::FIRST });
     let late = Purchase {
         order,
         sale: world.sale_id(),
@@ -164,6 +165,32 @@ pub async fn stale_replica_promoted(options: Options) -> anyhow::Result<RunSumma
 async fn restart_empty_redis(options: &Options) -> anyhow::Result<()> {
     options.servers.start(Server::Redis).await?;
     redis_command(&redis::Client::open(options.servers.url("REDIS_URL"))?, &["FLUSHALL"]).await
+}
+
+/// F36: sentinels promote the replica of a master that was killed, and the service follows them.
+pub async fn failed_over_by_sentinels(options: Options) -> anyhow::Result<RunSummary> {
+    let mut group = RedisGroup::start().await;
+    let forwarder = TcpForwarder::to(&group.first_master()).await?;
+    let (redis, settings) = (Some(format!("redis://{}/", forwarder.address)), vec![("REDIS_URL", group.url())]);
+    let mut world = World::new(&options, Setup { redis, settings, ..Setup::default() }).await?;
+    let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
+    let before = world.epoch().await?;
+    run.count_in_flight();
+    group.kill_master();
+    let killed = run.fault_injected();
+    forwarder.point_at(&group.failed_over().await);
+    let promoted_s = killed.elapsed()?.as_secs_f64();
+    run.wait_until_recovered().await?;
+    let again = run.rush.first_promise_after(killed).map(|again| again.duration_since(killed).unwrap_or_default());
+    let (mut summary, _) = run.checked(&mut world).await?;
+    let after = world.epoch().await?;
+    ensure!(after > before, "the epoch is still {before}");
+    summary.note = format!(
+        "the sentinels name the replica {promoted_s:.2} s after the death of the master, selling after {:.2} s; epoch {before} to {after}",
+        again.unwrap_or_default().as_secs_f64()
+    );
+    world.finish().await?;
+    Ok(summary)
 }
 
 /// F7: purchases fail closed, the sale is refilled, and the scripts are loaded again.

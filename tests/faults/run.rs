@@ -100,7 +100,7 @@ impl Run {
 }
 
 /// Sells the remaining units, to the last one and not one more.
-async fn last_units(world: &mut World) -> anyhow::Result<History> {
+pub async fn last_units(world: &mut World) -> anyhow::Result<History> {
     let left = usize::try_from(world.left().await?)?;
     let history = Rush::begin(world, Plan { name: "late", buyers: left + 20, rate: 1_000.0 }).end().await?;
     let won = history.promises().len();

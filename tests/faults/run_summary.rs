@@ -53,8 +53,8 @@ pub struct Watch {
     pub sql: PgPool,
     pub redis: redis::Client,
     pub sale: i64,
-    /// The beginning of every Redis key of the sale.
-    pub tag: String,
+    /// The beginnings of all Redis keys of the sale, one for each shard.
+    pub tags: Vec<String>,
 }
 
 impl Watch {
@@ -83,23 +83,30 @@ impl Watch {
                 .await?;
         let mut redis = connected(&self.redis).await?;
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await?;
-        let mut state = redis::cmd("HMGET");
-        let state = state.arg(format!("{}:sale", self.tag)).arg(&["epoch", "state"]);
-        let (served, state): (Option<i64>, Option<String>) = state.query_async(&mut redis).await?;
-        let on_this_run = run_id.is_some_and(|run_id| info.contains(&run_id));
-        if !on_this_run || served != Some(epoch) || state.as_deref() != Some("open") {
+        if !run_id.is_some_and(|run_id| info.contains(&run_id)) {
             return Ok(false);
+        }
+        for tag in &self.tags {
+            let mut state = redis::cmd("HMGET");
+            let state = state.arg(format!("{tag}:sale")).arg(&["epoch", "state"]);
+            let (served, state): (Option<i64>, Option<String>) = state.query_async(&mut redis).await?;
+            if served != Some(epoch) || state.as_deref() != Some("open") {
+                return Ok(false);
+            }
         }
         Ok(self.holds_without_row(moment).await?.is_empty())
     }
 
-    /// The holds from before `moment` that are not durable.
+    /// The holds and loans from before `moment` that are not durable.
     pub async fn holds_without_row(&self, moment: SystemTime) -> anyhow::Result<Vec<Uuid>> {
         let moment_ms = moment.duration_since(SystemTime::UNIX_EPOCH)?.as_millis().to_string();
-        let unconfirmed = format!("{}:unconfirmed", self.tag);
-        let held: Vec<String> =
-            redis_command(&self.redis, &["ZRANGEBYSCORE", &unconfirmed, "-inf", &moment_ms]).await?;
-        let held: Vec<Uuid> = held.iter().filter_map(|id| Uuid::try_parse(id).ok()).collect();
+        let mut held: Vec<Uuid> = Vec::new();
+        for tag in &self.tags {
+            let unconfirmed = format!("{tag}:unconfirmed");
+            let of_shard: Vec<String> =
+                redis_command(&self.redis, &["ZRANGEBYSCORE", &unconfirmed, "-inf", &moment_ms]).await?;
+            held.extend(of_shard.iter().filter_map(|id| Uuid::try_parse(id).ok()));
+        }
         let known: Vec<Uuid> = sqlx::query_scalar("SELECT order_id FROM purchase_records WHERE order_id = ANY($1)")
             .bind(&held)
             .fetch_all(&self.sql)

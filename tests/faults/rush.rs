@@ -1,13 +1,16 @@
 //! The crowd: buyers who arrive at a fixed rate, whatever the service does, and repeat their request until they have a definite
 //! answer. Every call is recorded.
 
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use seckill::domain::ids::Shard;
+use seckill::domain::shards::SaleShards;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -32,11 +35,27 @@ impl Default for Plan {
     }
 }
 
+impl Plan {
+    /// Names of buyers, in the order in which they come. Twice as many are at home at the first shard as at any other, so that many have to
+    /// borrow (protocol, rule 15).
+    fn names(self, shards: SaleShards) -> impl Iterator<Item = String> {
+        let comes = move |(n, user): &(usize, String)| n % 2 == 0 || shards.home(user) == Shard::FIRST;
+        (0..)
+            .map(move |n| format!("{}{n}", self.name))
+            .enumerate()
+            .filter(comes)
+            .map(|(_, user)| user)
+            .take(self.buyers)
+    }
+}
+
 /// How long a buyer keeps repeating the request, and how long one answer may take.
 const BUYERS_PATIENCE: Duration = Duration::from_secs(90);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Requests in flight at once, at most.
 const IN_FLIGHT_MAX: usize = 200;
+/// Addresses of this machine from which a crowd comes to the edge: nginx believes no other ones, and each has a limit.
+const SOURCES: u8 = 50;
 
 /// A rush in progress.
 pub struct Rush {
@@ -45,7 +64,8 @@ pub struct Rush {
 }
 
 struct Crowd {
-    http: reqwest::Client,
+    /// A client for each address of this machine from which the crowd comes.
+    http: Vec<reqwest::Client>,
     addresses: Vec<SocketAddr>,
     sale: i64,
     body: String,
@@ -60,14 +80,16 @@ struct Buyer {
     token: String,
     /// Most buyers have an Idempotency-Key. Without one, every request is a new purchase, up to the limit.
     key: Option<String>,
+    /// The address that an instance is told, and believes where no edge tells it another.
     from: String,
+    number: usize,
     rng: StdRng,
 }
 
 impl Rush {
     pub fn begin(world: &mut World, plan: Plan) -> Self {
         let crowd = Arc::new(Crowd {
-            http: reqwest::Client::builder().timeout(ANSWER_PATIENCE).no_proxy().build().unwrap(),
+            http: sources(world.is_behind_edge()).map(client).collect(),
             addresses: world.addresses(),
             sale: world.sale.id,
             body: json!({ "key": world.sale.key }).to_string(),
@@ -76,14 +98,16 @@ impl Rush {
             closed: AtomicBool::new(false),
             calls: Mutex::default(),
         });
-        let buyers: Vec<Buyer> = (0..plan.buyers)
-            .map(|n| {
-                let user = format!("{}{n}", plan.name);
+        let buyers: Vec<Buyer> = plan
+            .names(world.sale.shards)
+            .enumerate()
+            .map(|(n, user)| {
                 let keyless = world.rng.random_bool(0.1);
                 Buyer {
                     token: world.token(&user),
                     key: (!keyless).then(|| format!("key-of-{user}")),
                     from: format!("10.{}.{}.{}", n / 65_536, n / 256 % 256, n % 256),
+                    number: n,
                     rng: StdRng::seed_from_u64(world.rng.random()),
                     user,
                 }
@@ -106,6 +130,12 @@ impl Rush {
     pub fn first_promise_after(&self, moment: SystemTime) -> Option<SystemTime> {
         let calls = self.crowd.calls.lock().unwrap();
         calls.iter().filter(|call| call.status == 202 && call.sent > moment).map(|call| call.answered).min()
+    }
+
+    /// The orders that were promised so far.
+    pub fn promised(&self) -> HashSet<Uuid> {
+        let calls = self.crowd.calls.lock().unwrap();
+        calls.iter().filter(|call| call.status == 202).filter_map(|call| call.order).collect()
     }
 
     /// Whether every buyer has a definite answer.
@@ -167,7 +197,10 @@ impl Crowd {
         let _room = self.requests_allowed.acquire().await.unwrap();
         let address = self.addresses[buyer.rng.random_range(0..self.addresses.len())];
         let url = format!("http://{address}/api/v1/sales/{}/purchases", self.sale);
-        let mut request = self.http.post(url).header("content-type", "application/json").body(self.body.clone());
+        let mut request = self.http[buyer.number % self.http.len()]
+            .post(url)
+            .header("content-type", "application/json")
+            .body(self.body.clone());
         request = request.bearer_auth(&buyer.token).header("x-forwarded-for", &buyer.from);
         if let Some(key) = &buyer.key {
             request = request.header("idempotency-key", key);
@@ -195,6 +228,18 @@ impl Crowd {
         });
         (status, code)
     }
+}
+
+/// The addresses from which connections are made.
+fn sources(many: bool) -> impl Iterator<Item = Ipv4Addr> {
+    let last = if many { SOURCES } else { 1 };
+    (1..=last).map(|n| Ipv4Addr::new(127, 0, 0, n))
+}
+
+/// A client whose connections come from this address.
+fn client(source: Ipv4Addr) -> reqwest::Client {
+    let client = reqwest::Client::builder().local_address(IpAddr::from(source)).timeout(ANSWER_PATIENCE);
+    client.no_proxy().build().unwrap()
 }
 
 /// A name for the way in which a request failed.

@@ -1,9 +1,11 @@
-//! F4, F8, F15: a server is stopped, or has no room.
+//! F4, F8, F15, F35: a server is stopped or killed, or has no room.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, ensure};
 use rand::RngExt;
+use seckill_harness::folder::Folder;
+use seckill_harness::own_rabbitmq::OwnRabbitmq;
 use tokio::time::sleep;
 
 use crate::Options;
@@ -60,6 +62,29 @@ pub async fn broker_stopped(options: Options) -> anyhow::Result<RunSummary> {
          after its return ({away_s:.1} s in all)",
         away.as_secs_f64()
     );
+    world.finish().await?;
+    Ok(summary)
+}
+
+/// F35: the other two nodes have what was confirmed; workers find them by the list in their address.
+pub async fn broker_node_killed(options: Options) -> anyhow::Result<RunSummary> {
+    let folder = Folder::new("cluster");
+    let mut cluster = OwnRabbitmq::cluster(folder.path(), 3).await;
+    let nodes: Vec<String> = cluster.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+    let settings = vec![("AMQP_URL", format!("amqp://guest:guest@{}/%2f", nodes.join(",")))];
+    let mut world = World::new(&options, Setup { settings, ..Setup::default() }).await?;
+    let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
+    // All are connected to the first node, and have declared the queues there, so that it leads them.
+    run.count_in_flight();
+    let orders = world.count("SELECT count(*) FROM orders WHERE sale_id = $1").await?;
+    cluster[0].kill();
+    let killed = run.fault_injected();
+    run.wait_until_recovered().await?;
+    world.wait_until_drained_of(SystemTime::now(), TO_DRAIN).await?;
+    let drained_s = killed.elapsed()?.as_secs_f64();
+    let (mut summary, _) = run.checked(&mut world).await?;
+    summary.note =
+        format!("{orders} orders settled before; nothing waits {drained_s:.1} s after the death of the node");
     world.finish().await?;
     Ok(summary)
 }

@@ -87,6 +87,11 @@ impl Process {
         Ok(self.child.kill().await?)
     }
 
+    /// Sends SIGSTOP: the process does nothing more, and its connections stay.
+    pub async fn pause(&mut self) -> anyhow::Result<()> {
+        signal(self.child.id().context("the process has ended")?, "STOP").await
+    }
+
     /// Sends SIGTERM.
     pub async fn terminate(&mut self) -> anyhow::Result<()> {
         signal(self.child.id().context("the process has ended")?, "TERM").await

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,9 +12,11 @@ use rand::rngs::StdRng;
 use seckill::app::stores;
 use seckill::config::Config;
 use seckill::domain::ids::{SaleId, UserId};
+use seckill::domain::shards::{SaleShards, ShardCount};
 use seckill::http::Tokens;
 use seckill::queue::Broker;
 use seckill::sale::Stores;
+use seckill_harness::nginx::Nginx;
 use serde_json::Value;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
@@ -32,13 +34,30 @@ pub struct Setup {
     pub work: usize,
     pub stock: i64,
     pub pay_within_s: i64,
+    /// Whether buyers come through nginx with deploy/nginx.conf.
+    pub edge: bool,
+    /// PostgreSQL servers of the run's own: the addresses of all of them and of the primary, without a database.
+    pub postgres: Option<(String, String)>,
+    /// By which address the run itself looks at Redis, if not by the service's.
+    pub redis: Option<String>,
+    pub shards: u8,
     /// Settings beyond those of every run.
     pub settings: Vec<(&'static str, String)>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { serve: 2, work: 1, stock: 2_000, pay_within_s: 900, settings: Vec::new() }
+        Self {
+            serve: 2,
+            work: 1,
+            stock: 2_000,
+            pay_within_s: 900,
+            shards: 1,
+            edge: false,
+            postgres: None,
+            redis: None,
+            settings: Vec::new(),
+        }
     }
 }
 
@@ -53,8 +72,11 @@ pub struct World {
     pub serve: Vec<Process>,
     pub work: Vec<Process>,
     pub sale: Sale,
+    edge: Option<Nginx>,
     tokens: Tokens,
     logs: PathBuf,
+    /// The database in which databases are made and dropped.
+    maintenance: String,
 }
 
 #[derive(Clone)]
@@ -63,19 +85,22 @@ pub struct Sale {
     pub key: String,
     pub stock: i64,
     pub pay_within_s: i64,
+    pub shards: SaleShards,
 }
 
 impl World {
     pub async fn new(options: &Options, setup: Setup) -> anyhow::Result<Self> {
         let servers = Arc::clone(&options.servers);
         let name = format!("f{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        let mut maintenance = PgConnection::connect(servers.url("DATABASE_URL")).await?;
-        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut maintenance).await?;
-        maintenance.close().await?;
-        let server = servers.url("DATABASE_URL").rsplit_once('/').context("DATABASE_URL")?.0;
+        let shared = servers.url("DATABASE_URL").rsplit_once('/').context("DATABASE_URL")?.0.to_owned();
+        let (all, primary) = setup.postgres.unwrap_or((shared.clone(), shared));
+        let maintenance = format!("{primary}/postgres");
+        let mut connection = PgConnection::connect(&maintenance).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await?;
+        connection.close().await?;
         let mut environment = servers.environment.clone();
         let own = [
-            ("DATABASE_URL", format!("{server}/{name}")),
+            ("DATABASE_URL", format!("{all}/{name}")),
             ("SECKILL_REDIS__PREFIX", format!("{name}:")),
             ("SECKILL_AMQP__PREFIX", format!("{name}.")),
             // Buyers may repeat a request often: the limit of requests is not under test.
@@ -91,16 +116,24 @@ impl World {
         let mut world = Self {
             rng: StdRng::seed_from_u64(options.seed),
             stores: stores(&config)?,
-            sql: pool.connect(&config.database.url).await?,
-            redis: redis::Client::open(config.redis.url.as_str())?,
+            sql: pool.connect(&format!("{primary}/{name}")).await?,
+            redis: redis::Client::open(setup.redis.as_deref().unwrap_or(&config.redis.url))?,
             tokens: Tokens::new(&config.auth.jwt_secret, "", true)?,
             serve: Vec::new(),
             work: Vec::new(),
-            sale: Sale { id: 0, key: String::new(), stock: setup.stock, pay_within_s: setup.pay_within_s },
+            sale: Sale {
+                id: 0,
+                key: String::new(),
+                stock: setup.stock,
+                pay_within_s: setup.pay_within_s,
+                shards: SaleShards { sale: SaleId::from_db(0), count: ShardCount::ONE, asks_pass: false },
+            },
+            edge: None,
             servers,
             environment,
             config,
             logs,
+            maintenance,
         };
         world.run(&["migrate"]).await?;
         for _ in 0..setup.serve {
@@ -109,7 +142,12 @@ impl World {
         for _ in 0..setup.work {
             world.add(Role::Work, None).await?;
         }
-        world.create_sale().await?;
+        world.create_sale(setup.shards.max(options.shards)).await?;
+        if setup.edge {
+            // It would say of each request that an instance is dead.
+            let silent = [("error_log /dev/stderr warn;", "error_log /dev/null;")];
+            world.edge = Some(Nginx::edge(&world.addresses(), Path::new("/nonexistent"), &silent).await);
+        }
         Ok(world)
     }
 
@@ -121,10 +159,12 @@ impl World {
         Ok(())
     }
 
-    async fn create_sale(&mut self) -> anyhow::Result<()> {
-        let (stock, pay) = (self.sale.stock.to_string(), self.sale.pay_within_s.to_string());
+    async fn create_sale(&mut self, shards: u8) -> anyhow::Result<()> {
+        let (stock, pay, shards) =
+            (self.sale.stock.to_string(), self.sale.pay_within_s.to_string(), shards.to_string());
         let options = ["--product", "Fault", "--price-cents", "100", "--stock", &stock, "--pay-within", &pay];
-        let (code, output) = self.run(&[&["sale", "create"][..], &options[..]].concat()).await?;
+        let options = [&["sale", "create"][..], &options, &["--shards", &shards]].concat();
+        let (code, output) = self.run(&options).await?;
         ensure!(code == 0, "sale create: {code}, {output}");
         let output: Value = serde_json::from_str(&output)?;
         self.sale.id = output["sale_id"].as_i64().context("sale create names no sale")?;
@@ -132,6 +172,8 @@ impl World {
             .bind(self.sale.id)
             .fetch_one(&self.sql)
             .await?;
+        let shards = self.stores.ledger.shards_of(&[self.sale_id()]).await?;
+        self.sale.shards = shards.first().context("the sale is gone")?.shards;
         Ok(())
     }
 
@@ -164,8 +206,16 @@ impl World {
         }
     }
 
+    /// Where buyers send their requests: the edge, or each instance.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.serve.iter().map(|process| process.address).collect()
+        match &self.edge {
+            Some(edge) => vec![edge.address],
+            None => self.serve.iter().map(|process| process.address).collect(),
+        }
+    }
+
+    pub fn is_behind_edge(&self) -> bool {
+        self.edge.is_some()
     }
 
     pub fn sale_id(&self) -> SaleId {
@@ -211,19 +261,28 @@ impl World {
         }
     }
 
-    /// The name of a Redis key of the sale.
+    /// The name of a Redis key of the sale, or of its first shard.
     pub fn key(&self, name: &str) -> String {
-        format!("{}:{name}", self.watch().tag)
+        format!("{}:{name}", self.watch().tags[0])
     }
 
     pub fn watch(&self) -> Watch {
-        let tag = format!("{}{{{}}}", self.config.redis.prefix, self.sale.id);
-        Watch { sql: self.sql.clone(), redis: self.redis.clone(), sale: self.sale.id, tag }
+        let of = self.sale.shards;
+        let tags = of.count.all().map(|shard| format!("{}{{{}}}", self.config.redis.prefix, of.tag(shard))).collect();
+        Watch { sql: self.sql.clone(), redis: self.redis.clone(), sale: self.sale.id, tags }
     }
 
     /// Sends a command to Redis.
     pub async fn redis_command<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> anyhow::Result<T> {
         redis_command(&self.redis, arguments).await
+    }
+
+    /// Looks at this PostgreSQL server from now on, which was promoted.
+    pub fn look_at_postgres(&mut self, server: &str) -> anyhow::Result<()> {
+        let database = self.environment["DATABASE_URL"].rsplit_once('/').context("DATABASE_URL")?.1;
+        self.sql.set_connect_options(format!("{server}/{database}").parse()?);
+        self.maintenance = format!("{server}/postgres");
+        Ok(())
     }
 
     /// Ends the processes, and deletes the queues, keys and database of the run.
@@ -236,8 +295,8 @@ impl World {
         self.sql.close().await;
         self.stores.ledger.close().await;
         let name = self.environment["DATABASE_URL"].rsplit_once('/').context("DATABASE_URL")?.1.to_owned();
-        let mut maintenance = PgConnection::connect(self.servers.url("DATABASE_URL")).await?;
-        sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).execute(&mut maintenance).await?;
+        let mut connection = PgConnection::connect(&self.maintenance).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).execute(&mut connection).await?;
         std::fs::remove_dir_all(&self.logs)?;
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! refills at once and old memories are in the model of one shard, and nothing of them differs here.
 
 mod actions;
+mod histories;
 mod properties;
 mod scripts;
 mod state;

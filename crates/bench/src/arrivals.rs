@@ -16,9 +16,9 @@ use seckill_load::{Bounds, Connections};
 use crate::service::Sale;
 use crate::wrk::{Buyers, Records};
 
-/// Connections that are open before the first arrival. More are opened as they are needed, up to a bound.
-const CONNECTIONS: usize = 2_000;
-const CONNECTIONS_MAX: usize = 15_000;
+/// Connections, which are open before the first arrival, as those of a crowd that waits at a page. Who arrives while all wait for
+/// answers is lost. More of them in each of several crowds would use up the ports of the one address that they come from.
+const CONNECTIONS: usize = 8_000;
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Arrivals that are due within this time are sent together.
@@ -135,7 +135,7 @@ impl Generator<'_> {
     fn play(mut self, to: SocketAddr) -> anyhow::Result<Seen> {
         // No answer is given up before the crowd is.
         let time_out = Duration::from_secs_f64(self.count as f64 / self.rate) + PATIENCE;
-        let bounds = Bounds { opened: CONNECTIONS, most: CONNECTIONS_MAX, time_out };
+        let bounds = Bounds { opened: CONNECTIONS, most: CONNECTIONS, time_out };
         let mut connections = Connections::open(to, bounds)?;
         let (mut seen, mut request) = (Seen::default(), Vec::new());
         let mut late_us = Vec::with_capacity(self.count);

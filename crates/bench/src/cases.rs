@@ -71,6 +71,8 @@ pub struct Stage<'a> {
     pub behind: Vec<(&'static str, u32)>,
     pub buyers: Buyers,
     pub managers: Managers,
+    /// Those who buy whatever is to be sold out, and take no part in the rounds.
+    pub first: Vec<String>,
     /// A sale that is sold out.
     pub sold_out: Sale,
 }
@@ -87,6 +89,13 @@ pub struct Round {
 }
 
 impl Stage<'_> {
+    /// A new sale that is sold out to these buyers.
+    async fn sold_out_to(&self, buyers: &[String]) -> anyhow::Result<Sale> {
+        let sale = self.service.sale(buyers.len().cast_signed() as i64).await?;
+        sale.sell_out(self.service, buyers).await?;
+        Ok(sale)
+    }
+
     pub async fn play(&self, case: Case, connections: u64, seconds: u64) -> anyhow::Result<Round> {
         // In a sale that was just created, no buyer has a ticket or is counted by a limit.
         let (server, sale) = match case {
@@ -95,7 +104,7 @@ impl Stage<'_> {
                 ensure!(round.seen.refused == 0, "hello-world refused {} requests", round.seen.refused);
                 return Ok(round);
             }
-            Case::SoldOut => (self.service, &self.sold_out),
+            Case::SoldOut => (self.service, &self.sold_out_to(&self.first).await?),
             Case::RefusedByRedis => (&self.no_memory, &self.no_memory.sale(0).await?),
             Case::Winners | Case::WatchedWinners => (self.service, &self.service.sale(PLENTY).await?),
         };

@@ -86,7 +86,7 @@ const SCRIPT_ROUNDS: usize = 3;
 const BUYERS_A_SECOND: u64 = 120_000;
 /// File of the tokens, one line each: user, space, token.
 pub const TOKENS: &str = ".dev/bench/tokens";
-/// Buyers who bought in the sale that is sold out, and take no part in the rounds.
+/// Buyers who buy what is to be sold out, and take no part in the rounds.
 const FIRST_BUYERS: u64 = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -287,11 +287,12 @@ async fn set_stage<'a>(
         Ok(hello)
     };
     let hello = Process::start(&logs.join("hello.log"), hello)?.ready(&service.client, "/").await?;
+    let first: Vec<String> = first.iter().map(|token| (*token).to_owned()).collect();
     let sold_out = service.sale(FIRST_BUYERS.cast_signed()).await?;
-    sold_out.sell_out(service, first).await?;
+    sold_out.sell_out(service, &first).await?;
     let buyers = Buyers::write(others, PathBuf::from(".dev/bench/buyers"))?;
     let managers = Managers::sign_in(service).await?;
-    Ok(Stage { hello, service, no_memory, behind: behind.to_vec(), buyers, managers, sold_out })
+    Ok(Stage { hello, service, no_memory, behind: behind.to_vec(), buyers, managers, first, sold_out })
 }
 
 /// Plays all cases, each with few connections and then with many.

@@ -24,7 +24,7 @@ const KNEE_STEP: f64 = 1.25;
 /// The knee is the highest rate of which this share has a useful answer, and of whose winners 99 % wait no longer than this.
 const KNEE_SHARE: f64 = 0.99;
 const KNEE_P99_MS: f64 = 200.0;
-const MULTIPLES: [f64; 5] = [0.5, 1.0, 2.0, 3.0, 5.0];
+const MULTIPLES: [f64; 7] = [0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0];
 /// Buyers in the largest crowd, which bounds its length.
 pub const CROWD_MAX: usize = 300_000;
 /// Between two crowds, so that what the last one left behind is not measured with the next.

@@ -125,7 +125,7 @@ impl Sale {
     }
 
     /// Sells the whole stock to these buyers.
-    pub async fn sell_out(&self, service: &Service, tokens: &[&str]) -> anyhow::Result<()> {
+    pub async fn sell_out(&self, service: &Service, tokens: &[String]) -> anyhow::Result<()> {
         for token in tokens {
             let url = format!("http://{}{}", service.process.address, self.path);
             let purchase = service.client.post(url).bearer_auth(token);

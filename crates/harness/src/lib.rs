@@ -7,6 +7,8 @@ pub mod nginx;
 pub mod own_postgres;
 pub mod own_rabbitmq;
 pub mod receiver;
+pub mod redis_cluster;
+pub mod redis_group;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,6 +20,7 @@ use seckill::config::Config;
 use seckill::domain::captcha::CaptchaKind;
 use seckill::domain::ids::{SaleId, Units, UserId};
 use seckill::domain::sale::{NewSale, Stock};
+use seckill::domain::shards::{SaleShards, ShardCount};
 use seckill::http::Tokens;
 use seckill::queue::Broker;
 use seckill::sale::{SaleError, Stores};
@@ -126,6 +129,7 @@ pub fn terms(stock: i64) -> NewSale {
         refund_returns_stock: true,
         min_level: 0,
         captcha: CaptchaKind::None,
+        shards: ShardCount::ONE,
         waves: Vec::new(),
     }
 }
@@ -310,8 +314,13 @@ impl System {
         self.count("SELECT count(*) FROM orders WHERE sale_id = $1", sale).await
     }
 
+    /// What decides which keys of Redis are the sale's.
+    pub async fn shards(&self, sale: &Sale) -> SaleShards {
+        self.stores.ledger.shards_of(&[sale.id]).await.unwrap()[0].shards
+    }
+
     pub async fn available(&self, sale: &Sale) -> Option<i64> {
-        self.stores.gate.sale_view(sale.id).await.unwrap().unwrap().available
+        self.stores.gate.sale_view(self.shards(sale).await).await.unwrap().unwrap().available
     }
 }
 

@@ -286,9 +286,15 @@ struct Lane {
     notifier: Notifier,
     pulse: Arc<Pulse>,
     number: usize,
-    /// The lane's own connection, and when it was used last. The pool would test it each time, which costs a sixth of a
-    /// commit's time.
-    connection: Option<(PoolConnection<Postgres>, Instant)>,
+    connection: Option<LaneConnection>,
+}
+
+/// A lane's own connection. The pool would test it each time, which costs a sixth of a commit's time.
+struct LaneConnection {
+    connection: PoolConnection<Postgres>,
+    used: Instant,
+    /// The changes of the primary before it was taken.
+    changes: u64,
 }
 
 /// A connection that was idle for longer is tested before it is used.
@@ -325,7 +331,13 @@ impl Lane {
         let ledger = self.ledger.clone();
         let pulse = Arc::clone(&self.pulse);
         pulse.began[self.number].store(pulse.now_ms(), Ordering::Relaxed);
-        let written = Ledger::within(COMMIT_MAX, self.commit(&ledger, rows)).await;
+        let mut outages = ledger.outages();
+        let written = tokio::select! {
+            biased;
+            written = Ledger::within(COMMIT_MAX, self.commit(&ledger, rows)) => written,
+            // The server is away, or another one is the primary now: this one may never answer.
+            _ = outages.changed() => Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
+        };
         pulse.began[self.number].store(0, Ordering::Relaxed);
         metrics::histogram!("seckill_commit_seconds").record(began.elapsed());
         die_at!("commit.after");
@@ -339,8 +351,9 @@ impl Lane {
 
     /// Commits on the lane's own connection. One that has failed, or was interrupted, is not used again.
     async fn commit(&mut self, ledger: &Ledger, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+        let changes = ledger.primary_changes();
         let mut connection = match self.connection.take() {
-            Some((connection, used)) if used.elapsed() < IDLE_MAX => connection,
+            Some(own) if own.used.elapsed() < IDLE_MAX && own.changes == changes => own.connection,
             idle => {
                 drop(idle); // back to the pool, which tests a connection before it returns it
                 ledger.reserved.acquire().await?
@@ -348,7 +361,7 @@ impl Lane {
         };
         let written = commit_on(&mut connection, rows).await;
         match &written {
-            Ok(_) => self.connection = Some((connection, Instant::now())),
+            Ok(_) => self.connection = Some(LaneConnection { connection, used: Instant::now(), changes }),
             Err(_) => _ = connection.detach(),
         }
         let Inserted { outcomes, ungrouped } = written?;

@@ -245,7 +245,7 @@ mod tests {
             user: "ann".to_owned(),
             units: 2,
             address: None,
-            hold: Hold { epoch: Epoch(3), shard: Shard::HOME },
+            hold: Hold { epoch: Epoch(3), shard: Shard::FIRST },
             group: group.map(|group| GroupId(Uuid::from_u128(group))),
             trace: None,
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::Executor;
 use uuid::Uuid;
 
-use crate::domain::ids::{Epoch, OrderId, SaleId, WaveId};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::ledger::{Ledger, LedgerError};
 
 /// One sale's numbers, all from one snapshot.
@@ -29,11 +29,20 @@ pub struct LedgerSnapshot {
     /// Released waves whose row is not processed, with their units.
     pub unreleased_waves: HashMap<WaveId, i64>,
     /// Orders and purchases that hold units, with their units.
-    pub live: HashMap<OrderId, i64>,
+    pub live: HashMap<OrderId, LiveOrder>,
     /// Outbox rows that are not settled.
     pub unsettled_rows: i64,
     /// Invariants that do not hold.
     pub findings: Vec<Finding>,
+}
+
+/// An order or a purchase that holds units.
+#[derive(Debug, Clone)]
+pub struct LiveOrder {
+    pub units: i64,
+    pub user: String,
+    /// The shard that holds them.
+    pub shard: Shard,
 }
 
 /// An invariant that does not hold, and the rows that show it.
@@ -103,10 +112,10 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let live = sqlx::query!(
-            r#"SELECT id AS "id!", quantity AS "quantity!", user_id AS "user_id!" FROM orders
+            r#"SELECT id AS "id!", quantity AS "quantity!", user_id AS "user_id!", shard AS "shard!" FROM orders
                WHERE sale_id = $1 AND status IN ('pending_payment', 'paid', 'refunding')
                UNION ALL
-               SELECT order_id, quantity, user_id FROM accepted_purchases WHERE sale_id = $1"#,
+               SELECT order_id, quantity, user_id, shard FROM accepted_purchases WHERE sale_id = $1"#,
             sale.get()
         )
         .fetch_all(&mut *tx)
@@ -140,7 +149,12 @@ impl Ledger {
             money_under_way: row.money,
             unreleased_waves: waves.into_iter().map(|r| (WaveId(r.order_id), r.quantity.into())).collect(),
             unreleased: unreleased.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
-            live: live.into_iter().map(|r| (OrderId(r.id), r.quantity.into())).collect(),
+            live: live
+                .into_iter()
+                .map(|r| {
+                    (OrderId(r.id), LiveOrder { units: r.quantity.into(), user: r.user_id, shard: Shard(r.shard) })
+                })
+                .collect(),
             unsettled_rows: row.moving,
             findings,
         }))

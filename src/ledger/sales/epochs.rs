@@ -1,10 +1,12 @@
 //! Epochs: a purchase counts only under the sale's current fill of Redis (protocol, rules 10 and 11).
 
-use sqlx::{AssertSqlSafe, Executor, PgConnection, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgExecutor, Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::domain::ids::{Epoch, OrderId, SaleId, WaveId};
+use super::terms::{per_user, shard_count};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, Units, WaveId};
 use crate::domain::sale::{SaleStatus, Stock};
+use crate::domain::shards::SaleShards;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A sale's epoch, and the run of the Redis server that it was filled on. Without a `run_id` the sale is to be refilled.
@@ -13,6 +15,7 @@ pub struct EpochRow {
     pub sale: SaleId,
     pub epoch: Epoch,
     pub run_id: Option<String>,
+    pub shards: SaleShards,
     pub status: SaleStatus,
     /// The catalogue's version at which the sale has this status.
     pub version: i64,
@@ -26,6 +29,8 @@ pub(super) struct Row {
     pub(super) epoch: i64,
     pub(super) run_id: Option<String>,
     pub(super) status: String,
+    pub(super) shards: i16,
+    pub(super) asks_pass: bool,
     pub(super) version: i64,
     pub(super) live: bool,
 }
@@ -35,15 +40,35 @@ impl TryFrom<Row> for EpochRow {
 
     fn try_from(row: Row) -> Result<Self, LedgerError> {
         let status = row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?;
-        let Row { sale_id, epoch, run_id, version, live, .. } = row;
-        Ok(Self { sale: SaleId::from_db(sale_id), epoch: Epoch(epoch), run_id, status, version, live })
+        let shards = sharding(row.sale_id, row.shards, row.asks_pass)?;
+        let Row { epoch, run_id, version, live, .. } = row;
+        Ok(Self { sale: shards.sale, epoch: Epoch(epoch), run_id, shards, status, version, live })
     }
+}
+
+/// The shards of a sale, as the ledger has them.
+pub(in crate::ledger) fn sharding(sale: i64, shards: i16, asks_pass: bool) -> Result<SaleShards, LedgerError> {
+    Ok(SaleShards { sale: SaleId::from_db(sale), count: shard_count(shards)?, asks_pass })
+}
+
+/// The shards of a sale, and the lots in which its units are dealt out to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sharded {
+    pub shards: SaleShards,
+    pub per_user: Units,
+}
+
+struct ShardsRow {
+    id: i64,
+    shards: i16,
+    per_user: i32,
+    asks_pass: bool,
 }
 
 /// A sale at rest.
 #[derive(Debug)]
 pub struct RestingSale {
-    pub sale: SaleId,
+    pub shards: SaleShards,
     pub epoch: Epoch,
     pub left: i64,
 }
@@ -54,6 +79,8 @@ pub struct LedgerTicket {
     pub order: OrderId,
     pub user: String,
     pub units: i64,
+    /// The shard that holds the units, or held them.
+    pub shard: Shard,
     pub live: bool,
     /// When the hold lapsed, if it did.
     pub lapsed_at_ms: Option<i64>,
@@ -63,8 +90,6 @@ pub struct LedgerTicket {
 pub struct RefillSnapshot {
     tx: Transaction<'static, Postgres>,
     pub left: Stock,
-    /// Whether the sale asks for passes: then each ticket has spent one (protocol, rule 18).
-    pub asks_pass: bool,
     /// Waves whose units are part of `left`.
     pub waves: Vec<WaveId>,
     /// The statements that read the next page, of what is not read to its end.
@@ -76,7 +101,7 @@ impl Ledger {
     pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE s.ends_at > now() - $1::bigint * interval '1 ms'
@@ -93,7 +118,7 @@ impl Ledger {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE e.in_redis AND e.sale_id = ANY($2) AND s.ends_at <= now() - $1::bigint * interval '1 ms'"#,
@@ -105,11 +130,16 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
+    /// The shards of these sales, without those that do not exist.
+    pub async fn shards_of(&self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
+        shards_of(&self.pool, sales).await
+    }
+
     /// A sale's epoch; `None` when there is no such sale.
     pub async fn epoch(&self, sale: SaleId) -> Result<Option<EpochRow>, LedgerError> {
         let row = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE e.sale_id = $1"#,
@@ -136,8 +166,11 @@ impl Ledger {
     /// refused from then on.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
         let mut tx = self.pool.begin().await?;
-        // The second setting says that this version counts the purchases of group rows (migration 36).
-        (&mut *tx).execute("SET LOCAL lock_timeout = '3s'; SET LOCAL seckill.groups = 'on'").await?;
+        // The second setting says that this version counts the purchases of group rows (migration 36), the third that it fills all shards
+        // (migration 42).
+        (&mut *tx)
+            .execute("SET LOCAL lock_timeout = '3s'; SET LOCAL seckill.groups = 'on'; SET LOCAL seckill.shards = 'on'")
+            .await?;
         let epoch = sqlx::query_scalar!(
             "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL, in_redis = true WHERE sale_id = $1 RETURNING epoch",
             sale.get()
@@ -160,7 +193,7 @@ impl Ledger {
     pub async fn resting(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<RestingSale>, LedgerError> {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query!(
-            "SELECT s.id, e.epoch, s.stock FROM sales s JOIN sale_epochs e ON e.sale_id = s.id
+            r#"SELECT s.id, s.shards, s.captcha <> 'none' AS "asks_pass!", e.epoch, s.stock FROM sales s JOIN sale_epochs e ON e.sale_id = s.id
              WHERE s.id = ANY($2)
                AND s.ends_at > now() - $1::bigint * interval '1 ms' AND s.total_stock <> -1 AND e.run_id IS NOT NULL
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status <> 'processed'
@@ -169,14 +202,18 @@ impl Ledger {
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
                                AND o.kind IN ('hold_release', 'wave_release'))
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
-                               AND o.kind = 'group_release')",
+                               AND o.kind = 'group_release')"#,
             retire_after_ms.cast_signed(),
             &sales
         )
         .fetch_all(&self.pool)
         .await?;
-        let sale = |id, epoch, left| RestingSale { sale: SaleId::from_db(id), epoch: Epoch(epoch), left };
-        Ok(rows.into_iter().map(|row| sale(row.id, row.epoch, row.stock)).collect())
+        let mut resting = Vec::with_capacity(rows.len());
+        for row in rows {
+            let shards = sharding(row.id, row.shards, row.asks_pass)?;
+            resting.push(RestingSale { shards, epoch: Epoch(row.epoch), left: row.stock });
+        }
+        Ok(resting)
     }
 
     /// Records the server that the epoch was filled on; `false` when another refill has taken over.
@@ -197,7 +234,7 @@ impl Ledger {
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
         let mut tx = self.pool.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        let (left, asks_pass) = left_to_sell(&mut tx, sale).await?;
+        let left = left_to_sell(&mut tx, sale).await?;
         let waves =
             sqlx::query_scalar!("SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NOT NULL", sale.get())
                 .fetch_all(&mut *tx)
@@ -206,7 +243,7 @@ impl Ledger {
         // DECLARE; a sale's id is a number.
         let orders = format!(
             "DECLARE orders_tickets NO SCROLL CURSOR FOR
-             SELECT o.id, o.user_id, o.quantity::bigint, o.status NOT IN ('cancelled', 'rejected', 'refunded'),
+             SELECT o.id, o.user_id, o.quantity::bigint, o.shard, o.status NOT IN ('cancelled', 'rejected', 'refunded'),
                     CASE WHEN o.reason = 'expired' THEN (
                       SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l WHERE l.order_id = o.id)
                     END
@@ -214,7 +251,7 @@ impl Ledger {
         );
         let purchases = format!(
             "DECLARE purchase_tickets NO SCROLL CURSOR FOR
-             SELECT order_id, user_id, quantity::bigint, true, NULL::bigint FROM accepted_purchases WHERE sale_id = {sale}"
+             SELECT order_id, user_id, quantity::bigint, shard, true, NULL::bigint FROM accepted_purchases WHERE sale_id = {sale}"
         );
         for declare in [orders, purchases] {
             (&mut *tx).execute(AssertSqlSafe(declare)).await?;
@@ -223,7 +260,6 @@ impl Ledger {
         Ok(RefillSnapshot {
             tx,
             left,
-            asks_pass,
             waves,
             unread: &["FETCH 5000 FROM orders_tickets", "FETCH 5000 FROM purchase_tickets"],
         })
@@ -235,13 +271,14 @@ impl RefillSnapshot {
     /// when there are no more.
     pub async fn next_tickets(&mut self) -> Result<Vec<LedgerTicket>, LedgerError> {
         while let Some((page, later)) = self.unread.split_first() {
-            let rows: Vec<(Uuid, String, i64, bool, Option<i64>)> =
+            let rows: Vec<(Uuid, String, i64, i16, bool, Option<i64>)> =
                 sqlx::query_as(*page).persistent(false).fetch_all(&mut *self.tx).await?;
             if !rows.is_empty() {
-                let ticket = |(order, user, units, live, lapsed_at_ms)| LedgerTicket {
+                let ticket = |(order, user, units, shard, live, lapsed_at_ms)| LedgerTicket {
                     order: OrderId(order),
                     user,
                     units,
+                    shard: Shard(shard),
                     live,
                     lapsed_at_ms,
                 };
@@ -253,18 +290,34 @@ impl RefillSnapshot {
     }
 }
 
-/// The stock, less the units of purchases without an order, each of them once, whatever records it has; and whether the sale asks for
-/// passes.
-async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<(Stock, bool), LedgerError> {
+/// The shards of these sales, without those that do not exist.
+pub(in crate::ledger) async fn shards_of(
+    with: impl PgExecutor<'_>,
+    sales: &[SaleId],
+) -> Result<Vec<Sharded>, LedgerError> {
+    let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
+    let rows = sqlx::query_as!(
+        ShardsRow,
+        r#"SELECT id, shards, per_user, captcha <> 'none' AS "asks_pass!" FROM sales WHERE id = ANY($1)"#,
+        &sales
+    );
+    let rows = rows.fetch_all(with).await?;
+    let of = |row: ShardsRow| {
+        let shards = sharding(row.id, row.shards, row.asks_pass)?;
+        Ok(Sharded { shards, per_user: per_user(row.per_user)? })
+    };
+    rows.into_iter().map(of).collect()
+}
+
+/// The stock, less the units of purchases without an order, each of them once, whatever records it has.
+async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<Stock, LedgerError> {
     let row = sqlx::query!(
-        r#"SELECT stock, captcha <> 'none' AS "asks_pass!", (SELECT coalesce(sum(quantity), 0)::bigint FROM accepted_purchases
-                                                       WHERE sale_id = $1) AS "promised!"
+        r#"SELECT stock, (SELECT coalesce(sum(quantity), 0)::bigint FROM accepted_purchases WHERE sale_id = $1) AS "promised!"
            FROM sales WHERE id = $1"#,
         sale.get()
     )
     .fetch_one(tx)
     .await?;
     let left = if row.stock == -1 { -1 } else { (row.stock - row.promised).max(0) };
-    let left = Stock::parse(left).map_err(|_| LedgerError::Unreadable("sales.stock"))?;
-    Ok((left, row.asks_pass))
+    Stock::parse(left).map_err(|_| LedgerError::Unreadable("sales.stock"))
 }

@@ -8,6 +8,7 @@ use sqlx::{Executor, PgConnection};
 use crate::domain::ids::{DocId, SaleId, Units};
 use crate::domain::picture::Picture;
 use crate::domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus};
+use crate::domain::shards::ShardCount;
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -54,6 +55,7 @@ struct SaleRow {
     per_user: i32,
     min_level: i32,
     captcha: String,
+    shards: i16,
     starts_at: DateTime<Utc>,
     ends_at: DateTime<Utc>,
     pay_within_ms: i64,
@@ -65,7 +67,6 @@ struct SaleRow {
 
 impl SaleRow {
     fn figures(self) -> Result<SaleFigures, LedgerError> {
-        let per_user = u64::try_from(self.per_user).ok().and_then(|n| Units::parse(n).ok());
         let sale = Sale {
             id: SaleId::from_db(self.id),
             product_id: self.product_id,
@@ -73,10 +74,11 @@ impl SaleRow {
             description: self.description,
             picture: self.picture.map(|Json(picture)| picture),
             price_cents: self.price_cents,
-            per_user: per_user.ok_or(LedgerError::Unreadable("sales.per_user"))?,
+            per_user: per_user(self.per_user)?,
             min_level: self.min_level.into(),
             captcha: self.captcha.parse().map_err(|_| LedgerError::Unreadable("sales.captcha"))?,
             unlimited: self.total_stock == -1,
+            shards: shard_count(self.shards)?,
             starts_at_ms: self.starts_at.timestamp_millis(),
             ends_at_ms: self.ends_at.timestamp_millis(),
             pay_within_ms: self.pay_within_ms,
@@ -87,6 +89,18 @@ impl SaleRow {
         };
         Ok(SaleFigures { sale, total_stock: self.total_stock, stock: self.stock })
     }
+}
+
+/// A limit per buyer, as the ledger has it.
+pub(super) fn per_user(units: i32) -> Result<Units, LedgerError> {
+    let units = u64::try_from(units).ok().and_then(|n| Units::parse(n).ok());
+    units.ok_or(LedgerError::Unreadable("sales.per_user"))
+}
+
+/// A number of shards, as the ledger has it.
+pub(super) fn shard_count(shards: i16) -> Result<ShardCount, LedgerError> {
+    let shards = u64::try_from(shards).ok().and_then(|n| ShardCount::parse(n).ok());
+    shards.ok_or(LedgerError::Unreadable("sales.shards"))
 }
 
 /// The catalogue's version after this transaction's changes. Its row stays locked until the commit.
@@ -115,11 +129,11 @@ impl Ledger {
         .await?;
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
-                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha)
+                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha, shards)
              VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5,
                      coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $6::bigint * interval '1 ms',
                      coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $7::bigint * interval '1 ms',
-                     $8, $9, $10, $12, $13)
+                     $8, $9, $10, $12, $13, $15)
              RETURNING id",
             product,
             new.price_cents,
@@ -134,7 +148,8 @@ impl Ledger {
             new.held_back().cast_signed(),
             new.refund_returns_stock,
             new.captcha.as_str(),
-            from_ms
+            from_ms,
+            i16::from(new.shards.get())
         )
         .fetch_one(&mut *tx)
         .await?;
@@ -152,6 +167,7 @@ impl Ledger {
         sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
         let details = json!({
             "product": new.product, "price_cents": new.price_cents, "stock": new.stock.as_i64(), "waves": new.waves.len(),
+            "shards": new.shards.get(),
         });
         audit_log::append(&mut tx, actor, "sale planned", &format!("sale {id}"), details).await?;
         let version = version(&mut tx).await?;
@@ -212,7 +228,7 @@ impl Ledger {
         let rows = sqlx::query_as!(
             SaleRow,
             r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
-                      captcha, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
+                      captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
                       (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
                       coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
                           AS "waves!: Json<Vec<PlannedWave>>"
@@ -263,7 +279,7 @@ pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) ->
     let rows = sqlx::query_as!(
         SaleRow,
         r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
-                  captcha, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
+                  captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
                   (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
                   coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
                       AS "waves!: Json<Vec<PlannedWave>>"

@@ -66,7 +66,7 @@ impl Ledger {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM (SELECT id FROM sales
                      WHERE tstzrange(starts_at, ends_at)
@@ -89,7 +89,7 @@ impl Ledger {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, v.version AS "version!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE e.sale_id = ANY($2) AND s.ends_at > now() - $1::bigint * interval '1 ms'"#,

@@ -249,7 +249,7 @@ impl ThreadState {
         let now_ms = self.catalog.clock.now_ms();
         // Spent even if the answer is wrong, or the caller hangs up: a pass that does not arrive costs a new challenge.
         let spending =
-            self.gate.spend_challenge(sale.id, user, &challenge.serial, challenge.expires_at_ms, now_ms).await;
+            self.gate.spend_challenge(sale.sharding(), user, &challenge.serial, challenge.expires_at_ms, now_ms).await;
         let spending = spending.map_err(|error| {
             tracing::warn!(sale = %sale.id, %error, "challenge not spent");
             ChallengeRefusal::Unavailable

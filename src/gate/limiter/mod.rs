@@ -2,11 +2,12 @@
 //!
 //! All requests share the connection, and each call is sent at once, so that calls form batches on the wire.
 
+pub mod policy_counts;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
 use redis::{FromRedisValue, Script, ScriptInvocation};
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -14,7 +15,8 @@ use uuid::Uuid;
 use super::keys::Keys;
 use super::reply_codes::{AcquireCode, WaitCode};
 use super::scripts::LimiterScripts;
-use super::{GateError, Timeouts, client, is_tls, reconnecting, timed};
+use super::servers::{Connections, Server, Timeouts, is_tls};
+use super::{GateError, timed};
 use crate::config;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
@@ -76,10 +78,10 @@ pub enum Turn {
     LineFull(Verdict),
 }
 
-/// A handle on the limiters; clones share one connection.
+/// A handle on the limiters; clones share their connections.
 #[derive(Clone)]
 pub struct Limiter {
-    connection: ConnectionManager,
+    connections: Connections,
     keys: Keys,
     scripts: Arc<LimiterScripts>,
     timeout: Duration,
@@ -115,12 +117,13 @@ impl Limiter {
     /// The address of the server cannot be parsed.
     pub fn new(redis: &config::Redis, flow: &config::Flow) -> Result<Self, GateError> {
         let timeout = Duration::from_millis(flow.timeout_ms);
-        let client = client(redis, &redis.url, timeout)?;
+        let connect = Duration::from_millis(redis.connect_timeout_ms);
+        let server = Server::new(redis, Timeouts { connect, response: timeout })?;
         // A handshake takes longer than a call may. A call that finds no connection gives up in its own time.
-        let connect = if is_tls(&client) { Duration::from_millis(redis.connect_timeout_ms) } else { timeout };
-        let connection = reconnecting(&client, Timeouts { connect, response: timeout })?;
+        let connect = if server.named().iter().any(is_tls) { connect } else { timeout };
+        let connections = server.connections(Timeouts { connect, response: timeout })?;
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(LimiterScripts::new()));
-        Ok(Self { connection, keys, scripts, timeout, time: LimiterTime::Server })
+        Ok(Self { connections, keys, scripts, timeout, time: LimiterTime::Server })
     }
 
     /// How long a call waits for the server.
@@ -178,11 +181,12 @@ impl Limiter {
             if taken.is_empty() {
                 continue;
             }
+            let slot = taken[0].0.slot;
             let mut call = self.call(self.scripts.give_back.of(taken.iter().map(|(take, _)| take.algorithm.kind())));
             for (take, Verdict { receipt: Receipt { mark, detail }, .. }) in taken {
                 self.add_take(&mut call, take).arg(mark).arg(detail);
             }
-            self.invoke::<Vec<i64>>(&call).await?;
+            self.invoke::<Vec<i64>>(slot, &call).await?;
         }
         Ok(())
     }
@@ -195,7 +199,7 @@ impl Limiter {
         let mut call = self.call(self.scripts.give_back.of(std::iter::once(algorithm.kind())));
         let take = Take { slot, algorithm, permits: 1, lease: Some(lease), has_line: false };
         self.add_take(&mut call, &take).arg(0).arg(0);
-        Ok(self.invoke::<Vec<i64>>(&call).await?.contains(&1))
+        Ok(self.invoke::<Vec<i64>>(slot, &call).await?.contains(&1))
     }
 
     /// Takes permits in the order of arrival. Call it again with the same id until the turn is not `Wait`.
@@ -215,7 +219,7 @@ impl Limiter {
         let patience_us = u64::try_from(waiter.patience.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
         call.key(&self.keys.line(take.slot)[..]);
         call.arg(waiter.id.to_string()).arg(patience_us).arg(waiter.line_max.min(LINE_MAX));
-        let reply: Vec<i64> = timed("wait_in_line", self.invoke(&call)).await?;
+        let reply: Vec<i64> = timed("wait_in_line", self.invoke(take.slot, &call)).await?;
         let (code, rest) = reply.split_first().ok_or(MALFORMED)?;
         let verdict_in = |rest: &[i64]| match rest {
             [_position, _ask_again_ms, verdict @ ..] => one_verdict(verdict),
@@ -238,7 +242,7 @@ impl Limiter {
     pub async fn leave_line(&self, slot: &SlotKey, waiter: Uuid) -> Result<bool, GateError> {
         let mut call = self.scripts.leave_line.prepare_invoke();
         call.key(&self.keys.line(slot)[..]).arg(waiter.to_string());
-        Ok(self.invoke::<i64>(&call).await? == 1)
+        Ok(self.invoke::<i64>(slot, &call).await? == 1)
     }
 
     /// Groups the takes, by their indices, into those that one script can check.
@@ -258,7 +262,7 @@ impl Limiter {
         let takes = || group.iter().map(|index| &takes[*index]);
         let limited = || takes().filter(|take| !take.algorithm.is_unlimited());
         let mut verdicts = Vec::new();
-        if limited().next().is_some() {
+        if let Some(first) = limited().next() {
             let mut call = self.call(self.scripts.acquire.of(limited().map(|take| take.algorithm.kind())));
             for take in limited() {
                 self.add_take(&mut call, take.checked()?).arg(u8::from(take.has_line));
@@ -267,7 +271,7 @@ impl Limiter {
                 let [line, permits, _asked] = self.keys.line(take.slot);
                 call.key(line).key(permits);
             }
-            let reply: Vec<i64> = timed("acquire", self.invoke(&call)).await?;
+            let reply: Vec<i64> = timed("acquire", self.invoke(first.slot, &call)).await?;
             let (code, rest) = reply.split_first().ok_or(MALFORMED)?;
             verdicts = match AcquireCode::from_repr(*code).ok_or(MALFORMED)? {
                 AcquireCode::InvalidRequest => return Err(GateError::InvalidRequest),
@@ -281,9 +285,9 @@ impl Limiter {
         takes().map(verdict_of).collect()
     }
 
-    /// Runs a script. The time-out includes connecting, queueing, and loading a script that is missing.
-    async fn invoke<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, GateError> {
-        let mut connection = self.connection.clone();
+    /// Runs a script about limiters that share the hash tag of this slot. The time-out includes connecting, queueing, and loading a script that is missing.
+    async fn invoke<T: FromRedisValue>(&self, slot: &SlotKey, call: &ScriptInvocation<'_>) -> Result<T, GateError> {
+        let mut connection = self.connections.of_key(|| self.keys.slot_tag(slot));
         match timeout(self.timeout, call.invoke_async(&mut connection)).await {
             Ok(reply) => Ok(reply?),
             Err(_) => Err(GateError::Unreachable(io::Error::from(io::ErrorKind::TimedOut).into())),

@@ -5,6 +5,8 @@
 //! Therefore PostgreSQL checks what is written under a lock: `ledger::fences` checks the token, or an equivalent does,
 //! such as the epoch of a sale for its refills.
 
+pub(super) mod quorum;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::keys::Keys;
-use super::quorum::{LockClaim, Quorum};
 use super::{Gate, GateError};
 use crate::domain::ids::FenceToken;
+use quorum::{LockClaim, Quorum};
 
 /// How long and how often to try. The pause has jitter, so that waiters do not try at the same moments.
 const SPIN_FOR: Duration = Duration::from_millis(500);

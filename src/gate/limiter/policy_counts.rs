@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use redis::{cmd, pipe};
+use redis::{Cmd, cmd};
 
-use super::{Gate, GateError};
+use crate::gate::{Gate, GateError};
 
 /// How long counts are kept: an hour, and the minute that is being filled.
 const KEPT_S: i64 = 3_660;
@@ -57,27 +57,35 @@ impl AddAssign for PolicyCounts {
 impl Gate {
     /// The server's time in whole seconds since the epoch.
     pub async fn now_s(&self) -> Result<i64, GateError> {
-        let (seconds, _): (i64, i64) = cmd("TIME").query_async(&mut self.connection.clone()).await?;
+        let (seconds, _): (i64, i64) = self.connections.ask_any(&cmd("TIME")).await?;
         Ok(seconds)
     }
 
     /// Adds one instance's counts of each policy, by its number, to one second. There is one hash a policy and minute.
-    pub async fn add_policy_counts(&self, second: i64, counts: &[(i64, PolicyCounts)]) -> Result<(), GateError> {
-        let mut calls = pipe();
+    /// Returns the policies whose counts were not all added, because their server is away.
+    pub async fn add_policy_counts(&self, second: i64, counts: &[(i64, PolicyCounts)]) -> Result<Vec<i64>, GateError> {
+        let (mut calls, mut policies) = (Vec::new(), Vec::new());
         for (policy, mut counts) in counts.iter().copied() {
             let key = self.keys.policy_counts(policy, second.div_euclid(60));
             for (letter, count) in counts.by_letter().into_iter().filter(|(_, count)| **count > 0) {
-                calls.hincr(&key, format!("{}{letter}", second.rem_euclid(60)), *count).ignore();
+                let field = format!("{}{letter}", second.rem_euclid(60));
+                calls.push((key.clone(), Cmd::hincr(&key, field, *count)));
+                policies.push(policy);
             }
-            calls.expire(&key, KEPT_S).ignore();
+            calls.push((key.clone(), Cmd::expire(&key, KEPT_S)));
+            policies.push(policy);
         }
-        Ok(calls.query_async(&mut self.connection.clone()).await?)
+        let replies = self.connections.send_each::<i64>(calls).await?;
+        let mut failed: Vec<i64> =
+            policies.into_iter().zip(replies).filter(|(_, reply)| reply.is_err()).map(|(policy, _)| policy).collect();
+        failed.dedup();
+        Ok(failed)
     }
 
     /// The counts of a policy in one minute since the epoch, by the second. Seconds without counts are left out.
     pub async fn policy_counts(&self, policy: i64, minute: i64) -> Result<Vec<(i64, PolicyCounts)>, GateError> {
         let key = self.keys.policy_counts(policy, minute);
-        let fields: Vec<(String, u64)> = cmd("HGETALL").arg(key).query_async(&mut self.connection.clone()).await?;
+        let fields: Vec<(String, u64)> = cmd("HGETALL").arg(&key).query_async(&mut self.connections.of(&key)).await?;
         let mut seconds: BTreeMap<i64, PolicyCounts> = BTreeMap::new();
         for (field, value) in fields {
             let mut letters = field.chars();

@@ -9,36 +9,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::aio::ConnectionManager;
 use redis::{FromRedisValue, ScriptInvocation};
 use tokio::time::{Instant, timeout};
 
-use super::GateError;
-use super::keys::LockKeys;
-use super::scripts::Scripts;
 use crate::domain::ids::FenceToken;
+use crate::gate::GateError;
+use crate::gate::keys::LockKeys;
+use crate::gate::scripts::Scripts;
+use crate::gate::servers::Connections;
 
 /// How long a server remembers the last token of a lock. Later the server's clock keeps tokens rising.
 const REMEMBER: Duration = Duration::from_secs(3600);
 
 /// The servers that keep locks.
 #[derive(Clone)]
-pub(super) struct Quorum {
-    servers: Arc<[ConnectionManager]>,
+pub(in crate::gate) struct Quorum {
+    /// A cluster is one of them.
+    servers: Arc<[Connections]>,
     scripts: Arc<Scripts>,
     /// The time-out of one server.
     timeout: Duration,
 }
 
 /// One attempt to take a lock: its keys, and a random id that no other attempt has.
-pub(super) struct LockClaim {
+pub(in crate::gate) struct LockClaim {
     pub keys: LockKeys,
     pub holder: String,
     pub lease: Duration,
 }
 
 /// A lock that was taken.
-pub(super) struct LockGrant {
+pub(in crate::gate) struct LockGrant {
     pub token: FenceToken,
     pub until: Instant,
 }
@@ -51,7 +52,7 @@ impl LockClaim {
 }
 
 impl Quorum {
-    pub fn new(servers: Vec<ConnectionManager>, scripts: Arc<Scripts>, timeout: Duration) -> Self {
+    pub fn new(servers: Vec<Connections>, scripts: Arc<Scripts>, timeout: Duration) -> Self {
         Self { servers: servers.into(), scripts, timeout }
     }
 
@@ -118,8 +119,8 @@ impl Quorum {
     ) -> Vec<Result<T, GateError>> {
         // One of several servers that hangs must not use up the lease.
         let limit = if self.servers.len() == 1 { self.timeout } else { self.timeout.min(claim.lease / 8) };
-        let ask = |server: &ConnectionManager| {
-            let mut server = server.clone();
+        let ask = |server: &Connections| {
+            let mut server = server.of(&claim.keys.lock);
             async move {
                 let answer = timeout(limit, call.invoke_async(&mut server)).await;
                 let late = || redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));

@@ -1,0 +1,127 @@
+//! A Redis master with a replica, and three sentinels that watch them.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::eventually;
+use crate::folder::{Folder, free_address};
+
+/// The name under which the sentinels know the master.
+const MASTER: &str = "shop";
+const SENTINELS: usize = 3;
+/// How long a master may be silent. Real ones forgive more.
+const DOWN_AFTER_MS: u32 = 1000;
+
+/// The servers. They end when the value is dropped.
+pub struct RedisGroup {
+    master: Server,
+    _replica: Server,
+    sentinels: Vec<Server>,
+    _folder: Folder,
+}
+
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl RedisGroup {
+    /// Starts all of them, and waits until the sentinels could fail over.
+    pub async fn start() -> Self {
+        let folder = Folder::new("redis-group");
+        let master = Server::redis(folder.path(), "master", &[]);
+        let of = master.port.to_string();
+        let replica = Server::redis(folder.path(), "replica", &["--replicaof", "127.0.0.1", &of]);
+        eventually(|| async {
+            let info = ask(replica.port, &["INFO", "replication"])?;
+            info.contains("master_link_status:up").then_some(()).ok_or(info)
+        })
+        .await;
+        let sentinels: Vec<Server> = (0..SENTINELS).map(|n| Server::sentinel(folder.path(), n, master.port)).collect();
+        for sentinel in &sentinels {
+            eventually(|| async {
+                let known = ask(sentinel.port, &["SENTINEL", "MASTER", MASTER])?;
+                let fields: Vec<&str> = known.lines().collect();
+                let has = |name: &str, value: &str| fields.windows(2).any(|pair| pair == [name, value]);
+                let all = has("num-slaves", "1") && has("num-other-sentinels", "2") && has("flags", "master");
+                all.then_some(()).ok_or(known)
+            })
+            .await;
+        }
+        Self { master, _replica: replica, sentinels, _folder: folder }
+    }
+
+    /// The address of the service: that of the sentinels.
+    pub fn url(&self) -> String {
+        let sentinels: Vec<String> = self.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        format!("redis+sentinel://{}/{MASTER}", sentinels.join(","))
+    }
+
+    /// `host:port` of the master at the start.
+    pub fn first_master(&self) -> String {
+        format!("127.0.0.1:{}", self.master.port)
+    }
+
+    /// SIGKILL to the master.
+    pub fn kill_master(&mut self) {
+        self.master.end();
+    }
+
+    /// Waits until the sentinels have promoted the replica. Returns its `host:port`.
+    pub async fn failed_over(&self) -> String {
+        eventually(|| async {
+            let named = ask(self.sentinels[0].port, &["SENTINEL", "get-master-addr-by-name", MASTER])?;
+            let named = named.trim().replace('\n', ":");
+            (named != self.first_master()).then_some(named).ok_or_else(|| "the old master is still named".to_owned())
+        })
+        .await
+    }
+}
+
+impl Server {
+    fn redis(folder: &Path, name: &str, more: &[&str]) -> Self {
+        let (port, own) = (free_address().port(), folder.join(name));
+        std::fs::create_dir(&own).unwrap();
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+            .args(["--repl-diskless-sync-delay", "0", "--dir"])
+            .arg(own)
+            .args(more);
+        Self { process: command.stdout(Stdio::null()).spawn().unwrap(), port }
+    }
+
+    fn sentinel(folder: &Path, number: usize, master: u16) -> Self {
+        let port = free_address().port();
+        let file = folder.join(format!("sentinel-{number}.conf"));
+        let terms = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\nsentinel failover-timeout {MASTER} 10000\n",
+            folder.display()
+        );
+        std::fs::write(&file, terms).unwrap();
+        let mut command = Command::new("redis-server");
+        command.arg(file).arg("--sentinel");
+        Self { process: command.stdout(Stdio::null()).spawn().unwrap(), port }
+    }
+
+    fn end(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What a server answers, a line for each value.
+pub(crate) fn ask(port: u16, words: &[&str]) -> Result<String, String> {
+    let mut cli = Command::new("redis-cli");
+    let done = cli.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(words).output();
+    let done = done.map_err(|error| error.to_string())?;
+    let answer = String::from_utf8_lossy(&done.stdout).into_owned();
+    if done.status.success() { Ok(answer) } else { Err(answer) }
+}

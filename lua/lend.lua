@@ -1,0 +1,74 @@
+-- Purpose: holds units of this shard for buyers whose home shards have none (protocol, rule 15). It knows nothing of the buyers: their
+--          home shards have judged them, and have written the loans. Only those who have written them call it, once for each loan.
+--
+-- KEYS: 1 sale   2 tickets (hash: order id -> "l|units|user|number" lent, "x|number" barred, "t|units|user" ended)   3 unconfirmed
+-- ARGV: 1 epoch of the loans   2 how long the caller wants to know this shard to be empty, in ms (0: not at all)
+--       3 the database's time in ms   4 n, 1 to 1000; then for each: order id, user, units, number of the loan
+--
+-- Replies: {code}: nothing was held (sale_begin has the codes)
+--   code -3  NOT_LENDING   another epoch is open here, or the sale is paused or closed
+--          {epoch, expires_at_ms, empty_ms, codes}
+--   expires_at_ms: of all holds that this call has taken
+--   empty_ms: for so long, counted from this call, no unit is on sale here; 0: that is not known   codes: a byte an order
+--   code 0   HELD     units are held under this number
+--   code 1   NO       too few units, or the number is barred, or the order has another ticket
+
+local NOT_LENDING, HELD, NO = -3, 0, 1
+
+local n = tonumber(ARGV[4])
+if not n or n < 1 or n > 1000 or #ARGV ~= 4 + 4 * n then return redis.error_reply('lend: 1 to 1000 loans') end
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'replid', 'server', 'stock', 'returning', 'clock_ms', 'pay_within_ms',
+  'changes')
+if not sale[1] then return { UNKNOWN_SALE } end
+if sale[2] == 'filling' or not serves(KEYS[1], sale[3], sale[4]) then return { REFILLING } end
+if sale[1] ~= ARGV[1] or sale[2] ~= 'open' then return { NOT_LENDING } end
+
+local database_now = tonumber(ARGV[3]) or 0
+local now, earliest = sale_clock(sale[7], database_now)
+local now_text = string.format('%.0f', now)
+local stock, returning = tonumber(sale[5]), tonumber(sale[6] or 0)
+local returning_at = returning > 0 and tonumber(redis.call('HGET', KEYS[1], 'returning_at_ms') or 0) or 0
+local came_back = returning > 0 and earliest >= returning_at and returning or 0
+local available = stock == -1 and -1 or stock + came_back
+
+---------------------------------------------------------------- changes from here on
+
+local codes, lent = {}, 0
+for i = 0, n - 1 do
+  local id, user, units, number = ARGV[5 + i * 4], ARGV[6 + i * 4], tonumber(ARGV[7 + i * 4]), ARGV[8 + i * 4]
+  local ticket = redis.call('HGET', KEYS[2], id) or ''
+  local text = string.format('l|%d|%s|%s', units, user, number)
+  local barred = string.match(ticket, '^x|(%d+)$')
+  local is_free = ticket == '' or barred and tonumber(barred) < tonumber(number)
+  codes[i + 1] = NO
+  if ticket == text then
+    codes[i + 1] = HELD
+  elseif is_free and (available == -1 or available >= units) then
+    if available ~= -1 then available = available - units end
+    redis.call('HSET', KEYS[2], id, text)
+    redis.call('ZADD', KEYS[3], now_text, id)
+    codes[i + 1], lent = HELD, lent + 1
+  end
+end
+
+local fields = { 'clock_ms', now_text }
+local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
+if came_back > 0 then set('returning', 0) end
+if available ~= -1 and available ~= stock then set('stock', available) end
+if lent > 0 then set('changes', tonumber(sale[9] or 0) + lent) end
+
+-- Rule 13: units that come back stay aside until nobody knows this shard to be empty any more. Those that are aside already wait no
+-- longer for this caller.
+local empty_ms = 0
+if available == 0 then
+  local latest = math.max(now, database_now)
+  if returning > 0 and came_back == 0 then
+    empty_ms = math.max(0, math.min(tonumber(ARGV[2]), returning_at - latest))
+  elseif tonumber(ARGV[2]) > 0 then
+    empty_ms = tonumber(ARGV[2])
+    local before = tonumber(redis.call('HGET', KEYS[1], 'sold_out_until_ms') or 0)
+    set('sold_out_until_ms', string.format('%.0f', math.max(before, latest + empty_ms)))
+  end
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+return { tonumber(sale[1]), now + tonumber(sale[8]), empty_ms, string.char(unpack(codes)) }

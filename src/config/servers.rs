@@ -1,0 +1,216 @@
+//! Several servers in one address, as PostgreSQL's own clients write them: `scheme://user:password@one:1,two:2/rest`.
+
+/// The most servers that one address may name.
+const SERVERS_MAX: usize = 16;
+
+/// The address of each server, in the order in which they are named. What is before and behind the list belongs to all of them.
+pub fn each_server(address: &str) -> Vec<String> {
+    let Some((before, list, rest)) = parts(address) else { return vec![address.to_owned()] };
+    list.split(',').map(|server| format!("{before}{server}{rest}")).collect()
+}
+
+/// The parameter by which PostgreSQL's own clients say which kind of server they want.
+const TARGET: &str = "target_session_attrs=";
+
+/// The address of each PostgreSQL server, without the parameter that is not for the server.
+pub fn each_postgres(address: &str) -> Vec<String> {
+    let (address, terms) = address.split_once('?').unwrap_or((address, ""));
+    let terms: Vec<&str> = terms.split('&').filter(|term| !term.is_empty() && !term.starts_with(TARGET)).collect();
+    let terms = if terms.is_empty() { String::new() } else { format!("?{}", terms.join("&")) };
+    each_server(&format!("{address}{terms}"))
+}
+
+/// Whether the server is to be looked at before it is used: the address names several, or asks for one that takes writes.
+pub fn wants_primary(address: &str) -> bool {
+    target(address).is_some() || each_server(address).len() > 1
+}
+
+/// What is wrong with the kind of server that the address asks for, if it asks for one.
+pub(super) fn target_problem(address: &str) -> Option<&'static str> {
+    let wrong = !["read-write", "primary"].contains(&target(address)?);
+    wrong.then_some("must have target_session_attrs=read-write: the service writes")
+}
+
+fn target(address: &str) -> Option<&str> {
+    let (_, terms) = address.split_once('?')?;
+    terms.split('&').find_map(|term| term.strip_prefix(TARGET))
+}
+
+/// The same address with the server at this place named first.
+pub fn with_first(address: &str, place: usize) -> String {
+    let Some((before, list, rest)) = parts(address) else { return address.to_owned() };
+    let mut servers: Vec<&str> = list.split(',').collect();
+    if place < servers.len() {
+        servers[..=place].rotate_right(1);
+    }
+    format!("{before}{}{rest}", servers.join(","))
+}
+
+/// What is wrong with the list of servers in an address, if it has one.
+pub(super) fn problem(address: &str) -> Option<&'static str> {
+    let (_, list, _) = parts(address)?;
+    let servers: Vec<&str> = list.split(',').collect();
+    let again = (1..servers.len()).any(|at| servers[..at].contains(&servers[at]));
+    match servers.len() {
+        0 | 1 => None,
+        n if n > SERVERS_MAX => Some("names more than 16 servers"),
+        _ if servers.contains(&"") => Some("has a comma without a server on both sides of it"),
+        _ if again => Some("names a server twice"),
+        _ => None,
+    }
+}
+
+/// How an address says that it names sentinels, or nodes of a cluster, and not servers; the second one for TLS.
+const SENTINELS: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
+const CLUSTER: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
+
+/// Sentinels, and the master that they watch: `redis+sentinel://user:password@one:26379,two:26379/master`. User and password are those
+/// of the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sentinels {
+    /// The address of each sentinel.
+    pub addresses: Vec<String>,
+    /// The name under which they know the master.
+    pub master: String,
+    /// What is before the host in the master's address.
+    before: String,
+}
+
+impl Sentinels {
+    /// The address of the server at this host and port.
+    pub fn server_at(&self, host: &str, port: u16) -> String {
+        server_at(&self.before, host, port)
+    }
+}
+
+/// Nodes of a Redis Cluster, of which any knows all others: `redis+cluster://user:password@one:6379,two:6379`. User and password are those of
+/// all nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nodes {
+    /// The address of each node that is named.
+    pub addresses: Vec<String>,
+    /// What is before the host in a node's address.
+    before: String,
+}
+
+impl Nodes {
+    /// The address of the node at this host and port.
+    pub fn server_at(&self, host: &str, port: u16) -> String {
+        server_at(&self.before, host, port)
+    }
+}
+
+fn server_at(before: &str, host: &str, port: u16) -> String {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    format!("{before}{host}:{port}/")
+}
+
+/// The sentinels that an address names, if it names any.
+pub fn sentinels(address: &str) -> Option<Sentinels> {
+    let (scheme, plain) = SENTINELS.into_iter().find(|(scheme, _)| address.starts_with(scheme))?;
+    let (before, list, rest) = parts(address)?;
+    let before = before.replacen(scheme, plain, 1);
+    let addresses = list.split(',').map(|server| format!("{plain}{server}/")).collect();
+    Some(Sentinels { addresses, master: rest.trim_start_matches('/').to_owned(), before })
+}
+
+/// What is wrong with an address of sentinels, if it is one.
+pub(super) fn sentinels_problem(address: &str) -> Option<&'static str> {
+    let sentinels = sentinels(address)?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let named = !sentinels.master.is_empty() && sentinels.master.chars().all(is_name);
+    (!named).then_some("must end in /NAME, the name under which the sentinels know the master, of A-Z a-z 0-9 . _ -")
+}
+
+/// The nodes of a cluster that an address names, if it names any.
+pub fn nodes(address: &str) -> Option<Nodes> {
+    let (scheme, plain) = CLUSTER.into_iter().find(|(scheme, _)| address.starts_with(scheme))?;
+    let (before, list, _) = parts(address)?;
+    let before = before.replacen(scheme, plain, 1);
+    let addresses = list.split(',').map(|server| format!("{before}{server}/")).collect();
+    Some(Nodes { addresses, before })
+}
+
+/// What is wrong with an address of nodes of a cluster, if it is one.
+pub(super) fn nodes_problem(address: &str) -> Option<&'static str> {
+    nodes(address)?;
+    let (_, _, rest) = parts(address)?;
+    (!rest.trim_matches('/').is_empty()).then_some("must end with the last node: a cluster has one database")
+}
+
+/// What is before the list of servers, the list, and what is behind it. In a password, `@` and `/` are percent-encoded.
+fn parts(address: &str) -> Option<(&str, &str, &str)> {
+    let begin = address.find("://")? + 3;
+    let end = address[begin..].find(['/', '?', '#']).map_or(address.len(), |at| begin + at);
+    let begin = address[begin..end].rfind('@').map_or(begin, |at| begin + at + 1);
+    Some((&address[..begin], &address[begin..end], &address[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user with a password that has signs in it which separate the parts of an address.
+    const USER: &str = "me:a%40b,c";
+
+    #[test]
+    fn each_server_has_an_address_of_its_own() {
+        let list = format!("postgres://{USER}@one:5432,two,[::1]:7/shop?sslmode=disable");
+        let each =
+            ["one:5432", "two", "[::1]:7"].map(|server| format!("postgres://{USER}@{server}/shop?sslmode=disable"));
+        assert_eq!(each_server(&list), each);
+        assert_eq!(with_first("amqp://x@one,two:2,three/%2f", 1), "amqp://x@two:2,one,three/%2f");
+        let with_password = format!("redis://{USER}@one:1");
+        for one in ["amqp://one:1/%2f", &with_password, "postgres:///shop?host=/run", "nonsense"] {
+            assert_eq!(each_server(one), [one]);
+            assert_eq!(problem(one), None);
+        }
+    }
+
+    #[test]
+    fn sentinels_are_named_with_their_master() {
+        let address = format!("redis+sentinel://{USER}@one:26379,two:26379/shop");
+        let watched = sentinels(&address).unwrap();
+        assert_eq!(watched.addresses, ["redis://one:26379/", "redis://two:26379/"]);
+        assert_eq!((watched.master.as_str(), sentinels_problem(&address)), ("shop", None));
+        assert_eq!(watched.server_at("10.0.0.1", 6379), format!("redis://{USER}@10.0.0.1:6379/"));
+        assert_eq!(watched.server_at("::1", 6379), format!("redis://{USER}@[::1]:6379/"));
+        let secure = sentinels("rediss+sentinel://one:1/shop").unwrap();
+        assert_eq!((secure.addresses[0].as_str(), &*secure.server_at("a", 1)), ("rediss://one:1/", "rediss://a:1/"));
+        assert_eq!(sentinels("redis://one:1/0"), None);
+        for wrong in ["redis+sentinel://one:1", "redis+sentinel://one:1/", "redis+sentinel://one:1/a/b"] {
+            assert!(sentinels_problem(wrong).is_some(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_share_user_and_password() {
+        let address = format!("redis+cluster://{USER}@one:7001,two:7002");
+        let named = nodes(&address).unwrap();
+        let each = ["one:7001", "two:7002"].map(|server| format!("redis://{USER}@{server}/"));
+        assert_eq!((named.addresses, nodes_problem(&address)), (each.to_vec(), None));
+        assert_eq!(nodes("rediss+cluster://one:1/").unwrap().server_at("::1", 2), "rediss://[::1]:2/");
+        assert_eq!((nodes("redis://one:1/0"), nodes("redis+sentinel://one:1/x")), (None, None));
+        assert!(nodes_problem("redis+cluster://one:1/3").is_some());
+    }
+
+    #[test]
+    fn postgres_may_be_asked_for_a_server_that_takes_writes() {
+        let asked = "postgres://x@one,two/x?a=b&target_session_attrs=read-write";
+        assert_eq!(each_postgres(asked), ["postgres://x@one/x?a=b", "postgres://x@two/x?a=b"]);
+        assert_eq!(each_postgres("postgres://x@one/x?target_session_attrs=primary"), ["postgres://x@one/x"]);
+        assert!(wants_primary(asked) && wants_primary("postgres://x@one/x?target_session_attrs=primary"));
+        assert!(!wants_primary(&format!("postgres://{USER}@one/x")));
+        assert_eq!((target_problem(asked), target_problem("postgres://x@one/x")), (None, None));
+        assert!(target_problem("postgres://x@one/x?target_session_attrs=any&a=b").is_some());
+    }
+
+    #[test]
+    fn a_list_that_is_no_list_is_named() {
+        let many = (0..17).map(|n| format!("h{n}")).collect::<Vec<_>>().join(",");
+        for wrong in ["one,", ",one", "one,,two", "one:1,two:1,one:1", &many] {
+            assert!(problem(&format!("amqp://{USER}@{wrong}/%2f")).is_some(), "{wrong}");
+        }
+        assert_eq!(problem("amqp://x@one:1,one:2/%2f"), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! Loans between the shards of a sale (protocol, rule 15; docs/shards.md). Sales with one shard never come here.
+
+pub(super) mod borrow;
+mod calls;
+pub(super) mod empty_shards;
+
+pub use calls::Barred;

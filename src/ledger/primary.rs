@@ -1,0 +1,300 @@
+//! Which of several PostgreSQL servers is the primary, where the address names several.
+//!
+//! sqlx knows one server. So a task looks which of them takes writes and leads the pools there, and each new connection is looked
+//! at before it is used: one to a server in recovery, to a server of another cluster, or to a primary that has been replaced is given
+//! up. A primary is known to have been replaced by its timeline, which each promotion raises. A pool keeps no connection from
+//! before the last change. Where the address names one server, nothing of this runs.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, PgConnection, PgPool, Row, raw_sql};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How often the primary is asked whether it still is one. It is also noticed at once by a connection that fails.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// How often all servers are looked at, so that a primary that was replaced behind its back is noticed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The pause between two looks while there is no primary, and the least between any two.
+const RETRY_EVERY: Duration = Duration::from_millis(200);
+/// How long a server may take to accept a connection and say what it is. One that is gone without a word costs each look this much.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Connections that were opened up to so long after a change are given up as well: they may have been on their way before it.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// What a server is. One simple query, which is one round trip: a prepared one would be two on each new connection.
+const STANDING: &str = "SELECT system_identifier AS system,
+    NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writes,
+    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
+         ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END AS timeline
+  FROM pg_control_system()";
+
+/// What a server says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    writes: bool,
+    history: History,
+}
+
+/// The cluster that a server belongs to, and the line of its history that it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct History {
+    system: i64,
+    timeline: i32,
+}
+
+/// Why a server is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Unfit {
+    #[error("is in recovery or read-only")]
+    NoWrites,
+    #[error("belongs to another cluster")]
+    OtherCluster,
+    #[error("was replaced by the promotion of another server")]
+    Replaced,
+}
+
+impl Standing {
+    /// Whether this server may be used by those who have met the history `known`.
+    fn judge(self, known: Option<History>) -> Result<History, Unfit> {
+        match known {
+            Some(known) if known.system != self.history.system => Err(Unfit::OtherCluster),
+            _ if !self.writes => Err(Unfit::NoWrites),
+            Some(known) if known.timeline > self.history.timeline => Err(Unfit::Replaced),
+            _ => Ok(self.history),
+        }
+    }
+}
+
+/// The server to use: of those that may be used the one with the newest timeline; of equals the present one, else the first.
+fn choose(known: Option<History>, present: usize, seen: &[Option<Standing>]) -> Option<usize> {
+    let fit = seen.iter().enumerate().filter_map(|(at, standing)| Some((at, standing.as_ref()?.judge(known).ok()?)));
+    fit.max_by_key(|(at, history)| (history.timeline, *at == present, Reverse(*at))).map(|(at, _)| at)
+}
+
+/// Several servers, of which one is the primary.
+#[derive(Debug)]
+pub(super) struct Primary {
+    servers: Vec<PgConnectOptions>,
+    present: Mutex<Present>,
+    /// Rises with each change of the primary.
+    changes: AtomicU64,
+    /// A connection has met a server that is not the primary.
+    doubted: Notify,
+    /// Whether all servers have been looked at once.
+    looked: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Present {
+    server: usize,
+    known: Option<History>,
+    since: Instant,
+}
+
+impl Primary {
+    pub(super) fn new(servers: Vec<PgConnectOptions>) -> Self {
+        let present = Mutex::new(Present { server: 0, known: None, since: Instant::now() });
+        let (changes, doubted, looked) = (AtomicU64::new(0), Notify::new(), watch::Sender::new(false));
+        Self { servers, present, changes, doubted, looked }
+    }
+
+    /// A number that rises with each change of the primary.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Waits until the servers have been looked at once.
+    pub(super) async fn looked_at(&self) {
+        let _ = self.looked.subscribe().wait_for(|looked| *looked).await;
+    }
+
+    /// Connects to each server. Returns the errors.
+    pub(super) async fn connect_to_each(&self) -> Vec<sqlx::Error> {
+        join_all(self.servers.iter().map(probe)).await.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Lets a pool use only connections to the present primary.
+    pub(super) fn guard(self: &Arc<Self>, pool: PgPoolOptions) -> PgPoolOptions {
+        let (opened, taken) = (Arc::clone(self), Arc::clone(self));
+        pool.after_connect(move |connection, _| {
+            let primary = Arc::clone(&opened);
+            Box::pin(async move { primary.admit(connection).await })
+        })
+        // sqlx would test an old connection first, for as long as a server that has vanished takes to answer.
+        .test_before_acquire(false)
+        .before_acquire(move |connection, age| {
+            let fresh = taken.is_fresh(age.age);
+            Box::pin(
+                async move { Ok(fresh && timeout(ANSWER_MAX, connection.ping()).await.is_ok_and(|pong| pong.is_ok())) },
+            )
+        })
+    }
+
+    /// Whether a connection of this age was opened since the last change.
+    pub(super) fn is_fresh(&self, age: Duration) -> bool {
+        self.changes() == 0 || age + MARGIN < self.present.lock().since.elapsed()
+    }
+
+    /// Looks at a new connection before it is used.
+    pub(super) async fn admit(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let standing = standing(connection).await?;
+        let known = self.present.lock().known;
+        match standing.judge(known) {
+            // A server that was promoted a moment ago is used once the look has found it.
+            Ok(history) if known.is_none_or(|known| known == history) => Ok(()),
+            Ok(_) => Err(self.doubt("was promoted a moment ago")),
+            Err(unfit) => Err(self.doubt(&unfit.to_string())),
+        }
+    }
+
+    fn doubt(&self, why: &str) -> sqlx::Error {
+        self.doubted.notify_one();
+        sqlx::Error::Io(std::io::Error::other(format!("the PostgreSQL server {why}")))
+    }
+
+    /// Follows the primary until the handle is dropped: leads the pools to it, and tells those who wait for the one before.
+    pub(super) fn follow(self: Arc<Self>, pools: Vec<PgPool>, outages: watch::Sender<()>) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let (mut held, mut looked, mut away): (Option<PgConnection>, _, _) = (None, Instant::now(), false);
+            let mut is_doubted = false;
+            loop {
+                if is_doubted || !self.is_still_primary(&mut held).await || looked.elapsed() > LOOK_EVERY {
+                    let found = self.look(&pools, &outages).await;
+                    if let (Err(why), false) = (&found, away) {
+                        tracing::warn!("no PostgreSQL server of the address is the primary: {why}");
+                    }
+                    (away, looked) = (found.is_err(), Instant::now());
+                    held = found.ok();
+                    self.looked.send_replace(true);
+                }
+                let pause = if held.is_some() { ASK_EVERY } else { RETRY_EVERY };
+                is_doubted = timeout(pause, self.doubted.notified()).await.is_ok();
+                tokio::time::sleep(RETRY_EVERY.saturating_sub(looked.elapsed())).await;
+            }
+        }))
+    }
+
+    /// Asks the primary on the connection that is held to it.
+    async fn is_still_primary(&self, held: &mut Option<PgConnection>) -> bool {
+        let Some(connection) = held else { return false };
+        let known = self.present.lock().known;
+        let standing = timeout(ANSWER_MAX, standing(connection)).await;
+        matches!(standing, Ok(Ok(standing)) if standing.judge(known).ok() == known)
+    }
+
+    /// Looks at all servers, and leads the pools to the primary. Returns a connection to it, or why there is none.
+    async fn look(&self, pools: &[PgPool], outages: &watch::Sender<()>) -> Result<PgConnection, String> {
+        let mut seen = join_all(self.servers.iter().map(probe)).await;
+        let standings: Vec<_> = seen.iter().map(|seen| seen.as_ref().ok().map(|(_, standing)| *standing)).collect();
+        let (known, present) = {
+            let present = self.present.lock();
+            (present.known, present.server)
+        };
+        let Some(chosen) = choose(known, present, &standings) else {
+            let servers = self.servers.iter().zip(&seen);
+            let said = servers.map(|(server, seen)| format!("{} {}", name(server), said(seen, known)));
+            return Err(said.collect::<Vec<_>>().join(", "));
+        };
+        let (connection, Standing { history, .. }) = seen.swap_remove(chosen).map_err(|error| error.to_string())?;
+        let rivals = standings.iter().flatten().filter(|other| other.writes && other.history.system == history.system);
+        if rivals.count() > 1 {
+            let (server, timeline) = (name(&self.servers[chosen]), history.timeline);
+            tracing::error!(%server, timeline, "TWO POSTGRESQL PRIMARIES: another server takes writes, too, which will be lost; end it");
+        }
+        if known != Some(history) || present != chosen {
+            *self.present.lock() = Present { server: chosen, known: Some(history), since: Instant::now() };
+            pools.iter().for_each(|pool| pool.set_connect_options(self.servers[chosen].clone()));
+            if known.is_some() || present != chosen {
+                self.changes.fetch_add(1, Ordering::Release);
+            }
+            if known.is_some() {
+                let (server, timeline) = (name(&self.servers[chosen]), history.timeline);
+                tracing::warn!(%server, timeline, "another PostgreSQL server is the primary now");
+                outages.send_replace(());
+            }
+        }
+        Ok(connection)
+    }
+}
+
+/// The place of the primary among these servers; that of the first, where none is.
+pub(super) async fn find(servers: &[PgConnectOptions]) -> usize {
+    let seen = join_all(servers.iter().map(probe)).await;
+    let standings: Vec<_> = seen.iter().map(|seen| seen.as_ref().ok().map(|(_, standing)| *standing)).collect();
+    choose(None, 0, &standings).unwrap_or(0)
+}
+
+fn name(server: &PgConnectOptions) -> String {
+    format!("{}:{}", server.get_host(), server.get_port())
+}
+
+/// What a look at a server has found, in words.
+fn said(seen: &Result<(PgConnection, Standing), sqlx::Error>, known: Option<History>) -> String {
+    match seen {
+        Err(error) => format!("does not answer: {error}"),
+        Ok((_, standing)) => standing.judge(known).map_or_else(|unfit| unfit.to_string(), |_| "is one".to_owned()),
+    }
+}
+
+/// Opens a connection, and asks the server what it is.
+async fn probe(server: &PgConnectOptions) -> Result<(PgConnection, Standing), sqlx::Error> {
+    let ask = async {
+        let mut connection = PgConnection::connect_with(server).await?;
+        let standing = standing(&mut connection).await?;
+        Ok((connection, standing))
+    };
+    timeout(ANSWER_MAX, ask).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}
+
+async fn standing(connection: &mut PgConnection) -> Result<Standing, sqlx::Error> {
+    let row = raw_sql(STANDING).fetch_one(connection).await?;
+    let history = History { system: row.try_get("system")?, timeline: row.try_get("timeline")? };
+    Ok(Standing { writes: row.try_get("writes")?, history })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(writes: bool, system: i64, timeline: i32) -> Option<Standing> {
+        Some(Standing { writes, history: History { system, timeline } })
+    }
+
+    const FIRST: Option<History> = Some(History { system: 7, timeline: 1 });
+    const SECOND: Option<History> = Some(History { system: 7, timeline: 2 });
+
+    #[test]
+    fn the_server_that_takes_writes_is_chosen() {
+        assert_eq!(choose(None, 0, &[seen(false, 7, 1), None, seen(true, 7, 1)]), Some(2));
+        assert_eq!(choose(FIRST, 0, &[None, seen(false, 7, 1)]), None);
+        assert_eq!(choose(FIRST, 0, &[None, seen(true, 7, 2)]), Some(1));
+    }
+
+    #[test]
+    fn a_primary_that_was_replaced_is_not_used_again() {
+        // It comes back, while the new one is away.
+        assert_eq!(choose(SECOND, 1, &[seen(true, 7, 1), None]), None);
+        // Both take writes: the newer one is chosen, also where the other was used before.
+        assert_eq!(choose(FIRST, 0, &[seen(true, 7, 1), seen(true, 7, 2)]), Some(1));
+        assert_eq!(choose(None, 0, &[seen(true, 7, 1), seen(true, 7, 2)]), Some(1));
+    }
+
+    #[test]
+    fn of_equals_the_present_one_stays() {
+        assert_eq!(choose(SECOND, 1, &[seen(true, 7, 2), seen(true, 7, 2)]), Some(1));
+        assert_eq!(choose(None, 0, &[seen(true, 7, 2), seen(true, 7, 2)]), Some(0));
+    }
+
+    #[test]
+    fn another_cluster_is_never_used() {
+        assert_eq!(choose(FIRST, 0, &[None, seen(true, 8, 9)]), None);
+    }
+}

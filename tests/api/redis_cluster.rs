@@ -1,0 +1,118 @@
+//! Sales on a Redis Cluster: their shards lie on all masters, and a master that dies or says nothing is the trouble of its own keys
+//! (protocol, rule 15).
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use seckill::domain::ids::Shard;
+use seckill::domain::sale::NewSale;
+use seckill::domain::shards::ShardCount;
+use seckill_harness::redis_cluster::RedisCluster;
+use seckill_harness::{Sale, System, terms};
+
+use crate::shards::{answered, buy};
+
+/// Buyers repeat their requests until the answer is clear, all from one address.
+const UNLIMITED: [(&str, &str); 2] =
+    [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
+
+async fn system_on(cluster: &RedisCluster) -> System {
+    let [buyer, address] = UNLIMITED;
+    System::start_with(&[buyer, address, ("REDIS_URL", &cluster.url())]).await
+}
+
+/// The node that has a shard of a sale.
+async fn node_of(cluster: &RedisCluster, system: &System, sale: &Sale, shard: i16) -> usize {
+    let tag = system.shards(sale).await.tag(Shard(shard));
+    cluster.owner(&format!("{}{{{tag}}}:sale", system.config.redis.prefix))
+}
+
+/// A new sale with one shard, which does not lie on this node.
+async fn sale_elsewhere(cluster: &RedisCluster, system: &System, node: usize) -> Sale {
+    loop {
+        let sale = system.create_sale(terms(5)).await;
+        if node_of(cluster, system, &sale, 0).await != node {
+            return sale;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
+    let mut cluster = RedisCluster::start(Duration::from_secs(5)).await;
+    let system = system_on(&cluster).await;
+    let sale = system.create_sale(NewSale { shards: ShardCount::parse(8).unwrap(), ..terms(60) }).await;
+    let mut nodes = Vec::new();
+    for shard in 0..8 {
+        nodes.push(node_of(&cluster, &system, &sale, shard).await);
+    }
+    let killed = nodes[0];
+    nodes.sort_unstable();
+    nodes.dedup();
+    assert_eq!(nodes.len(), 3, "the shards lie on all masters");
+    let other = sale_elsewhere(&cluster, &system, killed).await;
+    let users: Vec<String> = (0..100).map(|n| format!("u{n}")).collect();
+    let before = join_all(users[..30].iter().map(|user| answered(&system, &sale, user))).await;
+    assert!(before.iter().all(|answer| answer.status == 202));
+    cluster.kill(killed);
+    assert_eq!(buy(&system, &other, "ann").await.code(), "202");
+    let after = join_all(users.iter().map(|user| answered(&system, &sale, user))).await;
+    for (again, before) in after.iter().zip(&before) {
+        assert_eq!((again.status, again.order_id()), (202, before.order_id()));
+    }
+    assert_eq!(after.iter().filter(|answer| answer.status == 202).count(), 60);
+    assert!(after.iter().all(|answer| ["202", "409 sold-out"].contains(&answer.code().as_str())));
+    assert_ne!(node_of(&cluster, &system, &sale, 0).await, killed);
+    assert_eq!(buy(&system, &other, "bob").await.code(), "202");
+    for sale in [&sale, &other] {
+        system.settled(sale).await;
+    }
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
+    system.finish().await;
+}
+
+/// A lender that is away is not empty: nobody hears "sold out" meanwhile, and a buyer who repeats waits for his lender. All others buy.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sell() {
+    let cluster = RedisCluster::start(Duration::from_secs(600)).await;
+    let system = system_on(&cluster).await;
+    let sale = system.create_sale(NewSale { shards: ShardCount::parse(4).unwrap(), ..terms(12) }).await;
+    let of = system.shards(&sale).await;
+    let silent = node_of(&cluster, &system, &sale, 0).await;
+    let mut answering = Vec::new();
+    for shard in 0..4 {
+        if node_of(&cluster, &system, &sale, shard).await != silent {
+            answering.push(Shard(shard));
+        }
+    }
+    let others = join_all((0..5).map(|_| sale_elsewhere(&cluster, &system, silent))).await;
+    let users: Vec<String> =
+        (0..).map(|n| format!("u{n}")).filter(|user| answering.contains(&of.home(user))).take(15).collect();
+    cluster.halt(silent, true);
+    let first = join_all(users.iter().map(|user| buy(&system, &sale, user))).await;
+    assert!(first.iter().all(|answer| [202, 503].contains(&answer.status)), "nothing is sold out");
+    let sold = first.iter().filter(|answer| answer.status == 202).count();
+    assert!((1..=3 * answering.len()).contains(&sold), "{sold} sold");
+    // While all come again, and wait for the silent master, the other sales sell to everybody.
+    let crowd = join_all(users.iter().cycle().take(150).map(|user| buy(&system, &sale, user)));
+    let elsewhere = others.iter().flat_map(|other| users[..5].iter().map(|user| buy(&system, other, user)));
+    let (again, elsewhere) = tokio::join!(crowd, join_all(elsewhere));
+    assert!(elsewhere.iter().all(|answer| answer.status == 202));
+    assert!(again.iter().all(|answer| [202, 503].contains(&answer.status)), "nothing is sold out");
+    for (user, first) in users.iter().zip(&first) {
+        let again = buy(&system, &sale, user).await;
+        match first.status {
+            202 => assert_eq!(again.order_id(), first.order_id()),
+            _ => assert!([202, 503].contains(&again.status), "{}", again.code()),
+        }
+    }
+    cluster.halt(silent, false);
+    let last = join_all(users.iter().map(|user| answered(&system, &sale, user))).await;
+    assert_eq!(last.iter().filter(|answer| answer.status == 202).count(), 12);
+    for (last, first) in last.iter().zip(&first).filter(|(_, first)| first.status == 202) {
+        assert_eq!(last.order_id(), first.order_id());
+    }
+    system.settled(&sale).await;
+    assert_eq!(system.available(&sale).await, Some(0));
+    system.finish().await;
+}

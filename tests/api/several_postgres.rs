@@ -1,0 +1,89 @@
+//! Several PostgreSQL servers in the address: only the primary is used, and never one that was replaced (F33).
+
+use std::collections::HashMap;
+
+use seckill::app::stores;
+use seckill::config::Config;
+use seckill::ledger::Ledger;
+use seckill_harness::eventually;
+use seckill_harness::own_postgres::OwnPostgres;
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+
+/// A handle on the servers at these ports, in this order.
+fn ledger(ports: &[u16], terms: &str) -> Ledger {
+    let servers: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let environment: HashMap<String, String> = [
+        ("REDIS_URL", "redis://127.0.0.1:1/".to_owned()),
+        ("AMQP_URL", "amqp://127.0.0.1:1/%2f".to_owned()),
+        ("DATABASE_URL", format!("postgres://seckill@{}/postgres{terms}", servers.join(","))),
+        ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "1000".to_owned()),
+        ("SECKILL_DEV", "1".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    stores(&Config::read(&environment).unwrap()).unwrap().ledger
+}
+
+/// Writes a line, wherever the handle leads.
+async fn write(ledger: &Ledger, subject: &str) -> Result<(), String> {
+    ledger.record("test", "write", subject, json!({})).await.map_err(|error| error.to_string())
+}
+
+/// How many such lines a server has.
+async fn lines(server: &OwnPostgres, subject: &str) -> i64 {
+    let mut connection = PgConnection::connect(&server.url("postgres")).await.unwrap();
+    let count = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE subject = $1").bind(subject);
+    count.fetch_one(&mut connection).await.unwrap()
+}
+
+/// The old primary goes on taking writes, as after a network that was cut. What knows the new one does not go back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_was_replaced_and_comes_back_is_not_used() {
+    let old = OwnPostgres::start(&[]).await;
+    let mut new = old.replica("new").await;
+    // The first one named is in recovery.
+    let ledger = ledger(&[new.port(), old.port()], "");
+    ledger.migrate().await.unwrap();
+    write(&ledger, "before").await.unwrap();
+    assert_eq!(lines(&old, "before").await, 1);
+
+    new.promote().await;
+    eventually(|| async {
+        write(&ledger, "meanwhile").await?;
+        (lines(&new, "meanwhile").await > 0).then_some(()).ok_or_else(|| "still at the old primary".to_owned())
+    })
+    .await;
+    // As many at once as there are connections, so that each of them is used.
+    let together = (0..16).map(|_| write(&ledger, "after"));
+    assert!(futures_util::future::join_all(together).await.iter().all(Result::is_ok));
+    assert_eq!((lines(&old, "after").await, lines(&new, "after").await), (0, 16));
+
+    // The new primary is away: rather nothing than the old one.
+    new.kill();
+    for _ in 0..3 {
+        write(&ledger, "away").await.expect_err("only the old primary answers");
+    }
+    new.restart().await;
+    eventually(|| write(&ledger, "back")).await;
+    assert_eq!((lines(&old, "away").await, lines(&old, "back").await), (0, 0));
+    assert!(lines(&new, "back").await > 0);
+    ledger.close().await;
+}
+
+/// One address may lead to any server, as a virtual one does; with target_session_attrs it is looked at, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_recovery_is_not_used_until_it_is_promoted() {
+    let primary = OwnPostgres::start(&[]).await;
+    let before = ledger(&[primary.port()], "");
+    before.migrate().await.unwrap();
+    before.close().await;
+    let standby = primary.replica("standby").await;
+    let ledger = ledger(&[standby.port()], "?target_session_attrs=read-write");
+    // It would answer this question, from data that may be old.
+    ledger.now_ms().await.expect_err("it is in recovery");
+    standby.promote().await;
+    eventually(|| write(&ledger, "promoted")).await;
+    assert_eq!(lines(&primary, "promoted").await, 0);
+    ledger.close().await;
+}

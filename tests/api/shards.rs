@@ -1,0 +1,453 @@
+//! Sales with shards: a buyer whose own shard is empty buys from another, and "sold out" is said only when nothing is left anywhere
+//! (protocol, rule 15).
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use seckill::domain::captcha::CaptchaKind;
+use seckill::domain::ids::{IdempotencyKey, OrderId, Shard, Units, UserId};
+use seckill::domain::sale::{NewSale, Wave};
+use seckill::domain::shards::{SaleShards, ShardCount};
+use seckill::sale_work::refill::lock_name;
+use seckill_harness::{Answer, Sale, System, eventually, terms};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::challenges::{Caller, EASY, guarded};
+use crate::own_redis::OwnRedis;
+
+/// Buyers repeat their requests until the answer is clear.
+const UNLIMITED: (&str, &str) = ("SECKILL_PURCHASE__BUYER_LIMIT", "-1");
+
+fn sharded(stock: i64, shards: u64) -> NewSale {
+    NewSale { shards: ShardCount::parse(shards).unwrap(), ..terms(stock) }
+}
+
+/// Buyers who are at home at this shard.
+fn buyers_of(of: SaleShards, home: i16) -> impl Iterator<Item = String> {
+    (0..).map(|n| format!("u{n}")).filter(move |user| of.home(user) == Shard(home))
+}
+
+pub async fn buy(system: &System, sale: &Sale, user: &str) -> Answer {
+    system.buy(sale, user).idempotent("k").send().await
+}
+
+/// The first answer other than 503.
+pub async fn answered(system: &System, sale: &Sale, user: &str) -> Answer {
+    eventually(|| async {
+        let answer = buy(system, sale, user).await;
+        if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
+    })
+    .await
+}
+
+async fn orders_at(system: &System, sale: &Sale, shard: i16) -> i64 {
+    let orders = sqlx::query_scalar("SELECT count(*) FROM orders WHERE sale_id = $1 AND shard = $2");
+    orders.bind(sale.id.get()).bind(shard).fetch_one(&system.sql).await.unwrap()
+}
+
+fn key(system: &System, of: SaleShards, shard: i16, name: &str) -> String {
+    format!("{}{{{}}}:{name}", system.config.redis.prefix, of.tag(Shard(shard)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_gets_exactly_the_stock_of_all_shards() {
+    let mut system = System::start_with(&[UNLIMITED]).await;
+    system.serve(false).await;
+    let sale = system.create_sale(sharded(100, 8)).await;
+    let users: Vec<String> = (0..400).map(|n| format!("u{n}")).collect();
+    let answers = join_all(users.iter().map(|user| answered(&system, &sale, user))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 100);
+    assert!(answers.iter().all(|answer| ["202", "409 sold-out"].contains(&answer.code().as_str())));
+    system.settled(&sale).await;
+    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
+    for (user, before) in users.iter().zip(&answers).step_by(7) {
+        let again = answered(&system, &sale, user).await;
+        assert_eq!(again.code(), before.code(), "{user}");
+        assert!(again.status != 202 || again.order_id() == before.order_id());
+    }
+    system.finish().await;
+}
+
+/// All buyers live at one shard: it sells its own part, and then those of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_of_one_shard_get_the_units_of_all() {
+    let system = System::start_with(&[UNLIMITED]).await;
+    let sale = system.create_sale(sharded(12, 4)).await;
+    let of = system.shards(&sale).await;
+    let users: Vec<String> = buyers_of(of, 0).take(16).collect();
+    let mut tickets = Vec::new();
+    for (n, user) in users.iter().enumerate() {
+        let answer = answered(&system, &sale, user).await;
+        assert_eq!(answer.code(), if n < 12 { "202" } else { "409 sold-out" }, "{n}");
+        tickets.push(answer);
+    }
+    system.settled(&sale).await;
+    for shard in 0..4 {
+        assert_eq!(orders_at(&system, &sale, shard).await, 3, "shard {shard}");
+    }
+    let metrics = reqwest::get(system.url("/metrics")).await.unwrap().text().await.unwrap();
+    for result in ["lent", "refused"] {
+        let line = format!("seckill_loans_total{{result=\"{result}\"}}");
+        assert!(metrics.contains(&line), "{line}");
+    }
+    // Each has his limit, and his ticket, at home.
+    for (user, before) in users.iter().zip(&tickets).take(12) {
+        assert_eq!(answered(&system, &sale, user).await.order_id(), before.order_id());
+        assert_eq!(system.buy(&sale, user).idempotent("other").send().await.code(), "409 already-purchased");
+    }
+    // A borrowed unit that comes back is sold again, and its buyer may buy again.
+    let last = tickets[11].order_id();
+    assert_eq!(system.post(&format!("/api/v1/orders/{last}/cancel"), &users[11]).await.0, 200);
+    system.settled(&sale).await;
+    eventually(|| async {
+        let answer = system.buy(&sale, &users[11]).idempotent("again").send().await;
+        if answer.status == 202 { Ok(()) } else { Err(answer.code()) }
+    })
+    .await;
+    system.settled(&sale).await;
+    assert_eq!(system.available(&sale).await, Some(0));
+    system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn borrowed_units_and_waves_survive_a_loss_of_memory() {
+    let redis = OwnRedis::start().await;
+    let system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let waves = vec![Wave { after_ms: 3_600_000, units: 5 }];
+    let sale = system.create_sale(NewSale { ends_in_ms: 86_400_000, waves, ..sharded(13, 4) }).await;
+    let of = system.shards(&sale).await;
+    let users: Vec<String> = buyers_of(of, 1).take(14).collect();
+    let mut tickets = Vec::new();
+    for user in &users[..6] {
+        tickets.push(answered(&system, &sale, user).await.order_id());
+    }
+    system.settled(&sale).await;
+    redis.ask(&["FLUSHALL"]).await.unwrap();
+    for (user, ticket) in users.iter().zip(&tickets) {
+        assert_eq!(answered(&system, &sale, user).await.order_id(), *ticket);
+        assert_eq!(system.buy(&sale, user).idempotent("other").send().await.code(), "409 already-purchased");
+    }
+    system.settled(&sale).await;
+    let due = sqlx::query("UPDATE sale_waves SET due_at = now() WHERE sale_id = $1");
+    due.bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    system.left(&sale, 7).await;
+    system.settled(&sale).await;
+    assert_eq!(system.available(&sale).await, Some(7));
+    for (n, user) in users.iter().enumerate().skip(6) {
+        let answer = eventually(|| async {
+            let answer = answered(&system, &sale, user).await;
+            let is_early = n < 13 && answer.code() == "409 sold-out";
+            if is_early { Err("the wave is still kept aside".to_owned()) } else { Ok(answer) }
+        })
+        .await;
+        assert_eq!(answer.code(), if n < 13 { "202" } else { "409 sold-out" }, "{n}");
+    }
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// A lender that is being refilled is not empty: nobody hears "sold out" meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_lender_is_refilled_nothing_is_sold_out() {
+    let redis = OwnRedis::start().await;
+    let system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let sale = system.create_sale(sharded(2, 2)).await;
+    let of = system.shards(&sale).await;
+    let users: Vec<String> = buyers_of(of, 0).take(3).collect();
+    assert_eq!(answered(&system, &sale, &users[0]).await.code(), "202");
+    system.settled(&sale).await;
+    // Nobody finishes the refill while the lock is held.
+    let name = lock_name(system.shards(&sale).await, &redis.info("server", "run_id").await);
+    let lock = system.stores.gate.lock(&name, Duration::from_secs(60)).await.unwrap().unwrap();
+    redis.ask(&["HSET", &key(&system, of, 1, "sale"), "state", "filling"]).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(buy(&system, &sale, &users[1]).await.status, 503);
+    }
+    lock.release().await.unwrap();
+    assert_eq!(answered(&system, &sale, &users[1]).await.code(), "202");
+    assert_eq!(answered(&system, &sale, &users[2]).await.code(), "409 sold-out");
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// A buyer whose request died after the loan was written, as `reserve.lua` leaves it.
+struct Dead<'a> {
+    system: &'a System,
+    redis: &'a OwnRedis,
+    of: SaleShards,
+    user: String,
+    order: String,
+}
+
+impl<'a> Dead<'a> {
+    async fn after_the_loan(system: &'a System, redis: &'a OwnRedis, sale: &Sale) -> Self {
+        let of = system.shards(sale).await;
+        let user = buyers_of(of, 0).next().unwrap();
+        let secret = system.stores.ledger.order_id_secret().await.unwrap();
+        let (buyer, idempotency) = (UserId::parse(&user).unwrap(), IdempotencyKey::parse("k").unwrap());
+        let order = OrderId::derive(&secret, sale.id, &buyer, &idempotency).to_string();
+        let dead = Self { system, redis, of, user, order };
+        dead.set(0, "tickets", &dead.order, &format!("o|1|{}|1|1", dead.user)).await;
+        dead.set(0, "loans", &dead.user, &dead.order).await;
+        dead.set(0, "sale", "loan", "1").await;
+        dead.list(0).await;
+        dead
+    }
+
+    async fn set(&self, shard: i16, name: &str, field: &str, value: &str) {
+        self.redis.ask(&["HSET", &key(self.system, self.of, shard, name), field, value]).await.unwrap();
+    }
+
+    async fn list(&self, shard: i16) {
+        let now_ms = self.system.stores.ledger.now_ms().await.unwrap().to_string();
+        let key = key(self.system, self.of, shard, "unconfirmed");
+        self.redis.ask(&["ZADD", &key, &now_ms, &self.order]).await.unwrap();
+    }
+
+    /// The lender has given the unit, too.
+    async fn after_the_hold(&self) {
+        self.set(1, "tickets", &self.order, &format!("l|1|{}|1", self.user)).await;
+        self.redis.ask(&["HINCRBY", &key(self.system, self.of, 1, "sale"), "stock", "-1"]).await.unwrap();
+        self.list(1).await;
+    }
+
+    async fn state(&self, state: &str) {
+        self.set(1, "sale", "state", state).await;
+    }
+}
+
+async fn system_with(redis: &OwnRedis, unconfirmed_after_ms: &str) -> System {
+    let after = ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", unconfirmed_after_ms);
+    System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url()), after]).await
+}
+
+/// The repeat takes nothing, while his lender is away or holds nothing; and finds the same hold once the lender is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_whose_lender_is_away_waits_and_finds_the_same_hold() {
+    let redis = OwnRedis::start().await;
+    let system = system_with(&redis, "600000").await;
+    let sale = system.create_sale(sharded(4, 2)).await;
+    let dead = Dead::after_the_loan(&system, &redis, &sale).await;
+    assert_eq!(buy(&system, &sale, &dead.user).await.status, 503, "a loan is no hold");
+    dead.after_the_hold().await;
+    let name = lock_name(system.shards(&sale).await, &redis.info("server", "run_id").await);
+    let lock = system.stores.gate.lock(&name, Duration::from_secs(60)).await.unwrap().unwrap();
+    dead.state("filling").await;
+    for _ in 0..3 {
+        assert_eq!(buy(&system, &sale, &dead.user).await.status, 503, "the lender is away");
+        let other = system.buy(&sale, &dead.user).idempotent("other").send().await;
+        assert_eq!(other.status, 503, "the other purchase is under way");
+    }
+    dead.state("open").await;
+    lock.release().await.unwrap();
+    let ticket = answered(&system, &sale, &dead.user).await;
+    assert_eq!((ticket.code().as_str(), ticket.order_id()), ("202", dead.order.clone()));
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.available(&sale).await), (1, Some(3)));
+    system.finish().await;
+}
+
+/// The reconciler finishes what a dead request has left: a hold is committed, and a loan without one is taken back.
+#[tokio::test(flavor = "multi_thread")]
+async fn loans_of_dead_requests_are_finished() {
+    let redis = OwnRedis::start().await;
+    let system = system_with(&redis, "100").await;
+    let sale = system.create_sale(sharded(4, 2)).await;
+    let dead = Dead::after_the_loan(&system, &redis, &sale).await;
+    let ticket = answered(&system, &sale, &dead.user).await;
+    assert_eq!((ticket.code().as_str(), ticket.order_id()), ("202", dead.order.clone()));
+    system.settled(&sale).await;
+    assert_eq!((system.orders(&sale).await, system.available(&sale).await), (1, Some(3)));
+
+    let sale = system.create_sale(sharded(4, 2)).await;
+    let dead = Dead::after_the_loan(&system, &redis, &sale).await;
+    dead.after_the_hold().await;
+    eventually(|| async {
+        let orders = system.orders(&sale).await;
+        (orders == 1).then_some(()).ok_or(format!("{orders} orders"))
+    })
+    .await;
+    system.settled(&sale).await;
+    let other = system.buy(&sale, &dead.user).idempotent("other").send().await;
+    assert_eq!(other.code(), "409 already-purchased");
+    assert_eq!((orders_at(&system, &sale, 1).await, system.available(&sale).await), (1, Some(3)));
+    system.finish().await;
+}
+
+/// A buyer who asks for two units where each shard has one: a hold comes from one shard.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_units_are_sold_out_where_each_shard_has_one() {
+    let system = System::start_with(&[UNLIMITED]).await;
+    let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..sharded(3, 2) }).await;
+    let of = system.shards(&sale).await;
+    let users: Vec<String> = buyers_of(of, 0).take(3).collect();
+    assert_eq!(answered(&system, &sale, &users[0]).await.code(), "202", "then each of the shards has one");
+    let two = eventually(|| async {
+        let answer = system.buy(&sale, &users[1]).idempotent("two").body(two_of(&sale)).send().await;
+        if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
+    });
+    assert_eq!(two.await.code(), "409 sold-out");
+    assert_eq!(system.available(&sale).await, Some(2), "nothing was taken");
+    assert_eq!(answered(&system, &sale, &users[1]).await.code(), "202");
+    assert_eq!(answered(&system, &sale, &users[2]).await.code(), "202", "nobody remembers that it was sold out");
+    system.settled(&sale).await;
+    assert_eq!((orders_at(&system, &sale, 0).await, orders_at(&system, &sale, 1).await), (2, 1));
+    system.finish().await;
+}
+
+fn two_of(sale: &Sale) -> Value {
+    json!({ "key": sale.key, "quantity": 2 })
+}
+
+/// A lender that is paused, while the buyer's home is not, has units that may be for sale again at any moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_has_reached_one_shard_makes_nothing_sold_out() {
+    let redis = OwnRedis::start().await;
+    let system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let sale = system.create_sale(sharded(4, 2)).await;
+    let of = system.shards(&sale).await;
+    let pause = async || redis.ask(&["HSET", &key(&system, of, 1, "sale"), "state", "paused"]).await.unwrap();
+    for (n, user) in buyers_of(of, 0).take(5).enumerate() {
+        pause().await;
+        let once = buy(&system, &sale, &user).await;
+        assert!(
+            n == 4 || ["202", "503 temporarily-unavailable"].contains(&once.code().as_str()),
+            "{n}: {}",
+            once.code()
+        );
+        // Supervision sees that the shards differ, and sets the status again.
+        assert_eq!(answered(&system, &sale, &user).await.code(), if n < 4 { "202" } else { "409 sold-out" }, "{n}");
+    }
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// The home shard spends a borrower's pass when it closes the loan, once; and it is spent after a refill, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pass_of_a_borrower_buys_once() {
+    let redis = OwnRedis::start().await;
+    let system = System::start_with(&[&EASY[..], &[("REDIS_URL", &redis.url())]].concat()).await;
+    let shards = ShardCount::parse(2).unwrap();
+    let sale = system.create_sale(NewSale { shards, ..guarded(CaptchaKind::Work, 6, 3) }).await;
+    let of = system.shards(&sale).await;
+    let users: Vec<String> = buyers_of(of, 0).take(2).collect();
+    let [first, user] = [0, 1].map(|n| users[n].as_str());
+    let ask = async |user: &str, pass: &str| {
+        eventually(|| async {
+            let body = json!({ "key": sale.key, "pass": pass });
+            let answer = system.buy(&sale, user).body(body).send().await;
+            if answer.status == 503 { Err(answer.code()) } else { Ok(answer.code()) }
+        })
+        .await
+    };
+    for _ in 0..3 {
+        let pass = Caller::new(&system, first).pass(&sale, json!({})).await;
+        assert_eq!(ask(first, &pass).await, "202");
+    }
+    let caller = Caller::new(&system, user);
+    let pass = caller.pass(&sale, json!({})).await;
+    assert_eq!(ask(user, &pass).await, "202", "borrowed: the home shard is empty");
+    system.settled(&sale).await;
+    assert_eq!((orders_at(&system, &sale, 0).await, orders_at(&system, &sale, 1).await), (3, 1));
+    assert_eq!(ask(user, &pass).await, "403 pass-invalid");
+    let other = caller.pass(&sale, json!({})).await;
+    redis.ask(&["FLUSHALL"]).await.unwrap();
+    assert_eq!(ask(user, &pass).await, "403 pass-invalid");
+    assert_eq!(ask(user, &other).await, "202");
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// The deadline of one order passes.
+const LET_LAPSE: [&str; 2] = [
+    "UPDATE orders SET expires_at = now() - interval '1 second' WHERE id = $1",
+    "UPDATE outbox SET status = 'pending', due_at = now() - interval '1 second', next_attempt_at = now()
+     WHERE order_id = $1 AND kind = 'order_expire' AND status IN ('pending', 'sent')",
+];
+
+/// The home shard counts the holds that a borrower lets lapse, and a refill counts them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn lapsed_holds_of_a_borrower_count_at_home() {
+    let redis = OwnRedis::start().await;
+    let system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let sale = system.create_sale(sharded(2, 2)).await;
+    let of = system.shards(&sale).await;
+    let users: Vec<String> = buyers_of(of, 0).take(2).collect();
+    let [first, user] = [0, 1].map(|n| users[n].as_str());
+    assert_eq!(answered(&system, &sale, first).await.code(), "202");
+    let ask = || async {
+        eventually(|| async {
+            let answer = system.buy(&sale, user).send().await;
+            // Units that have come back are kept aside for a moment.
+            if [503, 409].contains(&answer.status) { Err(answer.code()) } else { Ok(answer) }
+        })
+        .await
+    };
+    for _ in 0..2 {
+        let order: Uuid = ask().await.order_id().parse().unwrap();
+        system.settled(&sale).await;
+        for sql in LET_LAPSE {
+            assert_eq!(sqlx::query(sql).bind(order).execute(&system.sql).await.unwrap().rows_affected(), 1);
+        }
+        system.left(&sale, 1).await;
+        system.settled(&sale).await;
+    }
+    assert_eq!(orders_at(&system, &sale, 1).await, 2, "both were borrowed");
+    assert_eq!(ask().await.code(), "429 quota-exceeded");
+    redis.ask(&["FLUSHALL"]).await.unwrap();
+    assert_eq!(ask().await.code(), "429 quota-exceeded");
+    system.finish().await;
+}
+
+/// The auditor knows where each hold has to be: at the shard of its record, and a loan of it at its buyer's home.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_at_another_shard_than_its_record_says_is_found() {
+    let redis = OwnRedis::start().await;
+    let mut system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let sale = system.create_sale(sharded(4, 2)).await;
+    let of = system.shards(&sale).await;
+    for user in buyers_of(of, 0).take(3) {
+        assert_eq!(answered(&system, &sale, &user).await.code(), "202");
+    }
+    system.settled(&sale).await;
+    let found = async || {
+        let verdict = system.audit(&sale).await.unwrap().unwrap();
+        verdict.findings.into_iter().map(|finding| finding.problem).collect::<Vec<_>>()
+    };
+    assert_eq!(found().await, [""; 0]);
+    let (order, shard): (Uuid, i16) =
+        sqlx::query_as("SELECT id, shard FROM orders WHERE shard = 1").fetch_one(&system.sql).await.unwrap();
+    let set_shard = async |shard: i16| {
+        let set = sqlx::query("UPDATE orders SET shard = $2 WHERE id = $1").bind(order).bind(shard);
+        set.execute(&system.sql).await.unwrap();
+    };
+    set_shard(0).await;
+    assert_eq!(found().await, ["live orders are not where their records say"]);
+    set_shard(shard).await;
+    assert_eq!(found().await, [""; 0]);
+    let tickets = key(&system, of, 0, "tickets");
+    redis.ask(&["HDEL", &tickets, &order.to_string()]).await.unwrap();
+    assert_eq!(
+        found().await,
+        ["live orders are not where their records say"],
+        "the buyer's home has forgotten the loan"
+    );
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_never_change_and_a_version_without_them_refills_nothing() {
+    let system = System::start_with(&[UNLIMITED]).await;
+    let sale = system.create_sale(sharded(4, 2)).await;
+    let change = sqlx::query("UPDATE sales SET shards = 3 WHERE id = $1").bind(sale.id.get()).execute(&system.sql);
+    assert!(change.await.unwrap_err().to_string().contains("never change"));
+    let raise = "SET LOCAL seckill.groups = 'on'";
+    let mut tx = system.sql.begin().await.unwrap();
+    sqlx::query(raise).execute(&mut *tx).await.unwrap();
+    let raise = sqlx::query("UPDATE sale_epochs SET epoch = epoch + 1 WHERE sale_id = $1").bind(sale.id.get());
+    assert!(raise.execute(&mut *tx).await.unwrap_err().to_string().contains("does not know shards"));
+    tx.rollback().await.unwrap();
+    system.finish().await;
+}
