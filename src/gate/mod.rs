@@ -11,6 +11,7 @@ pub mod lock;
 pub mod refill;
 mod refill_wanted;
 mod reply_codes;
+mod reserve_answers;
 pub mod reserve_batcher;
 mod reserve_call;
 mod reserve_reply;

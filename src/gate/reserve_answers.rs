@@ -1,0 +1,193 @@
+//! Makes a call of reserve.lua for a batch of buyers, and passes on what it answers: to the commit of the winners, to those who go on to
+//! other shards, and to all others at once.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tokio::sync::SemaphorePermit;
+
+use super::keys::SaleKeys;
+use super::loans::borrow::{Borrower, Home};
+use super::loans::empty_shards::OthersEmpty;
+use super::reserve_batcher::{Answered, Batch, Counted, Shared};
+use super::reserve_call::{CallTerms, reserve_call};
+use super::reserve_reply::{Loan, Memory, ReserveReply};
+use super::servers::Connection;
+use super::{Gate, GateError, Terms, is_no_script, timed};
+use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
+use crate::domain::ids::Shard;
+use crate::domain::shards::SaleShards;
+
+/// What is known of the shards of a sale but one.
+enum Others {
+    /// There are no others.
+    None,
+    Empty(OthersEmpty),
+    /// One of them may have units.
+    Unknown,
+}
+
+impl Others {
+    /// Keeps "sold out" only if all shards are empty at one moment and one epoch; else the answer is 503.
+    fn temper(&self, reply: &mut ReserveReply) {
+        let is_sold_out = match self {
+            Self::None => true,
+            Self::Empty(others) => others.covers(reply.epoch, Instant::now()),
+            Self::Unknown => false,
+        };
+        if !is_sold_out {
+            let said = reply.admissions.iter_mut().filter(|admission| **admission == Admission::SoldOut);
+            said.for_each(|admission| *admission = Admission::UnderWay);
+        }
+    }
+}
+
+impl Shared {
+    /// Makes a call, which is under way until this ends. Returns how long it took.
+    pub(super) async fn answer(
+        self: &Rc<Self>,
+        of: SaleShards,
+        home: Shard,
+        keys: &SaleKeys,
+        batch: Batch,
+        _call: SemaphorePermit<'_>,
+    ) -> Duration {
+        let Batch { requests, replies, now_ms } = batch;
+        let (sale, place) = (of.sale, (of.sale, home));
+        metrics::histogram!("seckill_gate_batch_size").record(requests.len() as f64);
+        let asked_at = Instant::now();
+        let known = self.sold_out.borrow().known(place);
+        // Before the question: the home shard's 0 is to be the last one.
+        let others = self.others_empty(of, home);
+        let limits = self.gate.limits();
+        let Terms { sold_out_ms, lapses, .. } = self.gate.terms;
+        let (learn, lenders) = (self.wants_holders.get(), self.first_lenders(of, &requests));
+        let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits, lenders };
+        let reply = self.gate.reserve(self.connections.of(&keys.sale), keys, &terms, &requests).await;
+        let took = asked_at.elapsed();
+        match reply {
+            Ok(Some(mut reply)) => {
+                let until = asked_at + Duration::from_millis(sold_out_ms);
+                let sold_out_until = match others {
+                    Others::None => Some(until),
+                    Others::Empty(others) if others.epoch == reply.epoch => Some(until.min(others.until)),
+                    Others::Empty(_) | Others::Unknown => None,
+                };
+                self.sold_out.borrow_mut().record(place, known, &mut reply, asked_at, sold_out_until);
+                let home = Home { of, shard: home, epoch: reply.epoch, now_ms };
+                if !of.count.is_one() {
+                    let empty_until = (reply.memory == Memory::SoldOut).then_some(until);
+                    self.empty.borrow_mut().record(of, home.shard, home.epoch, empty_until);
+                    others.temper(&mut reply);
+                }
+                let asked = requests.into_iter().zip(replies).zip(reply.admissions);
+                let asked = asked.map(|((request, caller), admission)| (request, caller, admission));
+                let group = PurchaseGroup::new(of, Hold { epoch: home.epoch, shard: home.shard });
+                if reply.loans.is_empty() {
+                    self.pass_on(group, asked);
+                } else {
+                    self.pass_on(group, self.begin_loans(home, asked, &reply.loans, &terms.lenders));
+                }
+            }
+            Ok(None) => {
+                self.gate.refill_wanted.add(sale);
+                for reply in replies {
+                    let _ = reply.send(Ok(Admission::NotServing));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%sale, %error, buyers = replies.len(), "reserve failed");
+                for reply in replies {
+                    let _ = reply.send(Err(GateError::Unknown));
+                }
+            }
+        }
+        took
+    }
+
+    /// What is known of the other shards of a sale.
+    fn others_empty(&self, of: SaleShards, home: Shard) -> Others {
+        if of.count.is_one() {
+            return Others::None;
+        }
+        self.empty.borrow().others(of, home, Instant::now()).map_or(Others::Unknown, Others::Empty)
+    }
+
+    /// Starts to borrow for those who have an open loan now. Returns the others.
+    fn begin_loans(
+        self: &Rc<Self>,
+        home: Home,
+        asked: impl Iterator<Item = Answered>,
+        loans: &[(usize, Loan)],
+        lenders: &[i16],
+    ) -> Vec<Answered> {
+        let (mut others, mut borrowers, mut repeats) = (Vec::new(), Vec::new(), Vec::new());
+        let mut loans = loans.iter().peekable();
+        for (place, (request, reply, admission)) in asked.enumerate() {
+            match loans.next_if(|(of, _)| *of == place) {
+                None => others.push((request, reply, admission)),
+                Some((_, Loan::Written { number })) => {
+                    let lender = Shard(lenders[place]);
+                    borrowers.push(Borrower::new((request, reply), home, lender, *number, Counted::new(self)));
+                }
+                Some((_, Loan::Found { lender })) => {
+                    repeats.push(Borrower::new((request, reply), home, *lender, 0, Counted::new(self)));
+                }
+            }
+        }
+        self.borrow(borrowers);
+        if !repeats.is_empty() {
+            tokio::task::spawn_local(Rc::clone(self).look(repeats));
+        }
+        others
+    }
+
+    /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
+    /// may have gone away: what they asked for is committed all the same.
+    pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
+        let (mut winners, mut repeating) = (Vec::new(), Vec::new());
+        for (request, caller, admission) in asked {
+            if !admission.needs_commit() {
+                let _ = caller.send(Ok(admission));
+            } else if let Admission::Reserved { .. } = admission {
+                group.members.push(request);
+                winners.push((caller, admission));
+            } else {
+                group.repeats.push(request);
+                repeating.push((caller, admission));
+            }
+        }
+        winners.append(&mut repeating);
+        if winners.is_empty() {
+            return;
+        }
+        let committed = (self.commit)(group);
+        tokio::task::spawn_local(async move {
+            for ((caller, admission), is_durable) in winners.into_iter().zip(committed.await) {
+                let _ = caller.send(Ok(if is_durable { admission } else { Admission::NotDurable }));
+            }
+        });
+    }
+}
+
+impl Gate {
+    /// Calls reserve.lua for many buyers of a sale. Returns `None` when this server does not serve the sale.
+    async fn reserve(
+        &self,
+        mut connection: Connection,
+        keys: &SaleKeys,
+        terms: &CallTerms,
+        requests: &[ReserveRequest],
+    ) -> Result<Option<ReserveReply>, GateError> {
+        let call = reserve_call(self.scripts.reserve.get_hash(), keys, terms, requests);
+        let reply = match timed("reserve", call.query_async::<Vec<Value>>(&mut connection)).await {
+            Err(error) if is_no_script(&error) => {
+                self.scripts.reserve.load_async(&mut connection).await?;
+                call.query_async(&mut connection).await?
+            }
+            reply => reply?,
+        };
+        ReserveReply::read(reply, requests.len())
+    }
+}
