@@ -18,9 +18,9 @@ use crate::service::Service;
 use crate::settle;
 use crate::wrk::Buyers;
 
-/// Arrivals per second with which the search for the knee begins, and what each step multiplies them by.
+/// Arrivals per second with which the search for the knee begins, and what its steps multiply them by: large ones first.
 const KNEE_FROM: f64 = 2_000.0;
-const KNEE_STEP: f64 = 1.25;
+const KNEE_STEPS: [f64; 3] = [1.25, 1.1, 1.04];
 /// The knee is the highest rate of which this share has a useful answer, and of whose winners 99 % wait no longer than this.
 const KNEE_SHARE: f64 = 0.99;
 const KNEE_P99_MS: f64 = 200.0;
@@ -79,11 +79,13 @@ pub async fn measure(
 
 async fn play_all(service: &Service, buyers: &Buyers, processor: usize, seconds: u64) -> anyhow::Result<Results> {
     let mut knee = KNEE_FROM;
-    // A rate is tried twice: something else may have held up the processor.
-    while is_served(service, buyers, processor, knee * KNEE_STEP, seconds).await?
-        || is_served(service, buyers, processor, knee * KNEE_STEP, seconds).await?
-    {
-        knee *= KNEE_STEP;
+    for step in KNEE_STEPS {
+        // A rate is tried twice: something else may have held up the processor.
+        while is_served(service, buyers, processor, knee * step, seconds).await?
+            || is_served(service, buyers, processor, knee * step, seconds).await?
+        {
+            knee *= step;
+        }
     }
     let mut results = Results::default();
     for multiple in MULTIPLES {

@@ -1,5 +1,5 @@
-//! Scale: what a request costs beside 1 to 10,000 sales and at 1 to 4 instances, what planned sales cost while nobody asks for them,
-//! and how large an order is.
+//! Scale: what a request costs beside 1 to 10,000 sales, at 1 to 4 instances and at 1 to 64 shards of a sale, what planned sales cost
+//! while nobody asks for them, and how large an order is. The shards all lie on one Redis: it shows what they cost, not what they bring.
 //!
 //! Requests go to all sales in turn. With many connections, those for one sale go to Redis together, so that fewer share a call the
 //! more sales there are; over few connections none shares a call in any case. Both are measured, or the one would be taken for the
@@ -13,7 +13,7 @@ mod storage;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 use sqlx::PgPool;
@@ -32,6 +32,7 @@ use storage::Storage;
 /// Sales that requests are spread over. The last is the first again.
 const SALES: [usize; 6] = [1, 10, 100, 1_000, 10_000, 1];
 const INSTANCES: [usize; 3] = [1, 2, 4];
+const SHARDS: [usize; 5] = [1, 2, 4, 8, 64];
 /// There are many plays, so each is short.
 const ROUNDS_MAX: u64 = 3;
 const SECONDS_MAX: u64 = 2;
@@ -40,14 +41,20 @@ const PLENTY: i64 = 5_000_000;
 /// Sales that sell begin at once.
 const AT_ONCE_S: f64 = 0.0;
 
-/// One number of sales or of instances.
+/// One number of sales, of instances or of shards.
 struct Step {
     count: usize,
-    /// All sales that there are.
-    beside: usize,
+    /// All sales that there are, where that is told.
+    beside: Option<usize>,
     kinds: BTreeMap<Kind, Rounds>,
     /// The memory of the first instance, in MB.
     server_mb: f64,
+}
+
+impl Step {
+    fn new(count: usize, beside: Option<usize>) -> Self {
+        Self { count, beside, kinds: BTreeMap::new(), server_mb: 0.0 }
+    }
 }
 
 pub struct Results {
@@ -55,6 +62,7 @@ pub struct Results {
     rounds: u64,
     idle: Idle,
     instances: Vec<Step>,
+    shards: Vec<Step>,
     sales: Vec<Step>,
     settled: settle::Settled,
     storage: Storage,
@@ -76,11 +84,12 @@ pub async fn measure(
     let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
     let mut player = Player { buyers, behind: &behind, seconds, next_buyer: 0 };
     let instances = by_instances(&mut player, service, sql, logs, rounds).await?;
+    let shards = by_shards(&mut player, service, rounds).await?;
     let sales = by_sales(&mut player, service, sql, rounds).await?;
     eprintln!("the workers settle the orders");
     let settled = settle::settle(sql, servers, &logs.join("work.log")).await?;
     let storage = storage::measure(sql).await?;
-    Ok(Results { seconds, rounds, idle, instances, sales, settled, storage })
+    Ok(Results { seconds, rounds, idle, instances, shards, sales, settled, storage })
 }
 
 /// Plays at one sale, which 1 to 4 instances sell. Those that have no requests are idle.
@@ -97,24 +106,64 @@ async fn by_instances(
         more.push(Service::start(&logs.join(format!("serve-{n}.log")), &[], sql.clone()).await?);
     }
     let all: Vec<&Service> = std::iter::once(service).chain(&more).collect();
-    let sale = service.sale_with(PLENTY, &["--per-user", "1000"]).await?;
-    let (full, empty) = (sales::write(&[sale], "one-sale")?, sales::write(&[service.sale(0).await?], "no-units")?);
-    let mut steps = INSTANCES.map(|count| Step { count, beside: 2, kinds: BTreeMap::new(), server_mb: 0.0 });
-    for round in 1..=rounds {
-        for step in &mut steps {
-            eprintln!("round {round} of {rounds}: {} instances", step.count);
-            for kind in Kind::ALL {
-                let file = if kind == Kind::SoldOut { &empty } else { &full };
-                let played = player.play(kind, &all[..step.count], file).await?;
-                step.kinds.entry(kind).or_default().0.push(played);
-            }
-            step.server_mb = memory_mb(service.process.pid)?;
-        }
-    }
+    let sales = OneSale::create(service, 1).await?;
+    let mut cases =
+        INSTANCES.map(|count| Case { services: &all[..count], sales: sales.clone(), step: Step::new(count, Some(2)) });
+    in_turns(player, &mut cases, "instances", rounds).await?;
+    let steps = cases.map(|case| case.step);
     for mut service in more {
         service.process.kill().await?;
     }
     Ok(steps.into())
+}
+
+/// Plays at one sale with 1 to 64 shards, on one instance.
+async fn by_shards(player: &mut Player<'_>, service: &Service, rounds: u64) -> anyhow::Result<Vec<Step>> {
+    let (services, mut cases) = ([service], Vec::new());
+    for count in SHARDS {
+        let sales = OneSale::create(service, count).await?;
+        cases.push(Case { services: &services, sales, step: Step::new(count, None) });
+    }
+    in_turns(player, &mut cases, "shards", rounds).await?;
+    Ok(cases.into_iter().map(|case| case.step).collect())
+}
+
+/// What is played in turn with others.
+struct Case<'a> {
+    services: &'a [&'a Service],
+    sales: OneSale,
+    step: Step,
+}
+
+/// Files that name one sale each: one in which everybody buys, and one without units.
+#[derive(Clone)]
+struct OneSale {
+    full: PathBuf,
+    empty: PathBuf,
+}
+
+impl OneSale {
+    async fn create(service: &Service, shards: usize) -> anyhow::Result<Self> {
+        let words = ["--per-user", "1000", "--shards", &shards.to_string()];
+        let (full, empty) = (service.sale_with(PLENTY, &words).await?, service.sale_with(0, &words).await?);
+        let file = |sale, name| sales::write(&[sale], &format!("{name}-{shards}"));
+        Ok(Self { full: file(full, "one-sale")?, empty: file(empty, "no-units")? })
+    }
+}
+
+async fn in_turns(player: &mut Player<'_>, cases: &mut [Case<'_>], what: &str, rounds: u64) -> anyhow::Result<()> {
+    for round in 1..=rounds {
+        for Case { services, sales, step } in &mut *cases {
+            eprintln!("round {round} of {rounds}: {} {what}", step.count);
+            for kind in Kind::ALL {
+                let file = if kind == Kind::SoldOut { &sales.empty } else { &sales.full };
+                let played = player.play(kind, services, file).await?;
+                step.kinds.entry(kind).or_default().0.push(played);
+            }
+            step.server_mb = memory_mb(services[0].process.pid)?;
+        }
+    }
+    Ok(())
 }
 
 /// Plays at one instance, at more and more sales.
@@ -128,7 +177,7 @@ async fn by_sales(player: &mut Player<'_>, service: &Service, sql: &PgPool, roun
         empty.grow_to(count).await?;
         let (with_units, without) = (full.write(count, "full-sales")?, empty.write(count, "empty-sales")?);
         let beside = full.made.len() + empty.made.len();
-        let mut step = Step { count, beside, kinds: BTreeMap::new(), server_mb: 0.0 };
+        let mut step = Step::new(count, Some(beside));
         for round in 1..=rounds {
             eprintln!("{count} sales: round {round} of {rounds}");
             for kind in Kind::ALL {
@@ -156,7 +205,8 @@ fn table(text: &mut String, head: &str, steps: &[Step]) {
          |---|---|---|---|---|---|---|---|---|"
     );
     for step in steps {
-        let _ = write!(text, "| {} of {} |", thousands(step.count as f64), thousands(step.beside as f64));
+        let beside = step.beside.map(|beside| format!(" of {}", thousands(beside as f64))).unwrap_or_default();
+        let _ = write!(text, "| {}{beside} |", thousands(step.count as f64));
         for kind in Kind::ALL {
             match step.kinds.get(&kind) {
                 Some(rounds) => columns(text, rounds),
@@ -175,6 +225,7 @@ impl Results {
         self.idle.markdown(text);
         table(text, "sales that are asked for, of all", &self.sales);
         table(text, "instances, at one sale of so many", &self.instances);
+        table(text, "shards of a sale on one Redis", &self.shards);
         let _ = writeln!(
             text,
             "Medians of {} rounds of {} s (least–most). µs: of CPU a request; of `serve`, all instances together, of Redis and of \
@@ -205,6 +256,7 @@ impl Results {
             "idle": self.idle.json(),
             "sales": steps("sales", &self.sales),
             "instances": steps("instances", &self.instances),
+            "shards": steps("shards", &self.shards),
             "settled": self.settled.json(),
             "storage": self.storage.json(),
         })
