@@ -44,7 +44,13 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Starts a server of the application, and of the shortcut, that `app` makes on each thread. actix-web's own server cannot be given another stream
 /// than a bare socket; this one does what that one does, with streams that have deadlines.
-pub fn start<A, T, B>(config: &config::Http, listener: TcpListener, app: A) -> std::io::Result<Server>
+/// `connections` is the most that each thread may have open.
+pub fn start<A, T, B>(
+    config: &config::Http,
+    connections: usize,
+    listener: TcpListener,
+    app: A,
+) -> std::io::Result<Server>
 where
     A: Fn() -> anyhow::Result<(App<T>, Option<Rc<Shortcut>>)> + Send + Clone + 'static,
     T: ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse<B>, Error = Error, InitError = ()>
@@ -52,10 +58,6 @@ where
     T::Future: 'static,
     B: MessageBody + 'static,
 {
-    let workers = match config.workers {
-        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-        workers => workers,
-    };
     let client_timeout = Duration::from_millis(config.client_timeout_ms);
     let keep_alive = Duration::from_millis(config.keep_alive_ms);
     let bounds = Bounds {
@@ -67,9 +69,9 @@ where
         ahead: config.body_max_bytes + SENT_AHEAD,
     };
     let builder = ServerBuilder::new()
-        .workers(workers)
+        .workers(workers(config))
         .disable_signals()
-        .max_concurrent_connections(connections(config.max_connections, workers))
+        .max_concurrent_connections(connections)
         .shutdown_timeout(config.shutdown_timeout_ms.div_ceil(1000));
     let stopping = builder.graceful_shutdown_signal();
     let builder = builder.listen("http", listener, move || {
@@ -107,9 +109,16 @@ where
     Ok(builder.run())
 }
 
+fn workers(config: &config::Http) -> usize {
+    match config.workers {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        workers => workers,
+    }
+}
+
 /// The connections of each thread: as many as configured, but no more than the process may open files. Otherwise a crowd of
 /// clients would take the last one, and the servers behind could not be reached.
-fn connections(configured: usize, workers: usize) -> usize {
+pub fn connections(config: &config::Http) -> usize {
     // Many systems start processes with 1024 files and let them have more.
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -119,9 +128,9 @@ fn connections(configured: usize, workers: usize) -> usize {
     // None: without a limit.
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files.saturating_sub(FILES_KEPT)).unwrap_or(usize::MAX);
-    let most = (files / workers).max(1);
-    if most < configured {
+    let most = (files / workers(config)).max(1);
+    if most < config.max_connections {
         tracing::warn!(most, "the limit of open files allows fewer connections than http.max_connections");
     }
-    most.min(configured)
+    most.min(config.max_connections)
 }

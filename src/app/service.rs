@@ -110,7 +110,8 @@ impl Service {
             broker: Broker::new(config),
         };
         let live = LiveSales::new(live_sources, parts.tasks.clone());
-        let thread_parts = ThreadParts::start(&parts, &catalog).await?;
+        let connections = http_server::connections(&config.http);
+        let thread_parts = ThreadParts::start(&parts, &catalog, connections).await?;
 
         parts.fold_metrics(metrics.clone());
         parts.follow_catalog(&catalog, &health, &thread_parts.committer);
@@ -166,9 +167,9 @@ impl Service {
         // Only where no origin is listed, purchases may pass by the code that looks for one.
         let origins = config.http.cors_origins.clone();
         let server = if origins.is_empty() {
-            http_server::start(&config.http, listener, app)
+            http_server::start(&config.http, connections, listener, app)
         } else {
-            http_server::start(&config.http, listener, move || {
+            http_server::start(&config.http, connections, listener, move || {
                 let (app, _) = app()?;
                 Ok((app.wrap(http::cors(&origins)), None))
             })
@@ -236,13 +237,15 @@ struct ThreadParts {
     order_reader: OrderReader,
     pressure: Arc<Pressure>,
     wait_target: Duration,
+    /// The most that each thread may have open.
+    connections: usize,
     order_id_secret: [u8; 32],
     retire_after_ms: i64,
 }
 
 impl ThreadParts {
     /// Starts the tasks that commit and confirm the purchases of all threads, and the threads that draw challenges.
-    async fn start(parts: &Parts, catalog: &Arc<Catalog>) -> anyhow::Result<Self> {
+    async fn start(parts: &Parts, catalog: &Arc<Catalog>, connections: usize) -> anyhow::Result<Self> {
         let purchase = &parts.config.purchase;
         let order_id_secret = parts.stores.ledger.order_id_secret().await?;
         let terms = challenge_terms(&parts.config.captcha);
@@ -271,6 +274,7 @@ impl ThreadParts {
             ),
             pressure: Arc::clone(&parts.pressure),
             wait_target: Duration::from_millis(purchase.wait_target_ms),
+            connections,
             order_id_secret,
             retire_after_ms: parts.config.reconcile.retire_after_ms.cast_signed(),
         })
@@ -279,8 +283,11 @@ impl ThreadParts {
     fn thread_state(self) -> anyhow::Result<ThreadState> {
         let winners = Winners { committer: self.committer.clone(), confirmer: self.confirmer };
         let reserve_batcher = ReserveBatcher::new(self.stores.gate.clone(), winners.into_commit())?;
+        // The other half is for those who are not shed.
+        let held_back_max = self.connections / 2;
+        let committer = self.committer.clone();
         let load_shedder =
-            LoadShedder::start(reserve_batcher.clone(), self.committer.clone(), self.pressure, self.wait_target)?;
+            LoadShedder::start(reserve_batcher.clone(), committer, self.pressure, self.wait_target, held_back_max)?;
         Ok(ThreadState {
             reserve_batcher,
             load_shedder,

@@ -97,7 +97,9 @@ pub(super) async fn purchase(
     // Before anything that costs much time.
     let buyer = |sale: SaleId| thread.catalog.look_at(sale, Sale::sharding).zip(unverified_user(request));
     if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(|| buyer(*sale))) {
-        return Err(Problem::shed("purchases"));
+        let problem = Problem::shed("purchases");
+        Box::pin(thread.load_shedder.hold_back()).await;
+        return Err(problem);
     }
     let buyer = app_state.tokens.buyer(request, thread.catalog.clock.now_ms())?;
     let sale = sale?;

@@ -3,7 +3,7 @@
 //! for the Queuing Formula L = λW", Operations Research 9, 1961). That number is known at once, so that shedding neither lags
 //! behind the wait nor swings.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the limit is adjusted.
 pub const TICK: Duration = Duration::from_millis(20);
@@ -22,6 +22,10 @@ const TARGETS_MAX: f64 = 4.0;
 const LOOK_MAX: Duration = Duration::from_millis(40);
 /// Shedding ends when the wait has been less than half the target for so long.
 const CALM: Duration = Duration::from_millis(300);
+/// One shed purchase is answered in this time: of a thread's time that takes less than a tenth.
+const ANSWERS_APART: Duration = Duration::from_micros(200);
+/// No answer is held back for longer.
+const HELD_BACK_MAX: Duration = Duration::from_secs(1);
 
 /// The bound on a thread's purchases under way, which applies while there are too many.
 #[derive(Debug)]
@@ -96,6 +100,23 @@ impl ShedLimit {
     /// Whether another purchase is too many, with so many under way.
     pub fn is_full(&self, under_way: u32) -> bool {
         self.is_shedding && under_way >= self.limit
+    }
+}
+
+/// When the purchases that a thread sheds are answered. Such an answer sets a connection free, which brings the next request of the
+/// crowd at once: without a pace, a thread that sheds would soon do little else.
+#[derive(Debug, Default)]
+pub struct ShedPace {
+    /// When the next one may be answered.
+    next: Option<Instant>,
+}
+
+impl ShedPace {
+    /// For how long to hold back the answer to another one.
+    pub fn delay(&mut self, now: Instant) -> Duration {
+        let at = self.next.map_or(now, |next| next.clamp(now, now + HELD_BACK_MAX));
+        self.next = Some(at + ANSWERS_APART);
+        at - now
     }
 }
 
@@ -218,6 +239,18 @@ mod tests {
             limit.adjust(5000, 0, Duration::ZERO, TICK);
         }
         assert!(limit.is_full(5000) && limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
+    }
+
+    #[test]
+    fn answers_of_a_crowd_are_spread_and_none_waits_for_long() {
+        let start = Instant::now();
+        let mut pace = ShedPace::default();
+        assert_eq!(pace.delay(start), Duration::ZERO, "the first is answered at once");
+        let delays: Vec<Duration> = (0..20_000).map(|_| pace.delay(start)).collect();
+        for (n, delay) in (1..).zip(&delays) {
+            assert_eq!(*delay, (ANSWERS_APART * n).min(HELD_BACK_MAX));
+        }
+        assert_eq!(pace.delay(start + HELD_BACK_MAX + ANSWERS_APART), Duration::ZERO, "the crowd has been answered");
     }
 
     #[test]

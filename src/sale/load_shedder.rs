@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::domain::pressure::{Arrivals, Pressure};
 use crate::domain::shards::SaleShards;
-use crate::domain::shedding::{ShedLimit, TICK};
+use crate::domain::shedding::{ShedLimit, ShedPace, TICK};
 use crate::gate::reserve_batcher::ReserveBatcher;
 use crate::ledger::orders::commit::Committer;
 use crate::sale::wait_probe::WaitProbe;
@@ -41,6 +41,15 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// A shed purchase whose answer is held back.
+struct HeldBack<'a>(&'a Cell<usize>);
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        self.0.update(|count| count - 1);
+    }
+}
+
 /// The shedder of one worker thread.
 pub struct LoadShedder {
     batcher: ReserveBatcher,
@@ -54,6 +63,10 @@ pub struct LoadShedder {
     asked: Cell<u32>,
     first_asked: Rc<Notify>,
     probe: Rc<WaitProbe>,
+    pace: RefCell<ShedPace>,
+    /// Answers of shed purchases that are held back, each of which keeps a connection; and how many may be.
+    held_back: Cell<usize>,
+    held_back_max: usize,
 }
 
 impl LoadShedder {
@@ -66,6 +79,7 @@ impl LoadShedder {
         committer: Committer,
         pressure: Arc<Pressure>,
         wait_target: Duration,
+        held_back_max: usize,
     ) -> io::Result<Rc<Self>> {
         let first_asked = Rc::<Notify>::default();
         let shedder = Rc::new(Self {
@@ -78,6 +92,9 @@ impl LoadShedder {
             asked: Cell::default(),
             first_asked: Rc::clone(&first_asked),
             probe: WaitProbe::start()?,
+            pace: RefCell::default(),
+            held_back: Cell::default(),
+            held_back_max,
         });
         let pressure = Arc::clone(&shedder.pressure);
         tokio::task::spawn_local(Self::measure(Rc::downgrade(&shedder), pressure, first_asked));
@@ -94,6 +111,17 @@ impl LoadShedder {
         }
         self.limit.borrow().is_full(self.under_way.get())
             && buyer().is_some_and(|(of, user)| self.batcher.is_stranger(of, &user))
+    }
+
+    /// Waits until the answer to a purchase that is shed may go: a second at most, and not at all where too many wait already.
+    pub async fn hold_back(&self) {
+        if self.held_back.get() >= self.held_back_max {
+            return;
+        }
+        let delay = self.pace.borrow_mut().delay(Instant::now());
+        self.held_back.update(|count| count + 1);
+        let _held_back = HeldBack(&self.held_back);
+        tokio::time::sleep(delay).await;
     }
 
     /// A purchase asks for units. It is under way until what this returns is dropped.
