@@ -22,10 +22,10 @@ const TARGETS_MAX: f64 = 4.0;
 const LOOK_MAX: Duration = Duration::from_millis(40);
 /// Shedding ends when the wait has been less than half the target for so long.
 const CALM: Duration = Duration::from_millis(300);
-/// One shed purchase is answered in this time: of a thread's time that takes less than a tenth.
-const ANSWERS_APART: Duration = Duration::from_micros(200);
+/// One shed purchase is answered in this time: of a thread's time that takes a few hundredths.
+const ANSWERS_APART: Duration = Duration::from_millis(1);
 /// No answer is held back for longer.
-const HELD_BACK_MAX: Duration = Duration::from_secs(1);
+const HELD_BACK_MAX: Duration = Duration::from_secs(2);
 
 /// The bound on a thread's purchases under way, which applies while there are too many.
 #[derive(Debug)]

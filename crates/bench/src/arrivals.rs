@@ -43,7 +43,7 @@ pub struct Seen {
     pub statuses: BTreeMap<u16, u64>,
     /// Arrivals without an answer.
     pub lost: u64,
-    /// From the first arrival to the last answer.
+    /// From the first arrival to the last answer that was no 503.
     pub seconds: f64,
     /// How long those waited who were answered 202, sorted.
     pub accepted: Vec<Duration>,
@@ -157,10 +157,11 @@ impl Generator<'_> {
             sent = due;
             connections.answers(TICK, |n, answer| {
                 done += 1;
-                last_answer = Instant::now();
-                let Ok(answer) = answer else { return };
-                let wait = last_answer.duration_since(due_at(n));
-                seen.count(last_answer.duration_since(begun), wait, answer.status);
+                let (Ok(answer), now) = (answer, Instant::now()) else { return };
+                if answer.status != 503 {
+                    last_answer = now;
+                }
+                seen.count(now.duration_since(begun), now.duration_since(due_at(n)), answer.status);
             })?;
         }
         late_us.sort_unstable();

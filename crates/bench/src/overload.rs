@@ -26,7 +26,7 @@ const KNEE_SHARE: f64 = 0.99;
 const KNEE_P99_MS: f64 = 200.0;
 const MULTIPLES: [f64; 7] = [0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0];
 /// Buyers in the largest crowd, which bounds its length.
-pub const CROWD_MAX: usize = 300_000;
+pub const CROWD_MAX: usize = 600_000;
 /// Between two crowds, so that what the last one left behind is not measured with the next.
 const REST: Duration = Duration::from_secs(2);
 
