@@ -1,7 +1,7 @@
 //! Watchers: a rush of winners, without and with buyers who follow their orders by server-sent events meanwhile.
 //!
-//! Both halves of a round do the same work: 2,000 orders wait for the workers, which start with the rush. In the second half each
-//! of these orders has an open stream, so that 2,000 events are sent while the winners buy.
+//! Both halves of a round do the same work: 2,000 orders wait for the workers, which start with the rush. In one half each of these
+//! orders has a stream that stays open, so that 2,000 events are sent while the winners buy. The halves take turns at being the first.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -64,14 +64,18 @@ pub async fn measure(
     for (round, tokens) in (1..=rounds).zip(tokens.chunks_exact(BUYERS_A_ROUND)) {
         eprintln!("round {round} of {rounds}: a rush without and with watchers");
         let (without, with) = tokens.split_at(WATCHERS);
-        buy(service, without).await?;
-        results.without.push(half(service, sql, logs, seconds, None).await?);
-
-        let orders = buy(service, with).await?;
-        let before = memory_mb(service.process.pid)?;
-        let watchers = Watchers::start(service, with, &orders).await?;
-        results.memory_mb.push(memory_mb(service.process.pid)? - before);
-        results.with.push(half(service, sql, logs, seconds, Some(watchers)).await?);
+        for watched in [round % 2 == 0, round % 2 == 1] {
+            if !watched {
+                buy(service, without).await?;
+                results.without.push(half(service, sql, logs, seconds, None).await?);
+                continue;
+            }
+            let orders = buy(service, with).await?;
+            let before = memory_mb(service.process.pid)?;
+            let watchers = Watchers::start(service, with, &orders).await?;
+            results.memory_mb.push(memory_mb(service.process.pid)? - before);
+            results.with.push(half(service, sql, logs, seconds, Some(watchers)).await?);
+        }
     }
     settle::audit(&[]).await?;
     Ok(results)
@@ -96,15 +100,18 @@ async fn buy(service: &Service, tokens: &[&str]) -> anyhow::Result<Vec<String>> 
 /// Readers of the streams, on a thread of its own.
 struct Watchers {
     seen: oneshot::Receiver<anyhow::Result<()>>,
+    /// The streams stay open until this is dropped.
+    _open: oneshot::Sender<()>,
 }
 
 impl Watchers {
-    /// Opens the stream of each order, waits for its first event, and leaves a thread behind that waits for the next.
+    /// Opens the stream of each order, waits for its first event, and leaves a thread behind that waits for the next, and keeps the streams open.
     async fn start(service: &Service, tokens: &[&str], orders: &[String]) -> anyhow::Result<Self> {
         let address = service.process.address;
         let orders: Vec<_> = tokens.iter().map(|&token| token.to_owned()).zip(orders.iter().cloned()).collect();
         let (opened, is_open) = oneshot::channel();
         let (all, seen) = oneshot::channel();
+        let (open_until, closed) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let read = move || {
             // Watchers have computers of their own. These share the service's, and so they give way to it.
@@ -117,21 +124,27 @@ impl Watchers {
                     Ok(streams) => {
                         let _ = opened.send(Ok(()));
                         let watching = stream::iter(streams)
-                            .map(|mut one| async move { until(&mut one, "pending_payment").await });
+                            .map(|mut one| async move { until(&mut one, "pending_payment").await.map(|()| one) });
                         let read = watching.buffer_unordered(WATCHERS).collect::<Vec<_>>().await;
-                        let _ = all.send(read.into_iter().collect());
+                        let read: anyhow::Result<Vec<Response>> = read.into_iter().collect();
+                        let (told, _streams) = match read {
+                            Ok(streams) => (Ok(()), streams),
+                            Err(error) => (Err(error), Vec::new()),
+                        };
+                        let _ = all.send(told);
+                        let _ = closed.await;
                     }
                 }
             });
         };
         std::thread::Builder::new().name("watchers".to_owned()).spawn(read)?;
         is_open.await??;
-        Ok(Self { seen })
+        Ok(Self { seen, _open: open_until })
     }
 
     /// Waits until each has read the event of its order.
-    async fn all_told(self) -> anyhow::Result<()> {
-        self.seen.await?
+    async fn all_told(&mut self) -> anyhow::Result<()> {
+        (&mut self.seen).await?
     }
 }
 
@@ -168,7 +181,7 @@ async fn half(
     sql: &PgPool,
     logs: &Path,
     seconds: u64,
-    watchers: Option<Watchers>,
+    mut watchers: Option<Watchers>,
 ) -> anyhow::Result<Half> {
     let (rate, length, buyers) = (RATE.to_string(), seconds.to_string(), (RATE * seconds).to_string());
     let words = ["--rate", &rate, "--seconds", &length, "--buyers", &buyers, "--shape", "even"];
@@ -177,7 +190,7 @@ async fn half(
     let server = [("server", service.process.pid)];
     let before = cpu_us(&server)?;
     let watching = async {
-        match watchers {
+        match &mut watchers {
             Some(watchers) => watchers.all_told().await,
             None => Ok(()),
         }
