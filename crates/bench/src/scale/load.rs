@@ -112,15 +112,21 @@ impl Rounds {
 
 /// Plays purchases at instances, which share the connections.
 pub struct Player<'a> {
-    pub buyers: &'a Buyers,
+    buyers: &'a Buyers,
     /// The servers behind the service.
-    pub behind: &'a [(&'static str, u32)],
-    pub seconds: u64,
-    /// The next buyer: each play goes on where the last one ended, so that no buyer meets the limit per minute.
-    pub next_buyer: u64,
+    behind: &'a [(&'static str, u32)],
+    seconds: u64,
+    /// The next buyer of those who win, and of those who hear "sold out": each play goes on where the last one ended, so that no buyer
+    /// meets the limit per minute. The latter are many more, and would lead back to the same winners too soon.
+    next_winner: u64,
+    next_loser: u64,
 }
 
-impl Player<'_> {
+impl<'a> Player<'a> {
+    pub fn new(buyers: &'a Buyers, behind: &'a [(&'static str, u32)], seconds: u64) -> Self {
+        Self { buyers, behind, seconds, next_winner: 0, next_loser: 0 }
+    }
+
     pub async fn play(&mut self, kind: Kind, services: &[&Service], sales: &Path) -> anyhow::Result<Played> {
         let mut before = Vec::new();
         for service in services {
@@ -130,14 +136,16 @@ impl Player<'_> {
         let behind: Vec<(&'static str, u32)> = self.behind.iter().copied().chain(others).collect();
         let meter = Meter::start(services[0].process.pid, &behind)?;
         let connections = kind.connections() / services.len() as u64;
+        let next = if kind == Kind::SoldOut { &mut self.next_loser } else { &mut self.next_winner };
+        let from = *next;
         let plays = services.iter().enumerate().map(|(n, service)| {
             // The instances' generators begin far from each other, so that they send different buyers.
-            let first = (self.next_buyer + n as u64 * BUYERS / services.len() as u64) % BUYERS;
+            let first = (from + n as u64 * BUYERS / services.len() as u64) % BUYERS;
             wrk::post_spread(self.buyers, first, service.process.address, sales, connections, self.seconds)
         });
         let seen = try_join_all(plays).await?;
         let requests = seen.iter().map(|seen| seen.requests).sum::<u64>();
-        self.next_buyer = (self.next_buyer + requests / services.len() as u64) % BUYERS;
+        *next = (from + requests / services.len() as u64) % BUYERS;
         let mut cpu_us = BTreeMap::new();
         for (process, us) in meter.read(requests)? {
             *cpu_us.entry(process).or_default() += us;

@@ -82,7 +82,7 @@ pub async fn measure(
     let (rounds, seconds) = (rounds.min(ROUNDS_MAX), seconds.min(SECONDS_MAX));
     let idle = idle::measure(service, servers, sql, logs, rounds).await?;
     let behind: Vec<_> = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
-    let mut player = Player { buyers, behind: &behind, seconds, next_buyer: 0 };
+    let mut player = Player::new(buyers, &behind, seconds);
     let instances = by_instances(&mut player, service, sql, logs, rounds).await?;
     let shards = by_shards(&mut player, service, rounds).await?;
     let sales = by_sales(&mut player, service, sql, rounds).await?;
