@@ -124,6 +124,8 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
     }
     let mended_s = begun.elapsed().as_secs_f64();
     let requests = run.rush.end().await?.calls.len();
+    // Buyers who had no answer have come again meanwhile. What they hold is not left, and must have its row.
+    world.wait_until_audited(TO_MEND).await?;
     last_units(&mut world).await?;
     world.wait_until_audited(TO_MEND).await?;
     ensure!(world.left().await? == 0, "{} units were never sold", world.left().await?);
