@@ -1,5 +1,5 @@
-//! Makes a call of reserve.lua for a batch of buyers, and passes on what it answers: to the commit of the winners, to those who go on to
-//! other shards, and to all others at once.
+//! Makes a call of reserve.lua for a batch of buyers. Winners and repeats are committed then, borrowers go on to other shards, and all
+//! others are answered at once.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -113,7 +113,7 @@ impl LoadShedder {
             && buyer().is_some_and(|(of, user)| self.batcher.is_stranger(of, &user))
     }
 
-    /// Waits until the answer to a purchase that is shed may go: two seconds at most, and not at all where too many wait already.
+    /// Waits until the answer to a purchase that is shed may go: two seconds at most, and not at all where enough others wait.
     pub async fn hold_back(&self) {
         if self.held_back.get() >= self.held_back_max {
             return;

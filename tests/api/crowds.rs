@@ -133,7 +133,7 @@ async fn a_buyer_may_read_so_often() {
     system.finish().await;
 }
 
-/// Redis is slower than the crowd: some are refused at once, and nothing is taken for them. Who holds a ticket and repeats the
+/// Redis is slower than the crowd: some are refused, and nothing is taken for them. Who holds a ticket and repeats the
 /// request is never one of them. When the crowd has gone, everybody is served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {

@@ -26,8 +26,8 @@
 //!
 //! Million (`million.rs`), which is played only where it is asked for: a sale to a million buyers, and smaller ones.
 //!
-//! Scale (`scale`): 1 to 10,000 sales, 1 to 4 instances, and what planned sales cost while nobody asks for them. It takes many minutes
-//! and leaves thousands of sales behind, so it runs only when it is named.
+//! Scale (`scale`): 1 to 10,000 sales, 1 to 4 instances, 1 to 64 shards, and what planned sales cost while nobody asks for them. It takes
+//! many minutes and leaves thousands of sales behind, so it runs only when it is named.
 //!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
 

@@ -48,7 +48,10 @@ struct Step {
 impl Step {
     /// Answers that told a buyer what became of the purchase, by the second.
     fn useful(&self) -> f64 {
-        (self.seen.of_status(202) + self.seen.of_status(409)) as f64 / self.seen.seconds
+        match self.seen.of_status(202) + self.seen.of_status(409) {
+            0 => 0.0,
+            useful => useful as f64 / self.seen.seconds,
+        }
     }
 
     fn part(&self, answers: u64) -> f64 {
