@@ -31,6 +31,9 @@ impl Drop for Folder {
     }
 }
 
+/// chromedriver takes a free port of IPv4, and ends if the same port of IPv6 is taken. Then it is started again, so often in all.
+const STARTS: usize = 5;
+
 /// A server that chooses its own port, and prints it. It is killed when the value is dropped.
 pub struct Server {
     pub port: u16,
@@ -47,21 +50,31 @@ impl Server {
 
     /// Starts the command, and waits until it has printed its port.
     pub async fn start(command: &mut Command) -> Self {
+        for _ in 0..STARTS {
+            if let Some(server) = Self::try_start(command).await {
+                return server;
+            }
+        }
+        panic!("{command:?} ended {STARTS} times");
+    }
+
+    /// `None` if the program ends before it has a port.
+    async fn try_start(command: &mut Command) -> Option<Self> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.kill_on_drop(true).spawn().expect("setpriv, which every Debian has");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let printed = async {
-            loop {
-                let line = lines.next_line().await.unwrap().unwrap_or_else(|| panic!("{command:?} ended"));
+            while let Some(line) = lines.next_line().await.unwrap() {
                 if let Some(port) = port(&line) {
-                    return port;
+                    return Some(port);
                 }
             }
+            None
         };
-        let port = timeout(PATIENCE, printed).await.expect("the program prints its port");
+        let port = timeout(PATIENCE, printed).await.expect("the program prints its port")?;
         // Reads on, so that a full pipe never blocks the program.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { port, _child: child }
+        Some(Self { port, _child: child })
     }
 }
 
