@@ -31,7 +31,7 @@ impl Drop for Folder {
     }
 }
 
-/// chromedriver takes a free port of IPv4, and ends if the same port of IPv6 is taken. Then it is started again, so often in all.
+/// chromedriver takes a free port of IPv6, and ends if the same port of IPv4 is taken. Then it is started again, so often in all.
 const STARTS: usize = 5;
 
 /// A server that chooses its own port, and prints it. It is killed when the value is dropped.
