@@ -96,6 +96,14 @@ impl Seen {
     }
 }
 
+/// The wait that this part of the accepted did not exceed, of those who were answered from this slot on.
+pub fn wait_ms_from(slots: &[Slot], from: usize, part: f64) -> f64 {
+    let mut waits: Vec<u32> = slots.iter().skip(from).flat_map(|slot| &slot.accepted_us).copied().collect();
+    waits.sort_unstable();
+    let at = (waits.len() as f64 * part) as usize;
+    waits.get(at.min(waits.len().saturating_sub(1))).map_or(f64::NAN, |us| f64::from(*us) / 1e3)
+}
+
 fn micros(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }

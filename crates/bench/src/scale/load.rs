@@ -20,6 +20,7 @@ pub const ALONE: u64 = 4;
 pub const BUYERS: u64 = 400_000;
 /// The service must finish the requests that wrk did not wait for within this time.
 const TIMEOUT_MS: u64 = 5000;
+const UNAVAILABLE: &str = "temporarily-unavailable";
 /// The processes whose CPU time is told.
 pub const PROCESSES: [&str; 4] = ["server", "redis", "postgres", "wrk"];
 
@@ -30,7 +31,7 @@ pub enum Kind {
     Bought,
     /// 202, over few.
     BoughtAlone,
-    /// 409, from memory as often as the sales are asked for.
+    /// 409, from memory as often as the sales are asked for. In a sale with shards a few are 503: some of its shards may not be empty.
     SoldOut,
 }
 
@@ -52,6 +53,10 @@ impl Kind {
         }
     }
 
+    fn is_given(self, code: &str) -> bool {
+        code == self.code() || self == Self::SoldOut && code == UNAVAILABLE
+    }
+
     fn connections(self) -> u64 {
         match self {
             Self::Bought | Self::SoldOut => CONNECTIONS,
@@ -71,6 +76,8 @@ pub struct Played {
     cpu_us: BTreeMap<&'static str, f64>,
     /// The share for which Redis was asked; buyers in a call; winners in a commit.
     asked: f64,
+    /// The share that was answered 503.
+    unavailable: f64,
     buyers_a_call: f64,
     winners_a_commit: f64,
 }
@@ -92,6 +99,10 @@ impl Rounds {
         self.of(|played| played.cpu_us.get(process).copied().unwrap_or_default())
     }
 
+    pub fn unavailable(&self) -> Series {
+        self.of(|played| played.unavailable)
+    }
+
     pub fn buyers_a_call(&self) -> Series {
         self.of(|played| played.buyers_a_call)
     }
@@ -104,6 +115,7 @@ impl Rounds {
             "p99_us": self.of(|played| played.p99_us).json(),
             "cpu_us": cpu,
             "asked_share": self.of(|played| played.asked).json(),
+            "unavailable_share": self.unavailable().json(),
             "buyers_a_call": self.buyers_a_call().json(),
             "winners_a_commit": self.of(|played| played.winners_a_commit).json(),
         })
@@ -157,6 +169,7 @@ impl<'a> Player<'a> {
         let asked = given
             .iter()
             .fold((0, 0), |(buyers, calls), given| (buyers + given.asked.purchases, calls + given.asked.batches));
+        let unavailable = given.iter().filter_map(|given| given.by_code.get(UNAVAILABLE)).sum::<u64>();
         let committed = given.iter().fold((0, 0), |(winners, commits), given| {
             (winners + given.committed.purchases, commits + given.committed.batches)
         });
@@ -168,6 +181,7 @@ impl<'a> Player<'a> {
             p99_us: slowest(|seen| seen.p99_us),
             cpu_us,
             asked: asked.0 as f64 / requests as f64,
+            unavailable: unavailable as f64 / requests as f64,
             buyers_a_call: mean(asked),
             winners_a_commit: mean(committed),
         })
@@ -179,7 +193,7 @@ async fn answered(kind: Kind, service: &Service, before: &Answers, seen: &wrk::S
     let mut waited_ms = 0;
     loop {
         let given = service.answers().await?.since(before);
-        if given.by_code.len() == 1 && given.by_code.get(kind.code()).is_some_and(|n| seen.is_all(*n)) {
+        if given.by_code.keys().all(|code| kind.is_given(code)) && seen.is_all(given.by_code.values().sum()) {
             return Ok(given);
         }
         ensure!(waited_ms < TIMEOUT_MS, "{kind:?}: wrk has {} answers; the service gave {given:?}", seen.requests);

@@ -201,8 +201,8 @@ fn columns(text: &mut String, rounds: &Rounds) {
 fn table(text: &mut String, head: &str, steps: &[Step]) {
     let _ = writeln!(
         text,
-        "| {head} | bought a second, {CONNECTIONS} connections | µs | bought, {ALONE} connections | µs | sold out | µs | buyers a call | MB |\n\
-         |---|---|---|---|---|---|---|---|---|"
+        "| {head} | bought a second, {CONNECTIONS} connections | µs | bought, {ALONE} connections | µs | sold out | µs | of these 503 | buyers a call | MB |\n\
+         |---|---|---|---|---|---|---|---|---|---|"
     );
     for step in steps {
         let beside = step.beside.map(|beside| format!(" of {}", thousands(beside as f64))).unwrap_or_default();
@@ -213,6 +213,8 @@ fn table(text: &mut String, head: &str, steps: &[Step]) {
                 None => text.push_str(" | |"),
             }
         }
+        let unavailable = step.kinds.get(&Kind::SoldOut).map_or(f64::NAN, |rounds| rounds.unavailable().median());
+        let _ = write!(text, " {:.1} % |", unavailable * 100.0);
         let calls = step.kinds.values().map(|rounds| format!("{:.1}", rounds.buyers_a_call().median()));
         let _ = writeln!(text, " {} | {:.0} |", calls.collect::<Vec<_>>().join(", "), step.server_mb);
     }
