@@ -61,7 +61,10 @@ local passes_key, loans_key = KEYS[9], KEYS[10]
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
 local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS, LAPSED = 7, 8, 9, 10, 11, 12, 13, 14
 local PASS_INVALID, OPEN_LOAN, UNDER_WAY, BORROW = 15, 16, 17, 18
-local HOLDERS_CHUNK = 2000 -- bounds the reply; a caller that knows fewer holders asks again before it may remember
+-- Bounds the reply. A caller that does not know all holders after it asks again before it may remember. In an overload that is a few times a
+-- second, while thousands win.
+local HOLDERS_CHUNK = 10000
+local BORROWERS_MAX = 2000
 
 local n = tonumber(ARGV[1])
 if not n or n < 1 or n > 1000 or n ~= math.floor(n) then return redis.error_reply('reserve: 1 to 1000 buyers') end
@@ -269,7 +272,7 @@ if is_sold_out or ARGV[6] == '1' then
     holders = redis.call('LRANGE', holders_key, known, known + HOLDERS_CHUNK - 1)
     known = known + #holders
   end
-  local has_all = known == length and (not lenders or redis.call('HLEN', loans_key) <= HOLDERS_CHUNK)
+  local has_all = known == length and (not lenders or redis.call('HLEN', loans_key) <= BORROWERS_MAX)
   if has_all then
     local borrowers = lenders and redis.call('HKEYS', loans_key) or {}
     memory = 1

@@ -23,7 +23,7 @@ use crate::domain::shedding::HELD_BACK_MAX;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
 use crate::gate::limiter::Limiter;
-use crate::gate::reserve_batcher::ReserveBatcher;
+use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::http::{self, AppState, Bulkheads, CookieNames, Health, ReadTerms};
 use crate::ledger::orders::commit::Committer;
 use crate::live::{LiveSales, Sources};

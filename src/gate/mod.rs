@@ -11,15 +11,11 @@ pub mod lock;
 pub mod refill;
 mod refill_wanted;
 mod reply_codes;
-mod reserve_answers;
-pub mod reserve_batcher;
-mod reserve_call;
-mod reserve_reply;
+pub mod reserve;
 pub mod sale_state;
 mod scripts;
 pub mod server_runs;
 mod servers;
-mod sold_out_cache;
 
 use std::collections::HashSet;
 use std::sync::Arc;

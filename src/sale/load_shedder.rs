@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::domain::pressure::{Arrivals, Pressure};
 use crate::domain::shards::SaleShards;
 use crate::domain::shedding::{ShedLimit, ShedPace, TICK};
-use crate::gate::reserve_batcher::ReserveBatcher;
+use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::ledger::orders::commit::Committer;
 use crate::sale::wait_probe::WaitProbe;
 

@@ -10,7 +10,7 @@ use super::order_reader::OrderReader;
 use super::refusal_cache::RefusalCache;
 use super::sold_out_view::SoldOutView;
 use crate::gate::Gate;
-use crate::gate::reserve_batcher::ReserveBatcher;
+use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::ledger::Ledger;
 use crate::ledger::orders::commit::Committer;
 

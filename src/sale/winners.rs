@@ -7,7 +7,7 @@ use super::confirmer::{Confirmation, Confirmer};
 use crate::die_at;
 use crate::domain::admission::PurchaseGroup;
 use crate::domain::ids::{GroupId, OrderId, Shard};
-use crate::gate::reserve_batcher::CommitGroup;
+use crate::gate::reserve::batcher::CommitGroup;
 use crate::ledger::orders::commit::{Committed, Committer, Purchase};
 use crate::telemetry::spans::{Span, SpanKind};
 

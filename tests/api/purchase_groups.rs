@@ -10,7 +10,7 @@ use seckill::domain::captcha::PassCheck;
 use seckill::domain::ids::{GroupId, IdempotencyKey, OrderId, Shard, Units, UserId};
 use seckill::domain::message::{GroupsPlacedV1, OutboxKind, Version};
 use seckill::domain::sale::NewSale;
-use seckill::gate::reserve_batcher::{CommitGroup, ReserveBatcher};
+use seckill::gate::reserve::batcher::{CommitGroup, ReserveBatcher};
 use seckill::ledger::orders::commit::{Committed, Purchase};
 use seckill::ledger::orders::groups::Settling;
 use seckill::ledger::purchase_form::GroupsOn;

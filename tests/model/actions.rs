@@ -11,9 +11,9 @@ use super::variants::World;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     // ---- a purchase
-    /// Rules 1, 2 and 13: sale::purchase, gate::reserve_batcher, lua/reserve.lua. A call with requests, or their repeats.
+    /// Rules 1, 2 and 13: sale::purchase, gate::reserve, lua/reserve.lua. A call with requests, or their repeats.
     Reserve(usize, Orders),
-    /// Rule 13: gate::sold_out_cache. A request that is answered "sold out" from memory.
+    /// Rule 13: gate::reserve. A request that is answered "sold out" from memory.
     AnswerSoldOut(usize, Order),
     /// Rules 3 and 4: ledger::orders::commit, ledger::orders::commit_groups. The records of a call are inserted, or the epoch
     /// refuses them.

@@ -17,7 +17,7 @@ use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
 use crate::domain::ids::{Epoch, Shard};
 use crate::domain::shards::SaleShards;
 use crate::gate::GateError;
-use crate::gate::reserve_batcher::{Counted, Place, Reply, Shared};
+use crate::gate::reserve::batcher::{Counted, Place, Reply, Shared};
 
 /// For so long a shard stays empty for a borrower, where "sold out" is not remembered (`purchase.sold_out_memory_ms`).
 pub(in crate::gate) const EMPTY_MS: u64 = 500;

@@ -4,10 +4,10 @@ use redis::{FromRedisValue, Value};
 use strum::FromRepr;
 use uuid::Uuid;
 
-use super::GateError;
-use super::reply_codes::{ReserveCode, SaleCode};
 use crate::domain::admission::Admission;
 use crate::domain::ids::{Epoch, OrderId, Shard};
+use crate::gate::GateError;
+use crate::gate::reply_codes::{ReserveCode, SaleCode};
 
 /// What the caller may conclude from the holders that it knows after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromRepr)]

@@ -5,7 +5,7 @@
 //! sale. The winners of a call go on together, to be committed; the sale's next call does not wait for that.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -13,15 +13,15 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::keys::SaleKeys;
-use super::loans::borrow::LenderLines;
-use super::loans::empty_shards::EmptyShards;
-use super::servers::Connections;
 use super::sold_out_cache::SoldOutCache;
-use super::{Gate, GateError};
 use crate::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
 use crate::domain::ids::{SaleId, Shard, UserId};
 use crate::domain::shards::SaleShards;
+use crate::gate::keys::SaleKeys;
+use crate::gate::loans::borrow::LenderLines;
+use crate::gate::loans::empty_shards::EmptyShards;
+use crate::gate::servers::Connections;
+use crate::gate::{Gate, GateError};
 
 /// Calls under way at the same time. Further sales wait for one of these to return.
 const CALLS_MAX: usize = 64;
@@ -38,33 +38,35 @@ const LINES_KEPT: usize = 1024;
 /// Commits a group, and says of each of its members, and then of each repeat, whether it is durable.
 pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
 
-pub(super) type Reply = oneshot::Sender<Result<Admission, GateError>>;
+pub(in crate::gate) type Reply = oneshot::Sender<Result<Admission, GateError>>;
 
 /// The batcher of one worker thread; clones share it. It has no locks and stays on its thread.
 #[derive(Clone)]
 pub struct ReserveBatcher(Rc<Shared>);
 
 /// A request that was asked for, its caller, and what Redis says of it.
-pub(super) type Answered = (ReserveRequest, Reply, Admission);
+pub(in crate::gate) type Answered = (ReserveRequest, Reply, Admission);
 /// The shard of a sale that its buyers call home. Each has a line of its own.
-pub(super) type Place = (SaleId, Shard);
+pub(in crate::gate) type Place = (SaleId, Shard);
 
 /// What the batcher and the tasks of its sales share.
-pub(super) struct Shared {
-    pub(super) gate: Gate,
-    pub(super) connections: Connections,
+pub(in crate::gate) struct Shared {
+    pub(in crate::gate) gate: Gate,
+    pub(in crate::gate) connections: Connections,
     pub(super) commit: CommitGroup,
     lines: RefCell<HashMap<Place, Line>>,
     /// Those who borrow, by the shards that they ask.
-    pub(super) lenders: RefCell<LenderLines>,
+    pub(in crate::gate) lenders: RefCell<LenderLines>,
     /// The requests in all lines, and those who borrow.
     queued: Cell<usize>,
     calls: Semaphore,
     pub(super) sold_out: RefCell<SoldOutCache>,
     /// Of sales with shards only.
-    pub(super) empty: RefCell<EmptyShards>,
-    /// Whether each call asks for the holders, too.
+    pub(in crate::gate) empty: RefCell<EmptyShards>,
+    /// Whether calls ask for the holders, too.
     pub(super) wants_holders: Cell<bool>,
+    /// The lines of which a call that asks for them is under way: another one would be told the same.
+    pub(super) learning: RefCell<HashSet<Place>>,
     /// The longest that a request has waited since this was last asked for.
     waited: Cell<Duration>,
     /// Strangers who have waited for longer are refused.
@@ -108,7 +110,7 @@ impl Drop for Serving {
 }
 
 /// Counts a request that borrows among those that wait: there is a bound for all of them.
-pub(super) struct Counted(Rc<Shared>);
+pub(in crate::gate) struct Counted(Rc<Shared>);
 
 impl Counted {
     pub(super) fn new(shared: &Rc<Shared>) -> Self {
@@ -145,6 +147,7 @@ impl ReserveBatcher {
             sold_out: RefCell::default(),
             empty: RefCell::default(),
             wants_holders: Cell::default(),
+            learning: RefCell::default(),
             waited: Cell::default(),
             patience: Cell::new(Duration::MAX),
             late: Cell::default(),

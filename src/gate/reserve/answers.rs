@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::sync::SemaphorePermit;
 
-use super::keys::SaleKeys;
-use super::loans::borrow::{Borrower, Home};
-use super::loans::empty_shards::OthersEmpty;
-use super::reserve_batcher::{Answered, Batch, Counted, Shared};
-use super::reserve_call::{CallTerms, reserve_call};
-use super::reserve_reply::{Loan, Memory, ReserveReply};
-use super::servers::Connection;
-use super::{Gate, GateError, Terms, is_no_script, timed};
+use super::batcher::{Answered, Batch, Counted, Place, Shared};
+use super::call::{CallTerms, reserve_call};
+use super::reply::{Loan, Memory, ReserveReply};
 use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
 use crate::domain::ids::Shard;
 use crate::domain::shards::SaleShards;
+use crate::gate::keys::SaleKeys;
+use crate::gate::loans::borrow::{Borrower, Home};
+use crate::gate::loans::empty_shards::OthersEmpty;
+use crate::gate::servers::Connection;
+use crate::gate::{Gate, GateError, Terms, is_no_script, timed};
 
 /// What is known of the shards of a sale but one.
 enum Others {
@@ -43,6 +43,22 @@ impl Others {
     }
 }
 
+/// A call of a line that asks for the holders although units are left.
+struct Learning<'a>(&'a Shared, Place);
+
+impl<'a> Learning<'a> {
+    /// `None` if they are not wanted, or another call of the line asks for them.
+    fn begin(shared: &'a Shared, place: Place) -> Option<Self> {
+        (shared.wants_holders.get() && shared.learning.borrow_mut().insert(place)).then_some(Self(shared, place))
+    }
+}
+
+impl Drop for Learning<'_> {
+    fn drop(&mut self) {
+        self.0.learning.borrow_mut().remove(&self.1);
+    }
+}
+
 impl Shared {
     /// Makes a call, which is under way until this ends. Returns how long it took.
     pub(super) async fn answer(
@@ -62,10 +78,12 @@ impl Shared {
         let others = self.others_empty(of, home);
         let limits = self.gate.limits();
         let Terms { sold_out_ms, lapses, .. } = self.gate.terms;
-        let (learn, lenders) = (self.wants_holders.get(), self.first_lenders(of, &requests));
+        let learning = Learning::begin(self, place);
+        let (learn, lenders) = (learning.is_some(), self.first_lenders(of, &requests));
         let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits, lenders };
         let reply = self.gate.reserve(self.connections.of(&keys.sale), keys, &terms, &requests).await;
         let took = asked_at.elapsed();
+        drop(learning);
         match reply {
             Ok(Some(mut reply)) => {
                 let until = asked_at + Duration::from_millis(sold_out_ms);
@@ -145,7 +163,7 @@ impl Shared {
 
     /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
     /// may have gone away: what they asked for is committed all the same.
-    pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
+    pub(in crate::gate) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
         let (mut winners, mut repeating) = (Vec::new(), Vec::new());
         for (request, caller, admission) in asked {
             if !admission.needs_commit() {

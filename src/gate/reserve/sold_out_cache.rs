@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use super::reserve_reply::{Memory, ReserveReply};
+use super::reply::{Memory, ReserveReply};
 use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
 
 /// The sale, and the home shard of the buyers: each shard has the holders who are at home there.

@@ -3,10 +3,10 @@
 use redis::{Cmd, RedisWrite};
 use uuid::Uuid;
 
-use super::keys::SaleKeys;
 use crate::domain::admission::{Limits, ReserveRequest, Window};
 use crate::domain::captcha::{Pass, PassCheck};
 use crate::domain::ids::{Epoch, Units};
+use crate::gate::keys::SaleKeys;
 
 /// What a call says once for all buyers.
 pub(super) struct CallTerms {
@@ -136,11 +136,11 @@ mod tests {
 
     use redis::Arg;
 
-    use super::super::keys::Keys;
     use super::*;
     use crate::domain::client_address::ClientAddress;
     use crate::domain::ids::{OrderId, SaleId, Shard, UserId};
     use crate::domain::shards::{SaleShards, ShardCount};
+    use crate::gate::keys::Keys;
 
     const ID: &str = "00000000-0000-0000-0000-000000000000";
 
