@@ -19,7 +19,6 @@ use crate::config::{self, Config};
 use crate::console;
 use crate::domain::captcha::WorkBits;
 use crate::domain::pressure::Pressure;
-use crate::domain::shedding::HELD_BACK_MAX;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
 use crate::gate::limiter::Limiter;
@@ -284,10 +283,14 @@ impl ThreadParts {
     fn thread_state(self) -> anyhow::Result<ThreadState> {
         let winners = Winners { committer: self.committer.clone(), confirmer: self.confirmer };
         let reserve_batcher = ReserveBatcher::new(self.stores.gate.clone(), winners.into_commit())?;
-        let held_back_max = HELD_BACK_MAX.min(self.connections / 2);
         let committer = self.committer.clone();
-        let load_shedder =
-            LoadShedder::start(reserve_batcher.clone(), committer, self.pressure, self.wait_target, held_back_max)?;
+        let load_shedder = LoadShedder::start(
+            reserve_batcher.clone(),
+            committer,
+            self.pressure,
+            self.wait_target,
+            self.connections / 2,
+        )?;
         Ok(ThreadState {
             reserve_batcher,
             load_shedder,

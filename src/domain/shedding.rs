@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 pub const TICK: Duration = Duration::from_millis(20);
 /// How long answers count: after this time 1/e as much.
 const ANSWERS_COUNT: Duration = Duration::from_millis(300);
-/// From so long a measurement on, it is known how many are answered a second.
-const MEASURED: Duration = Duration::from_millis(100);
+/// From so long a measurement on, it is known how many are answered a second. Answers come in groups, and the first ones of a crowd come
+/// late, so that a shorter one would say too little.
+const MEASURED: Duration = Duration::from_millis(150);
 /// So many are always let through: they show how many are answered. With fewer than that, nothing is measured.
 const ALWAYS: u32 = 8;
 /// The first purchase is shed when the wait has been twice the target for so long, or half as much above it for twice as long.
@@ -24,17 +25,18 @@ const LOOK_MAX: Duration = Duration::from_millis(40);
 const CALM: Duration = Duration::from_millis(300);
 /// The pause between the answers to two shed purchases: of a thread's time these take a few hundredths then.
 const ANSWERS_APART: Duration = Duration::from_millis(1);
-/// So many answers of a thread wait for their turn, which takes two seconds at most; further ones go at once. Each keeps a connection, here and
-/// at a proxy in front, which others want as well.
-pub const HELD_BACK_MAX: usize = 2_000;
+/// The longest pause before such an answer, however many wait.
+const HELD_BACK_FOR: Duration = Duration::from_secs(2);
 
 /// The bound on a thread's purchases under way, which applies while there are too many.
 #[derive(Debug)]
 pub struct ShedLimit {
     target: Duration,
-    /// Purchases answered, and in how many seconds, both fading.
+    /// Purchases answered, and in how many seconds, both fading. They count from the first answer on.
     answered: f64,
     measured_s: f64,
+    /// For how many seconds purchases have been under way before the first answer.
+    silent_s: f64,
     /// By how many targets the wait was too long, times the seconds for which it was.
     excess_s: f64,
     calm_for: Duration,
@@ -49,6 +51,7 @@ impl ShedLimit {
             target,
             answered: 0.0,
             measured_s: 0.0,
+            silent_s: 0.0,
             excess_s: 0.0,
             calm_for: Duration::ZERO,
             limit: u32::MAX,
@@ -60,17 +63,22 @@ impl ShedLimit {
     /// have not been looked at wait for as long as the thread is `late`. To be called every `TICK`.
     pub fn adjust(&mut self, under_way: u32, answered: u32, late: Duration, since: Duration) {
         if under_way < ALWAYS && !self.is_shedding {
-            (self.answered, self.measured_s) = (0.0, 0.0);
+            (self.answered, self.measured_s, self.silent_s) = (0.0, 0.0, 0.0);
         }
-        let faded = (-since.as_secs_f64() / ANSWERS_COUNT.as_secs_f64()).exp();
-        self.answered = self.answered * faded + f64::from(answered);
-        self.measured_s = self.measured_s * faded + since.as_secs_f64();
         let mut wait_s = late.as_secs_f64();
-        self.limit = u32::MAX;
-        if self.measured_s >= MEASURED.as_secs_f64() {
+        self.limit = ALWAYS;
+        if answered == 0 && self.measured_s == 0.0 {
+            self.silent_s += since.as_secs_f64();
+            wait_s += self.silent_s;
+        } else {
+            let faded = (-since.as_secs_f64() / ANSWERS_COUNT.as_secs_f64()).exp();
+            self.answered = self.answered * faded + f64::from(answered);
+            self.measured_s = self.measured_s * faded + since.as_secs_f64();
             // At least one in the time that counts.
             let per_second = self.answered.max(1.0) / self.measured_s;
-            wait_s += f64::from(under_way) / per_second;
+            if self.measured_s >= MEASURED.as_secs_f64() {
+                wait_s += f64::from(under_way) / per_second;
+            }
             self.limit = ((per_second * self.target.saturating_sub(late).as_secs_f64()) as u32).max(ALWAYS);
         }
         let targets = wait_s / self.target.as_secs_f64();
@@ -115,7 +123,7 @@ pub struct ShedPace {
 impl ShedPace {
     /// For how long to hold back the answer to another one.
     pub fn delay(&mut self, now: Instant) -> Duration {
-        let at = self.next.map_or(now, |next| next.max(now));
+        let at = self.next.map_or(now, |next| next.clamp(now, now + HELD_BACK_FOR));
         self.next = Some(at + ANSWERS_APART);
         at - now
     }
@@ -215,6 +223,20 @@ mod tests {
     }
 
     #[test]
+    fn a_crowd_whose_first_answers_come_late_and_in_groups_is_served() {
+        let mut limit = ShedLimit::new(TARGET);
+        // It comes at once, as many as are answered in 0.16 s; the first group is answered after 0.12 s.
+        let answered = [0, 0, 0, 0, 0, 100, 0, 0, 200, 0, 150, 50, 100, 200];
+        let mut under_way = 800;
+        for (tick, answered) in answered.into_iter().enumerate() {
+            under_way -= answered;
+            limit.adjust(under_way, answered, Duration::from_millis(30), TICK);
+            assert!(!limit.is_shedding, "tick {tick}");
+        }
+        assert_eq!(under_way, 0);
+    }
+
+    #[test]
     fn a_thread_that_was_held_up_once_sheds_nothing() {
         let mut limit = ShedLimit::new(TARGET);
         let held_up = TARGET * 5;
@@ -252,6 +274,8 @@ mod tests {
         }
         assert_eq!(pace.delay(start + ANSWERS_APART * 3), ANSWERS_APART);
         assert_eq!(pace.delay(start + ANSWERS_APART * 9), Duration::ZERO, "the crowd has been answered");
+        let longest = (0..10_000).map(|_| pace.delay(start)).max();
+        assert_eq!(longest, Some(HELD_BACK_FOR), "a larger crowd waits no longer");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub struct LoadShedder {
     first_asked: Rc<Notify>,
     probe: Rc<WaitProbe>,
     pace: RefCell<ShedPace>,
-    /// Answers of shed purchases that are held back, each of which keeps a connection; and how many may be.
+    /// Answers of shed purchases that are held back, each of which keeps a connection; and how many may be, so that others find one.
     held_back: Cell<usize>,
     held_back_max: usize,
 }
@@ -113,7 +113,7 @@ impl LoadShedder {
             && buyer().is_some_and(|(of, user)| self.batcher.is_stranger(of, &user))
     }
 
-    /// Waits until the answer to a purchase that is shed may go: two seconds at most, and not at all where enough others wait.
+    /// Waits until the answer to a purchase that is shed may go: two seconds at most, and not at all where too many others wait.
     pub async fn hold_back(&self) {
         if self.held_back.get() >= self.held_back_max {
             return;

@@ -8,7 +8,7 @@ pub const TICK_S: f64 = 0.02;
 /// So long answers count: after this time 1/e as much.
 const ANSWERS_COUNT_S: f64 = 0.3;
 /// From so long a measurement on, it is known how many are answered a second.
-const MEASURED_S: f64 = 0.1;
+const MEASURED_S: f64 = 0.15;
 const ALWAYS: u32 = 8;
 const PATIENCE_S: f64 = 0.15;
 const TARGETS_MAX: f64 = 4.0;
@@ -20,9 +20,11 @@ const CALM_S: f64 = 0.3;
 pub struct Shedder {
     under_way: u32,
     answered_since: u32,
-    /// Purchases answered, and in how many seconds, both fading.
+    /// Purchases answered, and in how many seconds, both fading. They count from the first answer on.
     answered: f64,
     measured_s: f64,
+    /// For how many seconds purchases have been under way before the first answer.
+    silent_s: f64,
     excess_s: f64,
     calm_s: f64,
     limit: u32,
@@ -36,6 +38,7 @@ impl Default for Shedder {
             answered_since: 0,
             answered: 0.0,
             measured_s: 0.0,
+            silent_s: 0.0,
             excess_s: 0.0,
             calm_s: 0.0,
             limit: u32::MAX,
@@ -62,16 +65,22 @@ impl Shedder {
     /// Adjusts the limit, so many seconds after the last time.
     pub fn tick(&mut self, since_s: f64) {
         if self.under_way < ALWAYS && !self.is_shedding {
-            (self.answered, self.measured_s) = (0.0, 0.0);
+            (self.answered, self.measured_s, self.silent_s) = (0.0, 0.0, 0.0);
         }
-        let faded = (-since_s / ANSWERS_COUNT_S).exp();
-        self.answered = self.answered * faded + f64::from(std::mem::take(&mut self.answered_since));
-        self.measured_s = self.measured_s * faded + since_s;
+        let answered = std::mem::take(&mut self.answered_since);
         let mut wait_s = 0.0;
-        self.limit = u32::MAX;
-        if self.measured_s >= MEASURED_S {
+        self.limit = ALWAYS;
+        if answered == 0 && self.measured_s == 0.0 {
+            self.silent_s += since_s;
+            wait_s = self.silent_s;
+        } else {
+            let faded = (-since_s / ANSWERS_COUNT_S).exp();
+            self.answered = self.answered * faded + f64::from(answered);
+            self.measured_s = self.measured_s * faded + since_s;
             let per_second = self.answered.max(1.0) / self.measured_s;
-            wait_s = f64::from(self.under_way) / per_second;
+            if self.measured_s >= MEASURED_S {
+                wait_s = f64::from(self.under_way) / per_second;
+            }
             self.limit = ((per_second * WAIT_TARGET_S) as u32).max(ALWAYS);
         }
         let targets = wait_s / WAIT_TARGET_S;
