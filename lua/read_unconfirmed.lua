@@ -2,7 +2,7 @@
 --          that lost its last writes in between would give an old hold a new epoch.
 --
 -- KEYS: 1 sale   2 tickets   3 unconfirmed
--- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)   3 the database's time in ms
+-- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)   3 the database's time in ms   4 how many of the oldest to pass over
 --
 -- Replies: {} this server does not know the sale, or the sale is being refilled, or must be
 --          {epoch, order id, ticket, order id, ticket...}   oldest first
@@ -12,8 +12,9 @@ if not sale[1] or sale[2] == 'filling' or not serves(KEYS[1], sale[4], sale[5]) 
 local limit = tonumber(ARGV[2])
 if not limit or limit < 1 or limit > 1000 then return redis.error_reply('read_unconfirmed: 1 to 1000 at most') end
 local before = sale_clock(sale[3], tonumber(ARGV[3]) or 0) - tonumber(ARGV[1])
+local passed_over = tonumber(ARGV[4]) or 0
 local reply = { sale[1] }
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', before), 'LIMIT', 0, limit)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', before), 'LIMIT', passed_over, limit)) do
   local ticket = redis.call('HGET', KEYS[2], id)
   if ticket then reply[#reply + 1] = id; reply[#reply + 1] = ticket end
 end

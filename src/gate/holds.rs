@@ -79,6 +79,26 @@ pub struct Unconfirmed {
     pub epoch: Epoch,
 }
 
+/// Which unconfirmed holds of a shard are read, oldest first.
+#[derive(Debug, Clone, Copy)]
+pub struct UnconfirmedPage {
+    /// Those that have been unconfirmed for longer, in ms.
+    pub age_ms: u64,
+    /// The database's time.
+    pub now_ms: i64,
+    /// So many of the oldest are passed over.
+    pub passed_over: usize,
+    /// At most so many, 1 to 1,000.
+    pub limit: usize,
+}
+
+/// Shards that have unconfirmed holds or open loans, and those of which that cannot be read.
+#[derive(Debug, Default)]
+pub struct MaybeUnconfirmed {
+    pub with_holds: Vec<(SaleShards, Shard)>,
+    pub unread: Vec<(SaleShards, Shard)>,
+}
+
 /// What a shard has said to releases.
 #[derive(Debug)]
 pub struct Released {
@@ -155,12 +175,9 @@ impl Gate {
         }
     }
 
-    /// Those of these shards that have unconfirmed holds or open loans, or of which that cannot be read.
-    pub async fn maybe_unconfirmed(
-        &self,
-        shards: &[(SaleShards, Shard)],
-    ) -> Result<Vec<(SaleShards, Shard)>, GateError> {
-        let mut found = Vec::new();
+    /// Those of these shards that have unconfirmed holds or open loans, and those of which that cannot be read.
+    pub async fn maybe_unconfirmed(&self, shards: &[(SaleShards, Shard)]) -> Result<MaybeUnconfirmed, GateError> {
+        let mut found = MaybeUnconfirmed::default();
         for shards in shards.chunks(SALES_A_CALL) {
             let count = |(of, shard): &(SaleShards, Shard)| {
                 let key = self.keys.sale(*of, *shard).unconfirmed;
@@ -168,24 +185,28 @@ impl Gate {
                 (key, count)
             };
             let counts = self.connections.send_each::<i64>(shards.iter().map(count).collect()).await?;
-            found.extend(shards.iter().zip(counts).filter(|(_, count)| !matches!(count, Ok(0))).map(|(of, _)| *of));
+            for (of, count) in shards.iter().zip(counts) {
+                match count {
+                    Ok(0) => {}
+                    Ok(_) => found.with_holds.push(*of),
+                    Err(_) => found.unread.push(*of),
+                }
+            }
         }
         Ok(found)
     }
 
-    /// The holds that have been unconfirmed for longer than `age_ms`, oldest first, at most `limit`. `now_ms` is the
-    /// database's time.
+    /// A page of the holds that have been unconfirmed for a while, and of open loans.
     pub async fn unconfirmed_since(
         &self,
         of: SaleShards,
         shard: Shard,
-        age_ms: i64,
-        now_ms: i64,
-        limit: usize,
+        page: UnconfirmedPage,
     ) -> Result<Vec<Unconfirmed>, GateError> {
         let keys = self.keys.sale(of, shard);
         let mut call = self.scripts.read_unconfirmed.prepare_invoke();
-        call.key(&keys.sale).key(keys.tickets).key(keys.unconfirmed).arg(age_ms).arg(limit).arg(now_ms);
+        call.key(&keys.sale).key(keys.tickets).key(keys.unconfirmed);
+        call.arg(page.age_ms).arg(page.limit).arg(page.now_ms).arg(page.passed_over);
         let reply: Vec<String> = call.invoke_async(&mut self.connections.of(&keys.sale)).await?;
         let Some((epoch, rows)) = reply.split_first() else { return Ok(Vec::new()) };
         let epoch = Epoch(epoch.parse().map_err(|_| MALFORMED)?);

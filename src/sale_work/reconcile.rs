@@ -6,7 +6,7 @@ use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::shards::SaleShards;
-use crate::gate::holds::{TicketKind, Unconfirmed};
+use crate::gate::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
 use crate::gate::loans::Barred;
 use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::{Committed, Purchase};
@@ -96,12 +96,28 @@ pub struct HoldWatch {
     in_turn: SalesInTurn,
     /// Sales that the last step has left with holds to finish.
     unfinished: Vec<SaleId>,
+    /// How many loans at the head of a shard's list wait for their lenders: the next step reads what is behind them, and the one after
+    /// the end begins at the head again.
+    waiting: HashMap<(SaleId, Shard), usize>,
+}
+
+/// What a step has found at a shard.
+struct Found {
+    /// Holds and loans, and how many of them wait for another shard.
+    holds: usize,
+    waiting: usize,
 }
 
 impl HoldWatch {
     /// Holds that have been unconfirmed for `older_than_ms` are finished.
     pub fn new(stores: Stores, older_than_ms: u64) -> Self {
-        Self { stores, older_than_ms, in_turn: SalesInTurn::new(SALES_A_TURN), unfinished: Vec::new() }
+        Self {
+            stores,
+            older_than_ms,
+            in_turn: SalesInTurn::new(SALES_A_TURN),
+            unfinished: Vec::new(),
+            waiting: HashMap::new(),
+        }
     }
 
     /// Confirms such holds that are durable, and commits the purchase rows of the others: forward only (rule 4). Settles loans of dead
@@ -123,14 +139,29 @@ impl HoldWatch {
             .collect();
         let unconfirmed = self.stores.gate.maybe_unconfirmed(&shards).await?;
         self.unfinished.clear();
+        if !unconfirmed.unread.is_empty() {
+            tracing::warn!(
+                shards = unconfirmed.unread.len(),
+                "holds of these shards cannot be read; tried again later"
+            );
+            self.unfinished.extend(unconfirmed.unread.iter().map(|(of, _)| of.sale));
+        }
+        let before = std::mem::take(&mut self.waiting);
         let mut step = Step::Idle;
-        for (of, shard) in unconfirmed {
+        for (of, shard) in unconfirmed.with_holds {
             let sale = of.sale;
-            match self.stores.finish_holds_of(of, shard, self.older_than_ms, now_ms).await {
-                Ok(holds) if holds >= BATCH_MAX => {
-                    step = Step::More;
+            let passed_over = before.get(&(sale, shard)).copied().unwrap_or_default();
+            let page = UnconfirmedPage { age_ms: self.older_than_ms, now_ms, passed_over, limit: BATCH_MAX };
+            match self.stores.finish_holds_of(of, shard, page).await {
+                Ok(found) if found.holds >= BATCH_MAX => {
+                    // Loans that wait are no reason to look again at once.
+                    if found.waiting < found.holds {
+                        step = Step::More;
+                    }
+                    self.waiting.insert((sale, shard), passed_over + found.waiting);
                     self.unfinished.push(sale);
                 }
+                // The end of the list.
                 Ok(_) => {}
                 // One sale's failure does not keep the others from being finished.
                 Err(error) => {
@@ -144,19 +175,11 @@ impl HoldWatch {
 }
 
 impl Stores {
-    /// Returns how many holds and loans were finished: those that wait for another shard would be found again at once.
-    async fn finish_holds_of(
-        &self,
-        of: SaleShards,
-        shard: Shard,
-        older_than_ms: u64,
-        now_ms: i64,
-    ) -> Result<usize, SaleError> {
-        let age_ms = older_than_ms.cast_signed();
-        let found = self.gate.unconfirmed_since(of, shard, age_ms, now_ms, BATCH_MAX).await?;
+    async fn finish_holds_of(&self, of: SaleShards, shard: Shard, page: UnconfirmedPage) -> Result<Found, SaleError> {
+        let found = self.gate.unconfirmed_since(of, shard, page).await?;
         metrics::counter!("seckill_holds_looked_into_total").increment(found.len() as u64);
         if found.is_empty() {
-            return Ok(0);
+            return Ok(Found { holds: 0, waiting: 0 });
         }
         // A hold may be durable in the row of its group. What is committed meanwhile gets a second record, which does no harm.
         let asked: Vec<(OrderId, &str)> = found.iter().map(|hold| (hold.order, hold.ticket.user.as_str())).collect();
@@ -167,7 +190,7 @@ impl Stores {
         let recorded: Vec<OrderId> = recorded.iter().map(|loan| loan.order).collect();
         self.gate.close_loans(of, shard, &recorded).await?;
         let waiting = self.settle_loans(of, shard, &open).await?;
-        Ok(found.len() - waiting)
+        Ok(Found { holds: found.len(), waiting })
     }
 
     /// Commits the holds of a shard that lack a record, and confirms all of them; those of borrowers at their homes, too.

@@ -179,17 +179,18 @@ struct Dead<'a> {
     of: SaleShards,
     user: String,
     order: String,
+    lender: i16,
 }
 
 impl<'a> Dead<'a> {
-    async fn after_the_loan(system: &'a System, redis: &'a OwnRedis, sale: &Sale) -> Self {
+    async fn after_the_loan(system: &'a System, redis: &'a OwnRedis, sale: &Sale, lender: i16) -> Self {
         let of = system.shards(sale).await;
         let user = buyers_of(of, 0).next().unwrap();
         let secret = system.stores.ledger.order_id_secret().await.unwrap();
         let (buyer, idempotency) = (UserId::parse(&user).unwrap(), IdempotencyKey::parse("k").unwrap());
         let order = OrderId::derive(&secret, sale.id, &buyer, &idempotency).to_string();
-        let dead = Self { system, redis, of, user, order };
-        dead.set(0, "tickets", &dead.order, &format!("o|1|{}|1|1", dead.user)).await;
+        let dead = Self { system, redis, of, user, order, lender };
+        dead.set(0, "tickets", &dead.order, &format!("o|1|{}|{lender}|1", dead.user)).await;
         dead.set(0, "loans", &dead.user, &dead.order).await;
         dead.set(0, "sale", "loan", "1").await;
         dead.list(0).await;
@@ -208,13 +209,13 @@ impl<'a> Dead<'a> {
 
     /// The lender has given the unit, too.
     async fn after_the_hold(&self) {
-        self.set(1, "tickets", &self.order, &format!("l|1|{}|1", self.user)).await;
-        self.redis.ask(&["HINCRBY", &key(self.system, self.of, 1, "sale"), "stock", "-1"]).await.unwrap();
-        self.list(1).await;
+        self.set(self.lender, "tickets", &self.order, &format!("l|1|{}|1", self.user)).await;
+        self.redis.ask(&["HINCRBY", &key(self.system, self.of, self.lender, "sale"), "stock", "-1"]).await.unwrap();
+        self.list(self.lender).await;
     }
 
     async fn state(&self, state: &str) {
-        self.set(1, "sale", "state", state).await;
+        self.set(self.lender, "sale", "state", state).await;
     }
 }
 
@@ -229,7 +230,7 @@ async fn a_repeat_whose_lender_is_away_waits_and_finds_the_same_hold() {
     let redis = OwnRedis::start().await;
     let system = system_with(&redis, "600000").await;
     let sale = system.create_sale(sharded(4, 2)).await;
-    let dead = Dead::after_the_loan(&system, &redis, &sale).await;
+    let dead = Dead::after_the_loan(&system, &redis, &sale, 1).await;
     assert_eq!(buy(&system, &sale, &dead.user).await.status, 503, "a loan is no hold");
     dead.after_the_hold().await;
     let name = lock_name(system.shards(&sale).await, &redis.info("server", "run_id").await);
@@ -255,14 +256,14 @@ async fn loans_of_dead_requests_are_finished() {
     let redis = OwnRedis::start().await;
     let system = system_with(&redis, "100").await;
     let sale = system.create_sale(sharded(4, 2)).await;
-    let dead = Dead::after_the_loan(&system, &redis, &sale).await;
+    let dead = Dead::after_the_loan(&system, &redis, &sale, 1).await;
     let ticket = answered(&system, &sale, &dead.user).await;
     assert_eq!((ticket.code().as_str(), ticket.order_id()), ("202", dead.order.clone()));
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.available(&sale).await), (1, Some(3)));
 
     let sale = system.create_sale(sharded(4, 2)).await;
-    let dead = Dead::after_the_loan(&system, &redis, &sale).await;
+    let dead = Dead::after_the_loan(&system, &redis, &sale, 1).await;
     dead.after_the_hold().await;
     eventually(|| async {
         let orders = system.orders(&sale).await;
@@ -273,6 +274,39 @@ async fn loans_of_dead_requests_are_finished() {
     let other = system.buy(&sale, &dead.user).idempotent("other").send().await;
     assert_eq!(other.code(), "409 already-purchased");
     assert_eq!((orders_at(&system, &sale, 1).await, system.available(&sale).await), (1, Some(3)));
+    system.finish().await;
+}
+
+/// As many loans as the reconciler reads at once wait for a lender that is being refilled: what is behind them is finished.
+#[tokio::test(flavor = "multi_thread")]
+async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
+    let redis = OwnRedis::start().await;
+    let system = system_with(&redis, "100").await;
+    let sale = system.create_sale(sharded(6, 3)).await;
+    let of = system.shards(&sale).await;
+    let name = lock_name(of, &redis.info("server", "run_id").await);
+    let lock = system.stores.gate.lock(&name, Duration::from_secs(600)).await.unwrap().unwrap();
+    let state = async |state| redis.ask(&["HSET", &key(&system, of, 1, "sale"), "state", state]).await.unwrap();
+    state("filling").await;
+    let [tickets, loans, unconfirmed] = ["tickets", "loans", "unconfirmed"].map(|name| key(&system, of, 0, name));
+    for (n, user) in buyers_of(of, 0).skip(1).take(500).enumerate() {
+        let order = Uuid::from_u128(n as u128 + 1).to_string();
+        redis.ask(&["HSET", &tickets, &order, &format!("o|1|{user}|1|{}", n + 2)]).await.unwrap();
+        redis.ask(&["HSET", &loans, &user, &order]).await.unwrap();
+        redis.ask(&["ZADD", &unconfirmed, "1", &order]).await.unwrap();
+    }
+    let dead = Dead::after_the_loan(&system, &redis, &sale, 2).await;
+    redis.ask(&["HSET", &key(&system, of, 0, "sale"), "loan", "501"]).await.unwrap();
+    dead.after_the_hold().await;
+    eventually(|| async {
+        let orders = system.orders(&sale).await;
+        (orders == 1).then_some(()).ok_or(format!("{orders} orders"))
+    })
+    .await;
+    state("open").await;
+    lock.release().await.unwrap();
+    system.settled(&sale).await;
+    assert_eq!((orders_at(&system, &sale, 2).await, system.available(&sale).await), (1, Some(5)));
     system.finish().await;
 }
 
