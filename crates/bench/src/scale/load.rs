@@ -188,16 +188,18 @@ impl<'a> Player<'a> {
     }
 }
 
-/// What an instance gave, all of it of this kind.
+/// What an instance gave, all of it of this kind. Waits until it gives no more: the last answers would count in the next play.
 async fn answered(kind: Kind, service: &Service, before: &Answers, seen: &wrk::Seen) -> anyhow::Result<Answers> {
-    let mut waited_ms = 0;
+    let (mut waited_ms, mut last) = (0, 0);
     loop {
         let given = service.answers().await?.since(before);
-        if given.by_code.keys().all(|code| kind.is_given(code)) && seen.is_all(given.by_code.values().sum()) {
+        let sum = given.by_code.values().sum();
+        if sum == last && seen.is_all(sum) && given.by_code.keys().all(|code| kind.is_given(code)) {
             return Ok(given);
         }
         ensure!(waited_ms < TIMEOUT_MS, "{kind:?}: wrk has {} answers; the service gave {given:?}", seen.requests);
-        waited_ms += 50;
-        sleep(Duration::from_millis(50)).await;
+        last = sum;
+        waited_ms += 100;
+        sleep(Duration::from_millis(100)).await;
     }
 }
