@@ -19,15 +19,24 @@ pub struct Retention {
     outbox: Cursor,
     steps: Cursor,
     lapsed_holds: Uuid,
+    /// How many of the next steps are left out.
+    rest: u32,
 }
+
+/// Steps that are left out when the walk has come to the end of the tables, and has just found nothing to clear.
+const REST: u32 = 4;
 
 impl Retention {
     pub fn new(stores: Stores, terms: RetentionTerms) -> Self {
-        Self { stores, terms, outbox: 0, steps: 0, lapsed_holds: Uuid::nil() }
+        Self { stores, terms, outbox: 0, steps: 0, lapsed_holds: Uuid::nil(), rest: 0 }
     }
 
     /// Clears one page of each table.
     pub async fn step(&mut self) -> Result<Step, SaleError> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return Ok(Step::Idle);
+        }
         let (ledger, terms) = (&self.stores.ledger, self.terms);
         ledger.mark_cleared(terms.messages_days, terms.steps_days).await?;
         let (outbox, rows) = ledger.clear_outbox(self.outbox).await?;
@@ -44,6 +53,10 @@ impl Retention {
         ];
         for (what, cleared) in cleared {
             metrics::counter!("seckill_cleared_total", "what" => what).increment(cleared);
+        }
+        let is_at_the_end = outbox == 0 && steps == 0;
+        if is_at_the_end && cleared.iter().all(|(_, rows)| *rows == 0) {
+            self.rest = REST;
         }
         (self.outbox, self.steps, self.lapsed_holds) = (outbox, steps, lapsed_holds);
         Ok(Step::Idle)

@@ -259,14 +259,16 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Counts the items that wait in each channel, for the bounds of the queues and for metrics.
+    /// Counts the items that wait in each channel, for the bounds of the queues and for metrics. A channel that stays empty is not written.
     pub async fn count_outflow(&self) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO outflow_depths (channel, items, at)
-             SELECT c.name, (SELECT count(*) FROM outflow_items i
-                             WHERE i.channel = c.name AND i.status IN ('pending', 'sending')), now()
-             FROM outflow_channels c
-             WHERE NOT EXISTS (SELECT FROM outflow_depths d WHERE d.channel = c.name AND d.at > now() - interval '900 ms')
+             SELECT name, items, now()
+             FROM (SELECT c.name, d.items AS before, (SELECT count(*) FROM outflow_items i
+                                                      WHERE i.channel = c.name AND i.status IN ('pending', 'sending')) AS items
+                   FROM outflow_channels c LEFT JOIN outflow_depths d ON d.channel = c.name
+                   WHERE coalesce(d.at <= now() - interval '900 ms', true)) AS counted
+             WHERE items > 0 OR before IS DISTINCT FROM 0
              ON CONFLICT (channel) DO UPDATE SET items = EXCLUDED.items, at = EXCLUDED.at"
         )
         .execute(&self.pool)
