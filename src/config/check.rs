@@ -68,6 +68,9 @@ impl Config {
         if self.purchase.sold_out_memory_ms > 500 {
             return wrong("purchase.sold_out_memory_ms", "must be at most 500", "SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS");
         }
+        if self.amqp.queue_stuck_after_ms < 1000 {
+            return wrong("amqp.queue_stuck_after_ms", "must be at least 1000", "SECKILL_AMQP__QUEUE_STUCK_AFTER_MS");
+        }
         if !(1..=60).contains(&self.amqp.heartbeat_s) {
             return wrong("amqp.heartbeat_s", "must be 1 to 60", "SECKILL_AMQP__HEARTBEAT_S");
         }

@@ -87,6 +87,7 @@ pub struct Amqp {
     pub prefix: String,
     pub connect_timeout_ms: u64,
     pub confirm_timeout_ms: u64,
+    pub queue_stuck_after_ms: u64,
     pub heartbeat_s: u16,
     pub prefetch: u16,
     pub queue_max_length: u32,

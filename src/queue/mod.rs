@@ -5,6 +5,7 @@ mod depths;
 pub mod inspect;
 pub mod policies;
 mod publisher;
+mod stuck_queues;
 mod tls_connection;
 mod topology;
 

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 
+use super::stuck_queues::StuckQueues;
 use super::topology::Ladder;
 use super::{Broker, DeadLetters, Destination, Link, MARK, QueueError, Source};
 use crate::domain::trace_context::TraceContext;
@@ -58,6 +59,8 @@ const REFUSING_MAX: Duration = Duration::from_secs(3);
 pub struct Publisher {
     broker: Broker,
     link: Mutex<Option<Open>>,
+    /// Locked for moments, and never while something is awaited.
+    stuck: parking_lot::Mutex<StuckQueues>,
 }
 
 struct Open {
@@ -78,7 +81,8 @@ struct QueueChannel {
 
 impl Publisher {
     pub fn new(broker: Broker) -> Self {
-        Self { broker, link: Mutex::default() }
+        let stuck_after = Duration::from_millis(broker.config.queue_stuck_after_ms);
+        Self { broker, link: Mutex::default(), stuck: parking_lot::Mutex::new(StuckQueues::new(stuck_after)) }
     }
 
     /// Opens a link, unless one is open.
@@ -99,6 +103,9 @@ impl Publisher {
     /// # Errors
     /// When the outcome of the messages is unknown: they are to be sent again.
     pub async fn publish(&self, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
+        if self.stuck.lock().replace(&self.broker) {
+            *self.link.lock().await = None;
+        }
         self.connect().await?;
         let mut link = self.link.lock().await;
         let receipts = match link.as_mut() {
@@ -157,6 +164,7 @@ impl Publisher {
             heard.extend(&keys[place]);
             until = deadline.min(Instant::now() + STRAGGLER_MAX);
         }
+        self.record_answers(&keys, &receipts, &heard);
         if heard.is_empty() && !confirmations.is_empty() {
             return Err(QueueError::TimedOut);
         }
@@ -172,6 +180,18 @@ impl Publisher {
             }
         }
         Ok(receipts)
+    }
+
+    fn record_answers(&self, keys: &[Option<ShortString>], receipts: &[Receipt], heard: &HashSet<&ShortString>) {
+        let mut stuck = self.stuck.lock();
+        heard.iter().for_each(|queue| stuck.answered(queue));
+        for (key, receipt) in keys.iter().zip(receipts) {
+            if let (Some(queue), Receipt::Unanswered) = (key, receipt)
+                && !heard.contains(queue)
+            {
+                stuck.unanswered(queue);
+            }
+        }
     }
 
     /// Declares the delay queues that these messages go to, unless this link has.

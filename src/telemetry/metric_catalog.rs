@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 62] = [
+pub const METRICS: [Metric; 63] = [
     metric(
         "seckill_requests_total",
         Counter,
@@ -114,6 +114,12 @@ pub const METRICS: [Metric; 62] = [
         "Outbox rows published to the broker, by its answer: `confirmed`, `no-room`, `unroutable`, `unanswered` (the queue is silent, others are not); and `no-channel`: payments of a channel that is not configured, which are not published",
     ),
     metric("seckill_queue_marks_total", Counter, "queue", "Marks sent through queues that hold overdue messages"),
+    metric(
+        "seckill_queues_replaced_total",
+        Counter,
+        "queue",
+        "Queues that were deleted and declared anew because they did not answer while others did",
+    ),
     metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),
     metric(
         "seckill_consumed_total",

@@ -7,7 +7,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use seckill_harness::folder::Folder;
 use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
-use seckill_harness::{System, environment, eventually, secret, terms};
+use seckill_harness::{Environment, System, environment, eventually, secret, terms};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_and_never_processed_is_sent_again() {
@@ -195,10 +195,9 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     system.finish().await;
 }
 
-/// Two queues say nothing, and those beside them do.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_does_not_answer_holds_up_no_other() {
-    let (folder, port, password) = (Folder::new("broker"), free_port(), secret());
+/// A broker of the test's own, and a system's settings for it.
+async fn own_broker(folder: &Folder, set: &[(&str, &str)]) -> (OwnRabbitmq, Environment) {
+    let (port, password) = (free_port(), secret());
     let settings = [
         format!("listeners.tcp.1 = 127.0.0.1:{port}"),
         "default_user = seckill".to_owned(),
@@ -209,10 +208,21 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     let own = OwnRabbitmq::start(folder.path(), &settings, "");
     listens(port).await;
     let url = format!("amqp://seckill:{password}@127.0.0.1:{port}/%2f");
-    let environment = environment(&[("AMQP_URL", &url), ("SECKILL_AMQP__CONFIRM_TIMEOUT_MS", "120000")]).await;
+    let all: Vec<_> = [("AMQP_URL", url.as_str())].into_iter().chain(set.iter().copied()).collect();
+    (own, environment(&all).await)
+}
+
+fn message(to: Destination) -> Outgoing {
+    Outgoing { to, id: uuid::Uuid::now_v7(), body: b"x".to_vec(), trace: None }
+}
+
+/// Two queues say nothing, and those beside them do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_does_not_answer_holds_up_no_other() {
+    let folder = Folder::new("broker");
+    let (own, environment) = own_broker(&folder, &[("SECKILL_AMQP__CONFIRM_TIMEOUT_MS", "120000")]).await;
     let prefix = &environment["SECKILL_AMQP__PREFIX"];
     let broker = Broker::new(&Config::read(&environment).unwrap());
-    let message = |to: Destination| Outgoing { to, id: uuid::Uuid::now_v7(), body: b"x".to_vec(), trace: None };
     let all = [
         message(Destination::OrderExpire { remaining_ms: 900_000 }),
         message(Destination::OrderPlaced),
@@ -241,4 +251,38 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
         (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
     })
     .await;
+}
+
+/// Three of five queues have no process that could answer, as after a broker that was killed while they were declared.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_never_answers_is_declared_anew() {
+    let folder = Folder::new("broker");
+    let (own, environment) = own_broker(&folder, &[("SECKILL_AMQP__QUEUE_STUCK_AFTER_MS", "1000")]).await;
+    let prefix = &environment["SECKILL_AMQP__PREFIX"];
+    let publisher = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
+    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
+    let all = [
+        message(Destination::OrderExpire { remaining_ms: 900_000 }),
+        message(Destination::GroupsExpire { remaining_ms: 900_000 }),
+        message(Destination::OrderPlaced),
+        message(Destination::OrdersPlaced),
+        message(Destination::GroupsPlaced),
+    ];
+    let confirmed = [const { Receipt::Confirmed }; 5];
+    assert_eq!(publisher.publish(&all).await.unwrap(), confirmed);
+
+    for queue in ["delay-800000", "delay-groups-800000", "order-placed"] {
+        own.control(&["eval", &format!("ok = sys:suspend('%2F_{prefix}{queue}').")]);
+    }
+    eventually(|| async {
+        let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
+        (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
+    })
+    .await;
+    // One that always answered is the same as before: what was sent to it first is still there.
+    let resource = format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}orders-placed">>)"#);
+    let kept = format!(
+        "{{ok, Q}} = rabbit_amqqueue:lookup({resource}), {{ok, N, _}} = rabbit_amqqueue:stat(Q), true = N >= 3."
+    );
+    own.control(&["eval", &kept]);
 }
