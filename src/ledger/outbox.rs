@@ -75,6 +75,29 @@ pub struct ReleaseOutcome {
 }
 
 impl Ledger {
+    /// Whether messages are due. Asked before a transaction claims them: most of the time there are none.
+    pub async fn has_due_messages(&self) -> Result<bool, LedgerError> {
+        let due = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM outbox WHERE status = 'pending' AND kind IN ('group_placed', 'group_expire')
+                                AND next_attempt_at <= now())
+                   OR EXISTS (SELECT FROM outbox WHERE status = 'pending'
+                                AND kind IN ('order_placed', 'order_expire', 'payment_requested')
+                                AND next_attempt_at <= now()) AS "due!""#
+        );
+        Ok(due.fetch_one(&self.pool).await?)
+    }
+
+    /// Whether releases of units are due, likewise.
+    pub async fn has_due_releases(&self) -> Result<bool, LedgerError> {
+        let due = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM outbox WHERE status = 'pending' AND kind IN ('group_release')
+                                AND next_attempt_at <= now())
+                   OR EXISTS (SELECT FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
+                                AND next_attempt_at <= now()) AS "due!""#
+        );
+        Ok(due.fetch_one(&self.pool).await?)
+    }
+
     /// Claims messages that are due, oldest first: up to `limit` about groups of each kind, and as many others. Rows that other workers
     /// have claimed are skipped.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {

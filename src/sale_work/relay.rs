@@ -25,6 +25,9 @@ impl Relay {
     #[tracing::instrument(level = "debug", name = "relay", skip_all)]
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
+        if !self.ledger.has_due_messages().await? {
+            return Ok(Step::Idle);
+        }
         let claim = self.ledger.claim_messages(self.batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);

@@ -24,6 +24,9 @@ impl Stores {
     /// # Errors
     /// Redis or PostgreSQL cannot be reached: the whole batch is to be tried again.
     pub async fn release_units(&self, batch_max: i64, retry: RetryTerms) -> Result<Step, SaleError> {
+        if !self.ledger.has_due_releases().await? {
+            return Ok(Step::Idle);
+        }
         let mut claim = self.ledger.claim_releases(batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);

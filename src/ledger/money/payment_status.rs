@@ -122,6 +122,13 @@ impl Ledger {
 
     /// Puts refunds into their outflow that had found it full; returns how many are in it now.
     pub async fn queue_refunds(&self, channel: &str, route: &RefundRoute, limit: i64) -> Result<usize, LedgerError> {
+        let waiting = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM refunds WHERE status = 'requested' AND NOT queued AND channel = $1) AS "waiting!""#,
+            channel
+        );
+        if !waiting.fetch_one(&self.pool).await? {
+            return Ok(0);
+        }
         let mut tx = self.pool.begin().await?;
         let rows = sqlx::query!(
             "SELECT id, key, payment_id, amount_cents, currency FROM refunds

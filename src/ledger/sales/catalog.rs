@@ -75,6 +75,10 @@ impl Ledger {
         version: i64,
         retire_after_ms: u64,
     ) -> Result<Option<CatalogChanges>, LedgerError> {
+        let newest = sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&self.reserved).await?;
+        if newest == version {
+            return Ok(Some(CatalogChanges { documents: Vec::new(), live: Vec::new(), removed: false, version }));
+        }
         let mut tx = self.reserved.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let rows = sqlx::query!(
@@ -84,11 +88,7 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        let Some(last) = rows.last() else {
-            let newest = sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&mut *tx).await?;
-            let none = CatalogChanges { documents: Vec::new(), live: Vec::new(), removed: false, version };
-            return Ok((newest == version).then_some(none));
-        };
+        let Some(last) = rows.last() else { return Ok(None) };
         // Versions have no gaps: a gap before the first change means that changes were cleared.
         if rows.first().is_some_and(|first| first.version != version + 1) {
             return Ok(None);
