@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# ./dev bench: measures performance. Only its table goes to stdout. The part `scale` runs only by `--only scale`.
+# ./dev bench: measures performance. Only its table goes to stdout. The parts million, scale and idle run only by `--only`.
 
 OTHER_LIMITER=.dev/tools/bin/throttlecrab-server # a public limiter server to compare with
 install_other_limiter() {
@@ -25,7 +25,7 @@ bench() { # ARGS of the program, crates/bench
   part=$(bench_part "$@")
   case $part in                                  # what only some parts need
     '' | gateway) tools+=(nginx wrk) ;;
-    rush | million | challenges | watchers | overload) ;;   # they have generators of their own
+    rush | million | challenges | watchers | overload | idle) ;;   # they have generators of their own
     *) tools+=(wrk) ;;
   esac
   # The program itself needs nothing of the service's code. What records the limiters' calls does, and so is built with all of it.

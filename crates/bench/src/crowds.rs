@@ -22,6 +22,8 @@ const READERS: u64 = 1_000;
 /// A rush of buyers who each send one request, and no bots.
 const RUSH_BUYERS: &str = "20000";
 const RUSH_STOCK: u64 = 2_000;
+/// Before a rush, so that nothing of what came before is measured with it.
+const REST: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Results {
@@ -140,17 +142,27 @@ pub async fn measure(
         results.reads.push(read.per_second());
         results.beside_readers.push(bought);
 
-        eprintln!("round {round} of {rounds}: a rush without and with workers");
-        let sale = service.sale(RUSH_STOCK.cast_signed()).await?;
-        results.alone.push(rush(service, &sale, &["--buyers", RUSH_BUYERS]).await?);
-        let mut work = processes::work(&logs.join("work.log"), None)?;
-        settled(sql).await?;
-        let sale = service.sale(RUSH_STOCK.cast_signed()).await?;
-        results.with_workers.push(rush(service, &sale, &["--buyers", RUSH_BUYERS]).await?);
-        let ended = Instant::now();
-        settled(sql).await?;
-        results.settled_after_s.push(ended.elapsed().as_secs_f64());
-        processes::stop(&mut work).await?;
+        // Whatever came first would be measured beside what the crowds before have left behind.
+        for with_workers in if round % 2 == 1 { [false, true] } else { [true, false] } {
+            eprintln!("round {round} of {rounds}: a rush {} workers", if with_workers { "beside" } else { "without" });
+            let work = if with_workers { Some(processes::work(&logs.join("work.log"), None)?) } else { None };
+            if with_workers {
+                settled(sql).await?;
+                relayed(sql).await?;
+            }
+            let sale = service.sale(RUSH_STOCK.cast_signed()).await?;
+            sleep(REST).await;
+            let rush = rush(service, &sale, &["--buyers", RUSH_BUYERS]).await?;
+            let Some(mut work) = work else {
+                results.alone.push(rush);
+                continue;
+            };
+            let ended = Instant::now();
+            settled(sql).await?;
+            results.settled_after_s.push(ended.elapsed().as_secs_f64());
+            results.with_workers.push(rush);
+            processes::stop(&mut work).await?;
+        }
     }
     settle::audit(&[]).await?;
     Ok(results)
@@ -165,6 +177,20 @@ pub async fn settled(sql: &PgPool) -> anyhow::Result<()> {
             return Ok(());
         }
         ensure!(begun.elapsed() < Duration::from_secs(600), "{left} purchases are not settled");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Waits until the broker has every message that is due.
+async fn relayed(sql: &PgPool) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let due = "SELECT count(*) FROM outbox WHERE status = 'pending' AND next_attempt_at <= now()";
+    loop {
+        let left: i64 = sqlx::query_scalar(due).fetch_one(sql).await?;
+        if left == 0 {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(600), "{left} messages are not relayed");
         sleep(Duration::from_millis(100)).await;
     }
 }

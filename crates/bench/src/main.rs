@@ -27,7 +27,7 @@
 //! Million (`million.rs`), which is played only where it is asked for: a sale to a million buyers, and smaller ones.
 //!
 //! Scale (`scale`): 1 to 10,000 sales, 1 to 4 instances, 1 to 64 shards, and what planned sales cost while nobody asks for them. It takes
-//! many minutes and leaves thousands of sales behind, so it runs only when it is named.
+//! many minutes and leaves thousands of sales behind, so it runs only when it is named. `idle` is that last measurement alone.
 //!
 //! To add a case, add a variant to `Case` and an arm to `Stage::play`.
 
@@ -104,6 +104,8 @@ enum Part {
     Million,
     /// Only when it is named: it takes many minutes
     Scale,
+    /// The part of scale that asks nothing; only if it is named
+    Idle,
 }
 
 /// Measures the service and prints the tables; run by ./dev bench, which starts the servers
@@ -210,6 +212,10 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
         }
         _ => None,
     };
+    let idle = match args.only {
+        Some(Part::Idle) => Some(scale::idle(&service, &servers, &sql, &logs, args.rounds).await?),
+        _ => None,
+    };
     let gateway = match selected(Part::Gateway) {
         true => Some(gateway::measure(&service, &behind, &args.hello, &logs, args.rounds, args.seconds).await?),
         false => None,
@@ -224,7 +230,21 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
     if let Some(flow) = &mut flow {
         flow.measure_scripts(&redis, other.as_ref()).await?;
     }
-    Ok(Results { machine, rush, sold, flow, gateway, payments, crowds, challenges, watchers, overload, million, scale })
+    Ok(Results {
+        machine,
+        rush,
+        sold,
+        flow,
+        gateway,
+        payments,
+        crowds,
+        challenges,
+        watchers,
+        overload,
+        million,
+        scale,
+        idle,
+    })
 }
 
 /// The prefix of the service's keys.

@@ -37,6 +37,7 @@ pub struct Results {
     pub overload: Option<overload::Results>,
     pub million: Option<million::Results>,
     pub scale: Option<scale::Results>,
+    pub idle: Option<scale::Idle>,
 }
 
 /// What was played in one round, by the case's name and the number of connections.
@@ -204,6 +205,10 @@ impl Results {
         if let Some(scale) = &self.scale {
             scale.markdown(&mut text);
         }
+        if let Some(idle) = &self.idle {
+            text.push('\n');
+            idle.markdown(&mut text);
+        }
         text
     }
 
@@ -239,6 +244,9 @@ impl Results {
         }
         if let Some(scale) = &self.scale {
             json["scale"] = scale.json();
+        }
+        if let Some(idle) = &self.idle {
+            json["idle"] = idle.json();
         }
         json
     }

@@ -23,7 +23,7 @@ use crate::series::thousands;
 use crate::service::Service;
 use crate::settle;
 use crate::wrk::{Buyers, CONNECTIONS};
-use idle::Idle;
+pub use idle::{Idle, measure as idle};
 pub use load::BUYERS;
 use load::{ALONE, Kind, Player, Rounds};
 use sales::Sales;
