@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// From this part of the wait at which purchases are shed, other work gives way.
-const NOTICEABLE_PART: u32 = 50;
+const NOTICEABLE_PART: u32 = 20;
 /// From this part of it, what can be asked for again a little later is refused.
-const LONG_PART: u32 = 4;
+const LONG_PART: u32 = 2;
 /// A wait that is not measured again counts half after this time.
 const HALF_LIFE: Duration = Duration::from_millis(50);
 /// How long the longest wait is shown: at least once to whoever looks every five seconds.
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn the_longest_wait_is_shown_for_a_while() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(250));
+        let pressure = Pressure::new(start, ms(100));
         assert_eq!(pressure.longest_here(start), Duration::ZERO);
         pressure.record(ms(80), start);
         pressure.record(ms(1), start + ms(1_000));
@@ -280,21 +280,21 @@ mod tests {
     #[test]
     fn the_longest_wait_counts_and_is_forgotten() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(250));
+        let pressure = Pressure::new(start, ms(100));
         assert!(!pressure.is_noticeable(start));
         pressure.record(ms(80), start);
         pressure.record(ms(1), start);
         assert_eq!(pressure.here(start), ms(80));
         assert_eq!(pressure.here(start + ms(100)).as_millis(), 20);
         assert!(pressure.is_noticeable(start + ms(150)));
-        assert!(pressure.is_long_here(start) && !pressure.is_long_here(start + ms(50)), "a quarter of the target");
+        assert!(pressure.is_long_here(start) && !pressure.is_long_here(start + ms(50)), "half of the target");
         assert!(!pressure.is_noticeable(start + ms(250)));
     }
 
     #[test]
     fn a_report_of_another_process_counts_for_half_a_second() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(250));
+        let pressure = Pressure::new(start, ms(100));
         pressure.record_elsewhere(Report::Wait(ms(40)), start);
         assert!(pressure.is_noticeable(start + ms(400)));
         assert_eq!(pressure.report(start + ms(400)), None, "nobody waits here");
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn purchases_of_all_threads_make_a_rush() {
-        let pressure = Pressure::new(Instant::now(), ms(250));
+        let pressure = Pressure::new(Instant::now(), ms(100));
         let (mut one, mut two) = (Arrivals::default(), Arrivals::default());
         for _ in 0..4 {
             pressure.record_arrivals(100);
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn clumps_of_purchases_do_not_stop_the_workers() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(250));
+        let pressure = Pressure::new(start, ms(100));
         let rests = (0..600).filter(|tick| {
             let now = start + ms(100 * tick);
             pressure.record_rush(now);
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn workers_rest_while_a_rush_begins_here_or_elsewhere() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(250));
+        let pressure = Pressure::new(start, ms(100));
         pressure.record_rush(start);
         assert_eq!(pressure.report(start), Some(Report::RushBegins));
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start), ms(1_000));
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn workers_rest_by_what_they_took_and_never_for_long() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(250));
+        let pressure = Pressure::new(start, ms(100));
         assert_eq!(pressure.worker_rest(ms(50), ms(0), start), ms(0), "nobody waits");
         pressure.record(ms(80), start);
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start), ms(100));

@@ -9,7 +9,7 @@ use seckill_scale::rush::shedder::{Shedder, TICK_S, WAIT_TARGET_S};
 /// Over crowds of changing size, both shed the same purchases.
 #[test]
 fn the_simulated_shedder_does_what_the_services_own_does() {
-    assert_eq!((TICK.as_secs_f64(), Duration::from_secs_f64(WAIT_TARGET_S)), (TICK_S, Duration::from_millis(250)));
+    assert_eq!((TICK.as_secs_f64(), Duration::from_secs_f64(WAIT_TARGET_S)), (TICK_S, Duration::from_millis(100)));
     let (mut own, mut simulated) = (ShedLimit::new(Duration::from_secs_f64(WAIT_TARGET_S)), Shedder::default());
     let (mut random, mut under_way, mut full) = (Random::new(3), 0_u32, 0_u32);
     for tick in 0..20_000 {

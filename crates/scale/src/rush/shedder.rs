@@ -2,7 +2,7 @@
 //! A test compares the two (tests/shedding.rs), so that this program needs nothing of the service.
 
 /// Purchases shall not wait for longer than this: `purchase.wait_target_ms`.
-pub const WAIT_TARGET_S: f64 = 0.25;
+pub const WAIT_TARGET_S: f64 = 0.1;
 /// How often the limit is adjusted.
 pub const TICK_S: f64 = 0.02;
 /// So long answers count: after this time 1/e as much.
