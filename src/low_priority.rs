@@ -1,4 +1,4 @@
-//! Threads that give way to all others where processors are short.
+//! Threads and processes that give way to others where processors are short.
 
 use std::io;
 
@@ -6,6 +6,24 @@ use std::io;
 /// (about a seventieth of an ordinary thread's) when one does.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 19;
+
+/// What a process of workers asks for: about a tenth of an ordinary process's share while processors are short. An order costs it a few
+/// microseconds, so that this settles thousands a second; PostgreSQL, which has most of the work, keeps its priority.
+#[cfg(target_os = "linux")]
+const NICE_OF_WORKERS: i32 = 10;
+
+/// Lowers the priority of the calling thread and of all that it starts from now on, so that workers give way to purchases on the same
+/// machine. A lower priority that the process was started with stays.
+pub fn give_way() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{getpriority_process, setpriority_process};
+        let lowered = getpriority_process(None).and_then(|nice| setpriority_process(None, nice.max(NICE_OF_WORKERS)));
+        if let Err(error) = lowered {
+            tracing::warn!(%error, "the workers do not give way to purchases");
+        }
+    }
+}
 
 /// Starts a thread of the lowest priority.
 ///
@@ -22,4 +40,22 @@ pub fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<(
         work();
     });
     started.map(drop)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use rustix::process::getpriority_process;
+
+    use super::*;
+
+    #[test]
+    fn workers_and_the_threads_that_they_start_give_way() {
+        let priorities = std::thread::spawn(|| {
+            give_way();
+            let own = getpriority_process(None).unwrap();
+            (own, std::thread::spawn(|| getpriority_process(None).unwrap()).join().unwrap())
+        });
+        let (own, started) = priorities.join().unwrap();
+        assert!(own >= NICE_OF_WORKERS && started == own, "{own}, {started}");
+    }
 }

@@ -28,6 +28,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config};
 use crate::ledger;
+use crate::low_priority;
 use crate::telemetry::spans::{self, SpanExport, TraceTerms};
 
 /// A check could not be made at all, as opposed to a check that failed. The exit code is 2.
@@ -142,6 +143,9 @@ impl Cli {
                 let config = Config::load()?;
                 // Ends after the runtime, with all spans that were begun in it.
                 let _traces = command.start_traces(&config.traces)?;
+                if matches!(command, Command::Work(_)) {
+                    low_priority::give_way(); // before the runtime starts its threads
+                }
                 let runtime = runtime()?;
                 let code = runtime.block_on(command.run(config));
                 if is_bounded {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// From this part of the wait at which purchases are shed, other work gives way.
-const NOTICEABLE_PART: u32 = 20;
+const NOTICEABLE_PART: u32 = 50;
 /// From this part of it, what can be asked for again a little later is refused.
 const LONG_PART: u32 = 2;
 /// A wait that is not measured again counts half after this time.
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(pressure.here(start + ms(100)).as_millis(), 20);
         assert!(pressure.is_noticeable(start + ms(150)));
         assert!(pressure.is_long_here(start) && !pressure.is_long_here(start + ms(50)), "half of the target");
-        assert!(!pressure.is_noticeable(start + ms(250)));
+        assert!(!pressure.is_noticeable(start + ms(300)));
     }
 
     #[test]
