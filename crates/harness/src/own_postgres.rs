@@ -90,7 +90,17 @@ impl OwnPostgres {
 
     /// Makes a replica the primary, and waits until it takes writes.
     pub async fn promote(&self) {
-        self.execute("SELECT pg_promote()").await;
+        // A statement that waited for the end of recovery could be cancelled by what is still to be replayed.
+        self.execute("SELECT pg_promote(wait => false)").await;
+        eventually(|| async {
+            let mut connection = self.connect().await;
+            let asked = sqlx::query_scalar::<_, bool>("SELECT pg_is_in_recovery()").fetch_one(&mut connection);
+            match asked.await {
+                Ok(false) => Ok(()),
+                in_recovery => Err(format!("in recovery: {in_recovery:?}")),
+            }
+        })
+        .await;
     }
 
     async fn connect(&self) -> PgConnection {
