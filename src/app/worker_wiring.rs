@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use super::parts::{Parts, Rhythm};
+use crate::domain::locked_sales::LockedSales;
 use crate::domain::message::ORDER_BYTES;
 use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
 use crate::flow::alarm_webhook::AlarmWebhook;
@@ -28,11 +29,15 @@ use crate::sale_work::reconcile::{DriftWatch, HoldWatch};
 use crate::sale_work::relay::Relay;
 use crate::sale_work::retention::{Retention, RetentionTerms};
 use crate::sale_work::sales_in_turn::SalesInTurn;
+use crate::sale_work::waves::WaveWatch;
 use seckill_webhook::Secret;
 
 /// Messages about groups that a worker takes at a time: of a long queue, each has about as many orders as one transaction, and
 /// fulfilment can give way between two steps.
 const GROUP_MESSAGES_A_STEP: usize = 4;
+
+/// How long what is about a sale is put off that another transaction keeps locked.
+const LOCKED_FOR: Duration = Duration::from_secs(10);
 
 /// Between two pages of what is cleared: slowly, because nothing waits for it.
 const CLEAR_EVERY: Duration = Duration::from_secs(2);
@@ -82,6 +87,7 @@ pub(super) struct WorkerWiring<'a> {
     relay: Relay,
     expiry: OrderExpiry,
     retry: RetryTerms,
+    locked: Arc<LockedSales>,
 }
 
 impl<'a> WorkerWiring<'a> {
@@ -100,15 +106,17 @@ impl<'a> WorkerWiring<'a> {
             batch_max: outbox.batch_max,
             retry,
         };
+        let locked = Arc::new(LockedSales::new(LOCKED_FOR));
         // With a publisher of its own, an expiry that is sent again does not wait behind a batch of the relay's.
         let expiry = OrderExpiry {
             ledger: ledger.clone(),
             publisher: Arc::new(Publisher::new(broker.clone())),
             notifier: parts.notifier.clone(),
             retry,
+            locked: Arc::clone(&locked),
             batch_max: parts.config.orders.batch_max,
         };
-        Self { parts, payment_service, broker, relay, expiry, retry }
+        Self { parts, payment_service, broker, relay, expiry, retry, locked }
     }
 
     pub(super) fn spawn(&self, worker: Worker) {
@@ -129,7 +137,8 @@ impl<'a> WorkerWiring<'a> {
             Worker::Fulfil => {
                 let batch_max = config.orders.batch_max;
                 let (ledger, notifier) = (ledger.clone(), notifier.clone());
-                let fulfilment = Fulfilment { ledger, notifier, retry: self.retry, batch_max };
+                let locked = Arc::clone(&self.locked);
+                let fulfilment = Fulfilment { ledger, notifier, retry: self.retry, locked, batch_max };
                 let rhythm = Rhythm::every(Duration::ZERO, "fulfil").giving_way();
                 let consumer = Consumer::new(self.broker.clone(), Source::OrderPlaced, batch_max);
                 consume(parts, rhythm, consumer, fulfilment.clone(), |fulfilment, received| async move {
@@ -169,8 +178,9 @@ impl<'a> WorkerWiring<'a> {
             }
             Worker::Waves => {
                 let every = Duration::from_millis(terms.waves_interval_ms);
-                parts.repeat(Rhythm::every(every, "waves"), stores.clone(), move |stores| async move {
-                    stores.release_waves(outbox_batch_max).await
+                let watch = WaveWatch::new(stores.clone(), Arc::clone(&self.locked), outbox_batch_max);
+                parts.repeat(Rhythm::every(every, "waves"), Arc::new(Mutex::new(watch)), |watch| async move {
+                    watch.lock().await.release_due().await
                 });
             }
             Worker::Reconcile => {

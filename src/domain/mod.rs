@@ -13,6 +13,7 @@ pub mod ids;
 pub mod json_object;
 pub mod limiter;
 pub mod live;
+pub mod locked_sales;
 pub mod log_filter;
 pub mod message;
 pub mod order;

@@ -39,6 +39,9 @@ pub enum LedgerError {
     /// The server could not be reached, did not answer, or cannot work: whether a commit took effect is unknown.
     #[error("postgres unreachable: {0}")]
     Unreachable(#[source] sqlx::Error),
+    /// Another transaction has kept what this one needs locked for too long. Nothing was changed.
+    #[error("another transaction keeps a row locked")]
+    Locked,
     /// A constraint of the schema refused the change, which had no effect.
     #[error("constraint {0} refused the change")]
     Refused(String),
@@ -65,6 +68,7 @@ impl From<sqlx::Error> for LedgerError {
         match error {
             sqlx::Error::Database(ref db) => match (db.constraint(), db.code().as_deref()) {
                 (Some(constraint), _) => Self::Refused(constraint.to_owned()),
+                (None, Some("55P03")) => Self::Locked,
                 (None, Some(code)) if OUTAGES.iter().any(|outage| code.starts_with(outage)) => Self::Unreachable(error),
                 _ => Self::Failed(error),
             },
@@ -85,9 +89,10 @@ impl From<sqlx::Error> for LedgerError {
 const OUTAGES: [&str; 7] = ["08", "25006", "42", "53", "57", "58", "XX"];
 
 impl LedgerError {
-    /// Whether the server could not be reached or cannot work, so that any other request would have failed too.
+    /// Whether the same request may work a little later: the server could not be reached or cannot work, so that any other request
+    /// would have failed too, or something was locked.
     pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Unreachable(_))
+        matches!(self, Self::Unreachable(_) | Self::Locked)
     }
 }
 
@@ -266,6 +271,8 @@ fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, L
     let statement_timeout = config.statement_timeout_ms.to_string();
     let session = [
         ("statement_timeout", statement_timeout.as_str()),
+        // Of a row that another transaction keeps locked, so that what is about other rows goes on.
+        ("lock_timeout", "2000"),
         ("idle_in_transaction_session_timeout", "30000"),
         // Compiling a statement takes longer than any of ours runs: an audit would take a second instead of
         // milliseconds.

@@ -5,12 +5,15 @@ mod parked;
 mod resend;
 mod task;
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::sales::epochs::{Sharded, shards_of};
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{Epoch, SaleId, Shard};
+use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
 use crate::domain::message::OutboxKind;
 use crate::domain::trace_context::TraceContext;
 pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
@@ -188,6 +191,35 @@ impl Ledger {
         let parked = count_failure(&mut tx, row.id, row.attempts.unsigned_abs(), error, terms).await?;
         tx.commit().await?;
         Ok(parked)
+    }
+
+    /// Has messages sent again after a while, without counting a failure: what they are about cannot be changed at the moment.
+    pub async fn put_off(&self, kind: OutboxKind, about: &[Uuid], pause: Duration) -> Result<(), LedgerError> {
+        sqlx::query!(
+            "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $3::bigint * interval '1 ms'
+             WHERE id IN (SELECT id FROM outbox WHERE kind = $1 AND order_id = ANY($2) AND status IN ('pending', 'sent')
+                          ORDER BY id FOR UPDATE)",
+            kind.as_str(),
+            about,
+            i64::try_from(pause.as_millis()).unwrap_or(i64::MAX)
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// The sales of purchases that have a row of their own, each with its purchases.
+    pub async fn purchases_by_sale(&self, orders: &[OrderId]) -> Result<BTreeMap<SaleId, Vec<OrderId>>, LedgerError> {
+        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
+        let rows = sqlx::query!(
+            "SELECT order_id, sale_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1) ORDER BY id",
+            &ids
+        );
+        let mut by_sale = BTreeMap::<_, Vec<_>>::new();
+        for row in rows.fetch_all(&self.pool).await? {
+            by_sale.entry(SaleId::from_db(row.sale_id)).or_default().push(OrderId(row.order_id));
+        }
+        Ok(by_sale)
     }
 
     /// Settles the releases of sales that Redis no longer keeps: nothing is left to be released.

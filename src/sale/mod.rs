@@ -54,6 +54,11 @@ impl SaleError {
             Self::Filter(_) | Self::Overloaded(_) | Self::Busy(_) | Self::Overtaken => false,
         }
     }
+
+    /// Whether another transaction keeps a row of PostgreSQL locked.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, Self::Ledger(LedgerError::Locked))
+    }
 }
 
 /// The ledger and the gate, which nearly every use case needs.

@@ -123,7 +123,7 @@ impl ThreadState {
         if request.units > terms.per_user {
             return Err(Refusal::TooMany { per_user: terms.per_user });
         }
-        if !self.committer.is_healthy() {
+        if !self.committer.is_healthy() || self.committer.is_locked(sale) {
             return Err(Refusal::Unavailable);
         }
         let limits = self.gate.limits();

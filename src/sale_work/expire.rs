@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use crate::die_at;
 use crate::domain::delay::rung_for;
-use crate::domain::ids::{GroupId, OrderId};
+use crate::domain::ids::{GroupId, OrderId, SaleId};
+use crate::domain::locked_sales::LockedSales;
 use crate::domain::message::{GroupsExpireV1, ORDERS_A_MESSAGE, OrderExpireV1, OrdersExpireV1, OutboxKind};
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::cancel::ExpiryOutcome;
+use crate::ledger::orders::groups::GroupSize;
 use crate::ledger::outbox::RetryTerms;
 use crate::queue::{Destination, Outgoing, Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
-use crate::sale_work::fulfil::joined;
+use crate::sale_work::fulfil::{by_sale, joined};
 use crate::sale_work::relay_messages::{groups_expire, orders_expire};
 
 /// Cancels orders that were not paid in time.
@@ -24,6 +26,8 @@ pub struct OrderExpiry {
     pub publisher: Arc<Publisher>,
     pub notifier: Notifier,
     pub retry: RetryTerms,
+    /// Orders of these go round again for a while, so that the others do not wait for the same lock.
+    pub locked: Arc<LockedSales>,
     /// Orders in one transaction.
     pub batch_max: usize,
 }
@@ -116,21 +120,56 @@ impl OrderExpiry {
 
     /// Expires groups, or each alone when the ledger refuses them together. One that it refuses alone is split: its orders are cancelled one
     /// by one. One that cannot even be split has its message sent again later, up to `max_attempts`.
-    async fn expire_groups(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, SaleError> {
-        match self.ledger.expire_groups(groups).await {
+    async fn expire_groups(&self, sizes: &[GroupSize]) -> Result<Vec<(GroupId, ExpiryOutcome)>, SaleError> {
+        if !self.locked.is_any() {
+            match self.expire_groups_together(sizes).await {
+                Err(error) if error.is_locked() => {}
+                done => return done,
+            }
+        }
+        let mut all = Vec::new();
+        for (sale, of_sale) in by_sale(sizes) {
+            if !self.locked.contains(sale) {
+                match self.expire_groups_together(&of_sale).await {
+                    Err(error) if error.is_locked() => self.note_locked(sale),
+                    done => {
+                        all.extend(done?);
+                        continue;
+                    }
+                }
+            }
+            all.extend(of_sale.iter().map(|size| (size.group, self.put_off())));
+        }
+        Ok(all)
+    }
+
+    async fn expire_groups_together(&self, sizes: &[GroupSize]) -> Result<Vec<(GroupId, ExpiryOutcome)>, SaleError> {
+        let groups: Vec<GroupId> = sizes.iter().map(|size| size.group).collect();
+        match self.ledger.expire_groups(&groups).await {
             Ok(done) => return Ok(done),
             Err(error) if error.is_outage() => return Err(error.into()),
             Err(error) => tracing::warn!(%error, groups = groups.len(), "expiry failed, trying one by one"),
         }
         let mut done = Vec::with_capacity(groups.len());
         for group in groups {
-            match self.ledger.expire_groups(&[*group]).await {
+            match self.ledger.expire_groups(&[group]).await {
                 Ok(outcome) => done.extend(outcome),
                 Err(error) if error.is_outage() => return Err(error.into()),
-                Err(error) => self.split_expiry(*group, &error.to_string()).await?,
+                Err(error) => self.split_expiry(group, &error.to_string()).await?,
             }
         }
         Ok(done)
+    }
+
+    fn note_locked(&self, sale: SaleId) {
+        tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled later");
+        self.locked.insert(sale);
+    }
+
+    /// What becomes of an order whose sale is locked.
+    fn put_off(&self) -> ExpiryOutcome {
+        let pause_ms = self.locked.put_off_for().as_millis();
+        ExpiryOutcome::Early { remaining_ms: i64::try_from(pause_ms).unwrap_or(i64::MAX) }
     }
 
     async fn split_expiry(&self, group: GroupId, why: &str) -> Result<(), SaleError> {
@@ -162,6 +201,31 @@ impl OrderExpiry {
     /// Expires a group of orders, or each alone when the ledger refuses the group. An order that cannot be cancelled has
     /// its message sent again later, up to `max_attempts`, and does not delay the others.
     async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, SaleError> {
+        if !self.locked.is_any() {
+            match self.expire_together(orders).await {
+                Err(error) if error.is_locked() => {}
+                done => return done,
+            }
+        }
+        // In the order of the messages, and those without an order among them: nothing is left to be cancelled there.
+        let mut outcomes: BTreeMap<OrderId, ExpiryOutcome> = BTreeMap::new();
+        for (sale, of_sale) in self.ledger.orders_by_sale(orders).await? {
+            if !self.locked.contains(sale) {
+                match self.expire_together(&of_sale).await {
+                    Err(error) if error.is_locked() => self.note_locked(sale),
+                    done => {
+                        outcomes.extend(done?);
+                        continue;
+                    }
+                }
+            }
+            outcomes.extend(of_sale.iter().map(|order| (*order, self.put_off())));
+        }
+        let outcome = |order: &OrderId| (*order, outcomes.get(order).copied().unwrap_or(ExpiryOutcome::Settled));
+        Ok(orders.iter().map(outcome).collect())
+    }
+
+    async fn expire_together(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, SaleError> {
         match self.ledger.expire(orders).await {
             Ok(done) => return Ok(done),
             Err(error) if error.is_outage() => return Err(error.into()),

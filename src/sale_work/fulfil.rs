@@ -1,15 +1,19 @@
 //! Purchases become orders, as their messages arrive (protocol, rule 7). One bad message does not delay the others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use crate::domain::ids::{GroupId, OrderId};
+use uuid::Uuid;
+
+use crate::domain::ids::{GroupId, OrderId, SaleId};
+use crate::domain::locked_sales::LockedSales;
 use crate::domain::message::{GroupsPlacedV1, OrderPlacedV1, OrdersPlacedV1, OutboxKind};
 use crate::domain::trace_context::TraceContext;
-use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::fulfil::Fulfilled;
-use crate::ledger::orders::groups::Settling;
+use crate::ledger::orders::groups::{GroupSize, Settling};
 use crate::ledger::outbox::RetryTerms;
+use crate::ledger::{Ledger, LedgerError};
 use crate::queue::Received;
 use crate::sale::SaleError;
 use crate::telemetry::spans::{Span, SpanKind};
@@ -20,6 +24,8 @@ pub struct Fulfilment {
     pub ledger: Ledger,
     pub notifier: Notifier,
     pub retry: RetryTerms,
+    /// Messages about these are sent again later, so that the others do not wait for the same lock.
+    pub locked: Arc<LockedSales>,
     /// Orders in one transaction.
     pub batch_max: usize,
 }
@@ -63,14 +69,13 @@ impl Fulfilment {
             for order in together.iter().copied().flatten() {
                 tracing::debug!(%order, "to be fulfilled");
             }
-            match self.ledger.fulfil_messages(&together).await {
+            match self.unless_one_is_locked(self.ledger.fulfil_messages(&together)).await {
                 Ok(done) => count(done),
+                Err(LedgerError::Locked) => _ = self.settle_by_sale(&together.concat(), &HashMap::new()).await?,
                 Err(error) if error.is_outage() => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, messages = together.len(), "batch failed, trying one by one");
-                    for order in together.concat() {
-                        self.settle_one(order, &HashMap::new()).await?;
-                    }
+                    self.settle_one_by_one(&together.concat(), &HashMap::new()).await?;
                 }
             }
             // The next transaction may take a while.
@@ -90,17 +95,13 @@ impl Fulfilment {
         let groups: Vec<GroupId> = received.messages.into_iter().flat_map(|message| message.groups).collect();
         let groups = self.ledger.unsettled_groups(&groups).await?;
         for together in joined(groups, self.batch_max) {
-            for group in &together {
-                tracing::debug!(%group, "to be fulfilled");
-            }
-            match self.ledger.settle_groups(&together).await? {
-                Settling::Settled { orders } => count_made(orders),
-                Settling::Unusual(why) => {
-                    tracing::warn!(why, groups = together.len(), "groups not settled together; trying one by one");
-                    for group in together {
-                        self.settle_group(group).await?;
+            match self.unless_one_is_locked(self.settle_together(&together)).await {
+                Err(LedgerError::Locked) => {
+                    for (sale, of_sale) in by_sale(&together) {
+                        self.settle_groups_of(sale, &of_sale).await?;
                     }
                 }
+                settled => settled?,
             }
             // The next transaction may take a while.
             self.notifier.outbox_changed();
@@ -109,8 +110,54 @@ impl Fulfilment {
         Ok(Vec::new())
     }
 
+    async fn settle_groups_of(&self, sale: SaleId, of_sale: &[GroupSize]) -> Result<(), LedgerError> {
+        let settled =
+            if self.locked.contains(sale) { Err(LedgerError::Locked) } else { self.settle_together(of_sale).await };
+        match settled {
+            Err(LedgerError::Locked) => {
+                let groups: Vec<Uuid> = of_sale.iter().map(|size| size.group.0).collect();
+                self.put_off(sale, OutboxKind::GroupPlaced, &groups).await
+            }
+            settled => settled,
+        }
+    }
+
+    async fn settle_together(&self, together: &[GroupSize]) -> Result<(), LedgerError> {
+        let groups: Vec<GroupId> = together.iter().map(|size| size.group).collect();
+        for group in &groups {
+            tracing::debug!(%group, "to be fulfilled");
+        }
+        match self.ledger.settle_groups(&groups).await? {
+            Settling::Settled { orders } => count_made(orders),
+            Settling::Unusual(why) => {
+                tracing::warn!(why, groups = groups.len(), "groups not settled together; trying one by one");
+                for group in groups {
+                    self.settle_group(group).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what may be about many sales, unless one of them was locked a moment ago: then it is as if it had been tried.
+    async fn unless_one_is_locked<T>(
+        &self,
+        all: impl Future<Output = Result<T, LedgerError>>,
+    ) -> Result<T, LedgerError> {
+        if self.locked.is_any() { Err(LedgerError::Locked) } else { all.await }
+    }
+
+    /// Has messages about a locked sale sent again later.
+    async fn put_off(&self, sale: SaleId, kind: OutboxKind, about: &[Uuid]) -> Result<(), LedgerError> {
+        if !self.locked.contains(sale) {
+            tracing::error!(%sale, "the sale is locked by another transaction; its purchases are settled later");
+            self.locked.insert(sale);
+        }
+        self.ledger.put_off(kind, about, self.locked.put_off_for()).await
+    }
+
     /// Settles one group alone, or splits it. One that cannot even be split is sent again later, and parked at last.
-    async fn settle_group(&self, group: GroupId) -> Result<(), SaleError> {
+    async fn settle_group(&self, group: GroupId) -> Result<(), LedgerError> {
         let why = match self.ledger.settle_groups(&[group]).await? {
             Settling::Settled { orders } => {
                 count_made(orders);
@@ -123,7 +170,7 @@ impl Fulfilment {
                 tracing::warn!(%group, why, rows, "group split; its purchases are settled one by one");
                 metrics::counter!("seckill_groups_split_total").increment(1);
             }
-            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) if error.is_outage() => return Err(error),
             Err(error) => {
                 let failure = error.to_string();
                 let parked = self.ledger.fail_message(OutboxKind::GroupPlaced, group, &failure, self.retry).await?;
@@ -138,21 +185,60 @@ impl Fulfilment {
         orders: Vec<OrderId>,
         traces: &HashMap<OrderId, TraceContext>,
     ) -> Result<Vec<usize>, SaleError> {
-        let mut failed = Vec::new();
-        match self.ledger.fulfil_traced(&orders, traces).await {
-            Ok(done) => count(done),
+        let failed = match self.unless_one_is_locked(self.ledger.fulfil_traced(&orders, traces)).await {
+            Ok(done) => {
+                count(done);
+                Vec::new()
+            }
+            Err(LedgerError::Locked) => self.settle_by_sale(&orders, traces).await?,
             Err(error) if error.is_outage() => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(%error, messages = orders.len(), "batch failed, trying one by one");
-                for (index, order) in orders.into_iter().enumerate() {
-                    if self.settle_one(order, traces).await? {
-                        failed.push(index);
-                    }
+                self.settle_one_by_one(&orders, traces).await?
+            }
+        };
+        self.notifier.outbox_changed();
+        self.notifier.orders_changed();
+        Ok((0..orders.len()).filter(|index| failed.contains(&orders[*index])).collect())
+    }
+
+    /// Fulfils the purchases of each sale together, and puts off those of a locked one. Returns those that have failed for the last time.
+    async fn settle_by_sale(
+        &self,
+        orders: &[OrderId],
+        traces: &HashMap<OrderId, TraceContext>,
+    ) -> Result<Vec<OrderId>, SaleError> {
+        let mut failed = Vec::new();
+        for (sale, orders) in self.ledger.purchases_by_sale(orders).await? {
+            let fulfil = self.ledger.fulfil_traced(&orders, traces);
+            match if self.locked.contains(sale) { Err(LedgerError::Locked) } else { fulfil.await } {
+                Ok(done) => count(done),
+                Err(LedgerError::Locked) => {
+                    let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
+                    self.put_off(sale, OutboxKind::OrderPlaced, &ids).await?;
+                }
+                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(%sale, %error, messages = orders.len(), "batch failed, trying one by one");
+                    failed.extend(self.settle_one_by_one(&orders, traces).await?);
                 }
             }
         }
-        self.notifier.outbox_changed();
-        self.notifier.orders_changed();
+        Ok(failed)
+    }
+
+    /// Fulfils each alone. Returns those that have failed for the last time.
+    async fn settle_one_by_one(
+        &self,
+        orders: &[OrderId],
+        traces: &HashMap<OrderId, TraceContext>,
+    ) -> Result<Vec<OrderId>, SaleError> {
+        let mut failed = Vec::new();
+        for order in orders {
+            if self.settle_one(*order, traces).await? {
+                failed.push(*order);
+            }
+        }
         Ok(failed)
     }
 
@@ -186,19 +272,26 @@ fn count_made(orders: usize) {
 }
 
 /// Groups that go together: as long as they have `max` orders, or one that has more by itself.
-pub(super) fn joined(groups: Vec<(GroupId, usize)>, max: usize) -> Vec<Vec<GroupId>> {
-    let (mut transactions, mut orders) = (Vec::<Vec<GroupId>>::new(), 0);
-    for (group, members) in groups {
-        orders += members;
+pub(super) fn joined(groups: Vec<GroupSize>, max: usize) -> Vec<Vec<GroupSize>> {
+    let (mut transactions, mut orders) = (Vec::<Vec<GroupSize>>::new(), 0);
+    for group in groups {
+        orders += group.members;
         match transactions.last_mut().filter(|_| orders <= max) {
             Some(open) => open.push(group),
             None => {
                 transactions.push(vec![group]);
-                orders = members;
+                orders = group.members;
             }
         }
     }
     transactions
+}
+
+/// The groups of each sale.
+pub(super) fn by_sale(groups: &[GroupSize]) -> BTreeMap<SaleId, Vec<GroupSize>> {
+    let mut by_sale = BTreeMap::<_, Vec<_>>::new();
+    groups.iter().for_each(|size| by_sale.entry(size.sale).or_default().push(*size));
+    by_sale
 }
 
 /// What is settled in one transaction each: whole messages, as long as they have `max` orders together. A message that has more by
@@ -221,15 +314,18 @@ fn transactions(messages: &[OrdersPlacedV1], max: usize) -> Vec<Vec<&[OrderId]>>
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
     use crate::domain::message::Version;
 
     #[test]
     fn groups_are_joined_up_to_a_bound_and_never_parted() {
         let sizes = |groups: &[usize]| {
-            let groups = groups.iter().map(|members| (GroupId(Uuid::nil()), *members)).collect();
+            let size = |members: &usize| GroupSize {
+                group: GroupId(Uuid::nil()),
+                sale: SaleId::from_db(1),
+                members: *members,
+            };
+            let groups = groups.iter().map(size).collect();
             joined(groups, 10).into_iter().map(|together| together.len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(&[3, 3, 4, 1]), [3, 1]);

@@ -72,7 +72,7 @@ impl Stores {
         if added {
             // Workers do the same; the first one releases the units. They are added whatever comes of it: an error would invite the
             // caller to add them once more.
-            match timeout(RELEASE_WAIT_MAX, self.release_waves(100)).await {
+            match timeout(RELEASE_WAIT_MAX, self.release_waves(sale)).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::warn!(%sale, %error, "units added, but not yet for sale; workers try again"),
                 Err(_) => tracing::warn!(%sale, "units added, but not yet for sale; workers try again"),

@@ -15,3 +15,4 @@ mod relay_messages;
 pub mod release;
 pub mod retention;
 pub mod sales_in_turn;
+pub mod waves;

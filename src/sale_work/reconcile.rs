@@ -125,7 +125,6 @@ impl HoldWatch {
     /// the others.
     pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
         let ledger = &self.stores.ledger;
-        let now_ms = ledger.now_ms().await?;
         let mut sales = ledger.selling_sales().await?;
         sales.extend(self.in_turn.next(ledger).await?.sales);
         sales.extend(&self.unfinished);
@@ -147,6 +146,7 @@ impl HoldWatch {
             self.unfinished.extend(unconfirmed.unread.iter().map(|(of, _)| of.sale));
         }
         let before = std::mem::take(&mut self.waiting);
+        let now_ms = if unconfirmed.with_holds.is_empty() { 0 } else { ledger.now_ms().await? };
         let mut step = Step::Idle;
         for (of, shard) in unconfirmed.with_holds {
             let sale = of.sale;

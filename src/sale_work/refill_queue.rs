@@ -172,7 +172,7 @@ impl RefillQueue {
                 self.rest(sale, pause);
             }
             // Redis or PostgreSQL is away, which is no fault of the sale.
-            Err(error) if error.is_outage() => {
+            Err(error) if error.is_outage() && !error.is_locked() => {
                 tracing::debug!(%sale, %error, "sale not refilled");
                 return true;
             }

@@ -9,7 +9,6 @@ use crate::domain::ids::{Epoch, SaleId, Shard, WaveId};
 use crate::domain::order::HoldRelease;
 use crate::domain::shards::SaleShards;
 use crate::gate::GateError;
-use crate::ledger::notices::Topic;
 use crate::ledger::outbox::{OutboxRow, ReleaseOutcome, RetryTerms, UnitRelease};
 use crate::ledger::sales::epochs::Sharded;
 use crate::sale::{SaleError, Step, Stores};
@@ -140,15 +139,5 @@ impl Stores {
         // All of them, also where one does not answer.
         let epochs = join_all(released).await.into_iter().collect::<Result<Vec<Epoch>, _>>()?;
         epochs.into_iter().min().ok_or(GateError::NotServing)
-    }
-
-    /// Releases the waves that are due.
-    pub async fn release_waves(&self, batch_max: i64) -> Result<Step, SaleError> {
-        let released = self.ledger.release_waves(batch_max).await?;
-        if released > 0 {
-            tracing::info!(waves = released, "waves released");
-            self.ledger.notify(Topic::Outbox).await?;
-        }
-        Ok(Step::after(released, usize::try_from(batch_max).unwrap_or(usize::MAX)))
     }
 }

@@ -138,7 +138,7 @@ impl World {
             catalog.load_changes().await.unwrap();
             holds.finish_holds().await.unwrap();
             drift.check_sales().await.unwrap();
-            stores.release_waves(100).await.unwrap();
+            stores.ledger.due_waves(100).await.unwrap();
             stores.retire_sales(&mut in_turn, retire_after_ms).await.unwrap();
             retention.step().await.unwrap();
         }

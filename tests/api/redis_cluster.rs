@@ -8,7 +8,7 @@ use seckill::domain::ids::Shard;
 use seckill::domain::sale::NewSale;
 use seckill::domain::shards::ShardCount;
 use seckill_harness::redis_cluster::RedisCluster;
-use seckill_harness::{Sale, System, terms};
+use seckill_harness::{Sale, System, eventually, terms};
 
 use crate::shards::{answered, buy};
 
@@ -50,12 +50,14 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     nodes.sort_unstable();
     nodes.dedup();
     assert_eq!(nodes.len(), 3, "the shards lie on all masters");
-    let other = sale_elsewhere(&cluster, &system, killed).await;
+    let others = join_all((0..5).map(|_| sale_elsewhere(&cluster, &system, killed))).await;
     let users: Vec<String> = (0..100).map(|n| format!("u{n}")).collect();
     let before = join_all(users[..30].iter().map(|user| answered(&system, &sale, user))).await;
     assert!(before.iter().all(|answer| answer.status == 202));
     cluster.kill(killed);
-    assert_eq!(buy(&system, &other, "ann").await.code(), "202");
+    for other in &others {
+        assert_eq!(buy(&system, other, "ann").await.code(), "202");
+    }
     let after = join_all(users.iter().map(|user| answered(&system, &sale, user))).await;
     for (again, before) in after.iter().zip(&before) {
         assert_eq!((again.status, again.order_id()), (202, before.order_id()));
@@ -63,8 +65,10 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     assert_eq!(after.iter().filter(|answer| answer.status == 202).count(), 60);
     assert!(after.iter().all(|answer| ["202", "409 sold-out"].contains(&answer.code().as_str())));
     assert_ne!(node_of(&cluster, &system, &sale, 0).await, killed);
-    assert_eq!(buy(&system, &other, "bob").await.code(), "202");
-    for sale in [&sale, &other] {
+    for other in &others {
+        assert_eq!(buy(&system, other, "bob").await.code(), "202");
+    }
+    for sale in others.iter().chain([&sale]) {
         system.settled(sale).await;
     }
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
@@ -114,5 +118,53 @@ async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sel
     }
     system.settled(&sale).await;
     assert_eq!(system.available(&sale).await, Some(0));
+    system.finish().await;
+}
+
+/// F38: a master that takes long makes its own sales wait: meanwhile those on the others sell on, each to five buyers one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_master_makes_its_own_sales_wait() {
+    let cluster = RedisCluster::start(Duration::from_secs(600)).await;
+    let system = system_on(&cluster).await;
+    let slow_sale = system.create_sale(terms(1_000)).await;
+    let slow = node_of(&cluster, &system, &slow_sale, 0).await;
+    let others = join_all((0..5).map(|_| sale_elsewhere(&cluster, &system, slow))).await;
+    for sale in others.iter().chain([&slow_sale]) {
+        assert_eq!(answered(&system, sale, "first").await.code(), "202");
+    }
+    // On a busy machine the pause may be over too soon: once is enough.
+    let mut turn = 0;
+    eventually(|| {
+        turn += 1;
+        let (system, cluster, others, slow_sale) = (&system, &cluster, &others, &slow_sale);
+        async move {
+            cluster.ask(slow, &["CLIENT", "PAUSE", "400", "ALL"]);
+            let users: Vec<String> = (0..5).map(|n| format!("t{turn}x{n}")).collect();
+            let waiting = buy(system, slow_sale, &users[0]);
+            let elsewhere = join_all(others.iter().map(|other| async {
+                for user in &users {
+                    let answer = buy(system, other, user).await;
+                    assert!(["202", "409 sold-out"].contains(&answer.code().as_str()), "{}", answer.code());
+                }
+            }));
+            tokio::pin!(waiting, elsewhere);
+            tokio::select! {
+                biased;
+                answer = &mut waiting => {
+                    elsewhere.await;
+                    Err(format!("the slow sale answered {} first", answer.code()))
+                }
+                _ = &mut elsewhere => {
+                    waiting.await;
+                    Ok(())
+                }
+            }
+        }
+    })
+    .await;
+    for sale in others.iter().chain([&slow_sale]) {
+        assert!([202, 409].contains(&answered(&system, sale, "last").await.status));
+        system.settled(sale).await;
+    }
     system.finish().await;
 }

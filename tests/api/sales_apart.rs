@@ -1,9 +1,10 @@
-//! F24: one sale's trouble is its own. After a restart of Redis, what is asked for sells first, and a sale that cannot be
+//! F24, F37: one sale's trouble is its own. After a restart of Redis, what is asked for sells first, and a sale that cannot be
 //! refilled stops nobody else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use seckill::domain::sale::NewSale;
 use seckill::sale_work::refill::lock_name;
@@ -128,6 +129,107 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
     system.finish().await;
 }
 
+/// A transaction that keeps the row of a sale locked, as one that somebody has forgotten to end.
+async fn lock(system: &System, table: &str, sale: &Sale) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    let column = if table == "sales" { "id" } else { "sale_id" };
+    let mut blocker = system.sql.begin().await.unwrap();
+    let sql = format!("SELECT FROM {table} WHERE {column} = {} FOR UPDATE", sale.id);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *blocker).await.unwrap();
+    blocker
+}
+
+/// F37: while a transaction keeps the row of one sale, nothing of that sale is settled, cancelled or released. Everything of the others is,
+/// although their messages come together; and afterwards the one catches up, with nothing split or parked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_whose_row_is_locked_delays_no_other() {
+    for grouped in [true, false] {
+        let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")]).await;
+        if !grouped {
+            system.stores.ledger.groups_off("test").await.unwrap();
+        }
+        let sales = join_all((0..5).map(|_| system.create_sale(terms(50)))).await;
+        let (sick, well) = sales.split_first().unwrap();
+        let all_buy = async |user: &str| {
+            let answers = join_all(sales.iter().map(|sale| system.buy(sale, user).send())).await;
+            assert!(answers.iter().all(|answer| answer.code() == "202"), "{answers:?}");
+        };
+        for user in ["ann", "ben", "cat"] {
+            all_buy(user).await;
+        }
+        for sale in &sales {
+            system.settled(sale).await;
+        }
+        let blocker = lock(&system, "sales", sick).await;
+        for user in ["dan", "eve", "fay"] {
+            all_buy(user).await;
+        }
+        for sale in &sales {
+            // The row itself is locked: no wave can be added there now.
+            if sale.id != sick.id {
+                let sql = "WITH more AS (UPDATE sales SET total_stock = total_stock + 7 WHERE id = $1)
+                           INSERT INTO sale_waves (sale_id, units, due_at) VALUES ($1, 7, now())";
+                sqlx::query(sql).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+                system.left(sale, 51).await;
+            }
+            system.let_deadlines_pass(sale).await;
+        }
+        for sale in well {
+            system.left(sale, 57).await;
+            system.settled(sale).await;
+        }
+        let unsettled = "SELECT count(*) FROM accepted_purchases WHERE sale_id = $1";
+        let unpaid = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
+        assert_eq!((system.count(unsettled, sick).await, system.count(unpaid, sick).await), (3, 3));
+        blocker.rollback().await.unwrap();
+        system.left(sick, 47).await;
+        system.settled(sick).await;
+        assert_eq!(system.count(unpaid, sick).await, 3);
+        let suffered = "SELECT count(*) FROM outbox WHERE attempts > 0 OR status = 'parked'";
+        let split = "SELECT count(*) FROM purchase_groups WHERE was_split";
+        for sql in [suffered, split] {
+            let count: i64 = sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap();
+            assert_eq!(count, 0, "{sql}");
+        }
+        system.finish().await;
+    }
+}
+
+/// F37: while a transaction keeps the epoch of one sale that sells, its purchases cannot be committed. Those of the others are, although they
+/// would be committed together; and the stock of the one is touched no more after a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_whose_epoch_is_locked_stops_itself_alone() {
+    let system = System::start_with(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "500")]).await;
+    let sales = join_all((0..5).map(|_| system.create_sale(terms(1_000_000)))).await;
+    let (sick, well) = sales.split_first().unwrap();
+    let buy = async |sales: &[Sale], round: usize| {
+        let (user, from) = (format!("u{round}"), format!("10.4.{}.{}", round / 250 % 250, round % 250));
+        join_all(sales.iter().map(|sale| system.buy(sale, &user).from(&from).send())).await
+    };
+    assert!(buy(&sales, 0).await.iter().all(|answer| answer.status == 202));
+    let blocker = lock(&system, "sale_epochs", sick).await;
+    let (mut failed, mut rounds) = (0, 0);
+    let began = Instant::now();
+    // Long enough for the sale to be tried again some times.
+    while rounds < 40 || began.elapsed() < Duration::from_secs(8) {
+        rounds += 1;
+        let answers = buy(&sales, rounds).await;
+        assert_eq!(answers[0].status, 503);
+        failed += answers[1..].iter().filter(|answer| answer.status != 202).count();
+    }
+    // A busy machine may let a call run out of time; a shop that is shut would have this happen to each.
+    assert!(failed < rounds, "{failed} of {} purchases in the other sales failed", 4 * rounds);
+    let view = system.stores.gate.sale_view(system.shards(sick).await).await.unwrap().unwrap();
+    // One try every three seconds, each with one buyer; the reconciler cannot commit them either.
+    let tries = 2 + i64::try_from(began.elapsed().as_secs()).unwrap() / 3;
+    assert!((1..=tries).contains(&view.unconfirmed), "{} holds after {tries} tries", view.unconfirmed);
+    blocker.rollback().await.unwrap();
+    sells(&system, sick).await;
+    for sale in well.iter().chain([sick]) {
+        system.settled(sale).await;
+    }
+    system.finish().await;
+}
+
 /// A key that is not what it should be is deleted like any other content of a refilled sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_type_is_replaced() {
@@ -206,7 +308,7 @@ async fn two_masters_sell_no_unit_twice() {
     let url = std::mem::replace(&mut system.config.redis.url, right.url());
     system.serve(true).await;
     let at = [system.instances[0].address, system.instances[1].address];
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     // 60 buyers, each at both instances until one of them has an answer.
     let buyers = stream::iter(0..60).map(|n| {
         let (system, sale) = (&system, &sale);

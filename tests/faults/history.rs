@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{bail, ensure};
 use uuid::Uuid;
 
-use crate::world::World;
+use crate::world::{Sale, World};
 
 /// One request and its answer.
 #[derive(Debug, Clone)]
@@ -71,13 +71,13 @@ impl History {
         accepted.filter_map(|call| Some((call.order?, call.user.as_str()))).collect()
     }
 
-    /// Checks every answer. Call this at rest.
-    pub async fn check_against(&self, world: &World) -> anyhow::Result<()> {
+    /// Checks every answer of a sale. Call this at rest.
+    pub async fn check_against(&self, world: &World, sale: &Sale) -> anyhow::Result<()> {
         let rows: Vec<(Uuid, String, Option<String>, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(
             "SELECT p.order_id, p.user_id, o.status, p.created_at FROM purchase_records p LEFT JOIN orders o ON o.id = p.order_id
              WHERE p.sale_id = $1",
         )
-        .bind(world.sale.id)
+        .bind(sale.id)
         .fetch_all(&world.sql)
         .await?;
         let ends: HashMap<Uuid, End> = rows
@@ -96,8 +96,7 @@ impl History {
             calls.sort_by_key(|call| call.sent);
             check_answers(calls, &mut wrong);
         }
-        // Where orders expire, a buyer may own several, one after another, and units come back.
-        let lasting = world.sale.pay_within_s > 60;
+        let lasting = sale.is_lasting();
         for (order, end) in &ends {
             let calls = by_user.get(end.user.as_str()).map_or(&[][..], Vec::as_slice);
             check_owner(*order, end, calls, lasting, &mut wrong);
@@ -106,12 +105,7 @@ impl History {
             let mut owners: HashMap<&str, usize> = HashMap::new();
             ends.values().for_each(|end| *owners.entry(end.user.as_str()).or_default() += 1);
             wrong.extend(owners.iter().filter(|(_, n)| **n > 1).map(|(user, n)| format!("{user} has {n} orders")));
-            ensure!(
-                ends.len() <= usize::try_from(world.sale.stock)?,
-                "{} orders for {} units",
-                ends.len(),
-                world.sale.stock
-            );
+            ensure!(ends.len() <= usize::try_from(sale.stock)?, "{} orders for {} units", ends.len(), sale.stock);
         }
         if !wrong.is_empty() {
             let number = wrong.len();

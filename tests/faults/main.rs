@@ -1,9 +1,9 @@
 //! The fault suite: injects faults into a whole system during a rush, on real servers, and ends every run in an audit.
 //!
 //! `./dev test --faults [--only F5] [--seed N]` starts the servers (the set `faults`) and this runner. A run is one
-//! scenario with one seed: it sets up a system of its own (database, prefixes, processes) and a sale, starts a rush,
-//! injects the fault at a random moment, restarts what was killed, waits for rest, runs `seckill audit`, sells the last
-//! units, and checks the history of all calls against the end state. It prints one line.
+//! scenario with one seed: it sets up a system of its own (database, prefixes, processes) and five sales, starts a rush at one of
+//! them and sends a few buyers to the others, injects the fault at a random moment, restarts what was killed, waits for rest, runs
+//! `seckill audit`, sells the last units, and checks the history of all calls against the end state. It prints one line.
 //!
 //! Reading order: `servers` and `service` start and kill processes, `world` sets up a system, `rush` is the crowd, `history`
 //! checks the answers, `run` is the course of every scenario; then the scenarios by theme. docs/protocol.md lists the faults.

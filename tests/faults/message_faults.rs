@@ -153,10 +153,14 @@ pub async fn poison_messages(options: Options) -> anyhow::Result<RunSummary> {
     let begun = Instant::now();
     loop {
         let (backlog, parked) = (world.backlog().await?, world.count(PARKED).await?);
-        if backlog == parked && parked == 3 {
+        let beside = world.backlog_of_neighbours().await?;
+        if backlog == parked && parked == 3 && beside == 0 {
             break;
         }
-        ensure!(begun.elapsed() < TO_ARRIVE, "{backlog} are no orders, {parked} are parked");
+        ensure!(
+            begun.elapsed() < TO_ARRIVE,
+            "{backlog} are no orders, {parked} are parked; {beside} of other sales are no orders"
+        );
         sleep(Duration::from_millis(50)).await;
     }
     let attempts =

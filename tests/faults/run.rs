@@ -1,4 +1,5 @@
-//! The course of a run: a rush, a fault during the rush, rest, an audit, the sale of the last units, the check of the history.
+//! The course of a run: a rush, with a few buyers in the neighbours, a fault during the rush, rest, an audit, the sale of the last
+//! units, the check of the histories.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,14 +11,20 @@ use tokio::time::sleep;
 use crate::history::History;
 use crate::run_summary::{RunSummary, Watch, first_order_after};
 use crate::rush::{Plan, Rush};
-use crate::world::World;
+use crate::world::{Sale, World};
 
 /// How long the system may take to come to rest. The default settings resend after 30 s, and the sweeper runs every 15 s.
 const TO_REST: Duration = Duration::from_secs(90);
 
+/// The neighbours together have a fifth as many buyers as the sale of the rush, who come as long. Their names begin so.
+const NEIGHBOUR_PART: usize = 20;
+const NEIGHBOUR_NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
 /// A rush, and the summary of the run so far.
 pub struct Run {
     pub rush: Rush,
+    /// The buyers of the neighbours.
+    beside: Vec<Rush>,
     pub summary: RunSummary,
     fault_injected: Option<SystemTime>,
     watch: Watch,
@@ -27,8 +34,13 @@ pub struct Run {
 
 impl Run {
     pub fn begin(world: &mut World, plan: Plan) -> Self {
-        let rush = Rush::begin(world, plan);
-        Self { rush, summary: RunSummary::default(), fault_injected: None, watch: world.watch(), complete: None }
+        let (sale, neighbours) = (world.sale.clone(), world.neighbours.clone());
+        let rush = Rush::begin(world, &sale, plan);
+        let few = Plan { buyers: plan.buyers / NEIGHBOUR_PART, rate: plan.rate / NEIGHBOUR_PART as f64, ..plan };
+        let beside = neighbours.iter().zip(NEIGHBOUR_NAMES);
+        let beside = beside.map(|(sale, name)| Rush::begin(world, sale, Plan { name, ..few })).collect();
+        let (summary, watch) = (RunSummary::default(), world.watch());
+        Self { rush, beside, summary, fault_injected: None, watch, complete: None }
     }
 
     /// Starts the rush and waits for a random moment of it, after the first winners.
@@ -55,6 +67,16 @@ impl Run {
         *self.fault_injected.insert(now)
     }
 
+    /// Admits no more buyers to any sale. Those already admitted go on.
+    pub fn admit_no_more(&self) {
+        self.beside.iter().chain([&self.rush]).for_each(Rush::admit_no_more);
+    }
+
+    /// When the first 202 arrived in each of the neighbours among the requests that were sent after `moment`.
+    pub fn first_promises_beside_after(&self, moment: SystemTime) -> Vec<Option<SystemTime>> {
+        self.beside.iter().map(|rush| rush.first_promise_after(moment)).collect()
+    }
+
     /// Waits, after the restart of what was killed, until the system sells and is complete again; then admits no more buyers.
     pub async fn wait_until_recovered(&mut self) -> anyhow::Result<()> {
         let fault_injected = self.fault_injected.context("no fault was injected")?;
@@ -67,17 +89,27 @@ impl Run {
             sleep(Duration::from_millis(50)).await;
         }
         sleep(Duration::from_millis(500)).await;
-        self.rush.admit_no_more();
+        self.admit_no_more();
         Ok(())
     }
 
-    /// The end of every run: audits, sells the last units, checks the history.
-    pub async fn checked(self, world: &mut World) -> anyhow::Result<(RunSummary, History)> {
-        let Self { rush, mut summary, fault_injected, complete, watch: _ } = self;
-        let promised = fault_injected.and_then(|fault_injected| rush.first_promise_after(fault_injected));
-        let mut history = rush.end().await?;
-        summary.requests = history.calls.len();
-        summary.accepted = history.accepted();
+    /// Waits until every buyer has a definite answer. Returns the history of each sale, that of the rush first.
+    pub async fn end(self) -> anyhow::Result<Vec<History>> {
+        let mut histories = vec![self.rush.end().await?];
+        for rush in self.beside {
+            histories.push(rush.end().await?);
+        }
+        Ok(histories)
+    }
+
+    /// The end of every run: audits, sells the last units, checks the histories. Returns all of them in one.
+    pub async fn checked(mut self, world: &mut World) -> anyhow::Result<(RunSummary, History)> {
+        let (mut summary, fault_injected) = (std::mem::take(&mut self.summary), self.fault_injected);
+        let complete = self.complete.take();
+        let promised = fault_injected.and_then(|fault_injected| self.rush.first_promise_after(fault_injected));
+        let mut histories = self.end().await?;
+        summary.requests = histories.iter().map(|history| history.calls.len()).sum();
+        summary.accepted = histories.iter().map(History::accepted).sum();
         world.wait_until_audited(TO_REST).await?;
         // The times are known only if the rush had units left to sell after the fault.
         if let (Some(fault_injected), Some(promised)) = (fault_injected, promised) {
@@ -89,21 +121,30 @@ impl Run {
             summary.undersold = complete.map(|complete| since(complete.max(promised)));
             summary.recovery = first_order_after(world, fault_injected).await?.map(|order| since(order.max(promised)));
         }
-        if world.sale.pay_within_s > 60 {
-            history.merge(last_units(world).await?);
-            world.wait_until_audited(TO_REST).await?;
-            ensure!(world.left().await? == 0, "{} units were never sold", world.left().await?);
+        sell_last_units(world, &mut histories).await?;
+        let mut all = History::default();
+        for (sale, history) in world.sales().zip(histories) {
+            history.check_against(world, sale).await.with_context(|| format!("sale {}", sale.id))?;
+            all.merge(history);
         }
-        history.check_against(world).await?;
-        Ok((summary, history))
+        Ok((summary, all))
     }
 }
 
-/// Sells the remaining units, to the last one and not one more.
-pub async fn last_units(world: &mut World) -> anyhow::Result<History> {
-    let left = usize::try_from(world.left().await?)?;
-    let history = Rush::begin(world, Plan { name: "late", buyers: left + 20, rate: 1_000.0 }).end().await?;
-    let won = history.promises().len();
-    ensure!(won == left, "{won} of the {left} last units were sold");
-    Ok(history)
+/// Sells the remaining units of each sale, to the last one and not one more, and audits. Where units come back, none is the last.
+pub async fn sell_last_units(world: &mut World, histories: &mut [History]) -> anyhow::Result<()> {
+    let sales: Vec<Sale> = world.sales().cloned().collect();
+    for (sale, history) in sales.iter().zip(histories).filter(|(sale, _)| sale.is_lasting()) {
+        let left = usize::try_from(world.left(sale).await?)?;
+        let late = Rush::begin(world, sale, Plan { name: "late", buyers: left + 20, rate: 1_000.0 }).end().await?;
+        let won = late.promises().len();
+        ensure!(won == left, "{won} of the {left} last units of sale {} were sold", sale.id);
+        history.merge(late);
+    }
+    world.wait_until_audited(TO_REST).await?;
+    for sale in sales.iter().filter(|sale| sale.is_lasting()) {
+        let left = world.left(sale).await?;
+        ensure!(left == 0, "{left} units of sale {} were never sold", sale.id);
+    }
+    Ok(())
 }

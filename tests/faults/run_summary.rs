@@ -52,14 +52,13 @@ const PATIENCE: Duration = Duration::from_secs(150);
 pub struct Watch {
     pub sql: PgPool,
     pub redis: redis::Client,
-    pub sale: i64,
-    /// The beginnings of all Redis keys of the sale, one for each shard.
-    pub tags: Vec<String>,
+    /// Each sale, with the beginnings of all its Redis keys, one for each shard.
+    pub sales: Vec<(i64, Vec<String>)>,
 }
 
 impl Watch {
-    /// Waits until the system is complete: Redis serves the ledger's epoch, on the run that it was filled on, and every hold
-    /// from before `moment` has its purchase row. Returns when that was.
+    /// Waits until the system is complete: Redis serves the ledger's epoch of each sale, on the run that it was filled on, and every
+    /// hold from before `moment` has its purchase row. Returns when that was.
     pub async fn complete_after(self, moment: SystemTime) -> Option<SystemTime> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -76,22 +75,24 @@ impl Watch {
     }
 
     async fn is_complete(&self, moment: SystemTime) -> anyhow::Result<bool> {
-        let (epoch, run_id): (i64, Option<String>) =
-            sqlx::query_as("SELECT epoch, run_id FROM sale_epochs WHERE sale_id = $1")
-                .bind(self.sale)
-                .fetch_one(&self.sql)
-                .await?;
         let mut redis = connected(&self.redis).await?;
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await?;
-        if !run_id.is_some_and(|run_id| info.contains(&run_id)) {
-            return Ok(false);
-        }
-        for tag in &self.tags {
-            let mut state = redis::cmd("HMGET");
-            let state = state.arg(format!("{tag}:sale")).arg(&["epoch", "state"]);
-            let (served, state): (Option<i64>, Option<String>) = state.query_async(&mut redis).await?;
-            if served != Some(epoch) || state.as_deref() != Some("open") {
+        for (sale, tags) in &self.sales {
+            let (epoch, run_id): (i64, Option<String>) =
+                sqlx::query_as("SELECT epoch, run_id FROM sale_epochs WHERE sale_id = $1")
+                    .bind(sale)
+                    .fetch_one(&self.sql)
+                    .await?;
+            if !run_id.is_some_and(|run_id| info.contains(&run_id)) {
                 return Ok(false);
+            }
+            for tag in tags {
+                let mut state = redis::cmd("HMGET");
+                let state = state.arg(format!("{tag}:sale")).arg(&["epoch", "state"]);
+                let (served, state): (Option<i64>, Option<String>) = state.query_async(&mut redis).await?;
+                if served != Some(epoch) || state.as_deref() != Some("open") {
+                    return Ok(false);
+                }
             }
         }
         Ok(self.holds_without_row(moment).await?.is_empty())
@@ -101,7 +102,7 @@ impl Watch {
     pub async fn holds_without_row(&self, moment: SystemTime) -> anyhow::Result<Vec<Uuid>> {
         let moment_ms = moment.duration_since(SystemTime::UNIX_EPOCH)?.as_millis().to_string();
         let mut held: Vec<Uuid> = Vec::new();
-        for tag in &self.tags {
+        for tag in self.sales.iter().flat_map(|(_, tags)| tags) {
             let unconfirmed = format!("{tag}:unconfirmed");
             let of_shard: Vec<String> =
                 redis_command(&self.redis, &["ZRANGEBYSCORE", &unconfirmed, "-inf", &moment_ms]).await?;
@@ -115,7 +116,7 @@ impl Watch {
     }
 }
 
-/// When the first purchase made after `moment` had become an order.
+/// When the first purchase of the rush made after `moment` had become an order.
 pub async fn first_order_after(world: &World, moment: SystemTime) -> anyhow::Result<Option<SystemTime>> {
     let first: Option<DateTime<Utc>> = sqlx::query_scalar(
         "SELECT min(o.created_at) FROM orders o JOIN purchase_records p ON p.order_id = o.id

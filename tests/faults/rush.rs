@@ -18,7 +18,7 @@ use tokio::time::{sleep, sleep_until};
 use uuid::Uuid;
 
 use crate::history::{Call, History};
-use crate::world::World;
+use crate::world::{Sale, World};
 
 /// How many buyers come, and how fast.
 #[derive(Debug, Clone, Copy)]
@@ -87,19 +87,19 @@ struct Buyer {
 }
 
 impl Rush {
-    pub fn begin(world: &mut World, plan: Plan) -> Self {
+    pub fn begin(world: &mut World, sale: &Sale, plan: Plan) -> Self {
         let crowd = Arc::new(Crowd {
             http: sources(world.is_behind_edge()).map(client).collect(),
             addresses: world.addresses(),
-            sale: world.sale.id,
-            body: json!({ "key": world.sale.key }).to_string(),
+            sale: sale.id,
+            body: json!({ "key": sale.key }).to_string(),
             requests_allowed: Semaphore::new(IN_FLIGHT_MAX),
             in_flight: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             calls: Mutex::default(),
         });
         let buyers: Vec<Buyer> = plan
-            .names(world.sale.shards)
+            .names(sale.shards)
             .enumerate()
             .map(|(n, user)| {
                 let keyless = world.rng.random_bool(0.1);

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::Options;
-use crate::run::{Run, last_units};
+use crate::run::{Run, sell_last_units};
 use crate::run_summary::RunSummary;
 use crate::rush::Plan;
 use crate::world::{Setup, World};
@@ -97,7 +97,7 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
     for process in world.serve.iter_mut().chain(&mut world.work) {
         process.kill9().await?;
     }
-    run.rush.admit_no_more();
+    run.admit_no_more();
     pair.fail_over(&mut world, &mut run).await?;
 
     let promised = run.rush.promised();
@@ -110,25 +110,24 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
     ensure!(found > 0 && found + unconfirmed >= lost, "{lost} lost, found {found}, and {unconfirmed} unconfirmed");
     ensure!(named.is_disjoint(&known.into_iter().collect()), "the auditor named an order that is not lost");
 
-    // The sale is mended: by the drift that the reconciler finds, and a refill.
+    // The sales are mended: by the drift that the reconciler finds, and a refill.
     for process in world.serve.iter_mut().chain(&mut world.work) {
         process.restart().await?;
     }
     let begun = Instant::now();
     loop {
         let (code, output) = world.run(&["audit", "--sale", &world.sale.id.to_string()]).await?;
-        if code == 0 && output.contains("at rest") {
+        if code == 0 && output.contains("at rest") && world.run(&["audit"]).await?.0 == 0 {
             break;
         }
         ensure!(begun.elapsed() < TO_MEND, "not mended: {code}, {output}");
     }
     let mended_s = begun.elapsed().as_secs_f64();
-    let requests = run.rush.end().await?.calls.len();
+    let mut histories = run.end().await?;
+    let requests = histories.iter().map(|history| history.calls.len()).sum();
     // Buyers who had no answer have come again meanwhile. What they hold is not left, and must have its row.
     world.wait_until_audited(TO_MEND).await?;
-    last_units(&mut world).await?;
-    world.wait_until_audited(TO_MEND).await?;
-    ensure!(world.left().await? == 0, "{} units were never sold", world.left().await?);
+    sell_last_units(&mut world, &mut histories).await?;
     let summary = RunSummary {
         requests,
         accepted: promised.len(),

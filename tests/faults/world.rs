@@ -1,4 +1,4 @@
-//! The system of one run: a database, Redis keys, queues and processes of its own, and one sale.
+//! The system of one run: a database, Redis keys, queues and processes of its own, the sale of the rush, and its neighbours.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -71,7 +71,10 @@ pub struct World {
     pub redis: redis::Client,
     pub serve: Vec<Process>,
     pub work: Vec<Process>,
+    /// The sale of the rush.
     pub sale: Sale,
+    /// Sales beside it, each with a few buyers. What a fault does to the sale of the rush alone, these must not notice.
+    pub neighbours: Vec<Sale>,
     edge: Option<Nginx>,
     tokens: Tokens,
     logs: PathBuf,
@@ -87,6 +90,17 @@ pub struct Sale {
     pub pay_within_s: i64,
     pub shards: SaleShards,
 }
+
+impl Sale {
+    /// Whether orders outlast the run. Where they do not, units come back, and a buyer may have several orders.
+    pub fn is_lasting(&self) -> bool {
+        self.pay_within_s > 60
+    }
+}
+
+const NEIGHBOURS: usize = 4;
+/// The units of a neighbour: fewer than the buyers that most rushes bring it.
+const NEIGHBOUR_STOCK: i64 = 100;
 
 impl World {
     pub async fn new(options: &Options, setup: Setup) -> anyhow::Result<Self> {
@@ -128,6 +142,7 @@ impl World {
                 pay_within_s: setup.pay_within_s,
                 shards: SaleShards { sale: SaleId::from_db(0), count: ShardCount::ONE, asks_pass: false },
             },
+            neighbours: Vec::new(),
             edge: None,
             servers,
             environment,
@@ -142,7 +157,11 @@ impl World {
         for _ in 0..setup.work {
             world.add(Role::Work, None).await?;
         }
-        world.create_sale(setup.shards.max(options.shards)).await?;
+        world.sale = world.create_sale(setup.stock, setup.pay_within_s, setup.shards.max(options.shards)).await?;
+        for _ in 0..NEIGHBOURS {
+            let neighbour = world.create_sale(NEIGHBOUR_STOCK, 900, options.shards).await?;
+            world.neighbours.push(neighbour);
+        }
         if setup.edge {
             // It would say of each request that an instance is dead.
             let silent = [("error_log /dev/stderr warn;", "error_log /dev/null;")];
@@ -159,22 +178,19 @@ impl World {
         Ok(())
     }
 
-    async fn create_sale(&mut self, shards: u8) -> anyhow::Result<()> {
-        let (stock, pay, shards) =
-            (self.sale.stock.to_string(), self.sale.pay_within_s.to_string(), shards.to_string());
-        let options = ["--product", "Fault", "--price-cents", "100", "--stock", &stock, "--pay-within", &pay];
+    async fn create_sale(&self, stock: i64, pay_within_s: i64, shards: u8) -> anyhow::Result<Sale> {
+        let (units, pay, shards) = (stock.to_string(), pay_within_s.to_string(), shards.to_string());
+        let options = ["--product", "Fault", "--price-cents", "100", "--stock", &units, "--pay-within", &pay];
         let options = [&["sale", "create"][..], &options, &["--shards", &shards]].concat();
         let (code, output) = self.run(&options).await?;
         ensure!(code == 0, "sale create: {code}, {output}");
         let output: Value = serde_json::from_str(&output)?;
-        self.sale.id = output["sale_id"].as_i64().context("sale create names no sale")?;
-        self.sale.key = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1")
-            .bind(self.sale.id)
-            .fetch_one(&self.sql)
-            .await?;
-        let shards = self.stores.ledger.shards_of(&[self.sale_id()]).await?;
-        self.sale.shards = shards.first().context("the sale is gone")?.shards;
-        Ok(())
+        let id = output["sale_id"].as_i64().context("sale create names no sale")?;
+        let key =
+            sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1").bind(id).fetch_one(&self.sql).await?;
+        let shards = self.stores.ledger.shards_of(&[SaleId::from_db(id)]).await?;
+        let shards = shards.first().context("the sale is gone")?.shards;
+        Ok(Sale { id, key, stock, pay_within_s, shards })
     }
 
     /// Runs the program to its end. Returns its exit code and its output.
@@ -190,15 +206,20 @@ impl World {
         Ok((code, output))
     }
 
-    /// Repeats `seckill audit --sale N` until the sale is at rest and every invariant holds. A broken one fails at once.
+    /// All sales that have buyers.
+    pub fn sales(&self) -> impl Iterator<Item = &Sale> {
+        std::iter::once(&self.sale).chain(&self.neighbours)
+    }
+
+    /// Repeats `seckill audit` until all sales are at rest and every invariant holds. A broken one fails at once.
     pub async fn wait_until_audited(&self, patience: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let id = self.sale.id.to_string();
         loop {
-            let (code, output) = self.run(&["audit", "--sale", &id, "--json"]).await?;
+            let (code, output) = self.run(&["audit", "--json"]).await?;
             let verdict: Value = serde_json::from_str(&output).unwrap_or(Value::Null);
+            let sales = verdict["sales"].as_array().map_or(&[][..], Vec::as_slice);
             match code {
-                0 if verdict["sales"][0]["at_rest"] == true => return Ok(()),
+                0 if sales.len() > NEIGHBOURS && sales.iter().all(|sale| sale["at_rest"] == true) => return Ok(()),
                 1 => bail!("audit: {output}"),
                 _ if begun.elapsed() > patience => bail!("no rest within {patience:?}: audit says {code}, {output}"),
                 _ => {}
@@ -228,11 +249,15 @@ impl World {
     }
 
     pub async fn count(&self, sql: &'static str) -> anyhow::Result<i64> {
-        Ok(sqlx::query_scalar(sql).bind(self.sale.id).fetch_one(&self.sql).await?)
+        self.count_in(&self.sale, sql).await
     }
 
-    pub async fn left(&self) -> anyhow::Result<i64> {
-        self.count("SELECT stock FROM sales WHERE id = $1").await
+    async fn count_in(&self, sale: &Sale, sql: &'static str) -> anyhow::Result<i64> {
+        Ok(sqlx::query_scalar(sql).bind(sale.id).fetch_one(&self.sql).await?)
+    }
+
+    pub async fn left(&self, sale: &Sale) -> anyhow::Result<i64> {
+        self.count_in(sale, "SELECT stock FROM sales WHERE id = $1").await
     }
 
     pub async fn epoch(&self) -> anyhow::Result<i64> {
@@ -242,6 +267,11 @@ impl World {
     /// The number of purchases that are no orders yet.
     pub async fn backlog(&self) -> anyhow::Result<i64> {
         self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id = $1").await
+    }
+
+    /// The number of purchases in other sales that are no orders yet.
+    pub async fn backlog_of_neighbours(&self) -> anyhow::Result<i64> {
+        self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id <> $1").await
     }
 
     /// Waits until every purchase from before `moment` is an order.
@@ -263,13 +293,18 @@ impl World {
 
     /// The name of a Redis key of the sale, or of its first shard.
     pub fn key(&self, name: &str) -> String {
-        format!("{}:{name}", self.watch().tags[0])
+        format!("{}:{name}", self.tags(&self.sale)[0])
+    }
+
+    /// The beginnings of all Redis keys of a sale, one for each shard.
+    fn tags(&self, sale: &Sale) -> Vec<String> {
+        let of = sale.shards;
+        of.count.all().map(|shard| format!("{}{{{}}}", self.config.redis.prefix, of.tag(shard))).collect()
     }
 
     pub fn watch(&self) -> Watch {
-        let of = self.sale.shards;
-        let tags = of.count.all().map(|shard| format!("{}{{{}}}", self.config.redis.prefix, of.tag(shard))).collect();
-        Watch { sql: self.sql.clone(), redis: self.redis.clone(), sale: self.sale.id, tags }
+        let sales = self.sales().map(|sale| (sale.id, self.tags(sale))).collect();
+        Watch { sql: self.sql.clone(), redis: self.redis.clone(), sales }
     }
 
     /// Sends a command to Redis.

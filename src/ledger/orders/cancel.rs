@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::die_at;
-use crate::domain::ids::OrderId;
+use crate::domain::ids::{OrderId, SaleId};
 use crate::domain::order::CancelReason;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -52,6 +52,17 @@ impl Ledger {
         die_at!("expire.after_commit");
         let expiry = |id| early.get(id).map_or(ExpiryOutcome::Settled, |ms| ExpiryOutcome::Early { remaining_ms: *ms });
         Ok(ids.iter().map(|id| (OrderId(*id), expiry(id))).collect())
+    }
+
+    /// The sales of these orders, each with its orders.
+    pub async fn orders_by_sale(&self, orders: &[OrderId]) -> Result<BTreeMap<SaleId, Vec<OrderId>>, LedgerError> {
+        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
+        let rows = sqlx::query!("SELECT id, sale_id FROM orders WHERE id = ANY($1) ORDER BY id", &ids);
+        let mut by_sale = BTreeMap::<_, Vec<_>>::new();
+        for row in rows.fetch_all(&self.pool).await? {
+            by_sale.entry(SaleId::from_db(row.sale_id)).or_default().push(OrderId(row.id));
+        }
+        Ok(by_sale)
     }
 
     /// Cancels an order for its buyer; `false` when the order does not wait for payment.

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, Postgres};
+use sqlx::{Executor, PgConnection, Postgres};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
 use crate::die_at;
 use crate::domain::admission::Hold;
 use crate::domain::ids::{GroupId, OrderId, SaleId};
+use crate::domain::locked_sales::LockedSales;
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::insert::{Inserted, insert_nothing_on, insert_on};
@@ -58,7 +59,8 @@ impl Ledger {
     /// # Errors
     /// Only an outage of PostgreSQL.
     pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
-        Ok(commit_on(&mut *self.pool.acquire().await?, purchases).await?.outcomes)
+        let locked = LockedSales::new(LOCKED_FOR);
+        Ok(commit_on(&mut *self.pool.acquire().await?, purchases, &locked).await?.outcomes)
     }
 
     /// Checks that purchases can be written, without writing one: a server that is read-only, or lacks a table, cannot.
@@ -68,10 +70,17 @@ impl Ledger {
 }
 
 /// Commits purchases together. Where that fails, each group alone, then the purchases of a group that fails alone as purchase rows, one
-/// by one: a bad row fails nobody else.
-async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Inserted, LedgerError> {
+/// by one: a bad row fails nobody else. Purchases of a sale whose epoch is locked are left out.
+async fn commit_on(
+    connection: &mut PgConnection,
+    purchases: &[Purchase],
+    locked: &LockedSales,
+) -> Result<Inserted, LedgerError> {
     match insert_on(connection, purchases).await {
         Ok(inserted) => return Ok(inserted),
+        Err(LedgerError::Locked) => {
+            tracing::warn!(purchases = purchases.len(), "the epoch of a sale is locked; committing purchases apart");
+        }
         Err(error) if error.is_outage() => return Err(error),
         Err(error) => {
             tracing::error!(%error, purchases = purchases.len(), "purchases were not committed together; trying apart");
@@ -85,11 +94,19 @@ async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
         places.chunk_by(|one, next| purchases[*one].group.is_some() && purchases[*one].group == purchases[*next].group)
     {
         let group: Vec<Purchase> = part.iter().map(|place| purchases[*place].clone()).collect();
+        let sale = group[0].sale;
+        if locked.contains(sale) {
+            continue;
+        }
         if group.len() > 1 && group.len() < purchases.len() {
             match insert_on(connection, &group).await {
                 Ok(inserted) => {
                     part.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
                     all.ungrouped |= inserted.ungrouped;
+                    continue;
+                }
+                Err(LedgerError::Locked) => {
+                    note_locked(locked, sale);
                     continue;
                 }
                 Err(error) if error.is_outage() => return Err(error),
@@ -99,11 +116,22 @@ async fn commit_on(connection: &mut PgConnection, purchases: &[Purchase]) -> Res
             }
         }
         for (place, purchase) in part.iter().zip(group) {
-            all.outcomes[*place] = commit_alone(connection, Purchase { group: None, ..purchase }).await?;
+            match commit_alone(connection, Purchase { group: None, ..purchase }).await {
+                Err(LedgerError::Locked) => {
+                    note_locked(locked, sale);
+                    break;
+                }
+                outcome => all.outcomes[*place] = outcome?,
+            }
             die_at!("commit.fallback");
         }
     }
     Ok(all)
+}
+
+fn note_locked(locked: &LockedSales, sale: SaleId) {
+    tracing::error!(%sale, "the sale's epoch is locked by another transaction; the sale is closed for a moment");
+    locked.insert(sale);
 }
 
 /// Commits one purchase row, and nothing with it.
@@ -132,6 +160,11 @@ const BACKLOG_MAX: usize = 8192;
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How long a measured wait for a commit counts.
 const WAIT_VALID: Duration = Duration::from_millis(100);
+/// How long a commit waits for a sale's epoch: shorter than what counts as stalled, because other sales wait with it. A refill keeps it for
+/// milliseconds.
+const LOCK_WAIT: &str = "SET lock_timeout = '250ms'";
+/// How long a sale sells nothing whose epoch was locked. Then one commit tries again.
+const LOCKED_FOR: Duration = Duration::from_secs(3);
 /// A commit that takes longer is given up; whether it took effect is unknown.
 const COMMIT_MAX: Duration = Duration::from_secs(5);
 
@@ -153,6 +186,8 @@ struct Pulse {
     queued: AtomicUsize,
     /// Whether winners of one call are committed as a group row.
     grouped: AtomicBool,
+    /// Sales whose epoch was locked.
+    locked: LockedSales,
     /// How long the oldest group of the last commit had waited, in microseconds, and when that was measured.
     wait_us: AtomicU64,
     measured_ms: AtomicU64,
@@ -212,6 +247,7 @@ impl Committer {
             queued: AtomicUsize::new(0),
             // Until the first heartbeat tells. A purchase row is right in any case.
             grouped: AtomicBool::new(false),
+            locked: LockedSales::new(LOCKED_FOR),
             wait_us: AtomicU64::new(0),
             measured_ms: AtomicU64::new(0),
         });
@@ -227,6 +263,11 @@ impl Committer {
     /// long. Otherwise no stock is touched (rule 4), so that few holds are left without a row.
     pub fn is_healthy(&self) -> bool {
         self.pulse.is_healthy() && self.pulse.queued.load(Ordering::Relaxed) <= BACKLOG_MAX
+    }
+
+    /// Whether purchases of this sale could not be committed a moment ago, while others could. Then its stock is not touched (rule 4).
+    pub fn is_locked(&self, sale: SaleId) -> bool {
+        self.pulse.locked.contains(sale)
     }
 
     /// How long purchases have lately waited for their commit to begin.
@@ -356,10 +397,12 @@ impl Lane {
             Some(own) if own.used.elapsed() < IDLE_MAX && own.changes == changes => own.connection,
             idle => {
                 drop(idle); // back to the pool, which tests a connection before it returns it
-                ledger.reserved.acquire().await?
+                let mut connection = ledger.reserved.acquire().await?;
+                connection.execute(LOCK_WAIT).await?;
+                connection
             }
         };
-        let written = commit_on(&mut connection, rows).await;
+        let written = commit_on(&mut connection, rows, &self.pulse.locked).await;
         match &written {
             Ok(_) => self.connection = Some(LaneConnection { connection, used: Instant::now(), changes }),
             Err(_) => _ = connection.detach(),

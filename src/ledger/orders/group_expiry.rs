@@ -5,23 +5,32 @@ use std::collections::{BTreeMap, HashMap};
 use uuid::Uuid;
 
 use crate::die_at;
-use crate::domain::ids::GroupId;
+use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::order::CancelReason;
 use crate::ledger::orders::cancel::{ExpiryOutcome, Releases, cancel};
+use crate::ledger::orders::groups::GroupSize;
 use crate::ledger::outbox::one_line;
 use crate::ledger::{Ledger, LedgerError};
 
 impl Ledger {
-    /// The groups with the number of their members, each once. One that is not known any more counts as one member.
-    pub async fn group_sizes(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, usize)>, LedgerError> {
+    /// The groups with the number of their members, each once. One that is not known any more counts as one member, of no sale.
+    pub async fn group_sizes(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let mut ids: Vec<Uuid> = groups.iter().map(|group| group.0).collect();
         ids.sort_unstable();
         ids.dedup();
-        let rows = sqlx::query!("SELECT id, members FROM purchase_groups WHERE id = ANY($1)", &ids);
+        let rows = sqlx::query!("SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1)", &ids);
         let rows = rows.fetch_all(&self.pool).await?;
-        let sizes: HashMap<Uuid, i32> = rows.into_iter().map(|row| (row.id, row.members)).collect();
-        let size = |id: Uuid| sizes.get(&id).and_then(|members| usize::try_from(*members).ok()).unwrap_or(1);
-        Ok(ids.into_iter().map(|id| (GroupId(id), size(id))).collect())
+        let sizes: HashMap<Uuid, (i64, i32)> =
+            rows.into_iter().map(|row| (row.id, (row.sale_id, row.members))).collect();
+        let size = |id: Uuid| {
+            let (sale, members) = sizes.get(&id).copied().unwrap_or((0, 1));
+            GroupSize {
+                group: GroupId(id),
+                sale: SaleId::from_db(sale),
+                members: usize::try_from(members).unwrap_or(1),
+            }
+        };
+        Ok(ids.into_iter().map(size).collect())
     }
 
     /// Cancels the orders of these groups that are unpaid and overdue, in one transaction. Returns the outcome of each group: while one of

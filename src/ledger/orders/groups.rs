@@ -9,12 +9,20 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::die_at;
-use crate::domain::ids::GroupId;
+use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::message::OutboxKind;
 use crate::ledger::orders::claim::write_dedup_rows;
 use crate::ledger::orders::fulfil::take_units;
 use crate::ledger::outbox::one_line;
 use crate::ledger::{Ledger, LedgerError};
+
+/// A group, and how much work it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupSize {
+    pub group: GroupId,
+    pub sale: SaleId,
+    pub members: usize,
+}
 
 /// What came of settling groups in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,22 +45,25 @@ struct Claimed {
 }
 
 impl Ledger {
-    /// Those of the groups that are not settled, with the number of their members.
-    pub async fn unsettled_groups(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, usize)>, LedgerError> {
+    /// Those of the groups that are not settled.
+    pub async fn unsettled_groups(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let ids: Vec<Uuid> = groups.iter().map(|group| group.0).collect();
         let rows = sqlx::query!(
-            "SELECT id, members FROM purchase_groups WHERE id = ANY($1) AND settled_at IS NULL ORDER BY place",
+            "SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1) AND settled_at IS NULL ORDER BY place",
             &ids
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (GroupId(row.id), usize::try_from(row.members).unwrap_or(1))).collect())
+        let size = |members| usize::try_from(members).unwrap_or(1);
+        let group =
+            |id, sale, members| GroupSize { group: GroupId(id), sale: SaleId::from_db(sale), members: size(members) };
+        Ok(rows.into_iter().map(|row| group(row.id, row.sale_id, row.members)).collect())
     }
 
     /// Turns the purchases of these groups into orders, each once however often it is given, all in one transaction.
     ///
     /// # Errors
-    /// Only an outage of PostgreSQL.
+    /// Only an outage of PostgreSQL, or a lock on one of the sales.
     pub async fn settle_groups(&self, groups: &[GroupId]) -> Result<Settling, LedgerError> {
         match self.try_to_settle(groups).await {
             Err(error) if !error.is_outage() => Ok(Settling::Unusual(error.to_string())),

@@ -1,6 +1,9 @@
 //! Waves: stock that goes on sale later (protocol, rule 14). Each is released once, in one transaction with the outbox
 //! row that carries it to Redis.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
@@ -19,6 +22,14 @@ pub struct WaveRow {
     pub due_at: DateTime<Utc>,
     pub released_at: Option<DateTime<Utc>>,
     pub planned: bool,
+}
+
+/// Which waves are to be released.
+#[derive(Debug)]
+pub struct DueWaves {
+    pub sales: BTreeSet<SaleId>,
+    /// The time until the first one that is not due yet, if that is within a second.
+    pub next_in: Option<Duration>,
 }
 
 /// What only a sale's manager sees of its terms.
@@ -53,22 +64,32 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Releases the waves that are due, at most `limit`. Returns how many there were.
-    pub async fn release_waves(&self, limit: i64) -> Result<usize, LedgerError> {
-        // Waves are rare, and this is asked several times a second: one statement says that there is none.
-        let is_due = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM sale_waves WHERE released_at IS NULL AND due_at <= now()) AS "is_due!""#
-        );
-        if !is_due.fetch_one(&self.pool).await? {
-            return Ok(0);
-        }
+    /// The sales with waves that are due: of the `limit` waves that come first within a second. The index `sale_waves_to_release` has them.
+    pub async fn due_waves(&self, limit: i64) -> Result<DueWaves, LedgerError> {
+        let waves = sqlx::query!(
+            r#"SELECT sale_id, ceil(extract(epoch FROM due_at - now()) * 1000)::bigint AS "in_ms!" FROM sale_waves
+               WHERE released_at IS NULL AND due_at <= now() + interval '1 second' ORDER BY due_at LIMIT $1"#,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let later = waves.iter().map(|wave| wave.in_ms).find(|in_ms| *in_ms > 0);
+        let due = waves.iter().filter(|wave| wave.in_ms <= 0);
+        Ok(DueWaves {
+            sales: due.map(|wave| SaleId::from_db(wave.sale_id)).collect(),
+            next_in: later.map(|in_ms| Duration::from_millis(in_ms.unsigned_abs())),
+        })
+    }
+
+    /// Releases the waves of a sale that are due. Returns how many there were.
+    pub async fn release_waves(&self, sale: SaleId) -> Result<usize, LedgerError> {
         let mut tx = self.pool.begin().await?;
         let due = sqlx::query!(
             "UPDATE sale_waves SET released_at = now()
-             WHERE id IN (SELECT id FROM sale_waves WHERE released_at IS NULL AND due_at <= now()
-                          ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-             RETURNING id, sale_id, units",
-            limit
+             WHERE id IN (SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NULL AND due_at <= now()
+                          FOR UPDATE SKIP LOCKED)
+             RETURNING id, units",
+            sale.get()
         )
         .fetch_all(&mut *tx)
         .await?;
@@ -83,13 +104,8 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
-        let mut by_sale = std::collections::BTreeMap::<i64, i64>::new();
-        for wave in &due {
-            *by_sale.entry(wave.sale_id).or_default() += i64::from(wave.units);
-        }
-        for (sale, units) in by_sale {
-            sqlx::query!("UPDATE sales SET stock = stock + $2 WHERE id = $1", sale, units).execute(&mut *tx).await?;
-        }
+        let units: i64 = due.iter().map(|wave| i64::from(wave.units)).sum();
+        sqlx::query!("UPDATE sales SET stock = stock + $2 WHERE id = $1", sale.get(), units).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(due.len())
     }

@@ -1,0 +1,63 @@
+//! Releases waves of stock when they are due (protocol, rule 14).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::domain::ids::SaleId;
+use crate::domain::locked_sales::LockedSales;
+use crate::ledger::notices::Topic;
+use crate::sale::{SaleError, Step, Stores};
+
+/// Waves are asked for at least so often: one may have been planned meanwhile. The ledger looks no further ahead.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Knows when the next wave is due, so that PostgreSQL is asked seldom.
+pub struct WaveWatch {
+    stores: Stores,
+    /// Waves of these are released later, so that those of other sales do not wait for the same lock.
+    locked: Arc<LockedSales>,
+    waves_max: i64,
+    next_look: Instant,
+}
+
+impl WaveWatch {
+    pub fn new(stores: Stores, locked: Arc<LockedSales>, waves_max: i64) -> Self {
+        Self { stores, locked, waves_max, next_look: Instant::now() }
+    }
+
+    /// Releases the waves that are due, at most `waves_max`.
+    pub async fn release_due(&mut self) -> Result<Step, SaleError> {
+        let now = Instant::now();
+        if now < self.next_look {
+            return Ok(Step::Idle);
+        }
+        let due = self.stores.ledger.due_waves(self.waves_max).await?;
+        let mut released = 0;
+        for sale in due.sales {
+            if self.locked.contains(sale) {
+                continue;
+            }
+            match self.stores.release_waves(sale).await {
+                Err(error) if error.is_locked() => {
+                    tracing::error!(%sale, "the sale is locked by another transaction; its waves are released later");
+                    self.locked.insert(sale);
+                }
+                waves => released += waves?,
+            }
+        }
+        self.next_look = now + due.next_in.map_or(LOOK_EVERY, |next_in| next_in.min(LOOK_EVERY));
+        Ok(Step::after(released, usize::try_from(self.waves_max).unwrap_or(usize::MAX)))
+    }
+}
+
+impl Stores {
+    /// Releases the waves of a sale that are due. Returns how many there were.
+    pub async fn release_waves(&self, sale: SaleId) -> Result<usize, SaleError> {
+        let released = self.ledger.release_waves(sale).await?;
+        if released > 0 {
+            tracing::info!(%sale, waves = released, "waves released");
+            self.ledger.notify(Topic::Outbox).await?;
+        }
+        Ok(released)
+    }
+}
