@@ -15,7 +15,7 @@ use crate::domain::ids::{GroupId, OrderId, SaleId};
 use crate::domain::locked_sales::LockedSales;
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::notices::Notifier;
-use crate::ledger::orders::insert::{Inserted, insert_nothing_on, insert_on};
+use crate::ledger::orders::insert::{Inserted, insert_nothing_on, insert_on, unlocked_epochs};
 use crate::ledger::{Ledger, LedgerError};
 use crate::telemetry::spans::Span;
 
@@ -69,18 +69,44 @@ impl Ledger {
     }
 }
 
-/// Commits purchases together. Where that fails, each group alone, then the purchases of a group that fails alone as purchase rows, one
-/// by one: a bad row fails nobody else. Purchases of a sale whose epoch is locked are left out.
+/// Commits purchases together, but for those of sales whose epoch another transaction keeps locked.
 async fn commit_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],
     locked: &LockedSales,
 ) -> Result<Inserted, LedgerError> {
+    match commit_free(connection, purchases).await {
+        Err(LedgerError::Locked) => {}
+        done => return done,
+    }
+    let mut sales: Vec<SaleId> = purchases.iter().map(|purchase| purchase.sale).collect();
+    sales.sort_unstable();
+    sales.dedup();
+    let free = unlocked_epochs(connection, &sales).await?;
+    for sale in sales.iter().filter(|sale| !free.contains(*sale)) {
+        tracing::error!(%sale, "the epoch of the sale is locked by another transaction; the sale is closed for a moment");
+        locked.insert(*sale);
+    }
+    let mut all = Inserted { outcomes: vec![Committed::Unknown; purchases.len()], ungrouped: false };
+    let places: Vec<usize> = (0..purchases.len()).filter(|place| free.contains(&purchases[*place].sale)).collect();
+    let rest: Vec<Purchase> = places.iter().map(|place| purchases[*place].clone()).collect();
+    match commit_free(connection, &rest).await {
+        Ok(inserted) => {
+            places.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
+            all.ungrouped = inserted.ungrouped;
+        }
+        // Another one was locked meanwhile.
+        Err(LedgerError::Locked) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(all)
+}
+
+/// Commits purchases together. Where that fails, each group alone, then the purchases of a group that fails alone as purchase rows, one
+/// by one: a bad row fails nobody else.
+async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Inserted, LedgerError> {
     match insert_on(connection, purchases).await {
         Ok(inserted) => return Ok(inserted),
-        Err(LedgerError::Locked) => {
-            tracing::warn!(purchases = purchases.len(), "the epoch of a sale is locked; committing purchases apart");
-        }
         Err(error) if error.is_outage() => return Err(error),
         Err(error) => {
             tracing::error!(%error, purchases = purchases.len(), "purchases were not committed together; trying apart");
@@ -94,19 +120,11 @@ async fn commit_on(
         places.chunk_by(|one, next| purchases[*one].group.is_some() && purchases[*one].group == purchases[*next].group)
     {
         let group: Vec<Purchase> = part.iter().map(|place| purchases[*place].clone()).collect();
-        let sale = group[0].sale;
-        if locked.contains(sale) {
-            continue;
-        }
         if group.len() > 1 && group.len() < purchases.len() {
             match insert_on(connection, &group).await {
                 Ok(inserted) => {
                     part.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
                     all.ungrouped |= inserted.ungrouped;
-                    continue;
-                }
-                Err(LedgerError::Locked) => {
-                    note_locked(locked, sale);
                     continue;
                 }
                 Err(error) if error.is_outage() => return Err(error),
@@ -116,22 +134,11 @@ async fn commit_on(
             }
         }
         for (place, purchase) in part.iter().zip(group) {
-            match commit_alone(connection, Purchase { group: None, ..purchase }).await {
-                Err(LedgerError::Locked) => {
-                    note_locked(locked, sale);
-                    break;
-                }
-                outcome => all.outcomes[*place] = outcome?,
-            }
+            all.outcomes[*place] = commit_alone(connection, Purchase { group: None, ..purchase }).await?;
             die_at!("commit.fallback");
         }
     }
     Ok(all)
-}
-
-fn note_locked(locked: &LockedSales, sale: SaleId) {
-    tracing::error!(%sale, "the sale's epoch is locked by another transaction; the sale is closed for a moment");
-    locked.insert(sale);
 }
 
 /// Commits one purchase row, and nothing with it.
@@ -163,8 +170,8 @@ const WAIT_VALID: Duration = Duration::from_millis(100);
 /// How long a commit waits for a sale's epoch: shorter than what counts as stalled, because other sales wait with it. A refill keeps it for
 /// milliseconds.
 const LOCK_WAIT: &str = "SET lock_timeout = '250ms'";
-/// How long a sale sells nothing whose epoch was locked. Then one commit tries again.
-const LOCKED_FOR: Duration = Duration::from_secs(3);
+/// How long a sale sells nothing whose epoch was locked. Then a commit tries again.
+const LOCKED_FOR: Duration = Duration::from_secs(1);
 /// A commit that takes longer is given up; whether it took effect is unknown.
 const COMMIT_MAX: Duration = Duration::from_secs(5);
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::domain::ids::GroupId;
+use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::LedgerError;
 use crate::ledger::orders::commit::{Committed, Purchase};
@@ -100,6 +100,19 @@ pub(super) async fn insert_on(connection: &mut PgConnection, purchases: &[Purcha
     }
     let all: Vec<&Purchase> = purchases.iter().collect();
     Ok(Inserted { outcomes: insert_rows_on(connection, &all).await?, ungrouped: false })
+}
+
+/// Those of the sales whose epochs no other transaction keeps locked.
+pub(super) async fn unlocked_epochs(
+    connection: &mut PgConnection,
+    sales: &[SaleId],
+) -> Result<HashSet<SaleId>, LedgerError> {
+    let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
+    let free = sqlx::query_scalar!(
+        "SELECT sale_id FROM sale_epochs WHERE sale_id = ANY($1) ORDER BY sale_id FOR SHARE SKIP LOCKED",
+        &sales
+    );
+    Ok(free.fetch_all(connection).await?.into_iter().map(SaleId::from_db).collect())
 }
 
 /// Does all that a commit does, with nothing to write.
