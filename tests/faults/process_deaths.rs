@@ -21,14 +21,26 @@ pub const TO_DIE: Duration = Duration::from_secs(120);
 
 /// F1: after the reconciler has run I1 holds, and the same Idempotency-Key gets the same ticket.
 pub async fn killed_before_row(options: Options) -> anyhow::Result<RunSummary> {
-    let mut world = World::new(&options, Setup { serve: 1, ..Setup::default() }).await?;
+    // The buyer may have come again to the other instance before the run has looked, or it was a repeat that died: then once more.
+    for round in 0..KILLS_MAX {
+        let (left, summary) =
+            killed_before_row_once(&Options { seed: options.seed + 1_000 * round, ..options.clone() }).await?;
+        if left > 0 {
+            return Ok(summary);
+        }
+    }
+    anyhow::bail!("no hold was left without its row, {KILLS_MAX} times");
+}
+
+/// Returns how many holds were left without a row, too.
+async fn killed_before_row_once(options: &Options) -> anyhow::Result<(usize, RunSummary)> {
+    let mut world = World::new(options, Setup { serve: 1, ..Setup::default() }).await?;
     let passes = world.rng.random_range(20..250);
     world.add(Role::Serve, Some(&format!("purchase.reserved={passes}*off->return"))).await?;
     let mut run = Run::begin(&mut world, Plan::default());
     world.serve[1].aborted(TO_DIE).await?;
     let fault_injected = run.fault_injected();
     let holds_without_row = world.watch().holds_without_row(fault_injected).await?;
-    ensure!(!holds_without_row.is_empty(), "no hold was left without its row");
     world.serve[1].restart().await?;
     run.wait_until_recovered().await?;
     let (mut summary, history) = run.checked(&mut world).await?;
@@ -41,10 +53,14 @@ pub async fn killed_before_row(options: Options) -> anyhow::Result<RunSummary> {
         let told = history.calls.iter().any(|call| call.user == owner && call.order == Some(*hold));
         ensure!(told, "{owner} holds {hold} and received no answer about it");
     }
-    summary.note = format!("{} holds without a row, all finished, each buyer has an answer", holds_without_row.len());
+    let left = holds_without_row.len();
+    summary.note = format!("{left} holds without a row, all finished, each buyer has an answer");
     world.finish().await?;
-    Ok(summary)
+    Ok((left, summary))
 }
+
+/// How often a process is killed until it has left a hold.
+const KILLS_MAX: u64 = 5;
 
 /// F2: the messages are delivered again, and take effect once.
 pub async fn killed_before_ack(options: Options) -> anyhow::Result<RunSummary> {
