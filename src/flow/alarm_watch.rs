@@ -44,6 +44,7 @@ impl AlarmWatch {
 
     /// Checks once. Alarms about something that cannot be read now stay as they are.
     pub async fn check(&self) -> Result<(), FlowError> {
+        let open = self.ledger.open_alarm_kinds().await?;
         let backlog = self.ledger.backlog().await?;
         for message in OutboxKind::VARIANTS.iter().map(|kind| kind.as_str()).chain(["order_event"]) {
             let row = backlog.iter().find(|row| row.kind == message);
@@ -54,19 +55,19 @@ impl AlarmWatch {
         }
         metrics::gauge!("seckill_orders_accepted").set(self.ledger.accepted_purchases().await? as f64);
         for (kind, troubles) in self.ledger.troubles(&backlog, self.terms.outbox_age_s).await? {
-            self.update(kind, &troubles).await?;
+            self.update(kind, &troubles, &open).await?;
         }
         match self.fastest_ping().await {
             Ok(took) => {
-                self.update(AlarmKind::LimiterDown, &[]).await?;
+                self.update(AlarmKind::LimiterDown, &[], &open).await?;
                 let slow = (took >= self.terms.slow_ping)
                     .then(|| Trouble::new("redis", json!({ "ping_ms": took.as_millis() as u64 })));
-                self.update(AlarmKind::LimiterSlow, slow.as_slice()).await?;
-                self.check_policies().await
+                self.update(AlarmKind::LimiterSlow, slow.as_slice(), &open).await?;
+                self.check_policies(&open).await
             }
             Err(error) => {
                 let down = Trouble::new("redis", json!({ "error": error.to_string() }));
-                self.update(AlarmKind::LimiterDown, &[down]).await
+                self.update(AlarmKind::LimiterDown, &[down], &open).await
             }
         }
     }
@@ -81,7 +82,7 @@ impl AlarmWatch {
         Ok(fastest)
     }
 
-    async fn check_policies(&self) -> Result<(), FlowError> {
+    async fn check_policies(&self, open: &[String]) -> Result<(), FlowError> {
         let (mut refusals, mut broken) = (Vec::new(), Vec::new());
         for policy in self.ledger.policies(None).await? {
             let counts = match recent(&self.gate, policy.id, Self::WINDOW_S).await {
@@ -99,11 +100,17 @@ impl AlarmWatch {
                 broken.push(Trouble::new(&subject, json!({ "requests": counts.broken })));
             }
         }
-        self.update(AlarmKind::Refusals, &refusals).await?;
-        self.update(AlarmKind::LimiterBroken, &broken).await
+        self.update(AlarmKind::Refusals, &refusals, open).await?;
+        self.update(AlarmKind::LimiterBroken, &broken, open).await
     }
 
-    async fn update(&self, kind: AlarmKind, troubles: &[Trouble]) -> Result<(), FlowError> {
+    /// Updates the alarms of one kind. `open` are the kinds of which an alarm was open when the check began: the others
+    /// cost no statement while nothing is wrong.
+    async fn update(&self, kind: AlarmKind, troubles: &[Trouble], open: &[String]) -> Result<(), FlowError> {
+        if troubles.is_empty() && !open.iter().any(|one| one == kind.as_str()) {
+            metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(0.0);
+            return Ok(());
+        }
         let AlarmChanges { raised, cleared, open } =
             self.ledger.update_alarms(kind, troubles, self.terms.clear_after_ms).await?;
         metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(open as f64);

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use sqlx::{PgConnection, PgExecutor};
+use sqlx::PgConnection;
 
 use crate::domain::alarm::{AlarmKind, Trouble};
 use crate::ledger::{Ledger, LedgerError};
@@ -124,14 +124,13 @@ impl Backlog {
     }
 }
 
-/// How many alarms of a kind are open.
-async fn open_alarms(kind: &str, connection: impl PgExecutor<'_>) -> Result<i64, LedgerError> {
-    let open =
-        sqlx::query_scalar!(r#"SELECT count(*) AS "open!" FROM alarms WHERE kind = $1 AND cleared_at IS NULL"#, kind);
-    Ok(open.fetch_one(connection).await?)
-}
-
 impl Ledger {
+    /// The kinds of which an alarm is open.
+    pub async fn open_alarm_kinds(&self) -> Result<Vec<String>, LedgerError> {
+        let kinds = sqlx::query_scalar!("SELECT DISTINCT kind FROM alarms WHERE cleared_at IS NULL");
+        Ok(kinds.fetch_all(&self.pool).await?)
+    }
+
     /// Updates the alarms of one kind to these troubles: a new trouble raises an alarm, unless it is slight, and an
     /// alarm whose trouble has not been seen for `clear_after_ms` is cleared. Several workers may do so at once.
     pub async fn update_alarms(
@@ -141,9 +140,6 @@ impl Ledger {
         clear_after_ms: i64,
     ) -> Result<AlarmChanges, LedgerError> {
         let kind = kind.as_str();
-        if troubles.is_empty() && open_alarms(kind, &self.pool).await? == 0 {
-            return Ok(AlarmChanges { raised: 0, cleared: 0, open: 0 });
-        }
         let subjects: Vec<String> = troubles.iter().map(|trouble| trouble.subject.clone()).collect();
         let details: Vec<Value> = troubles.iter().map(|trouble| trouble.details.clone()).collect();
         let slight: Vec<bool> = troubles.iter().map(|trouble| trouble.slight).collect();
@@ -177,7 +173,12 @@ impl Ledger {
         )
         .execute(&mut *tx)
         .await?;
-        let open = open_alarms(kind, &mut *tx).await?;
+        let open = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "open!" FROM alarms WHERE kind = $1 AND cleared_at IS NULL"#,
+            kind
+        )
+        .fetch_one(&mut *tx)
+        .await?;
         tx.commit().await?;
         Ok(AlarmChanges { raised: raised.rows_affected(), cleared: cleared.rows_affected(), open })
     }
