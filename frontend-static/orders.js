@@ -9,6 +9,7 @@ addTexts({
   "hurry": ["One minute left to pay for your order.", "订单付款时间仅剩一分钟。"],
   "pay": ["Pay", "付款"], "channel": ["Pay through", "付款渠道"], "paying": ["Paying …", "正在付款…"],
   "say-paying": ["Your payment is on its way.", "付款已发出。"],
+  "no-channels": ["The ways to pay are not known yet. Press again in a moment.", "付款渠道尚未就绪，请稍后再按一次。"],
   "no-news": ["No news of the payment yet. You may press again: an order is never paid twice.", "暂无付款结果，可再按一次，不会重复扣款。"],
   "cancel": ["Cancel", "取消订单"], "sure-cancel": ["Press again to cancel", "再按一次确认取消"],
   "refund": ["Refund", "退款"], "sure-refund": ["Press again for a refund", "再按一次确认退款"],
@@ -195,6 +196,7 @@ const ask = (order, what, body) => api(pathOf(order, `/${what}`), { method: "POS
 
 const ACTS = {
   async pay(order) {
+    if (!channels.length) return say("no-channels");
     if (!canPay(order)) return;
     order.payingUntil = performance.now() + PAYING_MS;
     say("say-paying");

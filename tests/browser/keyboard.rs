@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::buyer::{LIVE, SOLVED, order};
+use crate::buyer::{LIVE, PAYABLE, SOLVED, order};
 use crate::chromium::Page;
 use crate::input::ENTER;
 use crate::shop::Shop;
@@ -32,6 +32,7 @@ async fn a_purchase_by_keyboard_alone() {
     page.screenshot("keyboard-buy").await;
     page.press([ENTER]).await;
     page.wait(&order("pending_payment")).await;
+    page.wait(PAYABLE).await;
     page.tab_to("#orders li .pay").await;
     page.press([ENTER]).await;
     page.wait(&order("paid")).await;

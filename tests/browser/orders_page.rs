@@ -1,6 +1,6 @@
 //! The page of a buyer's own orders, and the page of addresses that do not exist.
 
-use crate::buyer::order;
+use crate::buyer::{PAYABLE, order};
 use crate::chromium::Page;
 use crate::page::{READY, shown};
 use crate::shop::Shop;
@@ -28,6 +28,7 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     let link = format!("#orders a[href*='/sales/{}']", second.id);
     page.wait(&format!("document.querySelector({link:?})")).await;
     // The button that is pressed first is the first order's, whichever that is.
+    page.wait(PAYABLE).await;
     page.click("#orders li.pending_payment .pay").await;
     page.wait(&order("paid")).await;
     page.screenshot("orders-page").await;
