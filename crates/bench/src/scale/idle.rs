@@ -17,8 +17,8 @@ use crate::service::Service;
 /// Planned sales; and how long their processes are watched.
 const PLANNED: [usize; 3] = [0, 1_000, 10_000];
 const WATCHED: Duration = Duration::from_secs(20);
-/// What creating the sales has set off ends within this time.
-const REST: Duration = Duration::from_secs(10);
+/// What creating the sales has set off ends within this time: autovacuum looks once a minute.
+const REST: Duration = Duration::from_secs(75);
 /// They begin in four hours.
 const STARTS_IN_S: f64 = 14_400.0;
 const STOCK: i64 = 100;
