@@ -46,6 +46,11 @@ impl LockedSales {
         !until.is_empty()
     }
 
+    /// All that count as locked.
+    pub fn all(&self) -> Vec<SaleId> {
+        if self.is_any() { self.until.lock().keys().copied().collect() } else { Vec::new() }
+    }
+
     /// Whether this sale counts as locked.
     pub fn contains(&self, sale: SaleId) -> bool {
         self.is_any() && self.until.lock().contains_key(&sale)
@@ -63,6 +68,7 @@ mod tests {
         assert!(!locked.is_any() && !locked.contains(one));
         locked.insert(one);
         assert!(locked.is_any() && locked.contains(one) && !locked.contains(other));
+        assert_eq!(locked.all(), [one]);
         let passed = LockedSales::new(Duration::ZERO);
         passed.insert(one);
         assert!(!passed.contains(one) && !passed.is_any());

@@ -126,7 +126,7 @@ impl Ledger {
         let encrypted = options.iter().any(is_encrypted);
         let first = options[0].clone();
         let primary = servers::wants_primary(&config.url).then(|| Arc::new(Primary::new(options)));
-        let pool = |connections: u32| {
+        let pool = |connections: u32, reset: Option<&'static str>| {
             let pool = PgPoolOptions::new()
                 .max_connections(connections)
                 .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms));
@@ -140,7 +140,13 @@ impl Ledger {
             pool.after_release(move |connection, released| {
                 let stale = primary.as_ref().is_some_and(|primary| !primary.is_fresh(released.age));
                 Box::pin(async move {
-                    match tokio::time::timeout(PING_MAX, connection.ping()).await {
+                    let works = async {
+                        match reset {
+                            Some(statement) => connection.execute(statement).await.map(drop),
+                            None => connection.ping().await,
+                        }
+                    };
+                    match tokio::time::timeout(PING_MAX, works).await {
                         Ok(answer) => answer.map(|()| !stale),
                         Err(_) => Err(sqlx::Error::PoolTimedOut),
                     }
@@ -151,7 +157,9 @@ impl Ledger {
         // Longer than the server's own limits: after this time there is no server.
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
         let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
-        let (pool, reserved, outages) = (pool(config.max_connections), pool(reserved), watch::Sender::new(()));
+        // Commits of purchases wait less for a lock than others do.
+        let (pool, reserved) = (pool(config.max_connections, None), pool(reserved, Some("RESET lock_timeout")));
+        let outages = watch::Sender::new(());
         let primary = primary.map(|primary| {
             let following = Arc::clone(&primary).follow(vec![pool.clone(), reserved.clone()], outages.clone());
             (primary, Arc::new(following))

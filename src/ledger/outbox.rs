@@ -193,12 +193,13 @@ impl Ledger {
         Ok(parked)
     }
 
-    /// Has messages sent again after a while, without counting a failure: what they are about cannot be changed at the moment.
+    /// Has messages sent again after a while, without counting a failure: what they are about cannot be changed at the moment. Rows that are
+    /// locked themselves are skipped: their messages are sent again like any that is lost.
     pub async fn put_off(&self, kind: OutboxKind, about: &[Uuid], pause: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $3::bigint * interval '1 ms'
              WHERE id IN (SELECT id FROM outbox WHERE kind = $1 AND order_id = ANY($2) AND status IN ('pending', 'sent')
-                          ORDER BY id FOR UPDATE)",
+                          ORDER BY id FOR UPDATE SKIP LOCKED)",
             kind.as_str(),
             about,
             i64::try_from(pause.as_millis()).unwrap_or(i64::MAX)

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::die_at;
 use crate::domain::delay::rung_for;
 use crate::domain::ids::{GroupId, OrderId, SaleId};
@@ -26,7 +28,7 @@ pub struct OrderExpiry {
     pub publisher: Arc<Publisher>,
     pub notifier: Notifier,
     pub retry: RetryTerms,
-    /// Orders of these go round again for a while, so that the others do not wait for the same lock.
+    /// Messages about orders of these are sent again later, so that the others do not wait for the same lock.
     pub locked: Arc<LockedSales>,
     /// Orders in one transaction.
     pub batch_max: usize,
@@ -131,14 +133,15 @@ impl OrderExpiry {
         for (sale, of_sale) in by_sale(sizes) {
             if !self.locked.contains(sale) {
                 match self.expire_groups_together(&of_sale).await {
-                    Err(error) if error.is_locked() => self.note_locked(sale),
+                    Err(error) if error.is_locked() => {}
                     done => {
                         all.extend(done?);
                         continue;
                     }
                 }
             }
-            all.extend(of_sale.iter().map(|size| (size.group, self.put_off())));
+            let groups: Vec<Uuid> = of_sale.iter().map(|size| size.group.0).collect();
+            self.put_off(sale, OutboxKind::GroupExpire, &groups).await?;
         }
         Ok(all)
     }
@@ -161,15 +164,13 @@ impl OrderExpiry {
         Ok(done)
     }
 
-    fn note_locked(&self, sale: SaleId) {
-        tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled later");
-        self.locked.insert(sale);
-    }
-
-    /// What becomes of an order whose sale is locked.
-    fn put_off(&self) -> ExpiryOutcome {
-        let pause_ms = self.locked.put_off_for().as_millis();
-        ExpiryOutcome::Early { remaining_ms: i64::try_from(pause_ms).unwrap_or(i64::MAX) }
+    /// Has messages about a locked sale sent again later: these ones are done with.
+    async fn put_off(&self, sale: SaleId, kind: OutboxKind, about: &[Uuid]) -> Result<(), SaleError> {
+        if !self.locked.contains(sale) {
+            tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled later");
+            self.locked.insert(sale);
+        }
+        Ok(self.ledger.put_off(kind, about, self.locked.put_off_for()).await?)
     }
 
     async fn split_expiry(&self, group: GroupId, why: &str) -> Result<(), SaleError> {
@@ -207,19 +208,20 @@ impl OrderExpiry {
                 done => return done,
             }
         }
-        // In the order of the messages, and those without an order among them: nothing is left to be cancelled there.
+        // In the order of the messages. Those without an order are settled, because nothing is left to be cancelled, and those that are put off.
         let mut outcomes: BTreeMap<OrderId, ExpiryOutcome> = BTreeMap::new();
         for (sale, of_sale) in self.ledger.orders_by_sale(orders).await? {
             if !self.locked.contains(sale) {
                 match self.expire_together(&of_sale).await {
-                    Err(error) if error.is_locked() => self.note_locked(sale),
+                    Err(error) if error.is_locked() => {}
                     done => {
                         outcomes.extend(done?);
                         continue;
                     }
                 }
             }
-            outcomes.extend(of_sale.iter().map(|order| (*order, self.put_off())));
+            let orders: Vec<Uuid> = of_sale.iter().map(|order| order.0).collect();
+            self.put_off(sale, OutboxKind::OrderExpire, &orders).await?;
         }
         let outcome = |order: &OrderId| (*order, outcomes.get(order).copied().unwrap_or(ExpiryOutcome::Settled));
         Ok(orders.iter().map(outcome).collect())
@@ -249,10 +251,10 @@ impl OrderExpiry {
         Ok(done)
     }
 
-    /// Cancels orders that are overdue by more than `grace_ms`: their message was lost.
+    /// Cancels orders that are overdue by more than `grace_ms`: their message was lost. Those of locked sales have their turn later.
     pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
         let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
-        let overdue = self.ledger.overdue(grace_ms, limit).await?;
+        let overdue = self.ledger.overdue(grace_ms, limit, &self.locked.all()).await?;
         if !overdue.is_empty() {
             tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
             self.expire(&overdue).await?;

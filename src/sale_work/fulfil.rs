@@ -227,16 +227,26 @@ impl Fulfilment {
         Ok(failed)
     }
 
-    /// Fulfils each alone. Returns those that have failed for the last time.
+    /// Fulfils each alone, and puts off those of a locked sale. Returns those that have failed for the last time.
     async fn settle_one_by_one(
         &self,
         orders: &[OrderId],
         traces: &HashMap<OrderId, TraceContext>,
     ) -> Result<Vec<OrderId>, SaleError> {
         let mut failed = Vec::new();
-        for order in orders {
-            if self.settle_one(*order, traces).await? {
-                failed.push(*order);
+        for (sale, orders) in self.ledger.purchases_by_sale(orders).await? {
+            for (place, order) in orders.iter().enumerate() {
+                let settled = self.settle_one(*order, traces);
+                match if self.locked.contains(sale) { Err(LedgerError::Locked) } else { settled.await } {
+                    Ok(false) => {}
+                    Ok(true) => failed.push(*order),
+                    Err(LedgerError::Locked) => {
+                        let ids: Vec<Uuid> = orders[place..].iter().map(|order| order.0).collect();
+                        self.put_off(sale, OutboxKind::OrderPlaced, &ids).await?;
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         Ok(failed)
@@ -244,17 +254,15 @@ impl Fulfilment {
 
     /// Fulfils one purchase alone; `true` when it has failed for the last time. Before that its outbox row causes the
     /// message to be sent again.
-    async fn settle_one(&self, order: OrderId, traces: &HashMap<OrderId, TraceContext>) -> Result<bool, SaleError> {
+    async fn settle_one(&self, order: OrderId, traces: &HashMap<OrderId, TraceContext>) -> Result<bool, LedgerError> {
         let error = match self.ledger.fulfil_traced(&[order], traces).await {
             Ok(done) => {
                 count(done);
                 return Ok(false);
             }
+            Err(error) if error.is_outage() => return Err(error),
             Err(error) => error,
         };
-        if error.is_outage() {
-            return Err(error.into());
-        }
         let parked = self.ledger.fail_message(OutboxKind::OrderPlaced, order, &error.to_string(), self.retry).await?;
         let trace_id = traces.get(&order).map(TraceContext::trace_id);
         tracing::error!(%order, %error, parked, trace_id, "purchase not fulfilled");

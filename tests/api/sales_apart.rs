@@ -230,6 +230,86 @@ async fn a_sale_whose_epoch_is_locked_stops_itself_alone() {
     system.finish().await;
 }
 
+/// Rule 4: what all sales need is locked, as while an index is built. No sale can sell, and so the stock of none is touched after a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_all_sales_need_is_found_before_their_stock_is_taken() {
+    let system = System::start().await;
+    let sale = system.create_sale(terms(1_000_000)).await;
+    sells(&system, &sale).await;
+    let mut blocker = system.sql.begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE outbox IN SHARE MODE").execute(&mut *blocker).await.unwrap();
+    let (began, mut rounds) = (Instant::now(), 0);
+    while rounds < 20 || began.elapsed() < Duration::from_secs(6) {
+        rounds += 1;
+        let users: Vec<String> = (0..10).map(|n| format!("u{rounds}-{n}")).collect();
+        let from = format!("10.5.{}.{}", rounds / 250 % 250, rounds % 250);
+        let answers = join_all(users.iter().map(|user| system.buy(&sale, user).from(&from).send())).await;
+        assert!(answers.iter().all(|answer| answer.status == 503), "{answers:?}");
+    }
+    let view = system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap().unwrap();
+    assert!(view.unconfirmed <= 40, "{} holds after {rounds} rounds of ten", view.unconfirmed);
+    blocker.rollback().await.unwrap();
+    sells(&system, &sale).await;
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// F13 and F37 at once: of purchases that come together, one is refused whoever tries, and one is of a sale whose row is locked. The others
+/// are settled, also those that come later; the locked one has lost no attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
+    let mut system = System::prepare(&[
+        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "3"),
+        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
+        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ])
+    .await;
+    system.stores.ledger.groups_off("test").await.unwrap();
+    system.serve(false).await;
+    let sales = join_all((0..5).map(|_| system.create_sale(terms(50)))).await;
+    // In the order of their ids, a sale is tried before the locked one, and others after it.
+    let (poisoned, sick) = (&sales[0], &sales[1]);
+    let mut poison = String::new();
+    for sale in &sales {
+        for user in ["ann", "ben"] {
+            let order = system.buy(sale, user).send().await.order_id();
+            if sale.id == poisoned.id && user == "ann" {
+                poison = order;
+            }
+        }
+    }
+    let trigger = format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF NEW.id = '{poison}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(trigger)).execute(&system.sql).await.unwrap();
+    let blocker = lock(&system, "sales", sick).await;
+    system.serve(true).await;
+    for sale in &sales[2..] {
+        assert_eq!(system.buy(sale, "cat").send().await.code(), "202");
+        system.left(sale, 47).await;
+        system.settled(sale).await;
+    }
+    system.left(poisoned, 49).await;
+    eventually(|| async {
+        let parked = system.stores.ledger.parked(10).await.unwrap();
+        (parked.len() == 1).then_some(()).ok_or(format!("parked {parked:?}"))
+    })
+    .await;
+    let suffered = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND (attempts > 0 OR status = 'parked')";
+    assert_eq!(system.count(suffered, sick).await, 0);
+    blocker.rollback().await.unwrap();
+    system.left(sick, 48).await;
+    system.settled(sick).await;
+    assert_eq!(system.count(suffered, sick).await, 0);
+    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
+    system.settled(poisoned).await;
+    system.finish().await;
+}
+
 /// A key that is not what it should be is deleted like any other content of a refilled sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_type_is_replaced() {

@@ -74,17 +74,20 @@ impl Ledger {
     }
 
     /// Orders that are overdue by more than `grace_ms`, because their message was lost. Orders whose expiry is parked are
-    /// left to people.
-    pub async fn overdue(&self, grace_ms: u64, limit: i64) -> Result<Vec<OrderId>, LedgerError> {
+    /// left to people, and those of the sales in `without` are left out.
+    pub async fn overdue(&self, grace_ms: u64, limit: i64, without: &[SaleId]) -> Result<Vec<OrderId>, LedgerError> {
+        let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
         let ids = sqlx::query_scalar!(
             "SELECT id FROM orders o
              WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
                AND coalesce(wait_until, expires_at) < now() - $1::bigint * interval '1 ms'
                AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_expire' AND p.order_id = o.id
                                AND (p.status = 'parked' OR p.attempts > 0 AND p.next_attempt_at > now()))
+               AND sale_id <> ALL($3)
              ORDER BY expires_at LIMIT $2",
             grace_ms.cast_signed(),
-            limit
+            limit,
+            &without
         )
         .fetch_all(&self.pool)
         .await?;

@@ -69,16 +69,42 @@ impl Ledger {
     }
 }
 
-/// Commits purchases together, but for those of sales whose epoch another transaction keeps locked.
+/// Commits purchases together, but for those of sales whose epoch another transaction keeps locked, or did a moment ago.
+///
+/// # Errors
+/// An outage of PostgreSQL. `Locked` where it is not known what is locked: then no sale can sell.
 async fn commit_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],
     locked: &LockedSales,
 ) -> Result<Inserted, LedgerError> {
-    match commit_free(connection, purchases).await {
-        Err(LedgerError::Locked) => {}
-        done => return done,
+    if !locked.is_any() {
+        match commit_free(connection, purchases).await {
+            Err(LedgerError::Locked) => _ = note_locked(connection, purchases, locked).await?,
+            done => return done,
+        }
     }
+    let mut all = Inserted { outcomes: vec![Committed::Unknown; purchases.len()], ungrouped: false };
+    let places: Vec<usize> = (0..purchases.len()).filter(|place| !locked.contains(purchases[*place].sale)).collect();
+    let rest: Vec<Purchase> = places.iter().map(|place| purchases[*place].clone()).collect();
+    match commit_free(connection, &rest).await {
+        Ok(inserted) => {
+            places.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
+            all.ungrouped = inserted.ungrouped;
+        }
+        // Another one was locked meanwhile. If none was, it is something that all sales need.
+        Err(LedgerError::Locked) if note_locked(connection, &rest, locked).await? => {}
+        Err(error) => return Err(error),
+    }
+    Ok(all)
+}
+
+/// Finds out which sales of these purchases have a locked epoch; `false` when none has.
+async fn note_locked(
+    connection: &mut PgConnection,
+    purchases: &[Purchase],
+    locked: &LockedSales,
+) -> Result<bool, LedgerError> {
     let mut sales: Vec<SaleId> = purchases.iter().map(|purchase| purchase.sale).collect();
     sales.sort_unstable();
     sales.dedup();
@@ -87,19 +113,7 @@ async fn commit_on(
         tracing::error!(%sale, "the epoch of the sale is locked by another transaction; the sale is closed for a moment");
         locked.insert(*sale);
     }
-    let mut all = Inserted { outcomes: vec![Committed::Unknown; purchases.len()], ungrouped: false };
-    let places: Vec<usize> = (0..purchases.len()).filter(|place| free.contains(&purchases[*place].sale)).collect();
-    let rest: Vec<Purchase> = places.iter().map(|place| purchases[*place].clone()).collect();
-    match commit_free(connection, &rest).await {
-        Ok(inserted) => {
-            places.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
-            all.ungrouped = inserted.ungrouped;
-        }
-        // Another one was locked meanwhile.
-        Err(LedgerError::Locked) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(all)
+    Ok(free.len() < sales.len())
 }
 
 /// Commits purchases together. Where that fails, each group alone, then the purchases of a group that fails alone as purchase rows, one

@@ -14,7 +14,7 @@ const GROUPS: i64 = 500;
 pub type Cursor = i64;
 
 impl Ledger {
-    /// Marks the sales that ended `messages_days` ago and whose orders are settled, and those whose steps may go, too. The indexes
+    /// Marks the sales that ended `messages_days` ago and whose orders are settled, and those whose steps may go, too; locked ones later. The indexes
     /// `sales_to_clear` and `sales_steps_to_clear` have them, in the order in which they are asked for.
     pub async fn mark_cleared(&self, messages_days: i32, steps_days: i32) -> Result<(), LedgerError> {
         sqlx::query!(
@@ -22,7 +22,7 @@ impl Ledger {
              WHERE id IN (SELECT id FROM sales s WHERE cleared_at IS NULL AND ends_at < now() - make_interval(days => $1)
                             AND NOT EXISTS (SELECT FROM orders WHERE sale_id = s.id
                                             AND status IN ('pending_payment', 'refunding'))
-                          ORDER BY ends_at LIMIT 10)",
+                          ORDER BY ends_at LIMIT 10 FOR NO KEY UPDATE SKIP LOCKED)",
             messages_days
         )
         .execute(&self.pool)
@@ -30,7 +30,8 @@ impl Ledger {
         sqlx::query!(
             "UPDATE sales SET steps_cleared_at = now()
              WHERE id IN (SELECT id FROM sales WHERE steps_cleared_at IS NULL
-                            AND cleared_at < now() - make_interval(days => $1) ORDER BY cleared_at LIMIT 10)",
+                            AND cleared_at < now() - make_interval(days => $1)
+                          ORDER BY cleared_at LIMIT 10 FOR NO KEY UPDATE SKIP LOCKED)",
             steps_days
         )
         .execute(&self.pool)
