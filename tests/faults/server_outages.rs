@@ -127,15 +127,15 @@ pub async fn postgres_restarted(options: Options) -> anyhow::Result<RunSummary> 
 
 /// F15, in two halves of one rush: refusals are clean, and what cannot be published stays in the outbox.
 pub async fn no_room(options: Options) -> anyhow::Result<RunSummary> {
-    let mut world = World::new(&options, Setup { stock: 5_000, ..Setup::default() }).await?;
-    let mut run = Run::begin_and_wait(&mut world, Plan { buyers: 6_000, rate: 200.0, ..Plan::default() }).await?;
+    let mut world = World::new(&options, Setup { stock: 10_000, ..Setup::default() }).await?;
+    let mut run = Run::begin_and_wait(&mut world, Plan { buyers: 11_000, rate: 200.0, ..Plan::default() }).await?;
     let (kind, alarm, calm): (_, &[&str], &[&str]) = if options.seed % 2 == 1 {
         ("disk", &["set_disk_free_limit", "1000000GB"], &["set_disk_free_limit", "200MB"])
     } else {
         let memory = "set_vm_memory_high_watermark";
         ("memory", &[memory, "0"], &[memory, "absolute", "1GB"])
     };
-    // Redis first: `rabbitmqctl` takes seconds, and both halves need units to sell.
+    // Redis first: `rabbitmqctl` takes seconds, many on a busy machine, and both halves need units to sell.
     run.count_in_flight();
     let _: () = world.redis_command(&["CONFIG", "SET", "maxmemory", "1mb"]).await?;
     let full = run.fault_injected();
