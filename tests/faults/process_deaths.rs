@@ -85,6 +85,8 @@ pub async fn killed_before_ack(options: Options) -> anyhow::Result<RunSummary> {
 pub async fn killed_before_mark(options: Options) -> anyhow::Result<RunSummary> {
     let (mut world, mut run) = worker_dies_at(&options, &["relay.published"], 1..6).await?;
     let marked = world.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <> 'pending'").await?;
+    let unmarked = world.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'").await?;
+    ensure!(unmarked > 0, "all was marked as sent when the worker died");
     sleep(Duration::from_millis(world.rng.random_range(0..500))).await;
     world.work[0].restart().await?;
     run.wait_until_recovered().await?;

@@ -116,9 +116,10 @@ pub async fn postgres_restarted(options: Options) -> anyhow::Result<RunSummary> 
     run.wait_until_recovered().await?;
     let again = run.rush.first_promise_after(gone).map(|moment| moment.duration_since(stopped).unwrap_or_default());
     let (mut summary, history) = run.checked(&mut world).await?;
+    let unsure = history.count_answers(503, "temporarily-unavailable");
+    ensure!(ended > 0 && unsure > 0, "{ended} backends ended, and {unsure} buyers noticed");
     summary.note = format!(
-        "{ended} backends ended, {} answers of 503; then away for {away_s:.1} s, selling {:.1} s after it was stopped",
-        history.count_answers(503, "temporarily-unavailable"),
+        "{ended} backends ended, {unsure} answers of 503; then away for {away_s:.1} s, selling {:.1} s after it was stopped",
         again.unwrap_or_default().as_secs_f64()
     );
     world.finish().await?;
