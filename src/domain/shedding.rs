@@ -9,9 +9,13 @@ use std::time::{Duration, Instant};
 pub const TICK: Duration = Duration::from_millis(20);
 /// How long answers count: after this time 1/e as much.
 const ANSWERS_COUNT: Duration = Duration::from_millis(300);
+/// How long answers count that were given while purchases were shed: of that time alone.
+const FULL_COUNTS: Duration = Duration::from_secs(2);
 /// From so long a measurement on, it is known how many are answered a second. Answers come in groups, and the first ones of a crowd come
 /// late, so that a shorter one would say too little.
 const MEASURED: Duration = Duration::from_millis(150);
+/// A thread that answered fewer than this a second, and had more to do, was held up by something that passes.
+const SLOWEST: f64 = 2000.0;
 /// So many are always let through: they show how many are answered. With fewer than that, nothing is measured.
 const ALWAYS: u32 = 8;
 /// The first purchase is shed when the wait has been twice the target for so long, or half as much above it for twice as long.
@@ -28,19 +32,44 @@ const ANSWERS_APART: Duration = Duration::from_millis(1);
 /// The longest pause before such an answer, however many wait.
 const HELD_BACK_FOR: Duration = Duration::from_secs(2);
 
+/// How many purchases are answered a second. What was counted long ago fades.
+#[derive(Debug, Default)]
+struct Rate {
+    answered: f64,
+    seconds: f64,
+}
+
+impl Rate {
+    /// After the time `over` it counts 1/e as much.
+    fn count(&mut self, answered: u32, since: Duration, over: Duration) {
+        let faded = (-since.as_secs_f64() / over.as_secs_f64()).exp();
+        self.answered = self.answered * faded + f64::from(answered);
+        self.seconds = self.seconds * faded + since.as_secs_f64();
+    }
+
+    /// At least one in the time that counts; 0 if nothing was counted.
+    fn per_second(&self) -> f64 {
+        if self.seconds > 0.0 { self.answered.max(1.0) / self.seconds } else { 0.0 }
+    }
+}
+
 /// The bound on a thread's purchases under way, which applies while there are too many.
 #[derive(Debug)]
 pub struct ShedLimit {
     target: Duration,
-    /// Purchases answered, and in how many seconds, both fading. They count from the first answer on.
-    answered: f64,
-    measured_s: f64,
+    /// From the first answer on.
+    now: Rate,
     /// For how many seconds purchases have been under way before the first answer.
     silent_s: f64,
+    /// While purchases were last shed: by this rate, too large a crowd is known before the first of it have been answered. If more are answered
+    /// later, that counts as well.
+    full: Rate,
     /// By how many targets the wait was too long, times the seconds for which it was.
     excess_s: f64,
     calm_for: Duration,
     limit: u32,
+    /// Purchases under way take half of the target or more, by the rate that is remembered.
+    is_line_long: bool,
     is_shedding: bool,
 }
 
@@ -49,12 +78,13 @@ impl ShedLimit {
     pub fn new(target: Duration) -> Self {
         Self {
             target,
-            answered: 0.0,
-            measured_s: 0.0,
+            now: Rate::default(),
             silent_s: 0.0,
+            full: Rate::default(),
             excess_s: 0.0,
             calm_for: Duration::ZERO,
             limit: u32::MAX,
+            is_line_long: false,
             is_shedding: false,
         }
     }
@@ -63,24 +93,25 @@ impl ShedLimit {
     /// have not been looked at wait for as long as the thread is `late`. To be called every `TICK`.
     pub fn adjust(&mut self, under_way: u32, answered: u32, late: Duration, since: Duration) {
         if under_way < ALWAYS && !self.is_shedding {
-            (self.answered, self.measured_s, self.silent_s) = (0.0, 0.0, 0.0);
+            (self.now, self.silent_s) = (Rate::default(), 0.0);
         }
-        let mut wait_s = late.as_secs_f64();
-        self.limit = ALWAYS;
-        if answered == 0 && self.measured_s == 0.0 {
+        if answered == 0 && self.now.seconds == 0.0 {
             self.silent_s += since.as_secs_f64();
-            wait_s += self.silent_s;
         } else {
-            let faded = (-since.as_secs_f64() / ANSWERS_COUNT.as_secs_f64()).exp();
-            self.answered = self.answered * faded + f64::from(answered);
-            self.measured_s = self.measured_s * faded + since.as_secs_f64();
-            // At least one in the time that counts.
-            let per_second = self.answered.max(1.0) / self.measured_s;
-            if self.measured_s >= MEASURED.as_secs_f64() {
-                wait_s += f64::from(under_way) / per_second;
-            }
-            self.limit = ((per_second * self.target.saturating_sub(late).as_secs_f64()) as u32).max(ALWAYS);
+            self.now.count(answered, since, ANSWERS_COUNT);
         }
+        let is_measured = self.now.seconds >= MEASURED.as_secs_f64();
+        let is_remembered = !is_measured && self.full.seconds > 0.0 && self.silent_s < MEASURED.as_secs_f64();
+        let per_second = if is_remembered { self.full.per_second().max(SLOWEST) } else { self.now.per_second() };
+        let line_s = if is_measured || is_remembered { f64::from(under_way) / per_second } else { 0.0 };
+        let is_line_long = line_s > self.target.as_secs_f64() / 2.0;
+        let is_faster = self.full.seconds > 0.0 && per_second > self.full.per_second();
+        if is_measured && (self.is_shedding && is_line_long || is_faster) {
+            self.full.count(answered, since, FULL_COUNTS);
+        }
+        let silent_s = if line_s == 0.0 && self.now.seconds == 0.0 { self.silent_s } else { 0.0 };
+        let wait_s = late.as_secs_f64() + line_s + silent_s;
+        self.limit = ((per_second * self.target.saturating_sub(late).as_secs_f64()) as u32).max(ALWAYS);
         let targets = wait_s / self.target.as_secs_f64();
         if self.is_shedding {
             self.calm_for = if targets < 0.5 { self.calm_for + since } else { Duration::ZERO };
@@ -89,7 +120,9 @@ impl ShedLimit {
             // A thread that was held up once is no overload: that takes a second look.
             let excess = (targets.min(TARGETS_MAX) - 1.0) * since.min(LOOK_MAX).as_secs_f64();
             self.excess_s = if targets > 1.0 { self.excess_s + excess } else { 0.0 };
-            if self.excess_s > PATIENCE.as_secs_f64() {
+            self.is_line_long = is_remembered && is_line_long;
+            let is_too_large = self.is_line_long && wait_s > self.served_within().as_secs_f64();
+            if is_too_large || self.excess_s > PATIENCE.as_secs_f64() {
                 (self.is_shedding, self.excess_s, self.calm_for) = (true, 0.0, Duration::ZERO);
             }
         }
@@ -97,13 +130,18 @@ impl ShedLimit {
 
     /// Whether purchases are shed, or soon may be.
     pub fn is_near(&self) -> bool {
-        self.is_shedding || self.excess_s > 0.0
+        self.is_shedding || self.is_line_long || self.excess_s > 0.0
     }
 
     /// A purchase that has not been looked at, and has waited for longer, is shed as well: before it was known that too many had come,
     /// too many were let through.
     pub fn patience(&self) -> Duration {
-        if self.is_shedding { self.target * 3 / 2 } else { Duration::MAX }
+        if self.is_shedding { self.served_within() } else { Duration::MAX }
+    }
+
+    /// A crowd that can be served within this time is served whole.
+    fn served_within(&self) -> Duration {
+        self.target * 3 / 2
     }
 
     /// Whether another purchase is too many, with so many under way.
@@ -142,21 +180,26 @@ mod tests {
 
     /// What came of a load.
     struct Played {
-        /// The part that was shed of those who came in the second half.
+        /// The part that was shed.
         shed: f64,
         /// The waits of the others, sorted.
         waits: Vec<Duration>,
         limit: ShedLimit,
     }
 
-    /// Plays arrivals at `load` times what can be served, for `seconds`. They are served in groups, one after the other, each
-    /// of which is what has come meanwhile.
+    /// Plays arrivals at `load` times what can be served, for `seconds`, and looks at those of the second half.
     fn play(load: f64, seconds: u32) -> Played {
+        let end = Duration::from_secs(seconds.into());
+        play_on(ShedLimit::new(TARGET), load, end / 2, end)
+    }
+
+    /// Plays arrivals at `load` times what can be served until `end`, and looks at those who come later than `from`. They are served in groups,
+    /// one after the other, each of which is what has come meanwhile.
+    fn play_on(mut limit: ShedLimit, load: f64, from: Duration, end: Duration) -> Played {
         let step = Duration::from_millis(1);
-        let (mut limit, mut due, mut shed, mut asked) = (ShedLimit::new(TARGET), 0.0, 0_u32, 0_u32);
+        let (mut due, mut shed, mut asked) = (0.0, 0_u32, 0_u32);
         let (mut line, mut group, mut answered) = (VecDeque::new(), Vec::new(), 0);
         let (mut group_ends, mut last_tick, mut waits) = (Duration::ZERO, Duration::ZERO, Vec::new());
-        let end = Duration::from_secs(seconds.into());
         let mut now = Duration::ZERO;
         while now < end {
             now += step;
@@ -164,7 +207,7 @@ mod tests {
             while due >= 1.0 {
                 due -= 1.0;
                 let is_full = limit.is_full((line.len() + group.len()) as u32);
-                if now > end / 2 {
+                if now > from {
                     asked += 1;
                     shed += u32::from(is_full);
                 }
@@ -174,7 +217,7 @@ mod tests {
             }
             if now >= group_ends {
                 answered += group.len() as u32;
-                waits.extend(group.drain(..).filter(|came| *came > end / 2).map(|came: Duration| now - came));
+                waits.extend(group.drain(..).filter(|came| *came > from).map(|came: Duration| now - came));
                 group.extend(line.drain(..));
                 group_ends = now + SHORTEST.max(Duration::from_secs_f64(group.len() as f64 / PER_SECOND));
             }
@@ -210,6 +253,58 @@ mod tests {
             let median = waits[waits.len() / 2];
             assert!(median > TARGET / 3, "load {load}: {median:?}: more is shed than need be");
         }
+    }
+
+    /// A limit that has seen a crowd which was too large, and the quiet after it.
+    fn after_a_crowd() -> ShedLimit {
+        after_quiet(play(3.0, 3).limit)
+    }
+
+    fn after_quiet(mut limit: ShedLimit) -> ShedLimit {
+        for _ in 0..100 {
+            limit.adjust(0, 0, Duration::ZERO, TICK);
+        }
+        assert!(!limit.is_near());
+        limit
+    }
+
+    #[test]
+    fn a_crowd_that_is_too_large_is_shed_sooner_after_another_one() {
+        let slowest = |limit| {
+            let waits = play_on(limit, 3.0, Duration::ZERO, Duration::from_secs(1)).waits;
+            waits[waits.len() * 99 / 100]
+        };
+        let (first, second) = (slowest(ShedLimit::new(TARGET)), slowest(after_a_crowd()));
+        assert!(first > TARGET * 3 && second < TARGET * 2, "{first:?}, then {second:?}");
+    }
+
+    #[test]
+    fn what_can_be_served_is_served_after_a_crowd_too() {
+        for load in [0.1, 0.5, 0.9] {
+            let played = play_on(after_a_crowd(), load, Duration::ZERO, Duration::from_secs(5));
+            assert_eq!(played.shed, 0.0, "load {load}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_was_held_up_for_long_serves_the_next_crowd() {
+        let mut limit = ShedLimit::new(TARGET);
+        for _ in 0..100 {
+            limit.adjust(5000, 1, Duration::ZERO, TICK);
+        }
+        assert!(limit.is_shedding && limit.full.per_second() < 60.0);
+        let played = play_on(after_quiet(limit), 0.9, Duration::ZERO, Duration::from_secs(5));
+        assert_eq!(played.shed, 0.0);
+        assert!(played.limit.full.per_second() > 4000.0, "it has answered more");
+    }
+
+    #[test]
+    fn a_thread_that_answers_no_more_is_not_taken_for_what_it_was() {
+        let mut limit = after_a_crowd();
+        for _ in 0..20 {
+            limit.adjust(5000, 0, Duration::ZERO, TICK);
+        }
+        assert!(limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
     }
 
     #[test]

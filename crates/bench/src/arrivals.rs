@@ -28,6 +28,9 @@ pub const LATE_MAX: Duration = Duration::from_millis(50);
 /// What is answered in this time is kept together.
 pub const SLOT_MS: usize = 100;
 
+/// From when the connections are open at this end until the crowd begins: the server takes them in meanwhile.
+const TAKEN_IN: Duration = Duration::from_millis(500);
+
 /// A crowd of buyers who arrive evenly, each once.
 pub struct Crowd<'a> {
     pub buyers: &'a Buyers,
@@ -145,6 +148,7 @@ impl Generator<'_> {
         let time_out = Duration::from_secs_f64(self.count as f64 / self.rate) + PATIENCE;
         let bounds = Bounds { opened: CONNECTIONS, most: CONNECTIONS, time_out };
         let mut connections = Connections::open(to, bounds)?;
+        std::thread::sleep(TAKEN_IN);
         let (mut seen, mut request) = (Seen::default(), Vec::new());
         let mut late_us = Vec::with_capacity(self.count);
         let (begun, rate) = (Instant::now(), self.rate);
