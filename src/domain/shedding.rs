@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 pub const TICK: Duration = Duration::from_millis(20);
 /// How long answers count: after this time 1/e as much.
 const ANSWERS_COUNT: Duration = Duration::from_millis(300);
-/// How long answers count that were given while purchases were shed: of that time alone.
+/// How long answers count that were given while the line was long: of that time alone.
 const FULL_COUNTS: Duration = Duration::from_secs(2);
+/// A thread that answers so many times as many as it did while its line was long was held up then.
+const HELD_UP: f64 = 2.0;
 /// From so long a measurement on, it is known how many are answered a second. Answers come in groups, and the first ones of a crowd come
 /// late, so that a shorter one would say too little.
 const MEASURED: Duration = Duration::from_millis(150);
@@ -33,7 +35,7 @@ const ANSWERS_APART: Duration = Duration::from_millis(1);
 const HELD_BACK_FOR: Duration = Duration::from_secs(2);
 
 /// How many purchases are answered a second. What was counted long ago fades.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Rate {
     answered: f64,
     seconds: f64,
@@ -61,8 +63,8 @@ pub struct ShedLimit {
     now: Rate,
     /// For how many seconds purchases have been under way before the first answer.
     silent_s: f64,
-    /// While purchases were last shed: by this rate, too large a crowd is known before the first of it have been answered. If more are answered
-    /// later, that counts as well.
+    /// While the line was long, since purchases were shed for the first time: by this rate, too large a crowd is known before the first of it
+    /// have been answered.
     full: Rate,
     /// By how many targets the wait was too long, times the seconds for which it was.
     excess_s: f64,
@@ -101,12 +103,14 @@ impl ShedLimit {
             self.now.count(answered, since, ANSWERS_COUNT);
         }
         let is_measured = self.now.seconds >= MEASURED.as_secs_f64();
-        let is_remembered = !is_measured && self.full.seconds > 0.0 && self.silent_s < MEASURED.as_secs_f64();
+        let is_known = self.full.seconds > 0.0;
+        let is_remembered = !is_measured && is_known && self.silent_s < MEASURED.as_secs_f64();
         let per_second = if is_remembered { self.full.per_second().max(SLOWEST) } else { self.now.per_second() };
         let line_s = if is_measured || is_remembered { f64::from(under_way) / per_second } else { 0.0 };
         let is_line_long = line_s > self.target.as_secs_f64() / 2.0;
-        let is_faster = self.full.seconds > 0.0 && per_second > self.full.per_second();
-        if is_measured && (self.is_shedding && is_line_long || is_faster) {
+        if is_measured && is_known && per_second > self.full.per_second() * HELD_UP {
+            self.full = self.now;
+        } else if is_measured && is_line_long && (is_known || self.is_shedding) {
             self.full.count(answered, since, FULL_COUNTS);
         }
         let silent_s = if line_s == 0.0 && self.now.seconds == 0.0 { self.silent_s } else { 0.0 };

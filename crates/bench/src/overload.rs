@@ -96,15 +96,20 @@ async fn play_all(service: &Service, buyers: &Buyers, processor: usize, seconds:
         }
     }
     let mut results = Results::default();
-    for multiple in MULTIPLES {
-        let first = play(service, buyers, processor, knee * multiple, seconds).await?;
-        let second = play(service, buyers, processor, knee * multiple, seconds).await?;
-        let step = if first.useful() < second.useful() { second } else { first };
-        if step.seen.is_late {
-            results.too_many = Some(step.rate);
-            break;
+    // All rates, and then all again: a machine that is slow for a minute is so at one of the two tries only.
+    for _ in 0..2 {
+        for (nth, multiple) in MULTIPLES.into_iter().enumerate() {
+            let step = play(service, buyers, processor, knee * multiple, seconds).await?;
+            if step.seen.is_late {
+                results.too_many = (nth == results.crowds.len()).then_some(step.rate);
+                break;
+            }
+            match results.crowds.get_mut(nth) {
+                Some((_, best)) if best.useful() >= step.useful() => {}
+                Some((_, best)) => *best = step,
+                None => results.crowds.push((multiple, step)),
+            }
         }
-        results.crowds.push((multiple, step));
     }
     Ok(results)
 }
