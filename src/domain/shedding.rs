@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 pub const TICK: Duration = Duration::from_millis(20);
 /// How long answers count: after this time 1/e as much.
 const ANSWERS_COUNT: Duration = Duration::from_millis(300);
-/// How long answers count that were given while the line was long: of that time alone.
+/// How long answers count that were given while purchases were shed: of that time alone.
 const FULL_COUNTS: Duration = Duration::from_secs(2);
-/// A thread that answers so many times as many as it did while its line was long was held up then.
-const HELD_UP: f64 = 2.0;
 /// From so long a measurement on, it is known how many are answered a second. Answers come in groups, and the first ones of a crowd come
 /// late, so that a shorter one would say too little.
 const MEASURED: Duration = Duration::from_millis(150);
@@ -63,8 +61,8 @@ pub struct ShedLimit {
     now: Rate,
     /// For how many seconds purchases have been under way before the first answer.
     silent_s: f64,
-    /// While the line was long, since purchases were shed for the first time: by this rate, too large a crowd is known before the first of it
-    /// have been answered.
+    /// While purchases were shed: by this rate, too large a crowd is known before the first of it have been answered. More that are answered
+    /// later, without a long line, count as well.
     full: Rate,
     /// By how many targets the wait was too long, times the seconds for which it was.
     excess_s: f64,
@@ -108,10 +106,10 @@ impl ShedLimit {
         let per_second = if is_remembered { self.full.per_second().max(SLOWEST) } else { self.now.per_second() };
         let line_s = if is_measured || is_remembered { f64::from(under_way) / per_second } else { 0.0 };
         let is_line_long = line_s > self.target.as_secs_f64() / 2.0;
-        if is_measured && is_known && per_second > self.full.per_second() * HELD_UP {
-            self.full = self.now;
-        } else if is_measured && is_line_long && (is_known || self.is_shedding) {
+        if is_measured && self.is_shedding && under_way * 2 >= self.limit {
             self.full.count(answered, since, FULL_COUNTS);
+        } else if is_measured && is_known && !is_line_long && per_second > self.full.per_second() {
+            self.full = self.now;
         }
         let silent_s = if line_s == 0.0 && self.now.seconds == 0.0 { self.silent_s } else { 0.0 };
         let wait_s = late.as_secs_f64() + line_s + silent_s;
@@ -125,7 +123,8 @@ impl ShedLimit {
             let excess = (targets.min(TARGETS_MAX) - 1.0) * since.min(LOOK_MAX).as_secs_f64();
             self.excess_s = if targets > 1.0 { self.excess_s + excess } else { 0.0 };
             self.is_line_long = is_remembered && is_line_long;
-            let is_too_large = self.is_line_long && wait_s > self.served_within().as_secs_f64();
+            let line_and_late_s = line_s + late.min(self.target / 2).as_secs_f64();
+            let is_too_large = self.is_line_long && line_and_late_s > self.served_within().as_secs_f64();
             if is_too_large || self.excess_s > PATIENCE.as_secs_f64() {
                 (self.is_shedding, self.excess_s, self.calm_for) = (true, 0.0, Duration::ZERO);
             }
@@ -300,6 +299,26 @@ mod tests {
         let played = play_on(after_quiet(limit), 0.9, Duration::ZERO, Duration::from_secs(5));
         assert_eq!(played.shed, 0.0);
         assert!(played.limit.full.per_second() > 4000.0, "it has answered more");
+    }
+
+    #[test]
+    fn a_thread_that_was_held_up_once_sheds_nothing_after_a_crowd_either() {
+        let mut limit = after_a_crowd();
+        limit.adjust(100, 0, Duration::ZERO, TICK);
+        let late = MEASURED - Duration::from_millis(11);
+        limit.adjust(930, 10, late, late);
+        assert!(limit.is_line_long && limit.is_near() && !limit.is_shedding, "{limit:?}");
+    }
+
+    #[test]
+    fn slow_answers_to_a_few_are_not_remembered() {
+        let mut limit = after_a_crowd();
+        let full = limit.full.per_second();
+        // 50 under way take 0.15 s.
+        for _ in 0..1_000 {
+            limit.adjust(50, 7, Duration::ZERO, TICK);
+        }
+        assert_eq!(limit.full.per_second(), full);
     }
 
     #[test]

@@ -101,13 +101,18 @@ async fn play_all(service: &Service, buyers: &Buyers, processor: usize, seconds:
         for (nth, multiple) in MULTIPLES.into_iter().enumerate() {
             let step = play(service, buyers, processor, knee * multiple, seconds).await?;
             if step.seen.is_late {
-                results.too_many = (nth == results.crowds.len()).then_some(step.rate);
+                if nth == results.crowds.len() {
+                    results.too_many = Some(step.rate);
+                }
                 break;
             }
             match results.crowds.get_mut(nth) {
                 Some((_, best)) if best.useful() >= step.useful() => {}
                 Some((_, best)) => *best = step,
-                None => results.crowds.push((multiple, step)),
+                None => {
+                    results.too_many = None;
+                    results.crowds.push((multiple, step));
+                }
             }
         }
     }
