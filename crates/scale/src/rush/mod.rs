@@ -7,7 +7,7 @@
 //! queues (Norman Bailey, "On Queueing Processes with Bulk Service", Journal of the Royal Statistical Society B 16, 1954): no formula
 //! says how long a wait behind four of them is, which is why they are played.
 //!
-//! One shard is what the service has today. Several are simulated by rule 15 of docs/protocol.md, which is not built.
+//! The shards of a sale are simulated by rule 15 of docs/protocol.md.
 
 mod commits;
 mod crowd;
@@ -15,6 +15,9 @@ pub mod outcome;
 mod purchases;
 mod settling;
 pub mod shedder;
+/// The service's own rule, compiled from its source: this program needs nothing else of the service.
+#[path = "../../../../src/domain/shedding.rs"]
+pub mod shedding;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -47,7 +50,7 @@ pub struct Topology {
     /// Redis masters, each with a processor
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = machines)]
     pub redis: u32,
-    /// Shards of the sale, a power of two; more than 1 is planned and not built
+    /// Shards of the sale, a power of two
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = shards)]
     pub shards: u32,
     /// Processors of PostgreSQL's primary

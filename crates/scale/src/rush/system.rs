@@ -7,7 +7,8 @@ use super::commits::{Commit, Flush, Flushing};
 use super::outcome::{Answer, LOOK, Outcome, Part, Seen};
 use super::purchases::{Buyer, Call, Line, ServeThread};
 use super::settling::{Batch, Settling};
-use super::shedder::{Shedder, TICK_S};
+use super::shedder::Shedder;
+use super::shedding::TICK;
 use super::{Crowd, Rush};
 use crate::engine::{Engine, HostId, Nanos, ThreadId, nanos};
 use crate::random::Random;
@@ -171,7 +172,7 @@ impl<'a> System<'a> {
             Crowd::Open { .. } => self.arrive_later(),
             Crowd::Closed { connections, client_us, .. } => self.begin_to_send(connections, client_us),
         }
-        self.engine.after(nanos(TICK_S * 1e6), Step::Tick);
+        self.engine.after(nanos(TICK.as_secs_f64() * 1e6), Step::Tick);
         self.engine.after(LOOK, Step::Look);
         self.check_whether_all_are_answered();
         while let Some(step) = self.engine.next_step() {
@@ -224,9 +225,9 @@ impl<'a> System<'a> {
     }
 
     fn tick(&mut self) {
-        self.threads.iter_mut().for_each(|thread| thread.shedder.tick(TICK_S));
+        self.threads.iter_mut().for_each(|thread| thread.shedder.tick());
         if !self.is_over() {
-            self.engine.after(nanos(TICK_S * 1e6), Step::Tick);
+            self.engine.after(nanos(TICK.as_secs_f64() * 1e6), Step::Tick);
         }
     }
 
