@@ -523,3 +523,19 @@ async fn groups_are_switched_on_when_all_know_them_and_off_at_once() {
     assert_eq!(system.orders(&sale).await, 6);
     system.finish().await;
 }
+
+/// Autovacuum analyzes the groups in the midst of a rush. It reads 300 rows for each unit of the largest target of a column, so that one
+/// column with PostgreSQL's default would have it read ten times as many.
+#[tokio::test(flavor = "multi_thread")]
+async fn analyzing_groups_reads_few_rows() {
+    let system = System::start().await;
+    let columns: Vec<String> = sqlx::query_scalar(
+        "SELECT attname::text FROM pg_attribute
+         WHERE attrelid = 'purchase_groups'::regclass AND attnum > 0 AND NOT attisdropped
+           AND coalesce(attstattarget, -1) NOT BETWEEN 0 AND 10",
+    )
+    .fetch_all(&system.sql)
+    .await
+    .unwrap();
+    assert!(columns.is_empty(), "no small statistics target: {columns:?}");
+}
