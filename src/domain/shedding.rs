@@ -27,6 +27,9 @@ const TARGETS_MAX: f64 = 4.0;
 const LOOK_MAX: Duration = Duration::from_millis(40);
 /// Shedding ends when the wait has been less than half the target for so long.
 const CALM: Duration = Duration::from_millis(300);
+/// From this part of the limit on, purchases may soon be shed: what has to be known for that takes a call to Redis, during which a crowd
+/// brings as many as can be served.
+const NEAR_PART: u32 = 64;
 /// The pause between the answers to two shed purchases: of a thread's time these take a few hundredths then.
 const ANSWERS_APART: Duration = Duration::from_millis(1);
 /// The longest pause before such an answer, however many wait.
@@ -67,9 +70,10 @@ pub struct ShedLimit {
     /// By how many targets the wait was too long, times the seconds for which it was.
     excess_s: f64,
     calm_for: Duration,
+    /// While nothing is shed: how many can be served soon enough, by the rate that is remembered.
     limit: u32,
-    /// Purchases under way take half of the target or more, by the rate that is remembered.
-    is_line_long: bool,
+    /// While purchases are shed: how many can be served within the time in which a whole crowd would be.
+    served: u32,
     is_shedding: bool,
 }
 
@@ -84,7 +88,7 @@ impl ShedLimit {
             excess_s: 0.0,
             calm_for: Duration::ZERO,
             limit: u32::MAX,
-            is_line_long: false,
+            served: u32::MAX,
             is_shedding: false,
         }
     }
@@ -113,7 +117,6 @@ impl ShedLimit {
         }
         let silent_s = if line_s == 0.0 && self.now.seconds == 0.0 { self.silent_s } else { 0.0 };
         let wait_s = late.as_secs_f64() + line_s + silent_s;
-        self.limit = ((per_second * self.target.saturating_sub(late).as_secs_f64()) as u32).max(ALWAYS);
         let targets = wait_s / self.target.as_secs_f64();
         if self.is_shedding {
             self.calm_for = if targets < 0.5 { self.calm_for + since } else { Duration::ZERO };
@@ -122,18 +125,30 @@ impl ShedLimit {
             // A thread that was held up once is no overload: that takes a second look.
             let excess = (targets.min(TARGETS_MAX) - 1.0) * since.min(LOOK_MAX).as_secs_f64();
             self.excess_s = if targets > 1.0 { self.excess_s + excess } else { 0.0 };
-            self.is_line_long = is_remembered && is_line_long;
             let line_and_late_s = line_s + late.min(self.target / 2).as_secs_f64();
-            let is_too_large = self.is_line_long && line_and_late_s > self.served_within().as_secs_f64();
-            if is_too_large || self.excess_s > PATIENCE.as_secs_f64() {
+            let is_too_large = line_and_late_s > self.served_within().as_secs_f64();
+            if is_remembered && is_line_long && is_too_large || self.excess_s > PATIENCE.as_secs_f64() {
                 (self.is_shedding, self.excess_s, self.calm_for) = (true, 0.0, Duration::ZERO);
             }
         }
+        let served = answered_within(per_second, self.served_within());
+        (self.limit, self.served) = match self.is_shedding {
+            true => (answered_within(per_second, self.target.saturating_sub(late)), served),
+            // A busy thread looks late and seldom, and half of a large crowd comes meanwhile.
+            false if is_remembered => (served, u32::MAX),
+            false => (u32::MAX, u32::MAX),
+        };
     }
 
-    /// Whether purchases are shed, or soon may be.
-    pub fn is_near(&self) -> bool {
-        self.is_shedding || self.is_line_long || self.excess_s > 0.0
+    /// How many of those under way are too many, although they were let through: before it was known that too many had come, or who
+    /// holds a ticket.
+    pub fn excess(&self, under_way: u32) -> u32 {
+        under_way.saturating_sub(self.served)
+    }
+
+    /// Whether purchases are shed, or soon may be, with so many under way.
+    pub fn is_near(&self, under_way: u32) -> bool {
+        self.is_shedding || self.excess_s > 0.0 || under_way > self.limit / NEAR_PART
     }
 
     /// A purchase that has not been looked at, and has waited for longer, is shed as well: before it was known that too many had come,
@@ -149,8 +164,12 @@ impl ShedLimit {
 
     /// Whether another purchase is too many, with so many under way.
     pub fn is_full(&self, under_way: u32) -> bool {
-        self.is_shedding && under_way >= self.limit
+        under_way >= self.limit
     }
+}
+
+fn answered_within(per_second: f64, time: Duration) -> u32 {
+    ((per_second * time.as_secs_f64()) as u32).max(ALWAYS)
 }
 
 /// When the purchases that a thread sheds are answered. Such an answer sets a connection free, which brings the next request of the
@@ -239,7 +258,7 @@ mod tests {
         for load in [0.001, 0.1, 0.5, 0.9] {
             let played = play(load, 20);
             assert_eq!(played.shed, 0.0, "load {load}");
-            assert!(!played.limit.is_near());
+            assert!(!played.limit.is_near(0));
         }
     }
 
@@ -267,7 +286,7 @@ mod tests {
         for _ in 0..100 {
             limit.adjust(0, 0, Duration::ZERO, TICK);
         }
-        assert!(!limit.is_near());
+        assert!(!limit.is_near(0));
         limit
     }
 
@@ -279,6 +298,28 @@ mod tests {
         };
         let (first, second) = (slowest(ShedLimit::new(TARGET)), slowest(after_a_crowd()));
         assert!(first > TARGET * 3 && second < TARGET * 2, "{first:?}, then {second:?}");
+    }
+
+    #[test]
+    fn a_crowd_that_comes_at_once_is_shed_at_once_after_another_one() {
+        assert!(!ShedLimit::new(TARGET).is_full(1_000_000));
+        let limit = after_a_crowd();
+        let served = (PER_SECOND * limit.served_within().as_secs_f64()) as u32;
+        let within = |n: u32, part: f64| (f64::from(n) * part) as u32;
+        assert!(limit.is_full(within(served, 1.1)) && !limit.is_full(within(served, 0.9)), "{served}: {limit:?}");
+        assert!(limit.is_near(within(served, 0.02)) && !limit.is_near(within(served, 0.01)), "{served}: {limit:?}");
+        assert_eq!(limit.excess(served * 2), 0, "nothing is shed yet");
+    }
+
+    #[test]
+    fn more_than_can_be_served_were_let_through() {
+        let mut limit = after_a_crowd();
+        limit.adjust(100, 0, Duration::ZERO, TICK);
+        limit.adjust(4_000, 0, Duration::ZERO, TICK);
+        let served = (PER_SECOND * limit.served_within().as_secs_f64()) as u32;
+        let excess = limit.excess(4_000);
+        assert!(excess.abs_diff(4_000 - served) < served / 10, "{excess} of 4000, {served} can be served: {limit:?}");
+        assert_eq!(limit.excess(served / 2), 0);
     }
 
     #[test]
@@ -307,7 +348,7 @@ mod tests {
         limit.adjust(100, 0, Duration::ZERO, TICK);
         let late = MEASURED - Duration::from_millis(11);
         limit.adjust(930, 10, late, late);
-        assert!(limit.is_line_long && limit.is_near() && !limit.is_shedding, "{limit:?}");
+        assert!(limit.is_near(930) && !limit.is_full(930), "{limit:?}");
     }
 
     #[test]
@@ -361,7 +402,7 @@ mod tests {
         limit.adjust(200, 4, held_up, held_up);
         assert!(!limit.is_shedding);
         limit.adjust(20, 180, Duration::ZERO, TICK);
-        assert!(!limit.is_near());
+        assert!(!limit.is_near(0));
     }
 
     #[test]

@@ -127,6 +127,9 @@ impl LoadShedder {
     /// A purchase asks for units. It is under way until what this returns is dropped.
     pub fn begin(&self) -> UnderWay<'_> {
         self.under_way.update(|count| count + 1);
+        if self.limit.borrow().is_near(self.under_way.get()) {
+            self.batcher.learn_holders(true);
+        }
         UnderWay { shedder: self, is_answered: true }
     }
 
@@ -155,12 +158,14 @@ impl LoadShedder {
             let wait = late + shedder.batcher.take_wait() + shedder.committer.wait();
             let mut limit = shedder.limit.borrow_mut();
             limit.adjust(shedder.under_way.get(), shedder.answered.take(), late, now - begun);
-            if limit.is_near() || shedder.under_way.get() > 0 {
+            let is_near = limit.is_near(shedder.under_way.get());
+            if is_near || shedder.under_way.get() > 0 {
                 // It goes on until all are answered and nothing is shed any more.
                 quiet_ticks = quiet_ticks.min(QUIET_TICKS - 1);
             }
-            shedder.batcher.learn_holders(limit.is_near());
+            shedder.batcher.learn_holders(is_near);
             shedder.batcher.pace(limit.patience(), late);
+            shedder.batcher.refuse_newest(limit.excess(shedder.under_way.get()) as usize);
             pressure.record(wait, now);
         }
     }

@@ -34,6 +34,11 @@ fn reserved(buyers: usize) -> String {
     format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*0\r\n")
 }
 
+/// Each buyer gets a unit, and ann is the only one who holds a ticket.
+fn reserved_beside_ann(buyers: usize) -> String {
+    reserved(buyers).replace(":0\r\n:0\r\n*0\r\n:5000", ":1\r\n:1\r\n*1\r\n$3\r\nann\r\n:5000")
+}
+
 /// Each buyer has written a loan, at epoch 7.
 fn borrow(buyers: usize) -> String {
     let codes = "\u{12}".repeat(buyers);
@@ -175,9 +180,13 @@ fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, Gate
 }
 
 fn ask_of(batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<Result<Admission, GateError>> {
+    ask_as("ann", batcher, sale)
+}
+
+fn ask_as(user: &str, batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<Result<Admission, GateError>> {
     let request = ReserveRequest {
         order: OrderId(uuid::Uuid::now_v7()),
-        user: UserId::parse("ann").unwrap(),
+        user: UserId::parse(user).unwrap(),
         address: IpAddr::from([10, 0, 0, 1]).into(),
         units: Units::ONE,
         wrong_key: false,
@@ -244,6 +253,47 @@ async fn the_line_is_bounded() {
             }
             assert_eq!(answers, [true, true, true, true, true, false]);
             assert_eq!(ask(&batcher, 1).await.unwrap().unwrap(), Admission::NotServing);
+        })
+        .await;
+}
+
+/// When too many were let through, the newest of the longest line are refused: no holder, and nobody of another sale's short line.
+#[tokio::test]
+async fn the_newest_of_a_long_line_are_refused_and_no_holder() {
+    let mut redis = SlowRedis::start(reserved_beside_ann).await;
+    let batcher = batcher(&redis, Box::new(|group| Box::pin(async move { vec![true; group.members.len()] })));
+    batcher.learn_holders(true);
+    LocalSet::new()
+        .run_until(async {
+            for sale in [1, 2] {
+                redis.answers.add_permits(1);
+                ask_as("ben", &batcher, of(sale)).await.unwrap().unwrap();
+                redis.next_call().await;
+            }
+            for sale in [1, 2] {
+                // This call is not answered, so that those who come next stand in line.
+                ask_as("cat", &batcher, of(sale));
+                redis.next_call().await;
+            }
+            let asked = |(user, sale)| ask_as(user, &batcher, of(sale));
+            let long = [("dan", 1), ("eve", 1), ("ann", 1), ("fay", 1)].map(asked);
+            let short = asked(("gil", 2));
+            tokio::task::yield_now().await;
+            batcher.refuse_newest(0);
+            batcher.refuse_newest(3);
+            redis.answers.add_permits(100);
+            let mut answers = Vec::new();
+            for asked in long.into_iter().chain([short]) {
+                answers.push(asked.await.unwrap());
+            }
+            let is_refused = |answer: &Result<_, _>| matches!(answer, Err(GateError::Overloaded));
+            let refused: Vec<bool> = answers.iter().map(is_refused).collect();
+            assert_eq!(refused, [false, true, false, true, false], "{answers:?}");
+            // There is room again for those who were refused.
+            let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
+            for asked in next {
+                asked.await.unwrap().unwrap();
+            }
         })
         .await;
 }

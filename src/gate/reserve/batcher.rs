@@ -5,6 +5,7 @@
 //! sale. The winners of a call go on together, to be committed; the sale's next call does not wait for that.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -175,6 +176,23 @@ impl ReserveBatcher {
         self.0.late.set(late);
     }
 
+    /// Refuses up to `count` strangers who stand in line: the newest in the longest lines, so that a short line of another sale stays.
+    pub fn refuse_newest(&self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let mut lines = self.0.lines.borrow_mut();
+        let kept = kept_of_each(lines.values().map(|line| line.waiting.len()), count);
+        for (place, line) in lines.iter_mut().filter(|(_, line)| line.waiting.len() > kept) {
+            for newest in line.waiting.split_off(kept) {
+                match self.0.refuse_stranger(*place, newest) {
+                    Some(other) => line.waiting.push_back(other),
+                    None => self.0.queued.update(|queued| queued - 1),
+                }
+            }
+        }
+    }
+
     /// The longest that a request has waited for its call since this was last asked for.
     pub fn take_wait(&self) -> Duration {
         let lines = self.0.lines.borrow();
@@ -258,18 +276,16 @@ impl Shared {
             Batch { requests: Vec::with_capacity(size), replies: Vec::with_capacity(size), now_ms: i64::MIN };
         let mut oldest = None;
         while batch.requests.len() < self.gate.terms.batch_max
-            && let Some(Queued { request, now_ms, queued_at, reply }) = line.waiting.pop_front()
+            && let Some(queued) = line.waiting.pop_front()
         {
             self.queued.update(|queued| queued - 1);
             // A caller who has hung up takes no units: other buyers can have them.
-            if reply.is_closed() {
+            if queued.reply.is_closed() {
                 continue;
             }
-            if now - queued_at > patience && self.sold_out.borrow().is_stranger(place, request.user.as_str()) {
-                metrics::counter!("seckill_shed_total", "what" => "purchases").increment(1);
-                let _ = reply.send(Err(GateError::Overloaded));
-                continue;
-            }
+            let is_late = now - queued.queued_at > patience;
+            let queued = if is_late { self.refuse_stranger(place, queued) } else { Some(queued) };
+            let Some(Queued { request, now_ms, queued_at, reply }) = queued else { continue };
             oldest.get_or_insert(queued_at);
             batch.requests.push(request);
             batch.replies.push(reply);
@@ -277,6 +293,16 @@ impl Shared {
         }
         self.waited.set(self.waited.get().max(now - oldest?));
         Some(batch)
+    }
+
+    /// Refuses this request if its buyer is known to hold no ticket, and gives it back if not.
+    fn refuse_stranger(&self, place: Place, queued: Queued) -> Option<Queued> {
+        if !self.sold_out.borrow().is_stranger(place, queued.request.user.as_str()) {
+            return Some(queued);
+        }
+        metrics::counter!("seckill_shed_total", "what" => "purchases").increment(1);
+        let _ = queued.reply.send(Err(GateError::Overloaded));
+        None
     }
 
     /// Serves a line no longer: nobody waits.
@@ -289,6 +315,46 @@ impl Shared {
         line.waiting.shrink_to(room);
         if lines.len() > LINES_KEPT {
             lines.remove(&place);
+        }
+    }
+}
+
+/// How many may stay in each line, so that up to `count` leave the longest ones.
+fn kept_of_each(lengths: impl Iterator<Item = usize>, count: usize) -> usize {
+    let mut lengths: Vec<usize> = lengths.filter(|length| *length > 0).collect();
+    lengths.sort_unstable_by_key(|length| Reverse(*length));
+    let mut of_longest = 0;
+    for (n, length) in lengths.iter().enumerate() {
+        of_longest += length;
+        let kept = of_longest.saturating_sub(count).div_ceil(n + 1);
+        if kept >= lengths.get(n + 1).copied().unwrap_or_default() {
+            return kept;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_lines_are_cut_to_the_same_length() {
+        for (lengths, count, kept) in [
+            (vec![], 3, 0),
+            (vec![10], 4, 6),
+            (vec![10], 10, 0),
+            (vec![10], 11, 0),
+            (vec![5, 3, 1], 1, 4),
+            (vec![1, 5, 3], 2, 3),
+            (vec![3, 1, 5], 3, 3),
+            (vec![5, 3, 1], 4, 2),
+            (vec![5, 5, 0, 5], 3, 4),
+            (vec![5, 3, 1], 100, 0),
+        ] {
+            assert_eq!(kept_of_each(lengths.iter().copied(), count), kept, "{lengths:?}, {count} too many");
+            let left: usize = lengths.iter().map(|length| *length.min(&kept)).sum();
+            assert!(left + count >= lengths.iter().sum::<usize>(), "no more than {count} of {lengths:?} leave");
         }
     }
 }
