@@ -180,7 +180,7 @@ async fn measure(args: &Args) -> anyhow::Result<Results> {
             challenges = Some(challenges::measure(&service, &buyers, &sql, &logs, rounds, seconds).await?);
         }
         if selected(Part::Overload) {
-            overload = Some(overload::measure(&service, &buyers, &sql, &logs, args.seconds).await?);
+            overload = Some(overload::measure(&service, &buyers, &sql, &redis, &logs, args.seconds).await?);
         }
     }
     let mut watchers = None;
