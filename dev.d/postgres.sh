@@ -29,8 +29,8 @@ pg_start() {
   rm -f "$data/postmaster.pid"                   # else PostgreSQL takes its own zombie for a running server
   [ "$DIR" = "$TOP/.dev/run" ] || max_connections=300   # every test has a pool of its own
   spawn pid log "${AS_POSTGRES[@]}" "$(pg_bin postgres)" -D "$data" -p "$POSTGRES_PORT" -c listen_addresses=$HOST \
-    -c unix_socket_directories= -c max_connections=$max_connections -c shared_buffers=256MB -c max_wal_size=1GB \
-    -c wal_compression=on -c shared_preload_libraries=pg_stat_statements \
+    -c unix_socket_directories= -c max_connections=$max_connections -c shared_buffers=256MB -c max_wal_size=4GB \
+    -c wal_compression=lz4 -c shared_preload_libraries=pg_stat_statements \
     -c pg_stat_statements.max=50000              # every test has a database of its own, and some count its statements
 }
 pg_ready() { # also creates the database, if the server is new
