@@ -27,6 +27,7 @@ pub mod policy_preview;
 pub mod pressure;
 pub mod sale;
 pub mod shards;
+pub mod shed_pace;
 pub mod shedding;
 pub mod step;
 pub mod threshold;

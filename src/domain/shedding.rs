@@ -3,7 +3,7 @@
 //! for the Queuing Formula L = λW", Operations Research 9, 1961). That number is known at once, so that shedding neither lags
 //! behind the wait nor swings.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often the limit is adjusted.
 pub const TICK: Duration = Duration::from_millis(20);
@@ -30,10 +30,6 @@ const CALM: Duration = Duration::from_millis(300);
 /// From this part of the limit on, purchases may soon be shed: what has to be known for that takes a call to Redis, during which a crowd
 /// brings as many as can be served.
 const NEAR_PART: u32 = 64;
-/// The pause between the answers to two shed purchases: of a thread's time these take a few hundredths then.
-const ANSWERS_APART: Duration = Duration::from_millis(1);
-/// The longest pause before such an answer, however many wait.
-const HELD_BACK_FOR: Duration = Duration::from_secs(2);
 
 /// How many purchases are answered a second. What was counted long ago fades.
 #[derive(Debug, Clone, Copy, Default)]
@@ -170,23 +166,6 @@ impl ShedLimit {
 
 fn answered_within(per_second: f64, time: Duration) -> u32 {
     ((per_second * time.as_secs_f64()) as u32).max(ALWAYS)
-}
-
-/// When the purchases that a thread sheds are answered. Such an answer sets a connection free, which brings the next request of the
-/// crowd at once: without a pace, a thread that sheds would soon do little else.
-#[derive(Debug, Default)]
-pub struct ShedPace {
-    /// When the next one may be answered.
-    next: Option<Instant>,
-}
-
-impl ShedPace {
-    /// For how long to hold back the answer to another one.
-    pub fn delay(&mut self, now: Instant) -> Duration {
-        let at = self.next.map_or(now, |next| next.clamp(now, now + HELD_BACK_FOR));
-        self.next = Some(at + ANSWERS_APART);
-        at - now
-    }
 }
 
 #[cfg(test)]
@@ -421,20 +400,6 @@ mod tests {
             limit.adjust(5000, 0, Duration::ZERO, TICK);
         }
         assert!(limit.is_full(5000) && limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
-    }
-
-    #[test]
-    fn answers_of_a_crowd_are_spread() {
-        let start = Instant::now();
-        let mut pace = ShedPace::default();
-        assert_eq!(pace.delay(start), Duration::ZERO, "the first is answered at once");
-        for n in 1..=3 {
-            assert_eq!(pace.delay(start), ANSWERS_APART * n);
-        }
-        assert_eq!(pace.delay(start + ANSWERS_APART * 3), ANSWERS_APART);
-        assert_eq!(pace.delay(start + ANSWERS_APART * 9), Duration::ZERO, "the crowd has been answered");
-        let longest = (0..10_000).map(|_| pace.delay(start)).max();
-        assert_eq!(longest, Some(HELD_BACK_FOR), "a larger crowd waits no longer");
     }
 
     #[test]

@@ -11,7 +11,8 @@ use tokio::sync::Notify;
 
 use crate::domain::pressure::{Arrivals, Pressure};
 use crate::domain::shards::SaleShards;
-use crate::domain::shedding::{ShedLimit, ShedPace, TICK};
+use crate::domain::shed_pace::ShedPace;
+use crate::domain::shedding::{ShedLimit, TICK};
 use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::ledger::orders::commit::Committer;
 use crate::sale::wait_probe::WaitProbe;
