@@ -164,7 +164,7 @@ impl Publisher {
             heard.extend(&keys[place]);
             until = deadline.min(Instant::now() + STRAGGLER_MAX);
         }
-        self.record_answers(&keys, &receipts, &heard);
+        self.record_confirmations(&keys, &receipts);
         if heard.is_empty() && !confirmations.is_empty() {
             return Err(QueueError::TimedOut);
         }
@@ -182,14 +182,17 @@ impl Publisher {
         Ok(receipts)
     }
 
-    fn record_answers(&self, keys: &[Option<ShortString>], receipts: &[Receipt], heard: &HashSet<&ShortString>) {
+    fn record_confirmations(&self, keys: &[Option<ShortString>], receipts: &[Receipt]) {
         let mut stuck = self.stuck.lock();
-        heard.iter().for_each(|queue| stuck.answered(queue));
-        for (key, receipt) in keys.iter().zip(receipts) {
-            if let (Some(queue), Receipt::Unanswered) = (key, receipt)
-                && !heard.contains(queue)
-            {
-                stuck.unanswered(queue);
+        let receipts = || keys.iter().zip(receipts).filter_map(|(key, receipt)| Some((key.as_ref()?, receipt)));
+        for (queue, receipt) in receipts() {
+            if matches!(receipt, Receipt::Unanswered | Receipt::NoRoom) {
+                stuck.unconfirmed(queue);
+            }
+        }
+        for (queue, receipt) in receipts() {
+            if matches!(receipt, Receipt::Confirmed | Receipt::Unroutable) {
+                stuck.confirmed(queue);
             }
         }
     }

@@ -1,6 +1,7 @@
-//! Queues that have not answered for long while others do. RabbitMQ may lose the leader of a quorum queue: a node that is killed just after it
-//! has declared one starts the queue again without an election, and what is sent to it waits until the next restart
-//! (rabbitmq/rabbitmq-server, issue 10070). Such a queue is deleted, and the next link declares it anew. The outbox has its messages.
+//! Queues that have confirmed nothing for long while others do. RabbitMQ may lose the leader of a quorum queue: a node that is killed just
+//! after it has declared one starts the queue again without an election, and what is sent to it waits until the next restart
+//! (rabbitmq/rabbitmq-server, issue 10070). Or its nodes go on naming the leader that died, and refuse whatever is sent to the queue. Such a
+//! queue is deleted, and the next link declares it anew. The outbox has its messages. A queue that refuses because it is full stays.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,47 +23,50 @@ const DELETE_MAX: Duration = Duration::from_secs(30);
 /// A mark that names no time, so that its consumer drops it.
 const PROBE: &[u8] = b"probe";
 
-/// What a publisher knows of the queues that do not answer it.
+/// What a publisher knows of the queues that confirm nothing to it.
 pub(super) struct StuckQueues {
     stuck_after: Duration,
     /// Since when a queue has not confirmed anything that was sent to it. It may be declared nevertheless, which needs no leader.
-    unanswered_since: HashMap<ShortString, Instant>,
+    unconfirmed_since: HashMap<ShortString, Instant>,
     replacing: Option<(ShortString, JoinHandle<Result<bool, QueueError>>)>,
 }
 
 impl StuckQueues {
-    /// A queue is stuck when it has not answered for `stuck_after`.
+    /// A queue is stuck when it has confirmed nothing for `stuck_after`.
     pub fn new(stuck_after: Duration) -> Self {
-        Self { stuck_after, unanswered_since: HashMap::new(), replacing: None }
+        Self { stuck_after, unconfirmed_since: HashMap::new(), replacing: None }
     }
 
-    pub fn answered(&mut self, queue: &ShortString) {
-        self.unanswered_since.remove(queue);
+    pub fn confirmed(&mut self, queue: &ShortString) {
+        self.unconfirmed_since.remove(queue);
     }
 
-    pub fn unanswered(&mut self, queue: &ShortString) {
-        self.unanswered_since.entry(queue.clone()).or_insert_with(Instant::now);
+    /// The queue has not answered, or has refused what was sent to it.
+    pub fn unconfirmed(&mut self, queue: &ShortString) {
+        self.unconfirmed_since.entry(queue.clone()).or_insert_with(Instant::now);
     }
 
-    /// Begins to replace a queue that is stuck, in the background and one at a time. Returns whether one was replaced since the last call: it
-    /// is to be declared anew.
+    /// Begins to replace the queue that has been stuck for the longest time, in the background and one at a time. Returns whether one was
+    /// replaced since the last call: it is to be declared anew.
     pub fn replace(&mut self, broker: &Broker) -> bool {
         let mut was_replaced = false;
         if let Some((queue, mut replacing)) = self.replacing.take() {
             match (&mut replacing).now_or_never() {
                 None => self.replacing = Some((queue, replacing)),
                 Some(done) => {
-                    self.unanswered_since.remove(&queue);
+                    self.unconfirmed_since.remove(&queue);
                     match done {
                         Ok(Ok(replaced)) => was_replaced = replaced,
-                        Ok(Err(error)) => tracing::error!(%queue, %error, "the queue that does not answer stays"),
-                        Err(error) => tracing::error!(%queue, %error, "the queue that does not answer stays"),
+                        Ok(Err(error)) => tracing::error!(%queue, %error, "the queue that confirms nothing stays"),
+                        Err(error) => tracing::error!(%queue, %error, "the queue that confirms nothing stays"),
                     }
                 }
             }
         }
+        let longest = self.unconfirmed_since.iter().min_by_key(|(_, since)| **since);
         if self.replacing.is_none()
-            && let Some((queue, _)) = self.unanswered_since.iter().find(|(_, since)| since.elapsed() > self.stuck_after)
+            && let Some((queue, since)) = longest
+            && since.elapsed() > self.stuck_after
         {
             let replacing = tokio::spawn(broker.clone().replace_stuck(queue.clone()));
             self.replacing = Some((queue.clone(), replacing));
@@ -72,17 +76,17 @@ impl StuckQueues {
 }
 
 impl Broker {
-    /// Deletes a queue, if it confirms nothing while another one does. Returns whether it was deleted.
+    /// Deletes a queue, if it confirms nothing although it has room, while another one confirms. Returns whether it was deleted.
     async fn replace_stuck(self, queue: ShortString) -> Result<bool, QueueError> {
         let connection = self.connect("stuck queue").await?;
-        if self.confirms(&connection, &queue).await {
+        if self.confirms(&connection, &queue).await || self.is_full(&connection, &queue).await {
             return Ok(false);
         }
         let sources = self.topology.sources().into_iter().map(|source| self.topology.queue_of(&source));
         let others: Vec<_> = sources.filter(|other| *other != queue).collect();
         let confirmed = join_all(others.iter().map(|other| self.confirms(&connection, other))).await;
         if !confirmed.contains(&true) {
-            tracing::error!(%queue, "the queue does not answer, and neither does any other; it stays as it is");
+            tracing::error!(%queue, "the queue confirms nothing, and neither does any other; it stays as it is");
             return Ok(false);
         }
         let channel = connection.create_channel().await?;
@@ -92,7 +96,7 @@ impl Broker {
             nowait: false,
         };
         timeout(DELETE_MAX, channel.queue_delete(queue.clone(), options)).await.map_err(|_| QueueError::TimedOut)??;
-        tracing::error!(%queue, "the queue has not answered for long, and others have; it was deleted and is declared anew");
+        tracing::error!(%queue, "the queue has confirmed nothing for long, and others have; it was deleted and is declared anew");
         metrics::counter!("seckill_queues_replaced_total", "queue" => queue.to_string()).increment(1);
         Ok(true)
     }
@@ -108,6 +112,16 @@ impl Broker {
             channel.basic_publish(exchange, queue.clone(), options, PROBE, properties).await?.await
         };
         // A queue that does not exist returns the message: it is not stuck, and is declared by the next link.
-        matches!(timeout(PROBE_MAX, probing).await, Ok(Ok(Confirmation::Ack(_) | Confirmation::Nack(_))))
+        matches!(timeout(PROBE_MAX, probing).await, Ok(Ok(Confirmation::Ack(_))))
+    }
+
+    /// Whether the queue is known to hold half of the messages that it may, or more: `false` where it does not say so within a few seconds.
+    async fn is_full(&self, connection: &Connection, queue: &ShortString) -> bool {
+        let asking = async {
+            let channel = connection.create_channel().await.ok()?;
+            self.topology.ready(&channel, queue.clone()).await
+        };
+        let messages = timeout(PROBE_MAX, asking).await.ok().flatten();
+        messages.is_some_and(|messages| messages >= self.config.queue_max_length.div_ceil(2))
     }
 }

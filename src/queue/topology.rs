@@ -301,8 +301,13 @@ impl Topology {
 
     /// The messages of a queue that are ready to be delivered; `None` when there is no such queue, and the channel is closed then.
     pub async fn messages(&self, channel: &Channel, name: &str) -> Option<u32> {
+        self.ready(channel, self.name(name)).await
+    }
+
+    /// The same, by the queue's full name.
+    pub(super) async fn ready(&self, channel: &Channel, queue: ShortString) -> Option<u32> {
         let existing = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let queue = channel.queue_declare(self.name(name), existing, FieldTable::default()).await.ok()?;
+        let queue = channel.queue_declare(queue, existing, FieldTable::default()).await.ok()?;
         Some(queue.message_count())
     }
 

@@ -118,7 +118,7 @@ pub const METRICS: [Metric; 63] = [
         "seckill_queues_replaced_total",
         Counter,
         "queue",
-        "Queues that were deleted and declared anew because they did not answer while others did",
+        "Queues that were deleted and declared anew because they confirmed nothing while others did",
     ),
     metric("seckill_intake_batch_size", Histogram, "queue", "Messages processed together"),
     metric(

@@ -253,6 +253,50 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     .await;
 }
 
+/// The broker names a dead node as the leader of one queue, as after a node that was killed while it led, and does not find out: what is sent to
+/// the queue is refused. So is what is sent to one that is full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_refuses_although_it_has_room_is_declared_anew() {
+    let folder = Folder::new("broker");
+    let set = [("SECKILL_AMQP__QUEUE_STUCK_AFTER_MS", "1000"), ("SECKILL_AMQP__QUEUE_MAX_LENGTH", "10")];
+    let (own, environment) = own_broker(&folder, &set).await;
+    let prefix = &environment["SECKILL_AMQP__PREFIX"];
+    let resource = |queue: &str| format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}{queue}">>)"#);
+    // Else a leader that is named wrongly corrects that every five seconds.
+    own.control(&["eval", "ok = application:set_env(rabbit, quorum_tick_interval, 3600000)."]);
+    let first = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
+    eventually(|| async { first.connect().await.map_err(|error| error.to_string()) }).await;
+    eventually(|| async {
+        let receipts = first.publish(&[message(Destination::OrdersPlaced)]).await.map_err(|error| error.to_string())?;
+        (receipts == [Receipt::NoRoom]).then_some(()).ok_or_else(|| format!("{receipts:?}"))
+    })
+    .await;
+    let dead_leader = format!(
+        "{{ok, Q}} = rabbit_amqqueue:lookup({0}), {{Name, _}} = amqqueue:get_pid(Q),
+         rabbit_misc:execute_mnesia_transaction(fun() -> rabbit_amqqueue:update({0}, fun(Old) ->
+             amqqueue:set_pid(Old, {{Name, 'dead@localhost'}}) end) end), ok.",
+        resource("order-placed")
+    );
+    own.control(&["eval", &dead_leader]);
+
+    let all = [Destination::OrdersPlaced, Destination::OrderPlaced, Destination::GroupsPlaced].map(message);
+    let publisher = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
+    let refused = std::cell::Cell::new(false);
+    eventually(|| async {
+        // The queue that is full is the first to refuse, so that it is judged first.
+        let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
+        refused.set(refused.get() || receipts[1] == Receipt::NoRoom);
+        (receipts[1] == Receipt::Confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
+    })
+    .await;
+    assert!(refused.get(), "the broker knows the leader");
+    let full = format!(
+        "{{ok, Q}} = rabbit_amqqueue:lookup({}), {{ok, N, _}} = rabbit_amqqueue:stat(Q), true = N >= 10.",
+        resource("orders-placed")
+    );
+    own.control(&["eval", &full]);
+}
+
 /// Three of five queues have no process that could answer, as after a broker that was killed while they were declared.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_never_answers_is_declared_anew() {
