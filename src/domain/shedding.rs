@@ -128,12 +128,14 @@ impl ShedLimit {
             }
         }
         let served = answered_within(per_second, self.served_within());
-        (self.limit, self.served) = match self.is_shedding {
-            true => (answered_within(per_second, self.target.saturating_sub(late)), served),
+        self.limit = match self.is_shedding {
+            true => answered_within(per_second, self.target.saturating_sub(late)),
             // A busy thread looks late and seldom, and half of a large crowd comes meanwhile.
-            false if is_remembered => (served, u32::MAX),
-            false => (u32::MAX, u32::MAX),
+            false if is_remembered => served,
+            false => u32::MAX,
         };
+        // Who stands in line is not refused by a rate that is not known yet.
+        self.served = if self.is_shedding && (is_measured || is_remembered) { served } else { u32::MAX };
     }
 
     /// How many of those under way are too many, although they were let through: before it was known that too many had come, or who
@@ -400,6 +402,7 @@ mod tests {
             limit.adjust(5000, 0, Duration::ZERO, TICK);
         }
         assert!(limit.is_full(5000) && limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
+        assert_eq!(limit.excess(5000), 0, "how many could be served is not known");
     }
 
     #[test]

@@ -176,7 +176,8 @@ impl ReserveBatcher {
         self.0.late.set(late);
     }
 
-    /// Refuses up to `count` strangers who stand in line: the newest in the longest lines, so that a short line of another sale stays.
+    /// Refuses up to `count` strangers who stand in line: the newest in the longest lines, so that a short line of another sale stays
+    /// while longer ones have as many.
     pub fn refuse_newest(&self, count: usize) {
         if count == 0 {
             return;
