@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeleteOptions};
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Confirmation, Connection};
@@ -18,10 +18,20 @@ use super::{Broker, MARK, QueueError};
 
 /// How long a queue may take to confirm a probe.
 const PROBE_MAX: Duration = Duration::from_secs(3);
+/// A queue that refuses as many probes, and holds nothing, is stuck; and how long after one the next is sent.
+const REFUSALS: u32 = 5;
+const REFUSED_AGAIN: Duration = Duration::from_secs(1);
 /// How long the broker may take to delete a queue: it waits five seconds for a leader before it deletes one that has none.
 const DELETE_MAX: Duration = Duration::from_secs(30);
 /// A mark that names no time, so that its consumer drops it.
 const PROBE: &[u8] = b"probe";
+
+/// What a queue says to a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Confirmed,
+    Refused,
+}
 
 /// What a publisher knows of the queues that confirm nothing to it.
 pub(super) struct StuckQueues {
@@ -76,17 +86,18 @@ impl StuckQueues {
 }
 
 impl Broker {
-    /// Deletes a queue, if it confirms nothing although it has room, while another one confirms. Returns whether it was deleted.
+    /// Deletes a queue, if it confirms nothing and is not full, while another one confirms. Returns whether it was deleted.
     async fn replace_stuck(self, queue: ShortString) -> Result<bool, QueueError> {
         let connection = self.connect("stuck queue").await?;
-        if self.confirms(&connection, &queue).await || self.is_full(&connection, &queue).await {
-            return Ok(false);
-        }
         let sources = self.topology.sources().into_iter().map(|source| self.topology.queue_of(&source));
         let others: Vec<_> = sources.filter(|other| *other != queue).collect();
-        let confirmed = join_all(others.iter().map(|other| self.confirms(&connection, other))).await;
-        if !confirmed.contains(&true) {
+        let answers: FuturesUnordered<_> = others.iter().map(|other| self.probe(&connection, other)).collect();
+        if !answers.any(async |answer| answer == Some(Answer::Confirmed)).await {
             tracing::error!(%queue, "the queue confirms nothing, and neither does any other; it stays as it is");
+            return Ok(false);
+        }
+        // Judged after the others: a broker that has just come back confirms to all of them.
+        if !self.is_stuck(&connection, &queue).await {
             return Ok(false);
         }
         let channel = connection.create_channel().await?;
@@ -101,8 +112,22 @@ impl Broker {
         Ok(true)
     }
 
-    /// Whether the queue confirms a message within a few seconds. Each queue is asked on a channel of its own.
-    async fn confirms(&self, connection: &Connection, queue: &ShortString) -> bool {
+    /// Whether the queue does not answer, or refuses and holds nothing whenever it is asked. One that is full says that it holds messages, if
+    /// not each time: a busy leader may take too long, and then the broker says that there are none.
+    async fn is_stuck(&self, connection: &Connection, queue: &ShortString) -> bool {
+        for _ in 0..REFUSALS {
+            match self.probe(connection, queue).await {
+                Some(Answer::Confirmed) => return false,
+                Some(Answer::Refused) if self.holds_messages(connection, queue).await => return false,
+                Some(Answer::Refused) => tokio::time::sleep(REFUSED_AGAIN).await,
+                None => return true,
+            }
+        }
+        true
+    }
+
+    /// Sends a message to the queue; `None` when it does not answer within a few seconds. Each queue is asked on a channel of its own.
+    async fn probe(&self, connection: &Connection, queue: &ShortString) -> Option<Answer> {
         let probing = async {
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
@@ -111,17 +136,20 @@ impl Broker {
             let exchange = self.topology.exchange();
             channel.basic_publish(exchange, queue.clone(), options, PROBE, properties).await?.await
         };
-        // A queue that does not exist returns the message: it is not stuck, and is declared by the next link.
-        matches!(timeout(PROBE_MAX, probing).await, Ok(Ok(Confirmation::Ack(_))))
+        match timeout(PROBE_MAX, probing).await {
+            // A queue that does not exist returns the message: it is not stuck, and is declared by the next link.
+            Ok(Ok(Confirmation::Ack(_))) => Some(Answer::Confirmed),
+            Ok(Ok(Confirmation::Nack(_))) => Some(Answer::Refused),
+            _ => None,
+        }
     }
 
-    /// Whether the queue is known to hold half of the messages that it may, or more: `false` where it does not say so within a few seconds.
-    async fn is_full(&self, connection: &Connection, queue: &ShortString) -> bool {
+    /// Whether the queue says within a few seconds that it holds messages.
+    async fn holds_messages(&self, connection: &Connection, queue: &ShortString) -> bool {
         let asking = async {
             let channel = connection.create_channel().await.ok()?;
             self.topology.ready(&channel, queue.clone()).await
         };
-        let messages = timeout(PROBE_MAX, asking).await.ok().flatten();
-        messages.is_some_and(|messages| messages >= self.config.queue_max_length.div_ceil(2))
+        timeout(PROBE_MAX, asking).await.ok().flatten().is_some_and(|messages| messages > 0)
     }
 }

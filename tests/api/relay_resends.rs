@@ -256,7 +256,7 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
 /// The broker names a dead node as the leader of one queue, as after a node that was killed while it led, and does not find out: what is sent to
 /// the queue is refused. So is what is sent to one that is full.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_refuses_although_it_has_room_is_declared_anew() {
+async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     let folder = Folder::new("broker");
     let set = [("SECKILL_AMQP__QUEUE_STUCK_AFTER_MS", "1000"), ("SECKILL_AMQP__QUEUE_MAX_LENGTH", "10")];
     let (own, environment) = own_broker(&folder, &set).await;
