@@ -22,7 +22,7 @@ const THREADS_MAX: u64 = 200_000;
 #[derive(Parser)]
 #[command(name = "seckill-scale", version)]
 struct Cli {
-    /// A JSON file of ./dev bench; may be given several times, part by part. Without it, the figures of docs/speed.md
+    /// A JSON file of ./dev bench; may be given several times, part by part. Without it, a stored run (crates/scale/samples/speed.json)
     #[arg(long, global = true, value_name = "FILE")]
     measured: Vec<PathBuf>,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The figures of docs/speed.md.
+/// The figures of a stored run of the bench, `samples/speed.json`.
 const SAMPLE: &str = include_str!("../samples/speed.json");
 /// What is read of the bench's JSON. The parts that the given files lack are taken from the sample.
 const PARTS: [&str; 5] = ["cases", "settled", "redis_benchmark", "gateway", "payments"];
@@ -86,7 +86,7 @@ pub struct Shares {
 }
 
 impl Measured {
-    /// The figures of docs/speed.md.
+    /// The figures of a stored run of the bench, `samples/speed.json`.
     ///
     /// # Errors
     /// The sample is not JSON.

@@ -1,4 +1,4 @@
-//! The simulation against the figures of docs/speed.md.
+//! The simulation against a stored run of the bench.
 
 use seckill_scale::check::{self, compare};
 use seckill_scale::measured::Measured;
