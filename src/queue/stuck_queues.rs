@@ -1,6 +1,6 @@
 //! Queues that have confirmed nothing for long while others do. RabbitMQ may lose the leader of a quorum queue: a node that is killed just
 //! after it has declared one starts the queue again without an election, and what is sent to it waits until the next restart
-//! (rabbitmq/rabbitmq-server, issue 10070). Or its nodes go on naming the leader that died, and refuse whatever is sent to the queue. Such a
+//! (rabbitmq/rabbitmq-server, issue 10070). Or a queue refuses whatever is sent to it, as it does while the broker names a dead leader. Such a
 //! queue is deleted, and the next link declares it anew. The outbox has its messages. A queue that refuses because it is full stays.
 
 use std::collections::HashMap;
