@@ -28,6 +28,7 @@ use crate::ledger::orders::commit::Committer;
 use crate::live::{LiveSales, Sources};
 use crate::pages::{self, Pages};
 use crate::pay::payment_batcher::PaymentBatcher;
+use crate::pay::success_batcher::SuccessBatcher;
 use crate::queue::Broker;
 use crate::sale::Stores;
 use crate::sale::catalog::Catalog;
@@ -139,6 +140,7 @@ impl Service {
             permits: Permits::new(policies, limiter, config.flow.queue_max),
             console,
             payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),
+            success_batcher: SuccessBatcher::open(payment_service.clone(), &parts.tasks),
             payment_service,
             order_streams: order_streams.clone(),
             live: live.clone(),

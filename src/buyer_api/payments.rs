@@ -15,7 +15,7 @@ use crate::http::codes::problems;
 use crate::http::extract::{Body, order_id, request_span};
 use crate::http::problem::Problem;
 use crate::pay::payment_batcher::PayOutcome;
-use crate::pay::{CALLBACK_MAX_BYTES, CallbackTaken, NotBelieved, PaymentStart, RefundAsked, Signed};
+use crate::pay::{CALLBACK_MAX_BYTES, CallbackTaken, NotBelieved, PaymentRequest, PaymentStart, RefundAsked, Signed};
 use crate::sale::thread_state::ThreadState;
 
 /// How the order is to be paid.
@@ -104,14 +104,23 @@ pub async fn pay(
     if let Some(span) = &mut span {
         span.set("order", order.to_string());
     }
-    match app_state.payment_batcher.pay(&buyer.user, order, &channel, trace).await? {
-        PayOutcome::NoSuchChannel => Err(Problem::invalid("there is no such payment channel")),
-        PayOutcome::PaymentStart(PaymentStart::Payment(payment_id, status)) => {
+    let payment = PaymentRequest { order, user: buyer.user.to_string(), channel, trace };
+    let mut begun = match app_state.payment_batcher.pay(payment.clone()).await? {
+        PayOutcome::PaymentStart(begun) => begun,
+        PayOutcome::NoSuchChannel => return Err(Problem::invalid("there is no such payment channel")),
+    };
+    if begun == PaymentStart::InUse {
+        let pays = app_state.clone();
+        let pay = async move { pays.payment_service.pay_alone(payment).await };
+        begun = app_state.bulkheads.payments.run(pay).await?;
+    }
+    match begun {
+        PaymentStart::Payment(payment_id, status) => {
             Ok(HttpResponse::Accepted().json(PaymentBegun { payment_id, status }))
         }
-        PayOutcome::PaymentStart(PaymentStart::IllegalState) => Err(Problem::illegal_state()),
-        PayOutcome::PaymentStart(PaymentStart::Failed) => Err(Problem::unavailable()),
-        PayOutcome::PaymentStart(PaymentStart::Unknown) => Err(not_an_order(&thread, &buyer.user, order).await?),
+        PaymentStart::IllegalState => Err(Problem::illegal_state()),
+        PaymentStart::Failed | PaymentStart::InUse => Err(Problem::unavailable()),
+        PaymentStart::Unknown => Err(not_an_order(&thread, &buyer.user, order).await?),
     }
 }
 
@@ -196,6 +205,9 @@ pub async fn callback(
     };
     // Only now: what is signed comes from the channel.
     let _span = request_span(request.head(), "POST callbacks");
+    if app_state.success_batcher.take(&callback).await? {
+        return Ok(HttpResponse::Ok().json(serde_json::json!({})));
+    }
     let takes = app_state.clone();
     let take = async move { takes.payment_service.take_callback(callback).await };
     match app_state.bulkheads.callbacks.run(take).await? {

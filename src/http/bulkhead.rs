@@ -27,6 +27,8 @@ pub struct Bulkheads {
     /// Lists of orders, and streams that begin.
     pub orders: Bulkhead,
     pub cancellations: Bulkhead,
+    /// Payments of orders that another transaction has locked.
+    pub payments: Bulkhead,
     /// Refunds that buyers ask for.
     pub refunds: Bulkhead,
     /// Callbacks of payment channels whose signature matches. They give way to no one: an order waits for each.
@@ -63,6 +65,7 @@ impl Bulkheads {
         Self {
             orders: bulkhead("orders", terms.line_max),
             cancellations: bulkhead("cancellations", terms.line_max),
+            payments: bulkhead("payments", terms.line_max),
             refunds: bulkhead("refunds", terms.line_max),
             callbacks: Bulkhead {
                 places: Arc::new(Semaphore::new(part(2))),

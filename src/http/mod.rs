@@ -35,6 +35,7 @@ use crate::flow::permits::Permits;
 use crate::live::LiveSales;
 use crate::pay::PaymentService;
 use crate::pay::payment_batcher::PaymentBatcher;
+use crate::pay::success_batcher::SuccessBatcher;
 use crate::sale::order_streams::OrderStreams;
 
 /// What the handlers of all worker threads share.
@@ -49,6 +50,7 @@ pub struct AppState {
     pub console: Console,
     pub payment_service: PaymentService,
     pub payment_batcher: PaymentBatcher,
+    pub success_batcher: SuccessBatcher,
     pub order_streams: OrderStreams,
     pub live: LiveSales,
     pub cookies: CookieNames,

@@ -1,9 +1,11 @@
 //! Use cases of money: an order is paid through a channel, and money for which no order waits is refunded.
 
+mod batcher;
 pub mod compare_books;
 pub mod payment_batcher;
 pub mod payment_sender;
 pub mod poll_status;
+pub mod success_batcher;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,7 @@ pub use crate::channel::{CALLBACK_MAX_BYTES, Signed};
 use crate::domain::ids::{OrderId, UserId};
 use crate::domain::payment::ReportOutcome;
 use crate::domain::payment::{ChannelReport, Progress, RefundReason};
-pub use crate::ledger::money::payments::PaymentStart;
+pub use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
 pub use crate::ledger::money::refunds::RefundAsked;
 use crate::ledger::money::refunds::RefundRoute;
 use crate::ledger::notices::Notifier;
@@ -29,9 +31,9 @@ use seckill_webhook::SendError;
 pub enum PayError {
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    #[error("too many requests to pay at once")]
+    #[error("too many requests at once")]
     TooMany,
-    #[error("whether the payment began is unknown")]
+    #[error("whether it was written is unknown")]
     Unknown,
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -114,6 +116,14 @@ impl PaymentService {
         self.opened.get_or_try_init(open).await.copied()
     }
 
+    /// Begins to pay an order that was in use, when it is free.
+    pub async fn pay_alone(&self, request: PaymentRequest) -> Result<PaymentStart, PayError> {
+        let begins = self.ledger.begin_payment(&request, &self.terms.currency, self.terms.wait_ms);
+        let begun = self.ledger.in_time(begins).await?;
+        self.notifier.outbox_changed();
+        Ok(begun)
+    }
+
     /// Asks for the refund of a paid order, on behalf of its buyer, or of an operator (`user` is `None`).
     pub async fn refund(
         &self,
@@ -179,18 +189,23 @@ impl PaymentService {
         self.open().await?;
         let route = route_of(channel);
         let taken = self.ledger.in_time(self.ledger.take_in(&channel.name, report, &route)).await?;
+        self.note_taken(report, &taken);
+        Ok(taken)
+    }
+
+    /// Counts a report that has changed something, and tells those who wait for the change.
+    fn note_taken(&self, report: &ChannelReport, taken: &ReportOutcome) {
         let about = if report.about.is_refund() { "refund" } else { "payment" };
-        let outcome = match &taken {
+        let outcome = match taken {
             ReportOutcome::Applied if report.progress == Progress::Failed => "failed",
             ReportOutcome::Applied => "succeeded",
             ReportOutcome::Refunding => "unwanted",
-            ReportOutcome::Known | ReportOutcome::Pending | ReportOutcome::Misfit(_) => return Ok(taken),
+            ReportOutcome::Known | ReportOutcome::Pending | ReportOutcome::Misfit(_) => return,
         };
         metrics::counter!("seckill_money_total", "about" => about, "outcome" => outcome).increment(1);
         tracing::debug!(key = %report.about.key(), about, outcome, "money");
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
-        Ok(taken)
     }
 }
 

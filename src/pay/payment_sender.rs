@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use super::batcher::Batcher;
 use super::{PayError, PaymentService};
 use crate::channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
 use crate::channel::{Channel, Charge};
@@ -47,6 +48,8 @@ pub struct PaymentSender {
     channel: Arc<Channel>,
     tasks: TaskTracker,
     under_way: Arc<Semaphore>,
+    /// Payments whose requests the channel has taken, with their claims.
+    taken: Batcher<(PaymentId, i32), ()>,
     breaker: Arc<Mutex<Breaker>>,
     pace_set: Arc<OnceCell<()>>,
     started: Instant,
@@ -64,8 +67,11 @@ impl PaymentSender {
         // An answer that takes all of the channel's time counts as a failure.
         let slow_ms = channel.patience.as_millis() as u64;
         let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
+        let service = payment_service.clone();
+        let taken = Batcher::open(&tasks, move |sent| write_taken(service.clone(), sent));
         Self {
             payment_service,
+            taken,
             channel,
             tasks,
             under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
@@ -208,7 +214,7 @@ impl PaymentSender {
         match (outcome_of(answer), status) {
             (DeliveryOutcome::Done, Some(202)) => {
                 count("taken");
-                self.write(payment, ledger.payment_taken(id, claim, self.payment_service.terms.ask_after)).await;
+                _ = self.taken.write((id, claim)).await;
             }
             // The channel knew this key, so it knows the outcome too.
             (DeliveryOutcome::Done, _) => {
@@ -260,6 +266,14 @@ impl PaymentSender {
             tracing::warn!(payment = %payment.id, %error, "outcome not written; the channel is asked later");
         }
     }
+}
+
+/// Writes once that the channel has taken requests. What is not written is found by asking the channel.
+async fn write_taken(service: PaymentService, sent: Vec<(PaymentId, i32)>) -> Option<Vec<()>> {
+    if let Err(error) = service.ledger.in_time(service.ledger.payments_taken(&sent, service.terms.ask_after)).await {
+        tracing::warn!(payments = sent.len(), %error, "not written that payments were taken; the channel is asked later");
+    }
+    Some(vec![(); sent.len()])
 }
 
 fn count(outcome: &'static str) {

@@ -43,7 +43,7 @@ impl PaymentService {
         match reply {
             Ok(StatusReply::ChannelReport(report)) => match (self.take_in(channel, &report).await?, query) {
                 (ReportOutcome::Pending, StatusQuery::Payment { payment, claim, .. }) => {
-                    ledger.payment_taken(payment, claim, self.terms.ask_after).await?;
+                    ledger.payments_taken(&[(payment, claim)], self.terms.ask_after).await?;
                 }
                 (ReportOutcome::Misfit(problem), _) => {
                     tracing::error!(%key, problem, "MONEY DOES NOT FIT: the channel's answer was set aside");

@@ -1,6 +1,7 @@
 //! Payments, refunds, and callbacks that are forged, late, doubled or wrong. The bank here is the test itself, which signs
 //! as it likes; the sandbox plays in tests/money.
 
+use futures_util::future::join_all;
 use reqwest::Client;
 use seckill::domain::sale::NewSale;
 use seckill_webhook::{Secret, signed_headers};
@@ -116,7 +117,7 @@ async fn an_order_is_paid_once_however_often_the_bank_says_so() {
     // The same message ten times at once, and another one that says the same (F9).
     let again = Callback { id: "msg_other".into(), ..callback.clone() };
     let told = (0..10).map(|n| if n % 2 == 0 { callback.send(&system) } else { again.send(&system) });
-    assert_eq!(futures_util::future::join_all(told).await, [200; 10]);
+    assert_eq!(join_all(told).await, [200; 10]);
     assert_eq!(status(&system, order, "ann").await, "paid");
     assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 1);
     for what in ["payments", "cancel"] {
@@ -124,6 +125,104 @@ async fn an_order_is_paid_once_however_often_the_bank_says_so() {
         assert_eq!(answer.code(), "409 illegal-state", "{what}");
     }
     system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// Callbacks that come together share transactions, and each has its own answer. One whose order is locked holds up no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_itself() {
+    const GOOD: usize = 40;
+    let system = System::start().await;
+    let sale = system.create_sale(terms(100)).await;
+    let users: Vec<String> = (0..GOOD + 4).map(|n| format!("u{n}")).collect();
+    let begun = join_all(users.iter().map(|user| async {
+        let order = order(&system, &sale, user).await;
+        (order, pay(&system, order, user).await)
+    }));
+    let begun = begun.await;
+    let says = |n: usize, kind, amount| Callback::of(kind, begun[n].1, ("order_id", begun[n].0), amount);
+    let [wrong, declined, cancelled, locked] = [GOOD, GOOD + 1, GOOD + 2, GOOD + 3];
+    assert_eq!(post(&system, begun[cancelled].0, "cancel", &users[cancelled], json!({})).await.status, 200);
+    let mut at_work = system.sql.begin().await.unwrap();
+    let lock = sqlx::query("SELECT FROM orders WHERE id = $1 FOR UPDATE").bind(begun[locked].0);
+    lock.execute(&mut *at_work).await.unwrap();
+
+    let last = says(locked, "payment.succeeded", 100);
+    let others = async {
+        let mut callbacks: Vec<Callback> = (0..GOOD).map(|n| says(n, "payment.succeeded", 100)).collect();
+        // The first one is told twice, and contradicted.
+        callbacks.extend([
+            says(0, "payment.succeeded", 100),
+            says(0, "payment.succeeded", 99),
+            says(wrong, "payment.succeeded", 99),
+            says(declined, "payment.failed", 100),
+            says(cancelled, "payment.succeeded", 100),
+        ]);
+        let answers = join_all(callbacks.iter().map(|callback| callback.send(&system))).await;
+        at_work.rollback().await.unwrap();
+        answers
+    };
+    // It may be refused for the moment, if the others take longer than a transaction waits for a lock.
+    let last = eventually(|| async {
+        let answer = last.send(&system).await;
+        (answer == 200).then_some(()).ok_or(format!("{answer}"))
+    });
+    let ((), answers) = tokio::join!(last, others);
+    assert_eq!(answers[..GOOD], [200; GOOD]);
+    assert_eq!(answers[GOOD..], [200, 422, 422, 200, 200]);
+
+    for (n, expected) in
+        [(wrong, "pending_payment"), (declined, "pending_payment"), (cancelled, "cancelled"), (locked, "paid")]
+    {
+        assert_eq!(status(&system, begun[n].0, &users[n]).await, expected, "{n}");
+    }
+    let booked = "SELECT count(*) FROM journal WHERE entry = 'payment' AND credit = 'sales'";
+    assert_eq!(number(&system, booked).await, i64::try_from(GOOD + 1).unwrap());
+    assert_eq!(number(&system, "SELECT count(*) FROM orders WHERE status = 'paid'").await, 41);
+    assert_eq!(number(&system, "SELECT count(*) FROM refunds WHERE cause = 'order-ended'").await, 1);
+    let transactions = number(&system, "SELECT count(DISTINCT xmin::text) FROM payments WHERE pays").await;
+    assert!(transactions < 41, "each callback had a transaction of its own");
+    system.finish().await;
+}
+
+/// Eve pays while two payments wait, which is as many as are written at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_is_locked_delays_only_its_own_payment() {
+    // An eighth of the connections wait for locked orders.
+    let system = System::start_with(&[("SECKILL_DATABASE__MAX_CONNECTIONS", "16")]).await;
+    let sale = system.create_sale(terms(10)).await;
+    let users = ["ann", "bob", "cat", "dan"];
+    let orders = join_all(users.iter().map(|user| order(&system, &sale, user))).await;
+    let free = order(&system, &sale, "eve").await;
+    let mut at_work = system.sql.begin().await.unwrap();
+    let lock = sqlx::query("SELECT FROM orders WHERE id = ANY($1) FOR UPDATE").bind(&orders);
+    lock.execute(&mut *at_work).await.unwrap();
+
+    let waiting = || async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%orders%'";
+        match number(&system, waiting).await {
+            0 | 1 => Err("fewer than two payments wait".to_owned()),
+            _ => Ok(()),
+        }
+    };
+    let eve_pays = eventually(|| async {
+        waiting().await?;
+        pay(&system, free, "eve").await;
+        waiting().await
+    });
+    let others = users.iter().zip(&orders).map(|(user, order)| {
+        let system = &system;
+        eventually(move || async move {
+            let answer = post(system, *order, "payments", user, json!({ "channel": "sandbox" })).await;
+            (answer.code() == "202").then_some(()).ok_or(answer.code())
+        })
+    });
+    let eve_pays = async {
+        eve_pays.await;
+        at_work.rollback().await.unwrap();
+    };
+    tokio::join!(join_all(others), eve_pays);
     system.finish().await;
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Locks are taken in one order: the order, its payment, its refund, then the rows that end an order.
 
+use std::collections::HashSet;
+
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -14,6 +16,13 @@ use crate::ledger::money::payments::lock_order_of;
 use crate::ledger::money::refunds::{RefundRoute, refund_unwanted};
 use crate::ledger::orders::cancel::abandon;
 use crate::ledger::{Ledger, LedgerError};
+
+/// A report, and the name of the channel that it comes from.
+#[derive(Debug)]
+pub struct ReportOf {
+    pub channel: String,
+    pub report: ChannelReport,
+}
 
 struct PaymentRow {
     order: Uuid,
@@ -46,6 +55,64 @@ impl Ledger {
                 self.refund_failed(channel, key, payment, report).await
             }
         }
+    }
+
+    /// Applies, in one transaction, those of the reports that say that a payment has succeeded which is under way and for which its
+    /// order waits. Returns for each whether it was applied. The others, and those whose order or payment is locked, have changed
+    /// nothing: [`take_in`](Self::take_in) takes each by itself.
+    pub async fn pay_orders(&self, reports: &[ReportOf]) -> Result<Vec<bool>, LedgerError> {
+        let (mut keys, mut orders, mut channels) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut amounts, mut currencies) = (Vec::new(), Vec::new());
+        let mut seen = HashSet::with_capacity(reports.len());
+        for ReportOf { channel, report } in reports {
+            let About::Payment { key, order } = report.about else { continue };
+            if report.progress == Progress::Succeeded && seen.insert(key.0) {
+                keys.push(key.0);
+                orders.push(order.0);
+                channels.push(channel.clone());
+                amounts.push(report.amount_cents);
+                currencies.push(report.currency.clone());
+            }
+        }
+        let mut tx = self.pool.begin().await?;
+        // An order whose payment is under way has no other that has not left yet, so none is abandoned here.
+        let paid = sqlx::query_scalar!(
+            "WITH reported AS (
+               SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::text[])
+                 AS r (payment, order_id, channel, amount_cents, currency)
+             ), due AS (
+               SELECT p.id FROM reported r JOIN payments p ON p.id = r.payment JOIN orders o ON o.id = r.order_id
+               WHERE (p.order_id, p.channel, p.amount_cents, p.currency) = (r.order_id, r.channel, r.amount_cents, r.currency)
+                 AND p.status IN ('created', 'sending', 'waiting') AND o.status = 'pending_payment'
+               FOR UPDATE OF o, p SKIP LOCKED
+             ), paid AS (
+               UPDATE payments SET status = 'succeeded', pays = true, reason = NULL, ask_at = NULL, ended_at = now()
+               WHERE id IN (SELECT id FROM due) RETURNING id, order_id, channel, amount_cents, currency
+             ), booked AS (
+               INSERT INTO journal (entry, subject, order_id, debit, credit, amount_cents, currency)
+               SELECT 'payment', id, order_id, 'channel:' || channel, 'sales', amount_cents, currency FROM paid
+             ), ended AS (
+               UPDATE orders SET status = 'paid' WHERE id IN (SELECT order_id FROM paid)
+             ), settled AS (
+               UPDATE outbox SET status = 'processed', processed_at = now()
+               WHERE id IN (SELECT b.id FROM paid JOIN outbox b ON b.order_id = paid.order_id
+                            WHERE b.kind = 'order_expire' AND b.status <> 'processed' FOR UPDATE OF b SKIP LOCKED)
+             )
+             SELECT id FROM paid",
+            &keys,
+            &orders,
+            &channels,
+            &amounts,
+            &currencies
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        die_at!("money.before_commit");
+        tx.commit().await?;
+        die_at!("money.after_commit");
+        // The first of two reports of one payment has its place.
+        let mut paid: HashSet<Uuid> = paid.into_iter().collect();
+        Ok(reports.iter().map(|of| paid.remove(&of.report.about.key())).collect())
     }
 
     async fn payment_ended(

@@ -252,13 +252,17 @@ impl Ledger {
         Ok(())
     }
 
-    /// The channel has taken the request; its outcome comes by a callback, or is asked for.
-    pub async fn payment_taken(&self, payment: PaymentId, claim: i32, ask_after: Duration) -> Result<(), LedgerError> {
+    /// The channel has taken the requests of these payments, each sent under this claim; the outcomes come by callbacks, or are
+    /// asked for. One that is locked is being decided, or asked about.
+    pub async fn payments_taken(&self, sent: &[(PaymentId, i32)], ask_after: Duration) -> Result<(), LedgerError> {
+        let (ids, claims): (Vec<Uuid>, Vec<i32>) = sent.iter().map(|(payment, claim)| (payment.0, *claim)).unzip();
         sqlx::query!(
             "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
-             WHERE id = $1 AND claim = $2 AND status = 'sending'",
-            payment.0,
-            claim,
+             WHERE id IN (SELECT p.id FROM unnest($1::uuid[], $2::integer[]) AS sent (id, claim)
+                          JOIN payments p ON p.id = sent.id AND p.claim = sent.claim
+                          WHERE p.status = 'sending' FOR UPDATE OF p SKIP LOCKED)",
+            &ids,
+            &claims,
             micros(ask_after)
         )
         .execute(&self.pool)

@@ -1,8 +1,8 @@
 //! Beginning payments. payment_dispatch.rs sends them, channel_reports.rs takes in their outcomes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::die_at;
@@ -30,26 +30,30 @@ pub enum PaymentStart {
     Unknown,
     /// The order does not wait for payment, or not for one through this channel.
     IllegalState,
+    /// Another transaction has locked the order, and nothing began.
+    InUse,
     /// The payment could not be written: nothing began.
     Failed,
 }
 
 impl Ledger {
     /// Begins payments of orders, or finds the payments that are under way for them. An order waits for the outcome, up to
-    /// `wait_ms` beyond its deadline. An order that cannot be paid never fails the group that it is in.
+    /// `wait_ms` beyond its deadline. An order that cannot be paid never fails the group that it is in, and one that is locked does
+    /// not delay it.
     pub async fn begin_payments(
         &self,
         requests: &[PaymentRequest],
         currency: &str,
         wait_ms: u64,
     ) -> Result<Vec<PaymentStart>, LedgerError> {
-        match self.try_begin(requests, currency, wait_ms).await {
+        match self.try_begin(self.pool.begin().await?, requests, currency, wait_ms).await {
             Err(error) if !error.is_outage() => tracing::info!(%error, requests = requests.len(), "trying one by one"),
             begun => return begun,
         }
         let mut all = Vec::with_capacity(requests.len());
         for request in requests {
-            match self.try_begin(std::slice::from_ref(request), currency, wait_ms).await {
+            let one = std::slice::from_ref(request);
+            match self.try_begin(self.pool.begin().await?, one, currency, wait_ms).await {
                 Ok(begun) => all.extend(begun),
                 Err(error) if error.is_outage() => return Err(error),
                 Err(error) => {
@@ -61,17 +65,30 @@ impl Ledger {
         Ok(all)
     }
 
+    /// As [`begin_payments`](Self::begin_payments), but waits for an order that is locked.
+    pub async fn begin_payment(
+        &self,
+        request: &PaymentRequest,
+        currency: &str,
+        wait_ms: u64,
+    ) -> Result<PaymentStart, LedgerError> {
+        let mut tx = self.pool.begin().await?;
+        sqlx::query!("SELECT FROM orders WHERE id = $1 FOR UPDATE", request.order.0).execute(&mut *tx).await?;
+        let begun = self.try_begin(tx, std::slice::from_ref(request), currency, wait_ms).await?;
+        Ok(begun.first().copied().unwrap_or(PaymentStart::Failed))
+    }
+
     async fn try_begin(
         &self,
+        mut tx: Transaction<'_, Postgres>,
         requests: &[PaymentRequest],
         currency: &str,
         wait_ms: u64,
     ) -> Result<Vec<PaymentStart>, LedgerError> {
         let orders: Vec<Uuid> = requests.iter().map(|request| request.order.0).collect();
-        let mut tx = self.pool.begin().await?;
         let rows = sqlx::query!(
             r#"SELECT id, user_id, status = 'pending_payment' AND expires_at > clock_timestamp() AS "payable!"
-               FROM orders WHERE id = ANY($1) ORDER BY id FOR UPDATE"#,
+               FROM orders WHERE id = ANY($1) FOR UPDATE SKIP LOCKED"#,
             &orders
         )
         .fetch_all(&mut *tx)
@@ -91,9 +108,17 @@ impl Ledger {
         }
         let mut known: HashMap<_, _> =
             rows.into_iter().map(|row| (row.id, (row.user_id, row.payable, payments.remove(&row.id)))).collect();
+        let missing: Vec<Uuid> = orders.iter().copied().filter(|order| !known.contains_key(order)).collect();
+        let mut in_use = HashSet::new();
+        if !missing.is_empty() {
+            let exist = sqlx::query_scalar!("SELECT id FROM orders WHERE id = ANY($1)", &missing);
+            in_use.extend(exist.fetch_all(&mut *tx).await?);
+        }
         let (mut ids, mut paid, mut channels, mut traces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut begin = |request: &PaymentRequest| {
-            let Some((user, payable, payment)) = known.get_mut(&request.order.0) else { return PaymentStart::Unknown };
+            let Some((user, payable, payment)) = known.get_mut(&request.order.0) else {
+                return if in_use.contains(&request.order.0) { PaymentStart::InUse } else { PaymentStart::Unknown };
+            };
             if *user != request.user {
                 return PaymentStart::Unknown;
             }
