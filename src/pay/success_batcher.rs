@@ -4,7 +4,7 @@ use tokio_util::task::TaskTracker;
 
 use super::batcher::Batcher;
 use super::{Callback, PayError, PaymentService, count_callback};
-use crate::domain::payment::{About, ChannelReport, Progress, ReportOutcome};
+use crate::domain::payment::{About, Progress, ReportOutcome};
 use crate::ledger::money::channel_reports::ReportOf;
 
 /// Takes callbacks, from all threads.
