@@ -14,8 +14,8 @@ const BATCH_MAX: usize = 256;
 const LANES: usize = 2;
 /// Items that wait; more are refused.
 const QUEUE_MAX: usize = 20_000;
-/// From one batch to the next, unless so many items wait that they fill one. A lone item is written at once.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Between two batches of what a buyer or a channel waits for.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Collects items from all threads, and writes them in batches. Each item has a reply of its own.
 pub(super) struct Batcher<T, R> {
@@ -27,17 +27,23 @@ type Queued<T, R> = (T, oneshot::Sender<R>);
 struct Queue<T, R> {
     items: mpsc::Receiver<Queued<T, R>>,
     next_batch: Instant,
+    pause: Duration,
 }
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
-    /// `write` returns a reply for each item, in order, or `None` if it is not known what was written. The tasks end, after what
-    /// is queued, when the last handle is dropped.
-    pub fn open<W>(tasks: &TaskTracker, write: impl Fn(Vec<T>) -> W + Clone + Send + Sync + 'static) -> Self
+    /// A batch is written `pause` after the one before, or as soon as so many items wait that they fill it; a lone item is
+    /// written at once. `write` returns a reply for each item, in order, or `None` if it is not known what was written. The tasks
+    /// end, after what is queued, when the last handle is dropped.
+    pub fn open<W>(
+        tasks: &TaskTracker,
+        pause: Duration,
+        write: impl Fn(Vec<T>) -> W + Clone + Send + Sync + 'static,
+    ) -> Self
     where
         W: Future<Output = Option<Vec<R>>> + Send + 'static,
     {
         let (queue, items) = mpsc::channel(QUEUE_MAX);
-        let items = Arc::new(Mutex::new(Queue { items, next_batch: Instant::now() }));
+        let items = Arc::new(Mutex::new(Queue { items, next_batch: Instant::now(), pause }));
         for _ in 0..LANES {
             let (write, items) = (write.clone(), Arc::clone(&items));
             tasks.spawn(async move {
@@ -80,7 +86,7 @@ impl<T, R> Queue<T, R> {
         {
             batch.push(item);
         }
-        queue.next_batch = Instant::now() + PAUSE;
+        queue.next_batch = Instant::now() + queue.pause;
         Some(batch)
     }
 }
