@@ -50,6 +50,8 @@ pub const PLACES: [&str; 53] = [
     "pay.sent",
     "pay.settled",
     "status.answered",
+    "paid.before_commit",
+    "paid.after_commit",
     "money.before_commit",
     "money.after_commit",
     "refund.before_commit",

@@ -38,8 +38,8 @@ const SETTLE_MAX: Duration = Duration::from_secs(20);
 /// How long before a payment that found no slot is sent again; after a channel's rest that is known, up to a minute.
 const SEND_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const SEND_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
-/// From one batch of payments that the channel has taken to the next. Most of them are decided by then, and need not be written.
-const TAKEN_PAUSE: Duration = Duration::from_millis(500);
+/// How long after the channel has taken a payment that is written. Most payments are decided by then.
+const WRITTEN_AFTER: Duration = Duration::from_millis(500);
 /// The most by which later slots move. More than a second later, no earlier request can come too close.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -70,7 +70,7 @@ impl PaymentSender {
         let slow_ms = channel.patience.as_millis() as u64;
         let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
         let service = payment_service.clone();
-        let taken = Batcher::open(&tasks, TAKEN_PAUSE, move |sent| write_taken(service.clone(), sent));
+        let taken = Batcher::open(&tasks, move |sent| write_taken(service.clone(), sent));
         Self {
             payment_service,
             taken,
@@ -216,7 +216,11 @@ impl PaymentSender {
         match (outcome_of(answer), status) {
             (DeliveryOutcome::Done, Some(202)) => {
                 count("taken");
-                _ = self.taken.write((id, claim)).await;
+                let taken = self.taken.clone();
+                self.tasks.spawn(async move {
+                    sleep(WRITTEN_AFTER).await;
+                    taken.write((id, claim)).await
+                });
             }
             // The channel knew this key, so it knows the outcome too.
             (DeliveryOutcome::Done, _) => {

@@ -34,8 +34,11 @@ fn places() -> Vec<Place> {
         place("pay.sent", "work", 3),
         place("pay.settled", "work", 3),
         Place { switches: json!({ "drop_callbacks_permille": 1000 }), ..place("status.answered", "work", 2) },
-        place("money.before_commit", "serve", 0),
-        place("money.after_commit", "serve", 0),
+        place("paid.before_commit", "serve", 0),
+        place("paid.after_commit", "serve", 0),
+        // What is no success is taken in by itself. Until then, the bank declines every payment; then the buyers pay again.
+        Place { switches: json!({ "decline_permille": 1000 }), ..place("money.before_commit", "serve", 2) },
+        Place { switches: json!({ "decline_permille": 1000 }), ..place("money.after_commit", "serve", 2) },
         place("refund.before_commit", "serve", 2),
         place("refund.after_commit", "serve", 2),
         place("refunded.before_commit", "serve", 2),
@@ -94,6 +97,7 @@ async fn die_at(place: &Place) {
             assert!(begun.elapsed() < REACHED_WITHIN, "no process reached {}", place.name);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        world.bank.switch(json!({ "decline_permille": 0 })).await;
         *victim = Process::start(&world.system, place.role, at, None);
     };
     tokio::join!(buyers, killing);

@@ -107,12 +107,14 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        die_at!("money.before_commit");
+        die_at!("paid.before_commit");
         tx.commit().await?;
-        die_at!("money.after_commit");
+        die_at!("paid.after_commit");
         // The first of two reports of one payment has its place.
         let mut paid: HashSet<Uuid> = paid.into_iter().collect();
-        Ok(reports.iter().map(|of| paid.remove(&of.report.about.key())).collect())
+        let applied =
+            |report: &ChannelReport| report.progress == Progress::Succeeded && paid.remove(&report.about.key());
+        Ok(reports.iter().map(|of| &of.report).map(applied).collect())
     }
 
     async fn payment_ended(
