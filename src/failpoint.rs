@@ -4,7 +4,7 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 53] = [
+pub const PLACES: [&str; 55] = [
     "purchase.reserved",
     "purchase.committed",
     "loan.written",
