@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
 use super::PayError;
@@ -13,9 +13,9 @@ use super::PayError;
 const BATCH_MAX: usize = 256;
 /// Transactions under way at once.
 const LANES: usize = 2;
-/// A batch begins when the one before is written, or after this time if that one is stuck. On a busy machine a batch takes longer, and so
-/// the next one has more items.
-const TURN_MAX: Duration = Duration::from_millis(20);
+/// From the beginning of one batch to that of the next, so that each has several items while many come; a lone item is written at once.
+/// A channel that sends its callbacks one after the other gets so many answers a second.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Items that wait; more are refused.
 const QUEUE_MAX: usize = 20_000;
 /// How long an item may take in all.
@@ -36,22 +36,25 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         W: Future<Output = Option<Vec<R>>> + Send + 'static,
     {
         let (queue, items) = mpsc::channel(QUEUE_MAX);
-        let (items, turn) = (Arc::new(Mutex::new(items)), Arc::new(Semaphore::new(1)));
+        let items = Arc::new(Mutex::new((items, Instant::now())));
         for _ in 0..LANES {
-            let (write, items, turn) = (write.clone(), Arc::clone(&items), Arc::clone(&turn));
+            let (write, items) = (write.clone(), Arc::clone(&items));
             tasks.spawn(async move {
                 loop {
-                    let mut queue = items.lock().await;
+                    let mut line = items.lock().await;
+                    let (queue, next) = &mut *line;
                     let Some(first) = queue.recv().await else { return };
-                    let its_turn = timeout(TURN_MAX, turn.acquire()).await;
-                    let (batch, replies): (Vec<_>, Vec<_>) = take(first, &mut queue).into_iter().unzip();
-                    drop(queue);
+                    if queue.len() < BATCH_MAX {
+                        sleep_until(*next).await;
+                    }
+                    let (batch, replies): (Vec<_>, Vec<_>) = take(first, queue).into_iter().unzip();
+                    *next = Instant::now() + PAUSE;
+                    drop(line);
                     if batch.is_empty() {
                         continue;
                     }
                     let written = write(batch).await.unwrap_or_default();
                     replies.into_iter().zip(written).for_each(|(reply, written)| _ = reply.send(written));
-                    drop(its_turn);
                 }
             });
         }
