@@ -41,6 +41,8 @@ struct PaymentBench<'a> {
     payers: Payers,
     bank: Bank,
     work: Child,
+    /// What `work` runs.
+    workers: &'static str,
     log: PathBuf,
 }
 
@@ -61,11 +63,11 @@ pub async fn measure(
     let log = logs.join("pay.log");
     let orders = 2 * (payments_in(WARM_UP_S) + rounds * payments_in(seconds));
     let payers = Payers::prepare(&stage, sql, &log, orders).await?;
-    let work = processes::work(&log, Some(RESTING))?;
+    let work = processes::work(&log, Some(PAYING))?;
     let mut behind = servers.to_vec();
     behind.push(("bank", bank.process.pid));
     stage.behind.clear();
-    let mut bench = PaymentBench { stage, behind, payers, bank, work, log };
+    let mut bench = PaymentBench { stage, behind, payers, bank, work, workers: PAYING, log };
 
     bench.pair(true, WARM_UP_S, "warm-up").await?;
     let mut results = Results { seconds, rounds: Vec::new() };
@@ -99,8 +101,12 @@ impl PaymentBench<'_> {
     /// Stops the workers and starts these.
     async fn run_workers(&mut self, workers: &'static str) -> anyhow::Result<()> {
         ensure!(self.work.try_wait()?.is_none(), "the workers ended unexpectedly; see {}", self.log.display());
-        processes::stop(&mut self.work).await?;
-        self.work = processes::work(&self.log, Some(workers))?;
+        // The first of them have only just been started, and would not stop cleanly.
+        if self.workers != workers {
+            processes::stop(&mut self.work).await?;
+            self.work = processes::work(&self.log, Some(workers))?;
+            self.workers = workers;
+        }
         self.stage.behind.clone_from(&self.behind);
         self.stage.behind.push(("work", self.work.id().context("the workers have ended")?));
         Ok(())
