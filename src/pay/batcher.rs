@@ -14,7 +14,7 @@ const BATCH_MAX: usize = 256;
 /// Transactions under way at once.
 const LANES: usize = 2;
 /// From the beginning of one batch to that of the next, so that each has several items while many come; a lone item is written at once.
-/// A channel that sends its callbacks one after the other gets so many answers a second.
+/// A channel that sends its callbacks one after the other gets 50 answers a second at most.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Items that wait; more are refused.
 const QUEUE_MAX: usize = 20_000;
