@@ -120,7 +120,7 @@ impl Service {
         parts.prepare_challenges(&thread_parts.challenges, &catalog);
         parts.feed_order_streams(&order_streams);
         parts.report_pressure();
-        parts.supervise_refills(Some(Arc::clone(&health)));
+        parts.supervise_refills(Some(Arc::clone(&health)), Duration::ZERO);
         if with_workers {
             spawn_workers(&parts, None, &payment_service);
         }

@@ -40,9 +40,11 @@ impl Parts {
         });
     }
 
-    /// Keeps every sale complete in Redis, and reports in `health` whether Redis and PostgreSQL could be asked.
-    pub(super) fn supervise_refills(&self, health: Option<Arc<Health>>) {
-        let mut supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
+    /// Keeps every sale complete in Redis, and reports in `health` whether Redis and PostgreSQL could be asked. What is not complete is left
+    /// to other processes for as long as `patience`.
+    pub(super) fn supervise_refills(&self, health: Option<Arc<Health>>, patience: Duration) {
+        let supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
+        let mut supervisor = supervisor.with_patience(patience);
         let (gate, mut changed) = (self.stores.gate.clone(), self.listener.subscribe(Topic::Catalog));
         let stop = self.stop.clone();
         self.tasks.spawn(async move {

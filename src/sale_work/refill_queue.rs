@@ -17,8 +17,13 @@ use crate::sale::{SaleError, Stores};
 /// Refills at the same time. Those that no caller waits for leave some places free for the others.
 const AT_ONCE: usize = 48;
 const UNNEEDED_AT_ONCE: usize = 40;
-/// How many of them use PostgreSQL at the same time; those of sales that have failed before share one place.
-const LEDGER_SLOTS: usize = 4;
+/// How many of them use PostgreSQL at the same time: those that a caller waits for do not stand in line behind the others, and those of
+/// sales that have failed before share one place.
+const NEEDED_SLOTS: usize = 4;
+const PLANNED_SLOTS: usize = 2;
+const FAILED_SLOTS: usize = 1;
+/// How long planned sales wait once all have been compared: on few processors their refills slow down those that callers wait for.
+const NEEDED_FIRST: Duration = Duration::from_secs(2);
 /// The pauses after a refill that failed: the shortest, which doubles with each failure, and the longest.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=10_000;
 /// The pause before a sale is taken back from another server: two masters would take it from each other all the time.
@@ -57,8 +62,11 @@ pub(super) struct RefillQueue {
     sick: HashMap<SaleId, Sick>,
     /// The run of the server, or of the servers, on which this process has filled a sale, or was overtaken while it did.
     filled: HashMap<SaleId, String>,
-    slots: LedgerSlots,
-    sick_slots: LedgerSlots,
+    needed_slots: LedgerSlots,
+    planned_slots: LedgerSlots,
+    failed_slots: LedgerSlots,
+    /// When planned sales may be refilled.
+    planned_from: Instant,
 }
 
 impl RefillQueue {
@@ -70,8 +78,10 @@ impl RefillQueue {
             refilling: HashMap::new(),
             sick: HashMap::new(),
             filled: HashMap::new(),
-            slots: Arc::new(Semaphore::new(LEDGER_SLOTS)),
-            sick_slots: Arc::new(Semaphore::new(1)),
+            needed_slots: Arc::new(Semaphore::new(NEEDED_SLOTS)),
+            planned_slots: Arc::new(Semaphore::new(PLANNED_SLOTS)),
+            failed_slots: Arc::new(Semaphore::new(FAILED_SLOTS)),
+            planned_from: Instant::now(),
         }
     }
 
@@ -109,17 +119,26 @@ impl RefillQueue {
         }
     }
 
+    /// The server has lost its memory, or is another one: what callers wait for is refilled alone for a while.
+    pub fn needed_first(&mut self) {
+        self.planned_from = Instant::now() + NEEDED_FIRST;
+    }
+
     /// Starts refills while there are places.
     pub fn start(&mut self, servers: &ServerRuns) {
         while let Some((&(need, sale), &of)) = self.waiting.first_key_value() {
             let unneeded = self.refilling.values().filter(|need| **need == Need::Planned).count();
-            if self.refilling.len() >= AT_ONCE || need == Need::Planned && unneeded >= UNNEEDED_AT_ONCE {
+            let may_planned = unneeded < UNNEEDED_AT_ONCE && self.planned_from <= Instant::now();
+            if self.refilling.len() >= AT_ONCE || need == Need::Planned && !may_planned {
                 return;
             }
             self.waiting.remove(&(need, sale));
             self.refilling.insert(sale, need);
-            let failed = self.sick.get(&sale).is_some_and(|sick| sick.failures > 0);
-            let slots = if failed { &self.sick_slots } else { &self.slots };
+            let slots = match need {
+                _ if self.sick.get(&sale).is_some_and(|sick| sick.failures > 0) => &self.failed_slots,
+                Need::Asked | Need::Live => &self.needed_slots,
+                Need::Planned => &self.planned_slots,
+            };
             let (stores, mut servers, slots) = (self.stores.clone(), servers.clone(), Arc::clone(slots));
             self.running.spawn(async move {
                 let refill = tokio::time::timeout(REFILL_MAX, stores.refill_once(&mut servers, of, &slots));
@@ -129,13 +148,19 @@ impl RefillQueue {
         }
     }
 
-    /// Waits until a refill has ended. Never returns while none is under way. Returns whether a server was away.
+    /// Waits until a refill has ended, or planned sales may be refilled. Never returns while there is nothing to wait for. Returns whether a
+    /// server was away.
     pub async fn ended(&mut self) -> bool {
-        match self.running.join_next().await {
-            None => std::future::pending().await,
-            Some(Ok((sale, run, result))) => self.record(sale, run, result),
+        let held_back = !self.waiting.is_empty() && self.planned_from > Instant::now();
+        let ended = tokio::select! {
+            Some(ended) = self.running.join_next() => ended,
+            () = tokio::time::sleep_until(self.planned_from), if held_back => return false,
+            else => std::future::pending().await,
+        };
+        match ended {
+            Ok((sale, run, result)) => self.record(sale, run, result),
             // A panic: the sale is not known. It is found again by the next check.
-            Some(Err(error)) => {
+            Err(error) => {
                 tracing::error!(%error, "a refill has panicked");
                 self.running.abort_all();
                 self.refilling.clear();

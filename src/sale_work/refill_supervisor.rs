@@ -5,7 +5,7 @@
 //! or may have lost its memory. So a check costs the same however many sales are planned, and a planned sale is looked at before it
 //! starts.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -31,10 +31,13 @@ type Identity = Vec<Option<[String; 2]>>;
 pub struct RefillSupervisor {
     stores: Stores,
     retire_after_ms: u64,
+    /// How long a sale that is not whole is left to other processes.
+    patience: Duration,
     servers: Option<ServerRuns>,
     queue: RefillQueue,
-    /// The sales that were not as they should be when they were looked at last: not whole, or of another status than the ledger's.
-    unsettled: HashSet<SaleId>,
+    /// The sales that were not as they should be when they were looked at last, and since when: not whole, or of another status than the
+    /// ledger's.
+    unsettled: HashMap<SaleId, Instant>,
     /// The version of the catalogue up to which changes have been looked at.
     version: Option<i64>,
     in_turn: SalesInTurn,
@@ -52,14 +55,22 @@ impl RefillSupervisor {
             queue: RefillQueue::new(stores.clone()),
             stores,
             retire_after_ms,
+            patience: Duration::ZERO,
             servers: None,
-            unsettled: HashSet::new(),
+            unsettled: HashMap::new(),
             version: None,
             in_turn: SalesInTurn::new(SALES_A_TURN),
             walked: HashSet::new(),
             compared: None,
             suspected: false,
         }
+    }
+
+    /// A sale that is not whole is left to other processes for so long: this one runs at a lower priority, and a refill that it has begun
+    /// keeps theirs waiting.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Checks the server and the sales that may need it, sets their status in Redis to the ledger's, and starts to refill those that are
@@ -100,7 +111,7 @@ impl RefillSupervisor {
         Ok(())
     }
 
-    /// Waits until a refill has ended, and starts the next one. Never returns while no refill is under way.
+    /// Waits until a refill has ended, or more may begin, and starts the next one. Never returns while there is nothing to wait for.
     pub async fn refill_ended(&mut self) {
         if self.queue.ended().await {
             self.servers = None;
@@ -126,7 +137,7 @@ impl RefillSupervisor {
     /// Checks the sales that sell, have changed or are unsettled, and those whose turn it is.
     async fn check_due(&mut self, servers: &mut ServerRuns, with_turn: bool) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
-        let mut sales = self.unsettled.clone();
+        let mut sales: HashSet<SaleId> = self.unsettled.keys().copied().collect();
         let version = match self.version {
             // All sales are compared after this.
             None => ledger.in_time(ledger.catalog_version()).await?,
@@ -143,7 +154,7 @@ impl RefillSupervisor {
             sales.extend(turn.sales);
             if turn.is_last {
                 let walked = std::mem::take(&mut self.walked);
-                self.queue.forget_unless(|sale| walked.contains(&sale) || self.unsettled.contains(&sale));
+                self.queue.forget_unless(|sale| walked.contains(&sale) || self.unsettled.contains_key(&sale));
             }
         }
         let mut sales = Vec::from_iter(sales);
@@ -163,6 +174,7 @@ impl RefillSupervisor {
     async fn compare_all(&mut self, servers: &mut ServerRuns, identity: Identity) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
+        self.queue.needed_first();
         self.examine(servers, &rows, false).await?;
         tracing::debug!(sales = rows.len(), unsettled = self.unsettled.len(), "all sales compared with Redis");
         self.compared = Some((identity, Instant::now()));
@@ -175,11 +187,11 @@ impl RefillSupervisor {
     async fn examine(&mut self, servers: &mut ServerRuns, rows: &[EpochRow], asked: bool) -> Result<bool, SaleError> {
         let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
         let states = servers.sale_states(&sales).await?;
-        let mut is_one_missing = false;
+        let (mut is_one_missing, now) = (false, Instant::now());
         for (row, state) in rows.iter().zip(states) {
             let sale = row.sale;
             if state == SaleState::Unknown {
-                self.unsettled.insert(sale);
+                self.unsettled.entry(sale).or_insert(now);
                 // What the servers that are here have of it goes on selling: a pause must reach them.
                 if row.live {
                     let set = self.stores.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await;
@@ -192,13 +204,14 @@ impl RefillSupervisor {
                 match state {
                     SaleState::Served(Standing { status, .. }) if status != Some(row.status) => {
                         self.set_status(row, status).await;
-                        self.unsettled.insert(sale);
+                        self.unsettled.entry(sale).or_insert(now);
                     }
                     _ => _ = self.unsettled.remove(&sale),
                 }
                 continue;
             }
-            let is_new = self.unsettled.insert(sale);
+            let is_new = !self.unsettled.contains_key(&sale);
+            let since = *self.unsettled.entry(sale).or_insert(now);
             match &row.run_id {
                 run if *run == servers.run_id(row.shards) => is_one_missing |= is_new,
                 Some(_) => {
@@ -206,6 +219,9 @@ impl RefillSupervisor {
                     self.queue.taken_elsewhere(row.shards, servers);
                 }
                 None => {}
+            }
+            if now.duration_since(since) < self.patience {
+                continue;
             }
             self.queue.want(
                 row.shards,

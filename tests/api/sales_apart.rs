@@ -358,6 +358,25 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     system.finish().await;
 }
 
+/// Workers have a low priority: they leave a sale to the instances that sell for a while, and fill it when none of them has.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_leave_a_refill_to_others_for_a_while() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let system = System::prepare(&[]).await;
+    let sale = system.create_sale(terms(5)).await;
+    let supervisor = RefillSupervisor::new(system.stores.clone(), system.config.reconcile.retire_after_ms);
+    let mut supervisor = supervisor.with_patience(PATIENCE);
+    let began = Instant::now();
+    let filled = "SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";
+    while system.count(filled, &sale).await == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody fills the sale");
+        supervisor.check(false).await.unwrap();
+        _ = tokio::time::timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
+    }
+    assert!(began.elapsed() >= PATIENCE, "filled after {:?}", began.elapsed());
+    system.finish().await;
+}
+
 /// Redis is killed in the middle of a refill: the lock of that refill is still there when Redis comes back, and delays nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_cut_off_by_the_death_of_redis_is_begun_anew_at_once() {

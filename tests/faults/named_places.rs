@@ -57,6 +57,8 @@ struct Approach {
     /// More than one where only a purchase with a loan passes the place.
     shards: u8,
     settings: Vec<(&'static str, String)>,
+    /// What delays one of the instances that sell.
+    delay: Option<&'static str>,
     /// What is done to the database before the rush.
     sql: &'static str,
     plan: Plan,
@@ -82,6 +84,7 @@ impl Approach {
             pay_within_s: 900,
             shards: 1,
             settings: Vec::new(),
+            delay: None,
             sql: "",
             plan: Plan::default(),
         };
@@ -100,7 +103,11 @@ impl Approach {
             "refill" if place == "refill.shard_opened" => Self { shards: 8, ..approach(Role::Serve, 6) },
             "loan" => Self { shards: 8, ..approach(Role::Serve, 10) },
             "release" if place == "release.at_lender" => Self { shards: 8, pay_within_s: 1, ..approach(Role::Work, 1) },
-            "reconcile" if place == "reconcile.barred" => hurried(Self { shards: 8, ..approach(Role::Work, 2) }),
+            // Loans stay open long enough to be looked at, one after the other.
+            "reconcile" if place == "reconcile.barred" => {
+                let delay = Some("loan.written=10*sleep(500)");
+                hurried(Self { shards: 8, delay, ..approach(Role::Work, 2) })
+            }
             "purchase" => approach(Role::Serve, 150),
             "commit" if place == "commit.fallback" => {
                 Self { sql: NO_GROUP_ROWS, plan: crowd, ..approach(Role::Serve, 10) }
@@ -135,6 +142,9 @@ async fn at_place(place: &str, options: &Options) -> anyhow::Result<RunSummary> 
     let mut world = World::new(options, setup).await?;
     if !approach.sql.is_empty() {
         sqlx::raw_sql(approach.sql).execute(&world.sql).await?;
+    }
+    if approach.delay.is_some() {
+        world.add(Role::Serve, approach.delay).await?;
     }
     let passes = world.rng.random_range(0..=approach.passes);
     world.add(approach.role, Some(&format!("{place}={passes}*off->return"))).await?;

@@ -170,7 +170,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts another process, which dies at the named place, if one is given.
+    /// Starts another process, which dies at the named place, if one is given, or is delayed there.
     pub async fn add(&mut self, role: Role, dies_at: Option<&str>) -> anyhow::Result<()> {
         let among = if role == Role::Serve { &mut self.serve } else { &mut self.work };
         let log = self.logs.join(format!("{role:?}-{}.log", among.len()));
