@@ -364,6 +364,8 @@ async fn workers_leave_a_refill_to_others_for_a_while() {
     const PATIENCE: Duration = Duration::from_secs(1);
     let system = System::prepare(&[]).await;
     let sale = system.create_sale(terms(5)).await;
+    let forgotten = "UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1";
+    sqlx::query(forgotten).bind(sale.id.get()).execute(&system.sql).await.unwrap();
     let supervisor = RefillSupervisor::new(system.stores.clone(), system.config.reconcile.retire_after_ms);
     let mut supervisor = supervisor.with_patience(PATIENCE);
     let began = Instant::now();
