@@ -20,10 +20,12 @@ const UNNEEDED_AT_ONCE: usize = 40;
 /// How many of them use PostgreSQL at the same time: those that a caller waits for do not stand in line behind the others, and those of
 /// sales that have failed before share one place.
 const NEEDED_SLOTS: usize = 4;
-const PLANNED_SLOTS: usize = 2;
+const PLANNED_SLOTS: usize = 4;
 const FAILED_SLOTS: usize = 1;
 /// How long planned sales wait once all have been compared: on few processors their refills slow down those that callers wait for.
 const NEEDED_FIRST: Duration = Duration::from_secs(2);
+/// They wait no more often than this, however often all are compared.
+const NEEDED_FIRST_APART: Duration = Duration::from_secs(10);
 /// The pauses after a refill that failed: the shortest, which doubles with each failure, and the longest.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=10_000;
 /// The pause before a sale is taken back from another server: two masters would take it from each other all the time.
@@ -66,7 +68,9 @@ pub(super) struct RefillQueue {
     planned_slots: LedgerSlots,
     failed_slots: LedgerSlots,
     /// When planned sales may be refilled.
-    planned_from: Instant,
+    planned_from: Option<Instant>,
+    /// Some of them have waited for that moment since places were given last.
+    held_back: bool,
 }
 
 impl RefillQueue {
@@ -81,7 +85,8 @@ impl RefillQueue {
             needed_slots: Arc::new(Semaphore::new(NEEDED_SLOTS)),
             planned_slots: Arc::new(Semaphore::new(PLANNED_SLOTS)),
             failed_slots: Arc::new(Semaphore::new(FAILED_SLOTS)),
-            planned_from: Instant::now(),
+            planned_from: None,
+            held_back: false,
         }
     }
 
@@ -121,15 +126,21 @@ impl RefillQueue {
 
     /// The server has lost its memory, or is another one: what callers wait for is refilled alone for a while.
     pub fn needed_first(&mut self) {
-        self.planned_from = Instant::now() + NEEDED_FIRST;
+        let now = Instant::now();
+        if self.planned_from.is_none_or(|from| from + NEEDED_FIRST_APART <= now) {
+            self.planned_from = Some(now + NEEDED_FIRST);
+        }
     }
 
     /// Starts refills while there are places.
     pub fn start(&mut self, servers: &ServerRuns) {
         while let Some((&(need, sale), &of)) = self.waiting.first_key_value() {
             let unneeded = self.refilling.values().filter(|need| **need == Need::Planned).count();
-            let may_planned = unneeded < UNNEEDED_AT_ONCE && self.planned_from <= Instant::now();
-            if self.refilling.len() >= AT_ONCE || need == Need::Planned && !may_planned {
+            if self.refilling.len() >= AT_ONCE || need == Need::Planned && unneeded >= UNNEEDED_AT_ONCE {
+                return;
+            }
+            if need == Need::Planned && self.planned_from.is_some_and(|from| from > Instant::now()) {
+                self.held_back = true;
                 return;
             }
             self.waiting.remove(&(need, sale));
@@ -151,10 +162,13 @@ impl RefillQueue {
     /// Waits until a refill has ended, or planned sales may be refilled. Never returns while there is nothing to wait for. Returns whether a
     /// server was away.
     pub async fn ended(&mut self) -> bool {
-        let held_back = !self.waiting.is_empty() && self.planned_from > Instant::now();
+        let planned_from = self.planned_from.filter(|_| self.held_back);
         let ended = tokio::select! {
             Some(ended) = self.running.join_next() => ended,
-            () = tokio::time::sleep_until(self.planned_from), if held_back => return false,
+            () = tokio::time::sleep_until(planned_from.unwrap_or_else(Instant::now)), if planned_from.is_some() => {
+                self.held_back = false;
+                return false;
+            }
             else => std::future::pending().await,
         };
         match ended {

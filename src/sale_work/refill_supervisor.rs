@@ -35,7 +35,7 @@ pub struct RefillSupervisor {
     patience: Duration,
     servers: Option<ServerRuns>,
     queue: RefillQueue,
-    /// The sales that were not as they should be when they were looked at last, and since when: not whole, or of another status than the
+    /// The sales that were not as they should be when they were looked at last: not whole, and since when, or of another status than the
     /// ledger's.
     unsettled: HashMap<SaleId, Instant>,
     /// The version of the catalogue up to which changes have been looked at.
@@ -82,10 +82,14 @@ impl RefillSupervisor {
         let mut servers = self.take_servers().await?;
         let identity = servers.identity().await?;
         self.check_due(&mut servers, with_turn).await?;
-        self.queue.start(&servers);
         let compared = self.compared.as_ref();
         let is_other = compared.is_none_or(|(compared, _)| *compared != identity);
-        if is_other || self.suspected && compared.is_none_or(|(_, at)| at.elapsed() >= SUSPICIONS_APART) {
+        let compares = is_other || self.suspected && compared.is_none_or(|(_, at)| at.elapsed() >= SUSPICIONS_APART);
+        if compares {
+            self.queue.needed_first();
+        }
+        self.queue.start(&servers);
+        if compares {
             self.compare_all(&mut servers, identity).await?;
             self.queue.start(&servers);
         }
@@ -174,7 +178,6 @@ impl RefillSupervisor {
     async fn compare_all(&mut self, servers: &mut ServerRuns, identity: Identity) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
-        self.queue.needed_first();
         self.examine(servers, &rows, false).await?;
         tracing::debug!(sales = rows.len(), unsettled = self.unsettled.len(), "all sales compared with Redis");
         self.compared = Some((identity, Instant::now()));
@@ -191,7 +194,7 @@ impl RefillSupervisor {
         for (row, state) in rows.iter().zip(states) {
             let sale = row.sale;
             if state == SaleState::Unknown {
-                self.unsettled.entry(sale).or_insert(now);
+                self.unsettled.insert(sale, now);
                 // What the servers that are here have of it goes on selling: a pause must reach them.
                 if row.live {
                     let set = self.stores.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await;
@@ -204,7 +207,7 @@ impl RefillSupervisor {
                 match state {
                     SaleState::Served(Standing { status, .. }) if status != Some(row.status) => {
                         self.set_status(row, status).await;
-                        self.unsettled.entry(sale).or_insert(now);
+                        self.unsettled.insert(sale, now);
                     }
                     _ => _ = self.unsettled.remove(&sale),
                 }

@@ -181,7 +181,8 @@ async fn a_planned_sale_that_redis_has_lost_is_found_in_its_turn() {
         let refilled = async {
             let wanted = (Some("2".to_owned()), Some("open".to_owned()));
             while (world.field(lost, "epoch").await, world.field(lost, "state").await) != wanted {
-                supervisor.refill_ended().await;
+                _ = timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
+                supervisor.check(false).await.unwrap();
             }
         };
         timeout(PATIENCE, refilled).await.expect("the sale is not refilled");
