@@ -34,8 +34,9 @@ pub async fn killed_before_row(options: Options) -> anyhow::Result<RunSummary> {
 
 /// Returns how many holds were left without a row, too.
 async fn killed_before_row_once(options: &Options) -> anyhow::Result<(usize, RunSummary)> {
-    // No other instance, to which a buyer could come again before the run has looked.
-    let mut world = World::new(options, Setup { serve: 0, ..Setup::default() }).await?;
+    // Neither another instance, to which a buyer could come again, nor the reconciler finishes the holds before the run has looked.
+    let settings = vec![("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "15000".into())];
+    let mut world = World::new(options, Setup { serve: 0, settings, ..Setup::default() }).await?;
     let passes = world.rng.random_range(20..250);
     world.add(Role::Serve, Some(&format!("purchase.reserved={passes}*off->return"))).await?;
     let mut run = Run::begin(&mut world, Plan::default());
