@@ -16,7 +16,7 @@ use crate::pay::PaymentService;
 use crate::telemetry;
 
 /// How long a process of workers leaves a sale that is not whole to the instances that sell. It has a low priority: while processors are
-/// short, its refill of a live sale, which keeps theirs waiting, took 3 s where theirs take 0.6.
+/// short, its refill of a live sale, which keeps theirs waiting, took 1.8 to 3 s where theirs take 0.6.
 const REFILL_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs the background workers, all or only those named, until `stop` is cancelled.
