@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection, PgPool, Postgres, Row, Transaction};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -141,15 +141,13 @@ impl Ledger {
                 let stale = primary.as_ref().is_some_and(|primary| !primary.is_fresh(released.age));
                 Box::pin(async move {
                     let works = async {
-                        match reset {
-                            Some(statement) => connection.execute(statement).await.map(drop),
-                            None => connection.ping().await,
+                        let is_free = is_outside_transaction(connection).await?;
+                        if let Some(statement) = reset {
+                            connection.execute(statement).await?;
                         }
+                        Ok(is_free && !stale)
                     };
-                    match tokio::time::timeout(PING_MAX, works).await {
-                        Ok(answer) => answer.map(|()| !stale),
-                        Err(_) => Err(sqlx::Error::PoolTimedOut),
-                    }
+                    tokio::time::timeout(PING_MAX, works).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
                 })
             })
             .connect_lazy_with(first.clone())
@@ -307,6 +305,13 @@ fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, L
         Ok(options.log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1)))
     };
     servers::each_postgres(&config.url).into_iter().map(server).collect()
+}
+
+/// Whether no transaction is open on a connection that comes back to its pool. sqlx 0.9.0 returns one that was interrupted while its
+/// `BEGIN` was on its way with the transaction open (its issue 4393, mended after that release), and the next user's statements would not
+/// be committed. In an open transaction, `now()` is the time of its `BEGIN`.
+async fn is_outside_transaction(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::raw_sql("SELECT now() = statement_timestamp()").fetch_one(connection).await?.try_get(0)
 }
 
 /// Why TLS failed, if this is the error of a handshake.

@@ -11,7 +11,11 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
+use seckill::config::Database;
+use seckill::domain::log_filter::LogFilter;
+use seckill::ledger::Ledger;
 use seckill_harness::{Sale, System, eventually, terms};
+use serde_json::json;
 
 /// A wire that can be cut: connections break, and no new ones are made until it is mended. And it can be slow.
 #[derive(Clone)]
@@ -258,6 +262,28 @@ async fn without_redis_purchases_fail_closed_and_quickly() {
         wire.mend();
         crowd.recovers().await;
     }
+}
+
+/// A step that is interrupted while its transaction begins, as by a buyer who hangs up, leaves no transaction on its connection: whoever
+/// has it next would believe that what he wrote is committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_begin_leaves_no_transaction_open() {
+    let system = System::prepare(&[]).await;
+    let (wire, url) = wire_to(&system.environment["DATABASE_URL"]).await;
+    let ledger = Ledger::new(&Database { url, max_connections: 1, ..system.config.database.clone() }, 1).unwrap();
+    ledger.now_ms().await.unwrap();
+    wire.delay(Duration::from_millis(30));
+    // sqlx's test of the connection, BEGIN, and each statement of the step take 60 ms each.
+    for ms in (0..240).step_by(8) {
+        let interrupted =
+            tokio::time::timeout(Duration::from_millis(ms), ledger.audit_log(&LogFilter::default())).await;
+        let subject = format!("after {ms} ms");
+        ledger.record("test", "write", &subject, json!({})).await.unwrap();
+        let written = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE subject = $1").bind(&subject);
+        let written: i64 = written.fetch_one(&system.sql).await.unwrap();
+        assert_eq!(written, 1, "not committed: {subject} (through: {})", interrupted.is_ok());
+    }
+    system.finish().await;
 }
 
 /// F38: what takes long on its way to a server and back costs time and nothing else.
