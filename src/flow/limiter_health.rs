@@ -1,9 +1,11 @@
 //! The breaker before the limiter's Redis: after a few calls without an answer, callers no longer wait for it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::admitted::Admitted;
 use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome};
 use crate::gate::GateError;
 
@@ -20,7 +22,7 @@ const TERMS: BreakerTerms = BreakerTerms {
 
 /// Whether the limiter's Redis answers.
 pub(super) struct LimiterHealth {
-    breaker: Mutex<Breaker>,
+    breaker: Arc<Mutex<Breaker>>,
     began: Instant,
 }
 
@@ -32,16 +34,17 @@ impl LimiterHealth {
     pub fn new(timeout_ms: u64) -> Self {
         // Callers that come one after another, each waiting for the time-out, must count in one window.
         let window_ms = TERMS.window_ms.max(10 * timeout_ms);
-        Self { breaker: Mutex::new(Breaker::new(BreakerTerms { window_ms, ..TERMS })), began: Instant::now() }
+        Self { breaker: Arc::new(Mutex::new(Breaker::new(BreakerTerms { window_ms, ..TERMS }))), began: Instant::now() }
     }
 
     /// Makes a call, unless Redis did not answer the last ones. An error that Redis answered with, and a request that it
     /// refused, are no sign that it is away.
     pub async fn watch<T>(&self, call: impl Future<Output = Result<T, GateError>>) -> Result<T, GateError> {
-        let Ok(admission) = self.breaker.lock().admit(self.now_ms()) else { return Err(GateError::Unknown) };
+        let Ok(admitted) = Admitted::by(&self.breaker, self.now_ms()) else { return Err(GateError::Unknown) };
         let reply = call.await;
         let failed = reply.as_ref().is_err_and(GateError::is_unanswered);
-        let probe = (admission == Admission::Probe).then_some(0);
+        let probe = (admitted.admission() == Admission::Probe).then_some(0);
+        admitted.keep();
         if self.breaker.lock().report(self.now_ms(), CallOutcome { failed, took_ms: 0 }, probe) {
             tracing::warn!("the limiter's Redis does not answer: the policies' when_down applies");
         }

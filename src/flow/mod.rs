@@ -1,5 +1,6 @@
 //! Flow control: permits for applications under policies that can change at any time; alarms, webhooks and outflows.
 
+mod admitted;
 pub mod alarm_watch;
 pub mod alarm_webhook;
 mod limiter_health;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::FlowError;
+use super::admitted::Admitted;
 use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 use super::policy_cache::{Entry, PolicyCache};
@@ -110,13 +111,13 @@ impl Permits {
 
     async fn acquire_one(&self, app: &Name, mut request: PolicyRequest<'_>) -> Result<PermitAnswer, FlowError> {
         let began = Instant::now();
-        let admission = match request.entry.state.admit() {
-            Ok(admission) => admission,
+        let admitted = match request.entry.state.admit() {
+            Ok(admitted) => admitted,
             Err(wait_ms) => return Ok(request.refuse(Reason::Breaker, 0, wait_ms)),
         };
         let mut place = None;
         let answer = loop {
-            let lease = request.lease(admission);
+            let lease = request.lease(admitted.admission());
             let Entry { policy, .. } = &request.entry;
             if policy.is_unlimited() {
                 break request.grant(None, lease);
@@ -145,8 +146,8 @@ impl Permits {
                 Err(error) => break self.answer_when_down(&request, lease, &error),
             }
         };
-        if answer.code < 0 {
-            request.entry.state.withdraw(admission);
+        if answer.code >= 0 {
+            admitted.keep();
         }
         Ok(answer)
     }
@@ -163,20 +164,14 @@ impl Permits {
     async fn acquire_several(&self, requests: &[PolicyRequest<'_>]) -> PermitAnswer {
         let (shadows, deciding): (Vec<_>, Vec<_>) =
             requests.iter().partition(|request| request.entry.policy.terms.excess == Excess::Shadow);
-        let mut admitted: Vec<(&PolicyRequest<'_>, Admission)> = Vec::with_capacity(deciding.len());
-        let withdraw = |admitted: &[(&PolicyRequest<'_>, Admission)]| {
-            admitted.iter().for_each(|(request, admission)| request.entry.state.withdraw(*admission));
-        };
+        let mut admitted = Vec::with_capacity(deciding.len());
         for request in &deciding {
             match request.entry.state.admit() {
-                Ok(admission) => admitted.push((request, admission)),
-                Err(wait_ms) => {
-                    withdraw(&admitted);
-                    return request.refuse(Reason::Breaker, 0, wait_ms);
-                }
+                Ok(one) => admitted.push(one),
+                Err(wait_ms) => return request.refuse(Reason::Breaker, 0, wait_ms),
             }
         }
-        let is_probe = admitted.iter().any(|(_, admission)| *admission == Admission::Probe);
+        let is_probe = admitted.iter().any(|one| one.admission() == Admission::Probe);
         let admission = if is_probe { Admission::Probe } else { Admission::Call };
         let lease = requests.iter().find_map(|request| request.lease(admission));
         let limits: Vec<_> = deciding.into_iter().filter(|request| !request.entry.policy.is_unlimited()).collect();
@@ -185,9 +180,12 @@ impl Permits {
             None => self.take_all(&requests[0], &limits, lease).await,
         };
         if answer.code > 0 {
-            self.count_shadows(&shadows, lease).await;
-        } else {
-            withdraw(&admitted);
+            if !shadows.is_empty() {
+                let unread = UnreadGrant::of(&self.limiter, limits.iter().map(|request| request.take(lease)));
+                self.count_shadows(&shadows, lease).await;
+                unread.keep();
+            }
+            admitted.into_iter().for_each(Admitted::keep);
         }
         answer
     }

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::admitted::Admitted;
 use super::local_limiter::LocalLimiter;
 use super::refusal_cache::RefusalCache;
-use crate::domain::breaker::{Admission, Breaker, CallOutcome, ProbeId};
+use crate::domain::breaker::{Breaker, CallOutcome, ProbeId};
 use crate::domain::policy::Policy;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 
@@ -99,15 +100,8 @@ impl PolicyState {
     }
 
     /// Asks the policy's breaker to admit a call. The error is after how many milliseconds to ask again.
-    pub fn admit(&self) -> Result<Admission, u64> {
-        self.breaker.as_ref().map_or(Ok(Admission::Call), |breaker| breaker.lock().admit(self.now_ms()))
-    }
-
-    /// Takes back an admission: the call was not made.
-    pub fn withdraw(&self, admission: Admission) {
-        if let Some(breaker) = &self.breaker {
-            breaker.lock().withdraw(admission);
-        }
+    pub fn admit(&self) -> Result<Admitted, u64> {
+        self.breaker.as_ref().map_or(Ok(Admitted::freely()), |breaker| Admitted::by(breaker, self.now_ms()))
     }
 
     /// Records how a call ended, and which probe it was. Returns whether the breaker opened because of this call.

@@ -19,18 +19,28 @@ pub(super) struct UnreadGrant<'a> {
 }
 
 impl<'a> UnreadGrant<'a> {
+    /// The leases that these requests ask for.
+    pub fn of<'t>(limiter: &'a Limiter, takes: impl Iterator<Item = Take<'t>>) -> Self {
+        let leases = takes.filter(|take| take.algorithm.kind().grants_leases());
+        let leases = leases.filter_map(|take| Some((take.slot.clone(), *take.algorithm, take.lease?))).collect();
+        Self { limiter, leases }
+    }
+
+    /// Keeps the leases.
+    pub fn keep(mut self) {
+        self.leases.clear();
+    }
+
     /// Makes the call, and reads its answer.
     pub async fn acquire<T>(
         limiter: &'a Limiter,
         takes: &[Take<'_>],
         call: impl Future<Output = Result<T, GateError>>,
     ) -> Result<T, GateError> {
-        let leases = takes.iter().filter(|take| take.algorithm.kind().grants_leases());
-        let leases = leases.filter_map(|take| Some((take.slot.clone(), *take.algorithm, take.lease?))).collect();
-        let mut unread = Self { limiter, leases };
+        let unread = Self::of(limiter, takes.iter().copied());
         let answer = call.await;
         if !answer.as_ref().is_err_and(GateError::is_unanswered) {
-            unread.leases.clear();
+            unread.keep();
         }
         answer
     }

@@ -217,9 +217,9 @@ impl Ledger {
         Ok(answer)
     }
 
-    /// The most connections that one process opens.
+    /// The most connections that one process opens, with that of its listener.
     pub fn connections_max(&self) -> u32 {
-        self.pool.options().get_max_connections() + self.reserved.options().get_max_connections()
+        self.pool.options().get_max_connections() + self.reserved.options().get_max_connections() + 1
     }
 }
 

@@ -105,7 +105,7 @@ const PINGS_LOST: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
-    /// Connections that no read can take: for the commits of purchases, the heartbeat, the ping, notices, and the listener.
+    /// Connections that no read can take: for the commits of purchases, the heartbeat, the ping, and notices.
     reserved: PgPool,
     timeout: Duration,
     /// Whether there is no connection without TLS.
@@ -154,7 +154,7 @@ impl Ledger {
         };
         // Longer than the server's own limits: after this time there is no server.
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
-        let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
+        let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(3);
         // Commits of purchases wait less for a lock than others do.
         let (pool, reserved) = (pool(config.max_connections, None), pool(reserved, Some("RESET lock_timeout")));
         let outages = watch::Sender::new(());
@@ -175,6 +175,13 @@ impl Ledger {
     /// A number that rises when another server becomes the primary: a connection from before is not to be used again.
     fn primary_changes(&self) -> u64 {
         self.primary.as_ref().map_or(0, |(primary, _)| primary.changes())
+    }
+
+    /// A pool for the connection of one listener. A listener gives its connection back without a time-out, so that one to a server that
+    /// has vanished would keep its place in another pool, and that pool from being closed, for a quarter of an hour.
+    fn pool_of_listener(&self) -> PgPool {
+        let options = PgConnectOptions::clone(&self.reserved.connect_options());
+        self.reserved.options().clone().max_connections(1).connect_lazy_with(options)
     }
 
     /// A connection that belongs to no pool.
@@ -258,13 +265,6 @@ impl Ledger {
             )
             .await?;
         Ok(tx)
-    }
-
-    /// Begins to write for a batch of a few keys. Its statements keep the plan of their first call on a connection: PostgreSQL would make
-    /// one each time, which takes longer than the statement runs. The tables may be empty when the plan is made, so it uses indexes.
-    async fn begin_batch(&self) -> Result<Transaction<'static, Postgres>, LedgerError> {
-        const BEGIN: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off";
-        Ok(self.pool.begin_with(BEGIN).await?)
     }
 
     /// PostgreSQL's clock, in milliseconds since the epoch.

@@ -126,9 +126,7 @@ impl Listener {
 
     async fn listen_once(&self, ledger: &Ledger) -> Result<(), LedgerError> {
         let mut outages = ledger.outages();
-        let mut listener = PgListener::connect_with(&ledger.reserved).await?;
-        // A closing pool waits for its connections, and this one is never returned.
-        listener.ignore_pool_close_event(true);
+        let mut listener = PgListener::connect_with(&ledger.pool_of_listener()).await?;
         listener.listen_all(Topic::VARIANTS.iter().map(<&str>::from)).await?;
         // Notices that were sent while no connection listened are lost: every subscriber polls once now.
         Topic::VARIANTS.iter().for_each(|topic| self.wake(*topic));

@@ -48,8 +48,7 @@ impl Versioned {
 
 /// Reads documents, and caches them.
 pub struct DocumentReader {
-    ledger: Ledger,
-    gate: Gate,
+    loader: Loader,
     filter: ArcSwap<IdFilter>,
     local: Cache<DocId, Versioned>,
     /// The version of each document's last known change: a copy of an older version is stale.
@@ -62,7 +61,7 @@ impl DocumentReader {
         let local = Cache::builder().max_capacity(LOCAL_MAX_BYTES).weigher(weight).time_to_live(LOCAL_FOR).build();
         // Longer than a document lives in Redis.
         let changed = Cache::builder().max_capacity(CHANGED_MAX).time_to_live(Duration::from_secs(600)).build();
-        Self { ledger, gate, filter: ArcSwap::from_pointee(filter), local, changed }
+        Self { loader: Loader { ledger, gate }, filter: ArcSwap::from_pointee(filter), local, changed }
     }
 
     /// The document; `None` when it does not exist.
@@ -80,15 +79,54 @@ impl DocumentReader {
             // It was being loaded when the change arrived.
             self.local.invalidate(&id).await;
         }
-        // Other readers of the same document wait for this one's answer.
-        let found = self.local.try_get_with(id, self.fetch(id, changed_at)).await;
+        // Other readers of the same document wait for this one's answer, which comes although this one may hang up: it would leave
+        // the loader's lock behind.
+        let loader = self.loader.clone();
+        let fetch =
+            async move { tokio::spawn(loader.fetch(id, changed_at)).await.map_err(|_| SaleError::Busy("reading"))? };
+        let found = self.local.try_get_with(id, fetch).await;
         found.map(|found| found.doc).map_err(|error: Arc<SaleError>| {
             tracing::warn!(%id, %error, "document not read");
             SaleError::Busy("reading")
         })
     }
 
-    async fn fetch(&self, id: DocId, changed_at: i64) -> Result<Versioned, SaleError> {
+    /// Drops cached copies of a document that was created, changed or removed at this version of the catalogue.
+    /// `add_to_filter` adds its id to the filter, unless it is there.
+    pub async fn document_changed(&self, id: DocId, version: i64, add_to_filter: bool) {
+        self.changed.insert(id, version).await;
+        self.local.invalidate(&id).await;
+        if add_to_filter && !self.filter.load().may_contain(id) {
+            self.filter.rcu(|filter| {
+                let mut grown = IdFilter::clone(filter);
+                grown.insert(id);
+                grown
+            });
+        }
+    }
+
+    /// Whether the filter holds so many ids that a new one is due.
+    pub fn filter_is_full(&self) -> bool {
+        self.filter.load().is_full()
+    }
+
+    /// Replaces the filter by one that was built from all ids.
+    pub fn set_filter(&self, filter: IdFilter) {
+        metrics::gauge!("seckill_filter_items").set(filter.items() as f64);
+        metrics::gauge!("seckill_filter_bits").set(filter.bits() as f64);
+        self.filter.store(Arc::new(filter));
+    }
+}
+
+/// Where documents come from that this process does not have.
+#[derive(Clone)]
+struct Loader {
+    ledger: Ledger,
+    gate: Gate,
+}
+
+impl Loader {
+    async fn fetch(self, id: DocId, changed_at: i64) -> Result<Versioned, SaleError> {
         let cached = match self.read_redis(id, changed_at).await {
             // The master that has the copy is away: one reader of each process loads it.
             Err(SaleError::Gate(error)) if self.gate.is_of_one_master(&error) => return self.load(id).await,
@@ -139,32 +177,6 @@ impl DocumentReader {
             .cache(id, &CachedDocument { as_of, text: doc.as_ref().and_then(|doc| serde_json::to_string(doc).ok()) })
             .await?;
         Ok(Versioned { as_of, doc: doc.map(Arc::new) })
-    }
-
-    /// Drops cached copies of a document that was created, changed or removed at this version of the catalogue.
-    /// `add_to_filter` adds its id to the filter, unless it is there.
-    pub async fn document_changed(&self, id: DocId, version: i64, add_to_filter: bool) {
-        self.changed.insert(id, version).await;
-        self.local.invalidate(&id).await;
-        if add_to_filter && !self.filter.load().may_contain(id) {
-            self.filter.rcu(|filter| {
-                let mut grown = IdFilter::clone(filter);
-                grown.insert(id);
-                grown
-            });
-        }
-    }
-
-    /// Whether the filter holds so many ids that a new one is due.
-    pub fn filter_is_full(&self) -> bool {
-        self.filter.load().is_full()
-    }
-
-    /// Replaces the filter by one that was built from all ids.
-    pub fn set_filter(&self, filter: IdFilter) {
-        metrics::gauge!("seckill_filter_items").set(filter.items() as f64);
-        metrics::gauge!("seckill_filter_bits").set(filter.bits() as f64);
-        self.filter.store(Arc::new(filter));
     }
 }
 

@@ -1,16 +1,23 @@
 //! Permits over HTTP, and policies that change under load.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use seckill::config::Redis;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, Name, NewPolicy, WhenDown};
+use seckill::flow::permit_request::PermitRequest;
+use seckill::flow::permits::Permits;
+use seckill::flow::policy_cache::PolicyCache;
 use seckill::flow::{FlowError, policy_changes};
+use seckill::gate::limiter::Limiter;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use crate::broken_network::{wired, wired_with};
+use crate::broken_network::{wire_to, wired, wired_with};
 use seckill_harness::{System, eventually, terms};
 
 fn name(text: &str) -> Name {
@@ -190,6 +197,42 @@ async fn the_excess_is_queued_degraded_or_only_counted() {
     assert_eq!(shop.code(json!({ "app": "shop", "policy": "trial" })).await, 1);
     let answer = shop.ask(json!({ "app": "shop", "policy": "trial" })).await;
     assert_eq!((&answer["code"], &answer["reason"]), (&json!(1), &json!("shadow")));
+    system.finish().await;
+}
+
+/// A caller who goes while policies that are only tried out are counted takes no permit with him: nobody could give it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
+    let system = System::prepare(&[("SECKILL_FLOW__TIMEOUT_MS", "1000")]).await;
+    app(&system, "shop").await;
+    let one = Parameters { limit: Some(1), lease_ms: Some(3_600_000), ..Parameters::default() };
+    set(&system, policy("shop", "calls", Algorithm::new(AlgorithmKind::Concurrency, &one).unwrap())).await;
+    set(&system, NewPolicy { excess: Excess::Shadow, ..policy("shop", "trial", a_day(1_000_000)) }).await;
+
+    let (wire, url) = wire_to(&system.environment["REDIS_URL"]).await;
+    let redis = Redis { url, ..system.config.redis.clone() };
+    let policies = PolicyCache::load(system.stores.ledger.clone(), Uuid::new_v4()).await.unwrap();
+    let limiter = Limiter::new(&redis, &system.config.flow).unwrap();
+    let permits = &Permits::new(Arc::new(policies), limiter, 10);
+    let request = |policy: &str, key: &str| PermitRequest::new(policy, key.to_owned(), None).unwrap();
+    let ask = |key: String| async move {
+        permits.acquire(&name("shop"), &[request("calls", &key), request("trial", &key)]).await.unwrap()
+    };
+    assert_eq!(ask("before".to_owned()).await.code, 1);
+    wire.delay(Duration::from_millis(20));
+    // The call to Redis for one policy and that for the other take 40 ms each.
+    for ms in (0..100).step_by(5) {
+        let key = format!("after {ms} ms");
+        let answer = tokio::time::timeout(Duration::from_millis(ms), ask(key.clone())).await;
+        if let Some(lease) = answer.ok().and_then(|answer| answer.lease) {
+            permits.release(&name("shop"), &request("calls", &key), lease, None, None).await.unwrap();
+        }
+        eventually(|| async {
+            let code = ask(key.clone()).await.code;
+            (code == 1).then_some(()).ok_or(format!("{key}: {code}"))
+        })
+        .await;
+    }
     system.finish().await;
 }
 

@@ -1,11 +1,16 @@
 //! Reads that reach no database: unknown ids, hot keys, and a filter that follows new and removed sales.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 
+use seckill::domain::ids::DocId;
 use seckill::ledger::notices::Topic;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill_harness::{System, eventually, terms};
 
+use crate::broken_network::wired;
+use crate::callers_apart::keys;
 use crate::purchase_groups::{buy_together, buyers};
 
 /// How many queries PostgreSQL ran whose text is `like`.
@@ -216,6 +221,35 @@ async fn a_sale_whose_refill_never_ended_is_removed_from_redis_too() {
     eventually(|| async {
         let view = system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap();
         view.is_none().then_some(()).ok_or(format!("{view:?}"))
+    })
+    .await;
+    system.finish().await;
+}
+
+/// A reader who hangs up while a document is loaded for him leaves no lock behind, which would keep it from others: it is loaded all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_who_hangs_up_keeps_no_document_from_others() {
+    let (system, wire) = wired("DATABASE_URL").await;
+    let sale = system.create_sale(terms(5)).await;
+    let product = "SELECT product_id FROM sales WHERE id = $1";
+    let product: i64 = sqlx::query_scalar(product).bind(sale.id.get()).fetch_one(&system.sql).await.unwrap();
+    // The instance knows of the sale, and so of its product.
+    eventually(|| async {
+        let (status, _) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
+        (status == 200).then_some(()).ok_or(status.to_string())
+    })
+    .await;
+    wire.delay(Duration::from_millis(200));
+    let reader = tokio::spawn(reqwest::get(system.url(&format!("/api/v1/products/{product}"))));
+    eventually(|| async {
+        let locks = keys(&system, "lock:{load:").await;
+        (!locks.is_empty()).then_some(()).ok_or("nobody loads".to_owned())
+    })
+    .await;
+    reader.abort();
+    eventually(|| async {
+        let cached = system.stores.gate.cached(DocId::Product(product)).await.unwrap();
+        cached.is_some().then_some(()).ok_or("not loaded".to_owned())
     })
     .await;
     system.finish().await;

@@ -67,6 +67,9 @@ impl BuyersWriter {
 
     pub fn finish(mut self) -> anyhow::Result<Buyers> {
         self.out.flush()?;
+        // Half a minute later the kernel would write this file and that of the tokens, 200 MB, in the midst of a round, and commits would
+        // wait for it.
+        ensure!(std::process::Command::new("sync").status()?.success(), "`sync` has failed");
         Ok(self.buyers)
     }
 }

@@ -81,7 +81,7 @@ impl Ledger {
         ask_after: Duration,
     ) -> Result<Claimed, LedgerError> {
         let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
-        let mut tx = self.begin_batch().await?;
+        let mut tx = self.pool.begin().await?;
         let pace = sqlx::query!(
             r#"SELECT rate, gap_us,
                       greatest(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint AS "wait_us!"
@@ -182,7 +182,7 @@ impl Ledger {
             SendState::Nothing => Duration::ZERO,
             SendState::Perhaps { on_its_way } => on_its_way,
         };
-        let mut tx = self.begin_batch().await?;
+        let mut tx = self.pool.begin().await?;
         let pending = lock_order_of(&mut tx, payment).await?;
         let status = sqlx::query_scalar!(
             "UPDATE payments p SET status = t.status, unsure = unsure OR NOT $4,
@@ -213,7 +213,6 @@ impl Ledger {
     /// Sends the messages of payments again after a while.
     pub async fn postpone_payments(&self, payments: &[PaymentId], after: Duration) -> Result<(), LedgerError> {
         let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
-        let mut tx = self.begin_batch().await?;
         sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
                     processed_at = NULL
@@ -223,9 +222,9 @@ impl Ledger {
             &ids,
             micros(after)
         )
-        .execute(&mut *tx)
+        .execute(&self.pool)
         .await?;
-        Ok(tx.commit().await?)
+        Ok(())
     }
 
     /// Leaves the channel alone for a while, because it asked for a pause or is away.
@@ -257,7 +256,6 @@ impl Ledger {
     /// asked for. One that is locked is being decided, or asked about.
     pub async fn payments_taken(&self, sent: &[(PaymentId, i32)], ask_after: Duration) -> Result<(), LedgerError> {
         let (ids, claims): (Vec<Uuid>, Vec<i32>) = sent.iter().map(|(payment, claim)| (payment.0, *claim)).unzip();
-        let mut tx = self.begin_batch().await?;
         sqlx::query!(
             "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
              WHERE id IN (SELECT p.id FROM unnest($1::uuid[], $2::integer[]) AS sent (id, claim)
@@ -267,9 +265,9 @@ impl Ledger {
             &claims,
             micros(ask_after)
         )
-        .execute(&mut *tx)
+        .execute(&self.pool)
         .await?;
-        Ok(tx.commit().await?)
+        Ok(())
     }
 
     /// Whether the payment has reached the channel is unknown: the channel is asked after a while.

@@ -1,0 +1,73 @@
+//! A call that a breaker has admitted, until it is clear that the call is made.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::domain::breaker::{Admission, Breaker};
+
+/// An admission. It is taken back when this is dropped: the call is not made, or its caller has gone before he knew of it. A probe
+/// that nobody reports would keep others away until the breaker tries again.
+pub(super) struct Admitted {
+    /// The breaker of a probe.
+    probed: Option<Arc<Mutex<Breaker>>>,
+}
+
+impl Admitted {
+    /// Asks a breaker. The error is after how many milliseconds to ask again.
+    pub fn by(breaker: &Arc<Mutex<Breaker>>, now_ms: u64) -> Result<Self, u64> {
+        let admission = breaker.lock().admit(now_ms)?;
+        Ok(Self { probed: (admission == Admission::Probe).then(|| Arc::clone(breaker)) })
+    }
+
+    /// An admission where there is no breaker.
+    pub const fn freely() -> Self {
+        Self { probed: None }
+    }
+
+    pub const fn admission(&self) -> Admission {
+        if self.probed.is_some() { Admission::Probe } else { Admission::Call }
+    }
+
+    /// Leaves it to the caller to report how the call ended.
+    pub fn keep(mut self) {
+        self.probed = None;
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if let Some(breaker) = &self.probed {
+            breaker.lock().withdraw(Admission::Probe);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::breaker::{BreakerTerms, CallOutcome};
+
+    #[test]
+    fn a_probe_whose_caller_goes_is_given_to_the_next() {
+        let terms = BreakerTerms {
+            error_percent: 50,
+            slow_percent: 100,
+            slow_ms: 1_000,
+            min_calls: 1,
+            window_ms: 1_000,
+            open_ms: 1_000,
+            probes: 1,
+        };
+        let breaker = Arc::new(Mutex::new(Breaker::new(terms)));
+        assert_eq!(Admitted::by(&breaker, 0).unwrap().admission(), Admission::Call);
+        breaker.lock().report(0, CallOutcome { failed: true, took_ms: 0 }, None);
+        for _ in 0..3 {
+            let probe = Admitted::by(&breaker, 1_000).unwrap();
+            assert_eq!(probe.admission(), Admission::Probe);
+            assert!(Admitted::by(&breaker, 1_001).is_err(), "there is one probe");
+        }
+        Admitted::by(&breaker, 1_002).unwrap().keep();
+        assert!(Admitted::by(&breaker, 1_003).is_err(), "a probe that is under way was given away");
+    }
+}
