@@ -52,8 +52,11 @@ impl Ledger {
     }
 }
 
-/// Sends notices from a task of its own, so that no caller waits for PostgreSQL. Changes that come while a notice is
-/// being sent share the next one.
+/// The pause after a notice. In a rush hundreds of groups are committed in a second, and each notice wakes every process.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Sends notices from a task of its own, so that no caller waits for PostgreSQL. The first is sent at once; changes that come while
+/// it is being sent, or in the pause after it, share the next one.
 #[derive(Clone, Default)]
 pub struct Notifier {
     outbox: Arc<Notify>,
@@ -74,17 +77,17 @@ impl Notifier {
 
     /// Sends notices to PostgreSQL until cancelled.
     pub async fn run(self, ledger: Ledger, stop: CancellationToken) {
-        let changed = || async {
-            tokio::select! {
-                () = self.outbox.notified() => Topic::Outbox,
-                () = self.orders.notified() => Topic::Orders,
+        let send = async |changed: &Notify, topic| {
+            loop {
+                changed.notified().await;
+                if let Err(error) = ledger.in_time(ledger.notify(topic)).await {
+                    tracing::debug!(%error, "notice not sent; listeners poll");
+                }
+                tokio::time::sleep(PAUSE).await;
             }
         };
-        while let Some(topic) = stop.run_until_cancelled(changed()).await {
-            if let Err(error) = ledger.in_time(ledger.notify(topic)).await {
-                tracing::debug!(%error, "notice not sent; listeners poll");
-            }
-        }
+        let both = async { tokio::join!(send(&self.outbox, Topic::Outbox), send(&self.orders, Topic::Orders)) };
+        stop.run_until_cancelled(both).await;
     }
 }
 
@@ -127,13 +130,17 @@ impl Listener {
     async fn listen_once(&self, ledger: &Ledger) -> Result<(), LedgerError> {
         let mut outages = ledger.outages();
         let mut listener = PgListener::connect_with(&ledger.pool_of_listener()).await?;
-        listener.listen_all(Topic::VARIANTS.iter().map(<&str>::from)).await?;
+        let gone = || LedgerError::Unreachable(sqlx::Error::PoolTimedOut);
+        tokio::select! {
+            listens = listener.listen_all(Topic::VARIANTS.iter().map(<&str>::from)) => listens?,
+            _ = outages.changed() => return Err(gone()),
+        }
         // Notices that were sent while no connection listened are lost: every subscriber polls once now.
         Topic::VARIANTS.iter().for_each(|topic| self.wake(*topic));
         loop {
             let notice = tokio::select! {
                 notice = listener.recv() => notice?,
-                _ = outages.changed() => return Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
+                _ = outages.changed() => return Err(gone()),
             };
             match notice.channel().parse() {
                 Ok(Topic::Pressure) => {

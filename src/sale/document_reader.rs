@@ -79,16 +79,16 @@ impl DocumentReader {
             // It was being loaded when the change arrived.
             self.local.invalidate(&id).await;
         }
-        // Other readers of the same document wait for this one's answer, which comes although this one may hang up: it would leave
-        // the loader's lock behind.
-        let loader = self.loader.clone();
-        let fetch =
-            async move { tokio::spawn(loader.fetch(id, changed_at)).await.map_err(|_| SaleError::Busy("reading"))? };
-        let found = self.local.try_get_with(id, fetch).await;
-        found.map(|found| found.doc).map_err(|error: Arc<SaleError>| {
-            tracing::warn!(%id, %error, "document not read");
-            SaleError::Busy("reading")
-        })
+        // Other readers of the same document wait for this one's answer. It comes although this one may hang up, who would leave them
+        // without it, and the loader's lock behind.
+        let (local, loader) = (self.local.clone(), self.loader.clone());
+        let fetched = tokio::spawn(async move { local.try_get_with(id, loader.fetch(id, changed_at)).await }).await;
+        match fetched {
+            Ok(Ok(found)) => return Ok(found.doc),
+            Ok(Err(error)) => tracing::warn!(%id, %error, "document not read"),
+            Err(error) => tracing::error!(%id, %error, "document not read"),
+        }
+        Err(SaleError::Busy("reading"))
     }
 
     /// Drops cached copies of a document that was created, changed or removed at this version of the catalogue.
@@ -140,15 +140,18 @@ impl Loader {
             Err(error) if self.gate.is_of_one_master(&error) => return self.load(id).await,
             lock => lock?,
         };
-        // Once more: the lock's last holder may have cached it, whether this instance has the lock now or not.
-        let found = match self.read_redis(id, changed_at).await? {
-            Some(found) => {
-                hit("redis");
-                Ok(found)
+        let found = async {
+            // Once more: the lock's last holder may have cached it, whether this instance has the lock now or not.
+            match self.read_redis(id, changed_at).await? {
+                Some(found) => {
+                    hit("redis");
+                    Ok(found)
+                }
+                None if lock.is_some() => self.load(id).await,
+                None => Err(SaleError::Busy("loading")),
             }
-            None if lock.is_some() => self.load(id).await,
-            None => Err(SaleError::Busy("loading")),
-        };
+        }
+        .await;
         if let Some(lock) = lock
             && let Err(error) = lock.release().await
         {

@@ -273,8 +273,8 @@ async fn an_interrupted_begin_leaves_no_transaction_open() {
     let ledger = Ledger::new(&Database { url, max_connections: 1, ..system.config.database.clone() }, 1).unwrap();
     ledger.now_ms().await.unwrap();
     wire.delay(Duration::from_millis(30));
-    // sqlx's test of the connection, BEGIN, and each statement of the step take 60 ms each.
-    for ms in (0..240).step_by(8) {
+    // To give the connection back, sqlx's test of it, BEGIN, and each statement of the step take 60 ms and more.
+    for ms in (0..400).step_by(10) {
         let interrupted =
             tokio::time::timeout(Duration::from_millis(ms), ledger.audit_log(&LogFilter::default())).await;
         let subject = format!("after {ms} ms");
