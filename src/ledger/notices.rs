@@ -53,7 +53,7 @@ impl Ledger {
 }
 
 /// The pause after a notice. In a rush hundreds of groups are committed in a second, and each notice wakes every process.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// Sends notices from a task of its own, so that no caller waits for PostgreSQL. The first is sent at once; changes that come while
 /// it is being sent, or in the pause after it, share the next one.
@@ -77,17 +77,18 @@ impl Notifier {
 
     /// Sends notices to PostgreSQL until cancelled.
     pub async fn run(self, ledger: Ledger, stop: CancellationToken) {
-        let send = async |changed: &Notify, topic| {
-            loop {
-                changed.notified().await;
-                if let Err(error) = ledger.in_time(ledger.notify(topic)).await {
-                    tracing::debug!(%error, "notice not sent; listeners poll");
-                }
-                tokio::time::sleep(PAUSE).await;
+        let changed = || async {
+            tokio::select! {
+                () = self.outbox.notified() => Topic::Outbox,
+                () = self.orders.notified() => Topic::Orders,
             }
         };
-        let both = async { tokio::join!(send(&self.outbox, Topic::Outbox), send(&self.orders, Topic::Orders)) };
-        stop.run_until_cancelled(both).await;
+        while let Some(topic) = stop.run_until_cancelled(changed()).await {
+            if let Err(error) = ledger.in_time(ledger.notify(topic)).await {
+                tracing::debug!(%error, "notice not sent; listeners poll");
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }
 

@@ -79,8 +79,8 @@ impl DocumentReader {
             // It was being loaded when the change arrived.
             self.local.invalidate(&id).await;
         }
-        // Other readers of the same document wait for this one's answer. It comes although this one may hang up, who would leave them
-        // without it, and the loader's lock behind.
+        // Other readers of the same document wait for this load. It goes on when this reader hangs up: else they would hear an error,
+        // and the loader's lock would stay until its lease ends.
         let (local, loader) = (self.local.clone(), self.loader.clone());
         let fetched = tokio::spawn(async move { local.try_get_with(id, loader.fetch(id, changed_at)).await }).await;
         match fetched {
