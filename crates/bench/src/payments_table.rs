@@ -30,6 +30,8 @@ pub struct PaymentRound {
 pub struct Results {
     pub seconds: u64,
     pub rounds: Vec<Pair>,
+    /// Rounds that were played again, because too few payments ran in them.
+    pub too_slow: u64,
 }
 
 /// One of the two rounds that are compared.
@@ -113,9 +115,11 @@ impl Results {
              each, and {} more begin (`POST /payments`, by this bench). The bank is up in both rows, and so is \
              `seckill work`: `--only ask` in the first, `--only pay,ask` in the second. All other workers are stopped: the \
              messages of the backlog were brought to the broker before. The last row is what payments take while nobody buys: where all share \
-             the processors, so much less is left to purchases.",
+             the processors, so much less is left to purchases. Rounds that did not count, because the bank took fewer than three quarters of its \
+             rate: {}.",
             self.of(|pair| pair.with.bank).with_range(whole),
             self.of(|pair| pair.with.begun).with_range(whole),
+            self.too_slow,
         );
     }
 
@@ -127,6 +131,7 @@ impl Results {
         json!({
             "rounds": self.rounds.len(),
             "seconds": self.seconds,
+            "rounds_too_slow": self.too_slow,
             "without_per_s": without.json(),
             "with_per_s": with.json(),
             "ratio": with.over(&without).json(),
