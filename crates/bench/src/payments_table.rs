@@ -115,8 +115,8 @@ impl Results {
              each, and {} more begin (`POST /payments`, by this bench). The bank is up in both rows, and so is \
              `seckill work`: `--only ask` in the first, `--only pay,ask` in the second. All other workers are stopped: the \
              messages of the backlog were brought to the broker before. The last row is what payments take while nobody buys: where all share \
-             the processors, so much less is left to purchases. Rounds that did not count, because the bank took fewer than three quarters of its \
-             rate: {}.",
+             the processors, so much less is left to purchases. Rounds that did not count, because \
+             fewer payments ran than three quarters of the bank's rate: {}.",
             self.of(|pair| pair.with.bank).with_range(whole),
             self.of(|pair| pair.with.begun).with_range(whole),
             self.too_slow,
