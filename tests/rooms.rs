@@ -128,3 +128,23 @@ fn crates_depend_only_on_what_the_table_allows() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
 }
+
+/// An interrupted `BEGIN` must be noted (src/ledger/mod.rs), so transactions begin in one place. `search.rs` begins a part of one.
+#[test]
+fn transactions_begin_in_one_place() {
+    let mut found = Vec::new();
+    sources(&Path::new(ROOT).join("src"), &mut found);
+    let ledger: Vec<&String> = found.iter().filter(|(room, _)| room == "ledger").map(|(_, text)| text).collect();
+    let count = |call: &str| ledger.iter().map(|text| text.matches(call).count()).sum::<usize>();
+    assert!(count("self.begin()") > 40, "the ledger's transactions are not where they are looked for");
+    let elsewhere = [
+        ("pool.begin()", 1),
+        ("reserved.begin()", 0),
+        ("connection.begin()", 0),
+        ("tx.begin()", 1),
+        (".begin_with(", 0),
+    ];
+    for (call, allowed) in elsewhere {
+        assert_eq!(count(call), allowed, "{call}: use Ledger::begin");
+    }
+}

@@ -137,7 +137,7 @@ impl Ledger {
         keeps_admin: bool,
         actor: &str,
     ) -> Result<AccountOutcome, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // All admins are locked, in one order: of two admins who disable each other at once, the second one sees what the first
         // one did.
         let locked = sqlx::query!(

@@ -46,7 +46,7 @@ impl Ledger {
     /// The newest lines that pass a filter. Each filter has an index, `audit_log_by_…`; without one, the primary key
     /// has the order.
     pub async fn audit_log(&self, filter: &LogFilter) -> Result<Vec<LogLine>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // A plan for all filters alike could use none of the indexes.
         (&mut *tx).execute("SET LOCAL plan_cache_mode = force_custom_plan").await?;
         // The index has the beginnings of subjects alone: a policy's can be longer than what fits into a page of an

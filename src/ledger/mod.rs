@@ -19,8 +19,9 @@ pub mod sales;
 pub mod sessions;
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
@@ -98,6 +99,9 @@ impl LedgerError {
 
 /// How long the server may take to answer the heartbeat, or to show that a returned connection still works.
 const PING_MAX: Duration = Duration::from_secs(2);
+/// How long after an interrupted beginning each connection that comes back is asked whether a transaction is open. The one that matters
+/// comes back at once.
+const DOUBTED_FOR: Duration = Duration::from_secs(600);
 /// Pings in a row without an answer, after which whatever waits for the server is given up.
 const PINGS_LOST: u32 = 3;
 
@@ -112,6 +116,8 @@ pub struct Ledger {
     encrypted: bool,
     /// Changes when the server has not answered for seconds.
     outages: watch::Sender<()>,
+    /// When a transaction's beginning was interrupted last.
+    interrupted: Arc<Mutex<Option<Instant>>>,
     /// The receivers that this process has reported as away.
     away: Arc<Mutex<HashSet<String>>>,
     /// Where the address names several servers: which of them is used, and the task that follows the primary.
@@ -126,6 +132,7 @@ impl Ledger {
         let encrypted = options.iter().any(is_encrypted);
         let first = options[0].clone();
         let primary = servers::wants_primary(&config.url).then(|| Arc::new(Primary::new(options)));
+        let interrupted = Arc::new(Mutex::new(None));
         let pool = |connections: u32, reset: Option<&'static str>| {
             let pool = PgPoolOptions::new()
                 .max_connections(connections)
@@ -134,16 +141,19 @@ impl Ledger {
                 Some(primary) => primary.guard(pool),
                 None => pool,
             };
-            let primary = primary.clone();
+            let (primary, interrupted) = (primary.clone(), Arc::clone(&interrupted));
             // sqlx tests a connection that comes back, for as long as it takes. A server that has vanished would keep the
             // connection's place in the pool until the kernel gives up, which takes a quarter of an hour.
             pool.after_release(move |connection, released| {
                 let stale = primary.as_ref().is_some_and(|primary| !primary.is_fresh(released.age));
+                let doubted = interrupted.lock().is_some_and(|at: Instant| at.elapsed() < DOUBTED_FOR);
                 Box::pin(async move {
                     let works = async {
-                        let is_free = is_outside_transaction(connection).await?;
-                        if let Some(statement) = reset {
-                            connection.execute(statement).await?;
+                        let is_free = !doubted || is_outside_transaction(connection).await?;
+                        match reset {
+                            Some(statement) => _ = connection.execute(statement).await?,
+                            None if !doubted => connection.ping().await?,
+                            None => {}
                         }
                         Ok(is_free && !stale)
                     };
@@ -162,7 +172,7 @@ impl Ledger {
             let following = Arc::clone(&primary).follow(vec![pool.clone(), reserved.clone()], outages.clone());
             (primary, Arc::new(following))
         });
-        Ok(Self { pool, reserved, timeout, encrypted, outages, away: Arc::default(), primary })
+        Ok(Self { pool, reserved, timeout, encrypted, outages, interrupted, away: Arc::default(), primary })
     }
 
     /// Waits until it is known which of several servers is the primary, if any is.
@@ -254,10 +264,28 @@ impl Ledger {
         self.outages.subscribe()
     }
 
+    /// Begins a transaction. Nothing else in this room may: sqlx 0.9.0 returns a connection whose `BEGIN` was interrupted to the pool with
+    /// the transaction open (its issue 4393, mended after that release), and the next user's statements would not be committed.
+    async fn begin(&self) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        self.begin_in(&self.pool).await
+    }
+
+    /// As [`begin`](Self::begin), in one of the two pools.
+    async fn begin_in(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        let mut begin = pin!(pool.begin());
+        // Declared last and so dropped first: the interruption is noted before the connection goes back.
+        let interruption = Interruption { noted_in: Some(&self.interrupted) };
+        let begun = begin.as_mut().await;
+        if begun.is_ok() {
+            interruption.did_not_happen();
+        }
+        begun
+    }
+
     /// Begins to read for people: one snapshot, in which nothing can be changed. A statement that takes more than 3 s is cancelled,
     /// before its caller gives up. Each is planned for its own values, because a plan for all values uses no partial index.
     async fn begin_reading(&self) -> Result<Transaction<'static, Postgres>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         (&mut *tx)
             .execute(
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '3s';
@@ -307,9 +335,26 @@ fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, L
     servers::each_postgres(&config.url).into_iter().map(server).collect()
 }
 
-/// Whether no transaction is open on a connection that comes back to its pool. sqlx 0.9.0 returns one that was interrupted while its
-/// `BEGIN` was on its way with the transaction open (its issue 4393, mended after that release), and the next user's statements would not
-/// be committed. In an open transaction, `now()` is the time of its `BEGIN`.
+/// Notes when it is dropped before [`did_not_happen`](Self::did_not_happen) is called.
+struct Interruption<'a> {
+    noted_in: Option<&'a Mutex<Option<Instant>>>,
+}
+
+impl Interruption<'_> {
+    fn did_not_happen(mut self) {
+        self.noted_in = None;
+    }
+}
+
+impl Drop for Interruption<'_> {
+    fn drop(&mut self) {
+        if let Some(noted) = self.noted_in {
+            *noted.lock() = Some(Instant::now());
+        }
+    }
+}
+
+/// Whether no transaction is open on a connection that comes back to its pool: in an open one, `now()` is the time of its `BEGIN`.
 async fn is_outside_transaction(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::raw_sql("SELECT now() = statement_timestamp()").fetch_one(connection).await?.try_get(0)
 }

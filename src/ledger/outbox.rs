@@ -104,7 +104,7 @@ impl Ledger {
     /// Claims messages that are due, oldest first: up to `limit` about groups of each kind, and as many others. Rows that other workers
     /// have claimed are skipped.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let mut rows = claim_groups(&mut tx, OutboxKind::GroupPlaced, limit).await?;
         rows.extend(claim_groups(&mut tx, OutboxKind::GroupExpire, limit).await?);
         let others = sqlx::query_as!(
@@ -131,7 +131,7 @@ impl Ledger {
 
     /// Claims releases of units that are due, likewise, and up to `GROUP_RELEASES` of groups.
     pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch<UnitRelease>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let mut rows = sqlx::query_as!(
             ClaimedRow,
             r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace,
@@ -178,7 +178,7 @@ impl Ledger {
         terms: RetryTerms,
     ) -> Result<bool, LedgerError> {
         let about: Uuid = about.into();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let row = sqlx::query!(
             "SELECT id, attempts FROM outbox WHERE kind = $1 AND order_id = $2 AND status IN ('pending', 'sent')
              FOR UPDATE",

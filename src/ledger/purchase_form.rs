@@ -39,7 +39,7 @@ impl Ledger {
 
     /// Waits for the commits under way, which read the row FOR SHARE.
     async fn switch_groups(&self, grouped: bool, actor: &str) -> Result<(), LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         sqlx::query!("UPDATE purchase_form SET grouped = $1", grouped).execute(&mut *tx).await?;
         let action = if grouped { "groups on" } else { "groups off" };
         audit_log::append(&mut tx, actor, action, "purchases", json!({})).await?;

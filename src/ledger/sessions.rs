@@ -28,7 +28,7 @@ impl Ledger {
     /// `None` if the password has been changed or the account disabled since the password was checked.
     pub async fn open_session(&self, new: &NewSession<'_>) -> Result<Option<(AccountRole, i64)>, LedgerError> {
         let NewSession { token_hash, account, password_hash, session_ms, address } = *new;
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // The lock orders the sign-ins of one account: two at once would not see each other's session. It also waits for a
         // change of the account, which is then seen here.
         let role = sqlx::query_scalar!(
@@ -104,7 +104,7 @@ impl Ledger {
 
     /// Ends a session.
     pub async fn close_session(&self, token_hash: &[u8; 32]) -> Result<(), LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let ended =
             sqlx::query_scalar!("DELETE FROM sessions WHERE token_hash = $1 RETURNING account", token_hash.as_slice());
         if let Some(account) = ended.fetch_optional(&mut *tx).await? {
@@ -115,7 +115,7 @@ impl Ledger {
 
     /// Ends all sessions of an account. Returns how many there were; `None` if there is no such account.
     pub async fn close_sessions(&self, account: &AccountName, actor: &str) -> Result<Option<u64>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // A session that is being opened is waited for, and ends, too.
         let locked = sqlx::query_scalar!("SELECT name FROM accounts WHERE name = $1 FOR UPDATE", account.as_str());
         if locked.fetch_optional(&mut *tx).await?.is_none() {

@@ -2,7 +2,7 @@
 
 use tokio_util::task::TaskTracker;
 
-use super::batcher::Batcher;
+use super::batcher::{Batcher, PAUSE};
 use super::{PayError, PaymentService};
 use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
 
@@ -23,7 +23,7 @@ pub struct PaymentBatcher {
 impl PaymentBatcher {
     pub fn open(payment_service: PaymentService, tasks: &TaskTracker) -> Self {
         let service = payment_service.clone();
-        let batcher = Batcher::open(tasks, move |requests| begin(service.clone(), requests));
+        let batcher = Batcher::open(tasks, PAUSE, move |requests| begin(service.clone(), requests));
         Self { payment_service, batcher }
     }
 

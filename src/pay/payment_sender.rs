@@ -40,6 +40,8 @@ const SEND_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const SEND_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 /// How long after the channel has taken a payment that is written. Most payments are decided by then.
 const WRITTEN_AFTER: Duration = Duration::from_millis(500);
+/// Those of so long are written together: nobody waits for it.
+const WRITTEN_TOGETHER: Duration = Duration::from_millis(250);
 /// The most by which later slots move. More than a second later, no earlier request can come too close.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -70,7 +72,7 @@ impl PaymentSender {
         let slow_ms = channel.patience.as_millis() as u64;
         let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
         let service = payment_service.clone();
-        let taken = Batcher::open(&tasks, move |sent| write_taken(service.clone(), sent));
+        let taken = Batcher::open(&tasks, WRITTEN_TOGETHER, move |sent| write_taken(service.clone(), sent));
         Self {
             payment_service,
             taken,
@@ -119,18 +121,17 @@ impl PaymentSender {
             // By then the request has been answered, or has timed out.
             let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
             let claimed = ledger.claim_payments(&channel.name, &left, most, ask_after).await;
-            if !matches!(claimed, Ok(Claimed::Due { .. })) {
+            if !matches!(&claimed, Ok(Claimed::Due { payments, .. }) if !payments.is_empty()) {
                 self.breaker.lock().withdraw(admission);
             }
             match claimed? {
-                Claimed::Nothing => return Ok(()),
                 Claimed::Wait(wait) if Instant::now() + wait > deadline => {
                     return Ok(ledger.postpone_payments(&left, wait.min(SEND_AGAIN_AFTER_MAX)).await?);
                 }
                 // Not all workers at the same moment.
                 Claimed::Wait(wait) => self.rest(wait.mul_f64(rand::random_range(1.0..1.1))).await,
-                Claimed::Due { payments, now_s } => {
-                    left.retain(|id| payments.iter().all(|due| due.id != *id));
+                Claimed::Due { payments, looked_at } => {
+                    left.drain(..looked_at);
                     for payment in payments {
                         let Ok(permit) = Arc::clone(&self.under_way).acquire_owned().await else { return Ok(()) };
                         let trace = traces.iter().find(|(id, _)| *id == payment.id).map(|(_, trace)| trace);
@@ -138,7 +139,7 @@ impl PaymentSender {
                         let log_span = span.as_ref().map_or_else(tracing::Span::none, Span::log_span);
                         let sender = self.clone();
                         let delivery = async move {
-                            sender.deliver(&payment, span, now_s, admission).await;
+                            sender.deliver(&payment, span, admission).await;
                             drop(permit);
                         };
                         self.tasks.spawn(delivery.instrument(log_span));
@@ -161,11 +162,11 @@ impl PaymentSender {
         Ok((admission, if admission == Admission::Probe { 1 } else { u32::MAX }))
     }
 
-    async fn deliver(&self, payment: &DuePayment, mut span: Option<Span>, now_s: i64, admission: Admission) {
+    async fn deliver(&self, payment: &DuePayment, mut span: Option<Span>, admission: Admission) {
         let (channel, ledger) = (&self.channel, &self.payment_service.ledger);
         let about = About::Payment { key: payment.id, order: payment.order };
         let charge = Charge { about, amount_cents: payment.amount_cents, currency: &payment.currency };
-        let answer = match channel.prepare(&charge, span.as_ref().map(Span::context), now_s).await {
+        let answer = match channel.prepare(&charge, span.as_ref().map(Span::context), payment.now_s).await {
             Ok(ready) => {
                 let slot = payment.earliest..=payment.latest;
                 // Beside the answer, so that a slow ledger is not taken for a slow channel.

@@ -2,7 +2,7 @@
 
 use tokio_util::task::TaskTracker;
 
-use super::batcher::Batcher;
+use super::batcher::{Batcher, PAUSE};
 use super::{Callback, PayError, PaymentService, count_callback};
 use crate::domain::payment::{About, Progress, ReportOutcome};
 use crate::ledger::money::channel_reports::ReportOf;
@@ -15,7 +15,7 @@ pub struct SuccessBatcher {
 
 impl SuccessBatcher {
     pub fn open(payment_service: PaymentService, tasks: &TaskTracker) -> Self {
-        Self { batcher: Batcher::open(tasks, move |reports| apply(payment_service.clone(), reports)) }
+        Self { batcher: Batcher::open(tasks, PAUSE, move |reports| apply(payment_service.clone(), reports)) }
     }
 
     /// Applies a callback whose payment has succeeded, is under way, and pays its order. `false`: the callback is of another kind,

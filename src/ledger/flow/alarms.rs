@@ -143,7 +143,7 @@ impl Ledger {
         let subjects: Vec<String> = troubles.iter().map(|trouble| trouble.subject.clone()).collect();
         let details: Vec<Value> = troubles.iter().map(|trouble| trouble.details.clone()).collect();
         let slight: Vec<bool> = troubles.iter().map(|trouble| trouble.slight).collect();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         sqlx::query!(
             "UPDATE alarms SET seen_at = now() WHERE kind = $1 AND cleared_at IS NULL AND subject = ANY($2)",
             kind,

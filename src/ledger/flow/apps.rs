@@ -40,7 +40,7 @@ pub enum Rotation {
 impl Ledger {
     /// Makes an application. Returns `false` when it exists already.
     pub async fn create_app(&self, app: &Name, token_hash: &[u8; 32], actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let created = sqlx::query!(
             "INSERT INTO apps (name, token_hash, created_by) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING",
             app.as_str(),
@@ -92,7 +92,7 @@ impl Ledger {
         overlap_ms: i64,
         actor: &str,
     ) -> Result<Rotation, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let before = sqlx::query!(
             r#"SELECT old_token_ends_at AS "until", coalesce(old_token_ends_at > now(), false) AS "overlaps!"
                FROM apps WHERE name = $1 AND token_hash IS NOT NULL FOR UPDATE"#,
@@ -155,7 +155,7 @@ impl Ledger {
         if !self.has_app(app).await? {
             return Ok(false);
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         match role {
             Some(role) => {
                 sqlx::query!(

@@ -46,7 +46,7 @@ impl Ledger {
         if newest == version {
             return Ok(None);
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
         let policies = load(&mut tx, None).await?;
@@ -56,7 +56,7 @@ impl Ledger {
 
     /// Makes a policy, or changes the one that these applications have under this name. Its counts are kept.
     pub async fn set_policy(&self, new: &NewPolicy, actor: &Actor) -> Result<PolicyChange, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let apps: Vec<String> = new.apps.iter().map(Name::to_string).collect();
         let before = match self.find(&mut tx, new.name.as_str(), &apps).await? {
             Found::Several => return Ok(PolicyChange::Ambiguous),
@@ -88,7 +88,7 @@ impl Ledger {
 
     /// Deletes the policy that these applications have under this name.
     pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<PolicyChange, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let names: Vec<String> = apps.iter().map(Name::to_string).collect();
         let policy = match self.find(&mut tx, name.as_str(), &names).await? {
             Found::None => return Ok(PolicyChange::NotThere),
@@ -113,7 +113,7 @@ impl Ledger {
         actor: &str,
         details: Value,
     ) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let moved = sqlx::query!(
             "UPDATE policies SET adapted = $3, adapted_at = now(), version = version + 1,
                     trouble_at = CASE WHEN $3 < $5::bigint THEN $5 ELSE trouble_at END

@@ -74,7 +74,7 @@ impl Ledger {
                 currencies.push(report.currency.clone());
             }
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // An order whose payment is under way has no other that has not left yet, so none is abandoned here.
         let paid = sqlx::query_scalar!(
             "WITH reported AS (
@@ -126,7 +126,7 @@ impl Ledger {
         succeeded: bool,
         route: &RefundRoute,
     ) -> Result<ReportOutcome, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let waits = lock_order_of(&mut tx, id).await?;
         let row = sqlx::query_as!(
             PaymentRow,
@@ -179,7 +179,7 @@ impl Ledger {
 
     /// The channel has refused a payment for good, before anything moved.
     pub async fn payment_refused(&self, id: PaymentId, claim: i32, why: &str) -> Result<(), LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         lock_order_of(&mut tx, id).await?;
         let row = sqlx::query_as!(
             PaymentRow,

@@ -72,7 +72,7 @@ impl Ledger {
 
     /// Marks callbacks as settled by an operator; returns how many there were.
     pub async fn settle_set_aside(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let done = sqlx::query!(
             "UPDATE callbacks_set_aside SET settled_at = now() WHERE id = ANY($1) AND settled_at IS NULL",
             ids

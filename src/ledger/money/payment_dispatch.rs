@@ -26,6 +26,8 @@ pub struct DuePayment {
     pub earliest: Instant,
     pub latest: Instant,
     pub claim: i32,
+    /// PostgreSQL's time in seconds, for the signature.
+    pub now_s: i64,
 }
 
 /// Whether a request for a payment that the channel does not have may still reach it.
@@ -41,10 +43,8 @@ pub enum SendState {
 /// The result of claiming slots for payments.
 #[derive(Debug)]
 pub enum Claimed {
-    /// These are to be sent; PostgreSQL's time in seconds, for their signatures.
-    Due { payments: Vec<DuePayment>, now_s: i64 },
-    /// None of the payments has to be sent.
-    Nothing,
+    /// The first `looked_at` of the payments were looked at. These of them are to be sent, and the others need no slot.
+    Due { payments: Vec<DuePayment>, looked_at: usize },
     /// The next slot is too far away to be claimed.
     Wait(Duration),
 }
@@ -71,8 +71,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Claims slots for as many of these payments as the channel's next tenth of a second has, at most `most`, and marks the messages
-    /// of all that need none as processed. A payment is claimed by one sender, however often its message comes.
+    /// Looks at the first of these payments, as many as the channel's next tenth of a second has slots, at most `most`. Claims slots for
+    /// those that are to be sent, and marks the messages of all of them as processed. A payment is claimed by one sender, however often its
+    /// message comes.
     pub async fn claim_payments(
         &self,
         channel: &str,
@@ -80,8 +81,7 @@ impl Ledger {
         most: u32,
         ask_after: Duration,
     ) -> Result<Claimed, LedgerError> {
-        let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let pace = sqlx::query!(
             r#"SELECT rate, gap_us,
                       greatest(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint AS "wait_us!"
@@ -94,14 +94,14 @@ impl Ledger {
         if wait > LOOKAHEAD {
             return Ok(Claimed::Wait(wait - LOOKAHEAD));
         }
-        let at_once = i64::from(pace.rate.unsigned_abs().div_ceil(10).clamp(1, most.max(1)));
+        let at_once = pace.rate.unsigned_abs().div_ceil(10).clamp(1, most.max(1));
+        let ids: Vec<Uuid> = payments.iter().take(at_once as usize).map(|payment| payment.0).collect();
         // A locked payment is being abandoned or claimed: its message stays unsettled, and is sent again if necessary.
         let due = sqlx::query_scalar!(
             "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status = 'created'
-             ORDER BY created_at, id LIMIT $3 FOR UPDATE SKIP LOCKED",
+             ORDER BY created_at, id FOR UPDATE SKIP LOCKED",
             &ids,
-            channel,
-            at_once
+            channel
         )
         .fetch_all(&mut *tx)
         .await?;
@@ -145,8 +145,6 @@ impl Ledger {
         .await?;
         tx.commit().await?;
         die_at!("pay.claimed");
-        let now_s = rows.first().map(|row| row.now_s);
-        let Some(now_s) = now_s else { return Ok(Claimed::Nothing) };
         let mut payments: Vec<DuePayment> = rows
             .into_iter()
             .map(|row| {
@@ -161,11 +159,12 @@ impl Ledger {
                     earliest: after + slot,
                     latest: before + slot + LATENESS,
                     claim: row.claim,
+                    now_s: row.now_s,
                 }
             })
             .collect();
         payments.sort_by_key(|payment| payment.earliest);
-        Ok(Claimed::Due { payments, now_s })
+        Ok(Claimed::Due { payments, looked_at: ids.len() })
     }
 
     /// Takes back a payment that the channel does not have: it is sent again after a while, under the same key. If its order does
@@ -182,7 +181,7 @@ impl Ledger {
             SendState::Nothing => Duration::ZERO,
             SendState::Perhaps { on_its_way } => on_its_way,
         };
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let pending = lock_order_of(&mut tx, payment).await?;
         let status = sqlx::query_scalar!(
             "UPDATE payments p SET status = t.status, unsure = unsure OR NOT $4,

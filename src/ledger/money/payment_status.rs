@@ -129,7 +129,7 @@ impl Ledger {
         if !waiting.fetch_one(&self.pool).await? {
             return Ok(0);
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let rows = sqlx::query!(
             "SELECT id, key, payment_id, amount_cents, currency FROM refunds
              WHERE status = 'requested' AND NOT queued AND channel = $1 ORDER BY created_at LIMIT $2
@@ -159,7 +159,7 @@ impl Ledger {
     /// Sends a refund again under the same key, because the channel has never received it. `false` where the item is not done:
     /// it is parked then, and waits for an operator.
     pub async fn refund_again(&self, key: RefundKey) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let item = sqlx::query!("SELECT channel, key FROM outflow_items WHERE id = $1 AND status = 'done'", key.0)
             .fetch_optional(&mut *tx)
             .await?;
@@ -186,7 +186,7 @@ impl Ledger {
 
     /// Tries a refund again that the channel has refused, under a new key; `false` when there is no such refund.
     pub async fn retry_refund(&self, refund: RefundId, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let done = sqlx::query!(
             "UPDATE refunds SET status = 'requested', key = $2, queued = false, ended_at = NULL, asked_at = NULL
              WHERE id = $1 AND status = 'failed'",

@@ -46,14 +46,14 @@ impl Ledger {
         currency: &str,
         wait_ms: u64,
     ) -> Result<Vec<PaymentStart>, LedgerError> {
-        match self.try_begin(self.pool.begin().await?, requests, currency, wait_ms).await {
+        match self.try_begin(self.begin().await?, requests, currency, wait_ms).await {
             Err(error) if !error.is_outage() => tracing::info!(%error, requests = requests.len(), "trying one by one"),
             begun => return begun,
         }
         let mut all = Vec::with_capacity(requests.len());
         for request in requests {
             let one = std::slice::from_ref(request);
-            match self.try_begin(self.pool.begin().await?, one, currency, wait_ms).await {
+            match self.try_begin(self.begin().await?, one, currency, wait_ms).await {
                 Ok(begun) => all.extend(begun),
                 Err(error) if error.is_outage() => return Err(error),
                 Err(error) => {
@@ -72,7 +72,7 @@ impl Ledger {
         currency: &str,
         wait_ms: u64,
     ) -> Result<PaymentStart, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         sqlx::query!("SELECT FROM orders WHERE id = $1 FOR UPDATE", request.order.0).execute(&mut *tx).await?;
         let begun = self.try_begin(tx, std::slice::from_ref(request), currency, wait_ms).await?;
         Ok(begun.first().copied().unwrap_or(PaymentStart::Failed))

@@ -62,7 +62,7 @@ impl Ledger {
         reason: &str,
         outflow_of: impl Fn(&str) -> Option<RefundRoute>,
     ) -> Result<RefundAsked, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let row = sqlx::query!(
             "SELECT status FROM orders WHERE id = $1 AND ($2::text IS NULL OR user_id = $2) FOR UPDATE",
             order.0,
@@ -123,7 +123,7 @@ impl Ledger {
         payment: PaymentId,
         report: &ChannelReport,
     ) -> Result<ReportOutcome, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         lock_order_of(&mut tx, payment).await?;
         let row = sqlx::query!(
             "SELECT id, payment_id, amount_cents, currency, status FROM refunds
@@ -157,7 +157,7 @@ impl Ledger {
         payment: PaymentId,
         report: &ChannelReport,
     ) -> Result<ReportOutcome, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let row = sqlx::query!(
             "SELECT id, amount_cents, currency, status FROM refunds
              WHERE key = $1 AND channel = $2 AND payment_id = $3 FOR UPDATE",

@@ -24,7 +24,7 @@ impl Ledger {
     /// Cancels those of the orders that are unpaid and overdue. Returns the outcome of each, in order.
     pub async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         cancel(&mut tx, &ids, CancelReason::Expired, None, Releases::Each).await?;
         // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
         let early = sqlx::query!(
@@ -67,7 +67,7 @@ impl Ledger {
 
     /// Cancels an order for its buyer; `false` when the order does not wait for payment.
     pub async fn cancel_by_buyer(&self, order: OrderId, user: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let cancelled = cancel(&mut tx, &[order.0], CancelReason::ByBuyer, Some(user), Releases::Each).await?;
         tx.commit().await?;
         Ok(cancelled == 1)

@@ -97,7 +97,7 @@ impl Ledger {
         dedup: Dedup<'_>,
         on_shortage: OnShortage,
     ) -> Result<Option<Fulfilled>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let rows = claim(&mut tx, orders, dedup).await?;
         let skipped = orders.len().saturating_sub(rows.len());
         let (mut taken, over) = count_buyers(&mut tx, rows).await?;

@@ -37,7 +37,7 @@ impl Ledger {
     /// its orders waits for a payment that began in time, the group is early by the shortest time that one has left.
     pub async fn expire_groups(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let ids: Vec<Uuid> = groups.iter().map(|group| group.0).collect();
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let orders = sqlx::query_scalar!(
             r#"SELECT m.order_id AS "order!" FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
                WHERE g.id = ANY($1)"#,
@@ -78,7 +78,7 @@ impl Ledger {
     /// Gives each unpaid order of a group an expiry of its own, and closes the group's: all in one transaction. Returns how many there are;
     /// `None` when the group's expiry was closed before.
     pub async fn split_expiry(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let closed = sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $2
              WHERE kind = 'group_expire' AND order_id = $1 AND status <> 'processed'",

@@ -72,7 +72,7 @@ impl Ledger {
     }
 
     async fn try_to_settle(&self, groups: &[GroupId]) -> Result<Settling, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let claimed = claim(&mut tx, groups).await?;
         if claimed.is_empty() {
             return Ok(Settling::Settled { orders: 0 });
@@ -105,7 +105,7 @@ impl Ledger {
     /// Puts purchase rows in the place of a group row, for those of its purchases that have no order, and closes the group: all in one
     /// transaction. Returns how many rows there are; `None` when the group was settled or split before.
     pub async fn split_group(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let closed = sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $2
              WHERE kind = 'group_placed' AND order_id = $1 AND status <> 'processed'",

@@ -90,7 +90,7 @@ impl Ledger {
         actor: &str,
     ) -> Result<u64, LedgerError> {
         let kind = kind.map(ParkedKind::as_str);
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let done = sqlx::query!(
             "UPDATE outbox SET status = 'pending', attempts = 0, next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox

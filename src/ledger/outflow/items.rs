@@ -178,7 +178,7 @@ async fn write_terms(tx: &mut PgConnection, name: &str, update: OutflowUpdate, a
 impl Ledger {
     /// Adds an item to its channel, in a transaction of its own.
     pub async fn enqueue_outflow(&self, item: &NewItem) -> Result<Enqueued, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let enqueued = enqueue(&mut tx, item).await?;
         tx.commit().await?;
         Ok(enqueued)
@@ -193,7 +193,7 @@ impl Ledger {
         capacity: i64,
         actor: &str,
     ) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let made = sqlx::query!(
             "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target, capacity) VALUES ($1, $2, $3, $4, $5, $6)
              ON CONFLICT (name) DO NOTHING",
@@ -249,7 +249,7 @@ impl Ledger {
         actor: &str,
         decide: impl FnOnce(OutflowTerms) -> Result<OutflowUpdate, E>,
     ) -> Result<bool, E> {
-        let mut tx = self.pool.begin().await.map_err(LedgerError::from)?;
+        let mut tx = self.begin().await.map_err(LedgerError::from)?;
         let Some(terms) = locked_terms(&mut tx, name).await? else { return Ok(false) };
         let update = decide(terms)?;
         if update.pace.is_some() || update.paused.is_some() {

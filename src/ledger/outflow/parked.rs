@@ -62,7 +62,7 @@ impl Ledger {
     /// Makes parked items of a channel pending again, those named or else the first `UNPARK_STEP`; returns how many. They leave before
     /// later items of their keys.
     pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // Not locked: keys are locked first. What another transaction makes pending meanwhile is passed over below.
         let found = sqlx::query_scalar!(
             "SELECT id FROM outflow_items

@@ -77,7 +77,7 @@ impl Ledger {
         if !waiting.fetch_one(&self.pool).await? {
             return Ok(None);
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // At random among the channels that can be served, so that none is always last. Not FOR UPDATE, because a transaction that
         // adds an item holds its channel's row by the foreign key, and must not block a claim.
         let channel = sqlx::query!(
@@ -178,7 +178,7 @@ impl Ledger {
     /// Gives back a slot in which nothing was sent: the item keeps its turn, and the slot is taken by the next that is
     /// claimed, unless later ones have been claimed already.
     pub async fn give_back(&self, slot: &Slot) -> Result<(), LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         if !self.let_go(&mut tx, slot).await? {
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl Ledger {
         outcome: &DeliveryOutcome,
         terms: RetryTerms,
     ) -> Result<Settled, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let settled = match outcome {
             DeliveryOutcome::Done => finish(&mut tx, slot).await?,
             DeliveryOutcome::Refused(why) => fail(&mut tx, slot, why, None).await?,

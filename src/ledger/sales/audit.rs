@@ -64,7 +64,7 @@ impl Ledger {
         overdue_grace_ms: i64,
         retire_after_ms: u64,
     ) -> Result<Option<LedgerSnapshot>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         // Right after a rush the planner's statistics still say that these tables are small: it would join them row by
         // row.

@@ -50,7 +50,7 @@ const CHANGES_MAX: i64 = 1000;
 impl Ledger {
     /// The catalogue, in one snapshot. `with_ids`: also the ids of all that there ever was, which are far more than the sales that Redis keeps.
     pub async fn catalogue(&self, retire_after_ms: u64, with_ids: bool) -> Result<CatalogSnapshot, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let version = sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&mut *tx).await?;
         let live = sqlx::query_scalar!(
@@ -79,7 +79,7 @@ impl Ledger {
         if newest == version {
             return Ok(Some(CatalogChanges { documents: Vec::new(), live: Vec::new(), removed: false, version }));
         }
-        let mut tx = self.reserved.begin().await?;
+        let mut tx = self.begin_in(&self.reserved).await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let rows = sqlx::query!(
             "SELECT version, kind, id, removed FROM catalog_changes WHERE version > $1 ORDER BY version LIMIT $2",

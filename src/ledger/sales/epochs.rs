@@ -115,6 +115,9 @@ impl Ledger {
 
     /// Those of these sales that ended longer ago, and that Redis may still keep.
     pub async fn retired(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+        if sales.is_empty() {
+            return Ok(Vec::new());
+        }
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
@@ -165,7 +168,7 @@ impl Ledger {
     /// Raises the epoch. Waits for the transactions that have locked it shared, up to 3 s; purchases of older epochs are
     /// refused from then on.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // The second setting says that this version counts the purchases of group rows (migration 36), the third that it fills all shards
         // (migration 42).
         (&mut *tx)
@@ -232,7 +235,7 @@ impl Ledger {
     /// Begins to read what Redis is to be refilled with. To be called after `raise_epoch`: then no purchase of an older epoch
     /// can commit after this snapshot.
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let left = left_to_sell(&mut tx, sale).await?;
         let waves =
@@ -295,6 +298,9 @@ pub(in crate::ledger) async fn shards_of(
     with: impl PgExecutor<'_>,
     sales: &[SaleId],
 ) -> Result<Vec<Sharded>, LedgerError> {
+    if sales.is_empty() {
+        return Ok(Vec::new());
+    }
     let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
     let rows = sqlx::query_as!(
         ShardsRow,

@@ -23,7 +23,7 @@ impl Ledger {
     /// `outbox_purchases_of_sale`, `purchase_groups_unsettled`), which is why the caller rests the longer, the longer this takes. A purchase
     /// that has two records counts twice as long as one of them is not settled: telling them apart would cost a look for each.
     pub async fn live_figures(&self, sale: SaleId) -> Result<Option<LedgerFigures>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         (&mut *tx).execute("SET LOCAL statement_timeout = '2s'").await?;
         let row = sqlx::query!(

@@ -30,7 +30,7 @@ impl Ledger {
         picture: Option<&NewPicture>,
         actor: &str,
     ) -> Result<Option<(i64, i64)>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         if let Some(NewPicture { hash, small, large }) = picture {
             // DO UPDATE also locks the row, so that nobody clears a picture that is about to be used.
             sqlx::query!(

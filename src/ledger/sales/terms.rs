@@ -119,7 +119,7 @@ impl Ledger {
         from_ms: Option<i64>,
         actor: &str,
     ) -> Result<(SaleId, i64), LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         // DO UPDATE, because DO NOTHING returns no row where the product exists.
         let product = sqlx::query_scalar!(
             "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
@@ -183,7 +183,7 @@ impl Ledger {
         status: SaleStatus,
         actor: &str,
     ) -> Result<Option<i64>, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let changed = sqlx::query!(
             "UPDATE sales SET status = $2 WHERE id = $1 AND (status <> 'closed' OR $2 = 'closed')",
             sale.get(),
@@ -207,7 +207,7 @@ impl Ledger {
         if is_bought_in(&mut *self.pool.acquire().await?, sale).await? {
             return Ok(None);
         }
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         sqlx::query("SET LOCAL statement_timeout = '2s'").execute(&mut *tx).await?;
         // The epoch row goes first: purchases lock it shared while they insert their rows.
         let epochs = sqlx::query!("DELETE FROM sale_epochs WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
@@ -252,7 +252,7 @@ impl Ledger {
 
     /// A document, and the catalogue's version in the same snapshot.
     pub async fn document(&self, id: DocId) -> Result<(Option<Document>, i64), LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let as_of = version(&mut tx).await?;
         let document = match id {

@@ -45,7 +45,7 @@ impl Ledger {
     /// Adds units to a sale's stock, as a wave that is due at once; `false` when there is no such sale, the sale is
     /// closed, or its stock is unlimited.
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let added = sqlx::query!(
             "UPDATE sales SET total_stock = total_stock + $2 WHERE id = $1 AND total_stock <> -1 AND status <> 'closed'",
             sale.get(),
@@ -83,7 +83,7 @@ impl Ledger {
 
     /// Releases the waves of a sale that are due. Returns how many there were.
     pub async fn release_waves(&self, sale: SaleId) -> Result<usize, LedgerError> {
-        let mut tx = self.pool.begin().await?;
+        let mut tx = self.begin().await?;
         let due = sqlx::query!(
             "UPDATE sale_waves SET released_at = now()
              WHERE id IN (SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NULL AND due_at <= now()
