@@ -40,7 +40,7 @@ const SEND_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const SEND_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 /// How long after the channel has taken a payment that is written. Most payments are decided by then.
 const WRITTEN_AFTER: Duration = Duration::from_millis(500);
-/// Those of so long are written together: nobody waits for it.
+/// Payments whose writing falls into this time are written together. No caller waits for it.
 const WRITTEN_TOGETHER: Duration = Duration::from_millis(250);
 /// The most by which later slots move. More than a second later, no earlier request can come too close.
 const DELAY_MAX: Duration = Duration::from_secs(1);
