@@ -237,6 +237,7 @@ struct ThreadParts {
     committer: Committer,
     confirmer: Confirmer,
     order_reader: OrderReader,
+    ticket_reader: OrderReader,
     pressure: Arc<Pressure>,
     wait_target: Duration,
     /// The most that each thread may have open.
@@ -274,6 +275,7 @@ impl ThreadParts {
                 parts.config.http.line_max,
                 &parts.tasks,
             ),
+            ticket_reader: OrderReader::start_for_tickets(&parts.stores.ledger, &parts.tasks),
             pressure: Arc::clone(&parts.pressure),
             wait_target: Duration::from_millis(purchase.wait_target_ms),
             connections,
@@ -302,6 +304,7 @@ impl ThreadParts {
             challenges: self.challenges,
             committer: self.committer,
             order_reader: self.order_reader,
+            ticket_reader: self.ticket_reader,
             order_id_secret: self.order_id_secret,
             retire_after_ms: self.retire_after_ms,
             sold_out: SoldOutView::default(),

@@ -98,8 +98,9 @@ impl Parts {
                 let beat = catalog.beat().await;
                 committer.set_healthy(beat.is_ok());
                 health.ledger.store(beat.is_ok(), Ordering::Relaxed);
-                committer.set_grouped(beat?);
-                catalog.load_changes().await
+                let beat = beat?;
+                committer.set_grouped(beat.grouped);
+                catalog.load_changes(beat.catalog_version).await
             },
         );
     }
@@ -148,11 +149,23 @@ impl Parts {
     pub(super) fn report_pressure(&self) {
         let (ledger, pressure, stop) = (self.stores.ledger.clone(), Arc::clone(&self.pressure), self.stop.clone());
         self.tasks.spawn(async move {
-            let mut pause = REPORT_WITHIN;
-            while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+            let (mut pause, mut is_quiet) = (REPORT_WITHIN, false);
+            loop {
+                // While nobody buys, there is nothing to report.
+                let due = async {
+                    if is_quiet {
+                        pressure.measured().await;
+                    }
+                    tokio::time::sleep(pause).await;
+                };
+                if stop.run_until_cancelled(due).await.is_none() {
+                    return;
+                }
                 let now = std::time::Instant::now();
-                metrics::gauge!("seckill_purchase_wait_seconds").set(pressure.longest_here(now).as_secs_f64());
+                let longest = pressure.longest_here(now);
+                metrics::gauge!("seckill_purchase_wait_seconds").set(longest.as_secs_f64());
                 let report = pressure.report(now);
+                is_quiet = report.is_none() && longest.is_zero();
                 pause = if report.is_some() { REPORT_EVERY } else { REPORT_WITHIN };
                 let Some(report) = report else { continue };
                 if let Err(error) = ledger.in_time(ledger.report_pressure(report)).await {

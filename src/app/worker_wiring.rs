@@ -39,10 +39,12 @@ const GROUP_MESSAGES_A_STEP: usize = 4;
 /// How long what is about a sale is put off that another transaction keeps locked.
 const LOCKED_FOR: Duration = Duration::from_secs(10);
 
+/// Between two looks at the figures of metrics that nothing else needs.
+const METRICS_EVERY: Duration = Duration::from_secs(5);
 /// Between two pages of what is cleared: slowly, because nothing waits for it.
 const CLEAR_EVERY: Duration = Duration::from_secs(2);
 /// Sales of which each sweep looks whether they ended long ago. With the default interval, 10,000 take five minutes, after a day.
-const SALES_A_SWEEP: i64 = 500;
+const SALES_A_SWEEP: usize = 500;
 
 /// A background worker, by the name that `work --only` takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -238,11 +240,9 @@ impl<'a> WorkerWiring<'a> {
                         service.poll(&channel).await
                     });
                 }
-                parts.repeat(
-                    Rhythm::every(every, "money"),
-                    service.clone(),
-                    |service| async move { service.watch().await },
-                );
+                parts.repeat(Rhythm::every(METRICS_EVERY, "money"), service.clone(), |service| async move {
+                    service.watch().await
+                });
             }
             Worker::Shop => self.spawn_order_webhooks(),
         }
@@ -326,7 +326,14 @@ impl<'a> WorkerWiring<'a> {
         self.parts.repeat(Rhythm::every(every, "outflow").or_when(Topic::Outflow), drain.clone(), |drain| async move {
             drain.step().await
         });
-        self.parts.repeat(Rhythm::every(every, "outflow watch"), drain, |drain| async move { drain.watch().await });
+        self.parts.repeat(Rhythm::every(every, "outflow depths"), drain.clone(), |drain| async move {
+            drain.count_waiting().await
+        });
+        self.parts.repeat(
+            Rhythm::every(METRICS_EVERY, "outflow watch"),
+            drain,
+            |drain| async move { drain.watch().await },
+        );
     }
 
     fn spawn_order_webhooks(&self) {

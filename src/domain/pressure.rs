@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 /// From this part of the wait at which purchases are shed, other work gives way.
 const NOTICEABLE_PART: u32 = 50;
 /// From this part of it, what can be asked for again a little later is refused.
@@ -101,6 +103,7 @@ pub struct Pressure {
     /// From this wait on, the least urgent requests are refused.
     long: Duration,
     here: Reading,
+    measured: Notify,
     longest: Reading,
     elsewhere: Reading,
     /// The purchases that have come to this process.
@@ -146,6 +149,7 @@ impl Pressure {
             noticeable: wait_target / NOTICEABLE_PART,
             long: wait_target / LONG_PART,
             here: Reading::default(),
+            measured: Notify::new(),
             longest: Reading::default(),
             elsewhere: Reading::default(),
             arrived: AtomicU64::default(),
@@ -163,6 +167,12 @@ impl Pressure {
         if wait >= longest || age > SHOWN_FOR {
             self.longest.set(wait, self.micros_at(now));
         }
+        self.measured.notify_one();
+    }
+
+    /// Waits until a wait is recorded, if none has been since the last call.
+    pub async fn measured(&self) {
+        self.measured.notified().await;
     }
 
     /// Records that purchases have come to this process.

@@ -73,7 +73,10 @@ impl OutflowDrain {
     /// Claims a slot and sends in it; or waits until there may be a slot, a second at most. Idle when nothing waits.
     pub async fn step(&self) -> Result<Step, LedgerError> {
         let full = self.full();
-        if let Some(slot) = self.ledger.claim_slot(&full, &self.channel_names, self.lease()).await? {
+        let Some(wait) = self.ledger.next_slot(&full, &self.channel_names).await? else { return Ok(Step::Idle) };
+        if wait.is_zero()
+            && let Some(slot) = self.ledger.claim_slot(&full, &self.channel_names, self.lease()).await?
+        {
             self.misses.store(0, Ordering::Relaxed);
             let (drain, permit) = (self.clone(), Permit::take(&self.under_way, &slot.channel));
             self.tasks.spawn(async move {
@@ -82,7 +85,6 @@ impl OutflowDrain {
             });
             return Ok(Step::More);
         }
-        let Some(wait) = self.ledger.next_slot(&full, &self.channel_names).await? else { return Ok(Step::Idle) };
         sleep(self.rest(wait)).await;
         Ok(Step::More)
     }
@@ -187,9 +189,13 @@ impl OutflowDrain {
         }
     }
 
-    /// Counts the items that wait, for the bounds of the queues and for metrics.
+    /// Counts the items that wait, for the bounds of the queues.
+    pub async fn count_waiting(&self) -> Result<Step, LedgerError> {
+        self.ledger.count_outflow().await.map(|()| Step::Idle)
+    }
+
+    /// Shows how the outflows stand as metrics.
     pub async fn watch(&self) -> Result<Step, LedgerError> {
-        self.ledger.count_outflow().await?;
         for channel in self.ledger.outflow_figures().await? {
             let age_s = channel.oldest_at.map_or(0.0, |at| (channel.now - at).as_seconds_f64());
             let gauge = |name: &'static str, value: f64| {

@@ -61,25 +61,32 @@ impl PolicyCache {
         Ok(cache)
     }
 
-    /// Loads the policies if they have changed, and calls `apply` then. Only afterwards it records the version that this
-    /// instance follows, for which `policy set` waits; and counts the instances.
+    /// Records the version that this instance follows, for which `policy set` waits, and counts the instances. If there is a newer one,
+    /// it is loaded, and `apply` called; only afterwards it is recorded.
     pub async fn keep_up(&self, apply: impl FnOnce(&Self)) -> Result<(), FlowError> {
         self.ledger.in_time(async { Ok(self.load_changes(apply).await) }).await?
     }
 
     async fn load_changes(&self, apply: impl FnOnce(&Self)) -> Result<(), FlowError> {
         let version = self.version.load(Ordering::Relaxed);
-        let policies = self.ledger.policies_since(version).await?;
-        if let Some(policies) = policies {
-            self.version.store(policies.version, Ordering::Relaxed);
-            self.snapshot.store(Arc::new(self.merge(policies)));
-            apply(self);
+        if self.follow(version).await? == version {
+            return Ok(());
         }
-        let version = self.version.load(Ordering::Relaxed);
-        let rank = self.ledger.record_policy_version(self.instance, version).await?;
-        self.instances.store(rank.instances.max(1), Ordering::Relaxed);
-        self.rank.store(rank.rank, Ordering::Relaxed);
+        let policies = self.ledger.policies_and_tokens().await?;
+        let version = policies.version;
+        self.version.store(version, Ordering::Relaxed);
+        self.snapshot.store(Arc::new(self.merge(policies)));
+        apply(self);
+        self.follow(version).await?;
         Ok(())
+    }
+
+    /// Records that this instance follows a version; returns the newest one.
+    async fn follow(&self, version: i64) -> Result<i64, FlowError> {
+        let followed = self.ledger.record_policy_version(self.instance, version).await?;
+        self.instances.store(followed.instances.max(1), Ordering::Relaxed);
+        self.rank.store(followed.rank, Ordering::Relaxed);
+        Ok(followed.newest)
     }
 
     /// Merges the loaded policies with the states in this instance: a policy keeps its state in its next version.

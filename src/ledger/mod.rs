@@ -109,7 +109,8 @@ const PINGS_LOST: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
-    /// Connections that no read can take: for the commits of purchases, the heartbeat, the ping, and notices.
+    /// Connections that hardly any read can take: for the commits of purchases, the tickets of repeated ones, the heartbeat, the ping, and
+    /// notices.
     reserved: PgPool,
     timeout: Duration,
     /// Whether there is no connection without TLS.
@@ -164,7 +165,7 @@ impl Ledger {
         };
         // Longer than the server's own limits: after this time there is no server.
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
-        let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(3);
+        let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
         // Commits of purchases wait less for a lock than others do.
         let (pool, reserved) = (pool(config.max_connections, None), pool(reserved, Some("RESET lock_timeout")));
         let outages = watch::Sender::new(());
@@ -180,6 +181,12 @@ impl Ledger {
         if let Some((primary, _)) = &self.primary {
             primary.looked_at().await;
         }
+    }
+
+    /// A handle whose reads use the connections that no other read can take. They suffice for one at a time.
+    #[must_use]
+    pub fn with_reserved(&self) -> Self {
+        Self { pool: self.reserved.clone(), ..self.clone() }
     }
 
     /// A number that rises when another server becomes the primary: a connection from before is not to be used again.

@@ -22,6 +22,9 @@ impl PaymentService {
     pub async fn poll(&self, channel: &Channel) -> Result<Step, PayError> {
         self.open().await?;
         let (ledger, again) = (&self.ledger, self.terms.ask_after);
+        if !ledger.is_anything_open(&channel.name).await? {
+            return Ok(Step::Idle);
+        }
         ledger.queue_refunds(&channel.name, &route_of(channel), BATCH_MAX).await?;
         let mut queries = ledger.payments_to_ask(&channel.name, BATCH_MAX, again).await?;
         queries.extend(ledger.refunds_to_ask(&channel.name, BATCH_MAX, again * 4).await?);

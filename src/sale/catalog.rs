@@ -17,7 +17,8 @@ use super::{SaleError, Step, Stores};
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::ids::{DocId, SaleId};
 use crate::domain::sale::{Document, Product, Sale};
-use crate::ledger::Ledger;
+use crate::ledger::sales::catalog::{CatalogChanges, Heartbeat};
+use crate::ledger::{Ledger, LedgerError};
 
 /// The sales that Redis keeps are loaded anew this often, also without a change: this bounds the effect of a change that was missed, and
 /// drops those that ended long ago.
@@ -82,9 +83,11 @@ impl Catalog {
             clock: Arc::new(DatabaseClock::set_to(stores.ledger.now_ms().await?)),
         };
         catalog.reload(true).await?;
-        while catalog.load_changes().await? == Step::More {}
         // An instance that is ready is in the list, so that a new sale waits for it.
-        catalog.ledger.send_heartbeat(catalog.instance, catalog.version.load(Ordering::Relaxed)).await?;
+        while {
+            let newest = catalog.send_heartbeat().await?.catalog_version;
+            catalog.load_changes(newest).await? == Step::More
+        } {}
         Ok(catalog)
     }
 
@@ -131,33 +134,40 @@ impl Catalog {
         self.live.load().newest.clone()
     }
 
-    /// Loads what has changed, and records in PostgreSQL that this instance has it.
-    pub async fn load_changes(&self) -> Result<Step, SaleError> {
-        self.ledger.in_time(async { Ok(self.load_changes_once().await) }).await?
-    }
-
-    /// Checks within two seconds that PostgreSQL takes purchases, and records that this instance is alive. Returns whether winners of
-    /// one call are committed as a group row.
-    pub async fn beat(&self) -> Result<bool, SaleError> {
+    /// Checks within two seconds that PostgreSQL takes purchases, and records that this instance is alive.
+    pub async fn beat(&self) -> Result<Heartbeat, SaleError> {
         let beat = async {
             self.ledger.can_commit().await?;
-            let asked_at = Instant::now();
-            let answer = self.ledger.send_heartbeat(self.instance, self.version.load(Ordering::Relaxed)).await?;
-            self.clock.set(answer.now_ms, asked_at);
-            Ok(answer.grouped)
+            self.send_heartbeat().await
         };
         Ok(Ledger::within(BEAT_MAX, beat).await?)
     }
 
-    async fn load_changes_once(&self) -> Result<Step, SaleError> {
+    async fn send_heartbeat(&self) -> Result<Heartbeat, LedgerError> {
+        let asked_at = Instant::now();
+        let answer = self.ledger.send_heartbeat(self.instance, self.version.load(Ordering::Relaxed)).await?;
+        self.clock.set(answer.now_ms, asked_at);
+        Ok(answer)
+    }
+
+    /// Loads what has changed up to `newest`, or later, and records in PostgreSQL that this instance has it.
+    pub async fn load_changes(&self, newest: i64) -> Result<Step, SaleError> {
+        let overdue = self.loaded.lock().await.elapsed() > RELOAD_EVERY;
+        if newest <= self.version.load(Ordering::Relaxed) && !overdue {
+            return Ok(Step::Idle);
+        }
+        self.ledger.in_time(async { Ok(self.load_changes_now(newest, overdue).await) }).await?
+    }
+
+    async fn load_changes_now(&self, newest: i64, overdue: bool) -> Result<Step, SaleError> {
         let version = self.version.load(Ordering::Relaxed);
-        match self.ledger.changes_since(version, self.retire_after_ms).await? {
+        let changes = match newest > version {
+            true => self.ledger.changes_since(version, self.retire_after_ms).await?,
+            false => Some(CatalogChanges { version, ..CatalogChanges::default() }),
+        };
+        match changes {
             None => self.reload(true).await?,
             Some(changes) => {
-                let overdue = self.loaded.lock().await.elapsed() > RELOAD_EVERY;
-                if changes.documents.is_empty() && !overdue {
-                    return Ok(Step::Idle);
-                }
                 let needs_filter = changes.removed || self.reader.filter_is_full();
                 if needs_filter || overdue {
                     // No id can be taken out of a Bloom filter: a removal needs a new one.
@@ -179,11 +189,9 @@ impl Catalog {
                 self.version.fetch_max(changes.version, Ordering::Relaxed);
             }
         }
-        let version = self.version.load(Ordering::Relaxed);
-        let asked_at = Instant::now();
-        let answer = self.ledger.send_heartbeat(self.instance, version).await?;
-        self.clock.set(answer.now_ms, asked_at);
-        Ok(if answer.catalog_version > version { Step::More } else { Step::Idle })
+        let answer = self.send_heartbeat().await?;
+        let is_behind = answer.catalog_version > self.version.load(Ordering::Relaxed);
+        Ok(if is_behind { Step::More } else { Step::Idle })
     }
 
     /// Loads all sales that Redis keeps, and where asked the filter of all ids.

@@ -19,28 +19,50 @@ const BATCH_MAX: usize = 256;
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How long a read may wait for its answer.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a statement for tickets may take: as long as those who wait for them.
+const TICKETS_READ_MAX: Duration = WAIT_MAX;
+/// The most tickets that are waited for.
+const TICKETS_MAX: usize = 10_000;
 
 type Found = Result<Option<OwnedOrder>, SaleError>;
 type Queued = (OrderId, UserId, oneshot::Sender<Found>);
 
-/// The reader of a process; clones share it.
+/// A reader of a process; clones share it.
 #[derive(Clone)]
 pub struct OrderReader {
     queue: mpsc::Sender<Queued>,
 }
 
 impl OrderReader {
-    /// Starts the task that reads. It ends when the last handle is dropped. While purchases wait, it rests after each statement.
-    /// When more than `line_max` reads wait, others are refused at once.
+    /// Starts the task that reads for those who look at their orders. While purchases wait, it rests after each statement. When more
+    /// than `line_max` reads wait, others are refused at once.
     pub fn start(ledger: Ledger, pressure: Arc<Pressure>, line_max: usize, tasks: &TaskTracker) -> Self {
+        let rest = move |took| pressure.read_rest(took, Instant::now());
+        Self::start_with(ledger, READ_MAX, rest, line_max, tasks)
+    }
+
+    /// Starts the task that reads for those who repeat a purchase. It gives way to nobody, and keeps a connection of those that no other
+    /// read can take.
+    pub fn start_for_tickets(ledger: &Ledger, tasks: &TaskTracker) -> Self {
+        Self::start_with(ledger.with_reserved(), TICKETS_READ_MAX, |_| Duration::ZERO, TICKETS_MAX, tasks)
+    }
+
+    /// The task ends when the last handle is dropped.
+    fn start_with(
+        ledger: Ledger,
+        read_max: Duration,
+        rest: impl Fn(Duration) -> Duration + Send + 'static,
+        line_max: usize,
+        tasks: &TaskTracker,
+    ) -> Self {
         let (queue, mut reads) = mpsc::channel(line_max);
         tasks.spawn(async move {
             let mut batch: Vec<Queued> = Vec::with_capacity(BATCH_MAX);
             while reads.recv_many(&mut batch, BATCH_MAX).await > 0 {
                 let began = Instant::now();
-                answer(&ledger, &mut batch).await;
+                answer(&ledger, read_max, &mut batch).await;
                 let took = began.elapsed();
-                let rest = if took < READ_MAX { pressure.read_rest(took, Instant::now()) } else { READ_MAX };
+                let rest = if took < read_max { rest(took) } else { READ_MAX };
                 if !rest.is_zero() {
                     tokio::time::sleep(rest).await;
                 }
@@ -63,11 +85,11 @@ impl OrderReader {
     }
 }
 
-async fn answer(ledger: &Ledger, batch: &mut Vec<Queued>) {
+async fn answer(ledger: &Ledger, read_max: Duration, batch: &mut Vec<Queued>) {
     // Nothing is read for callers who have gone away.
     batch.retain(|(_, _, reply)| !reply.is_closed());
     let asked: Vec<(OrderId, &str)> = batch.iter().map(|(order, user, _)| (*order, user.as_str())).collect();
-    let found = Ledger::within(READ_MAX, ledger.orders_of_buyers(&asked)).await;
+    let found = Ledger::within(read_max, ledger.orders_of_buyers(&asked)).await;
     match found {
         Ok(found) => {
             for (order, _, reply) in batch.drain(..) {

@@ -211,10 +211,7 @@ impl ThreadState {
 
     /// The ticket of a purchase that was made before.
     async fn ticket(&self, user: &UserId, order: OrderId) -> Result<Option<Ticket>, Refusal> {
-        let found = self.ledger.in_time(self.ledger.order_of(order, user.as_str())).await.map_err(|error| {
-            tracing::warn!(%order, %error, "ticket not read");
-            Refusal::Unavailable
-        })?;
+        let found = self.ticket_reader.read(order, user).await.map_err(|_| Refusal::Unavailable)?;
         Ok(found.map(|found| Ticket {
             order_id: order,
             status: found.order.status,

@@ -24,6 +24,7 @@ pub struct ThreadState {
     pub challenges: Arc<Challenges>,
     pub committer: Committer,
     pub order_reader: OrderReader,
+    pub ticket_reader: OrderReader,
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,
     pub sold_out: SoldOutView,

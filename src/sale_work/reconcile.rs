@@ -12,7 +12,7 @@ use crate::ledger::notices::Topic;
 use crate::ledger::orders::commit::{Committed, Purchase};
 use crate::ledger::sales::epochs::RestingSale;
 use crate::sale::{SaleError, Step, Stores};
-use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn};
+use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 
 /// Holds that are finished in one step for each sale.
 const BATCH_MAX: usize = 500;
@@ -24,6 +24,7 @@ const CHECKS_TO_REPORT: u32 = 3;
 pub struct DriftWatch {
     stores: Stores,
     retire_after_ms: u64,
+    selling: SellingInTurn,
     in_turn: SalesInTurn,
     suspects: HashMap<SaleId, Suspect>,
 }
@@ -37,14 +38,15 @@ struct Suspect {
 
 impl DriftWatch {
     pub fn new(stores: Stores, retire_after_ms: u64) -> Self {
-        Self { stores, retire_after_ms, in_turn: SalesInTurn::new(SALES_A_TURN), suspects: HashMap::new() }
+        let (selling, in_turn) = (SellingInTurn::default(), SalesInTurn::new(SALES_A_TURN));
+        Self { stores, retire_after_ms, selling, in_turn, suspects: HashMap::new() }
     }
 
-    /// Checks, if they are at rest, the sales that sell, those that are suspected, and the next few of the others. A difference that
-    /// stays is reported, and the sale is refilled under the next epoch.
+    /// Checks, if they are at rest, the sales that sell, in turn if they are many, those that are suspected, and the next few of the
+    /// others. A difference that stays is reported, and the sale is refilled under the next epoch.
     pub async fn check_sales(&mut self) -> Result<Step, SaleError> {
         let (ledger, gate) = (&self.stores.ledger, &self.stores.gate);
-        let mut sales: HashSet<SaleId> = ledger.selling_sales().await?.into_iter().collect();
+        let mut sales: HashSet<SaleId> = self.selling.next(ledger).await?.iter().copied().collect();
         sales.extend(self.in_turn.next(ledger).await?.sales);
         sales.extend(self.suspects.keys());
         let resting = ledger.resting(&Vec::from_iter(sales), self.retire_after_ms).await?;
@@ -93,6 +95,7 @@ impl DriftWatch {
 pub struct HoldWatch {
     stores: Stores,
     older_than_ms: u64,
+    selling: SellingInTurn,
     in_turn: SalesInTurn,
     /// Sales that the last step has left with holds to finish.
     unfinished: Vec<SaleId>,
@@ -114,6 +117,7 @@ impl HoldWatch {
         Self {
             stores,
             older_than_ms,
+            selling: SellingInTurn::default(),
             in_turn: SalesInTurn::new(SALES_A_TURN),
             unfinished: Vec::new(),
             waiting: HashMap::new(),
@@ -121,11 +125,11 @@ impl HoldWatch {
     }
 
     /// Confirms such holds that are durable, and commits the purchase rows of the others: forward only (rule 4). Settles loans of dead
-    /// requests (rule 15). It looks at the sales that sell or have just ended, which is where holds are taken, and at the next few of
-    /// the others.
+    /// requests (rule 15). It looks at the sales that sell or have just ended, which is where holds are taken, in turn if they are
+    /// many, and at the next few of the others.
     pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
         let ledger = &self.stores.ledger;
-        let mut sales = ledger.selling_sales().await?;
+        let mut sales = self.selling.next(ledger).await?.to_vec();
         sales.extend(self.in_turn.next(ledger).await?.sales);
         sales.extend(&self.unfinished);
         sales.sort_unstable();

@@ -1,9 +1,9 @@
 //! Finds the sales that are not whole on this process's Redis server, or on the masters of its cluster, and has them refilled (protocol, rules 10 and 11).
 //!
-//! In each check it looks at the server itself, at the sales that are live, soon will be or just were, and at those that have changed or
-//! were not as they should be; once a second at a few of the others in turn, too. It compares all of them when the server is another one
-//! or may have lost its memory. So a check costs the same however many sales are planned, and a planned sale is looked at before it
-//! starts.
+//! In each check it looks at the server itself, and at the sales that have changed or were not as they should be; once a second also at
+//! those that are live, soon will be or just were, and at a few of the others: both in turn, if they are many. It compares all of them
+//! when the server is another one or may have lost its memory. So a check costs the same however many sales are planned or sell, and a
+//! planned sale is looked at before it starts.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::refill::is_whole;
 use super::refill_queue::{Need, RefillQueue};
-use super::sales_in_turn::{SALES_A_TURN, SalesInTurn};
+use super::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
@@ -40,6 +40,7 @@ pub struct RefillSupervisor {
     unsettled: HashMap<SaleId, Instant>,
     /// The version of the catalogue up to which changes have been looked at.
     version: Option<i64>,
+    selling: SellingInTurn,
     in_turn: SalesInTurn,
     /// The sales that have had their turn in this walk.
     walked: HashSet<SaleId>,
@@ -59,6 +60,7 @@ impl RefillSupervisor {
             servers: None,
             unsettled: HashMap::new(),
             version: None,
+            selling: SellingInTurn::default(),
             in_turn: SalesInTurn::new(SALES_A_TURN),
             walked: HashSet::new(),
             compared: None,
@@ -81,9 +83,9 @@ impl RefillSupervisor {
     pub async fn check(&mut self, with_turn: bool) -> Result<(), SaleError> {
         let mut servers = self.take_servers().await?;
         let identity = servers.identity().await?;
-        self.check_due(&mut servers, with_turn).await?;
+        let is_other = self.compared.as_ref().is_none_or(|(compared, _)| *compared != identity);
+        self.check_due(&mut servers, with_turn, is_other).await?;
         let compared = self.compared.as_ref();
-        let is_other = compared.is_none_or(|(compared, _)| *compared != identity);
         let compares = is_other || self.suspected && compared.is_none_or(|(_, at)| at.elapsed() >= SUSPICIONS_APART);
         if compares {
             self.queue.needed_first();
@@ -138,8 +140,8 @@ impl RefillSupervisor {
         }
     }
 
-    /// Checks the sales that sell, have changed or are unsettled, and those whose turn it is.
-    async fn check_due(&mut self, servers: &mut ServerRuns, with_turn: bool) -> Result<(), SaleError> {
+    /// Checks the sales that have changed or are unsettled, and those whose turn it is: on a server that is another one, all that sell.
+    async fn check_due(&mut self, servers: &mut ServerRuns, with_turn: bool, is_other: bool) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let mut sales: HashSet<SaleId> = self.unsettled.keys().copied().collect();
         let version = match self.version {
@@ -152,7 +154,11 @@ impl RefillSupervisor {
                 changed.version
             }
         };
+        if is_other {
+            sales.extend(ledger.in_time(ledger.selling_sales()).await?);
+        }
         if with_turn {
+            sales.extend(self.selling.next(ledger).await?);
             let turn = self.in_turn.next(ledger).await?;
             self.walked.extend(&turn.sales);
             sales.extend(turn.sales);

@@ -1,17 +1,31 @@
-//! The sales that Redis keeps, a few at a time. What nobody asks for is looked at in turn, so that it costs the same however many sales
-//! are planned.
+//! The sales that Redis keeps, a few at a time. Whatever is looked at again and again is looked at in turn, so that it costs the same
+//! however many sales are planned, or sell.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::domain::ids::SaleId;
 use crate::ledger::{Ledger, LedgerError};
 
 /// Sales in a turn, where turns come every second or two: 10,000 sales have theirs within some minutes.
-pub(super) const SALES_A_TURN: i64 = 50;
+pub(super) const SALES_A_TURN: usize = 50;
+/// The ids of so many turns are read in one statement.
+const TURNS_A_READ: usize = 10;
+/// Sales that sell are looked at together, up to so many.
+const SELLING_A_TURN: usize = 500;
+/// The list of those that sell is read no more often than this. A sale is in it a minute before it starts.
+const SELLING_READ_APART: Duration = Duration::from_secs(5);
 /// Comes before all sales.
 const BEFORE_ALL: SaleId = SaleId::from_db(0);
 
-/// Walks over the sales, again and again.
+/// Walks over all sales that Redis keeps, again and again.
 pub struct SalesInTurn {
-    limit: i64,
+    limit: usize,
+    /// Those of the next turns.
+    ahead: VecDeque<SaleId>,
+    /// The last one that was read; none of a walk that has not begun.
     last: SaleId,
 }
 
@@ -24,14 +38,43 @@ pub(super) struct Turn {
 
 impl SalesInTurn {
     /// `limit` is the number of sales in a turn.
-    pub fn new(limit: i64) -> Self {
-        Self { limit, last: BEFORE_ALL }
+    pub fn new(limit: usize) -> Self {
+        Self { limit, ahead: VecDeque::new(), last: BEFORE_ALL }
     }
 
     pub(super) async fn next(&mut self, ledger: &Ledger) -> Result<Turn, LedgerError> {
-        let sales = ledger.in_time(ledger.sales_in_redis(self.last, self.limit)).await?;
-        let is_last = i64::try_from(sales.len()).unwrap_or(i64::MAX) < self.limit;
-        self.last = sales.last().copied().filter(|_| !is_last).unwrap_or(BEFORE_ALL);
-        Ok(Turn { sales, is_last })
+        if self.ahead.is_empty() {
+            let limit = self.limit * TURNS_A_READ;
+            let sales = ledger.in_time(ledger.sales_in_redis(self.last, limit)).await?;
+            self.last = sales.last().copied().filter(|_| sales.len() == limit).unwrap_or(BEFORE_ALL);
+            self.ahead = sales.into();
+        }
+        let sales = self.ahead.drain(..self.limit.min(self.ahead.len())).collect();
+        Ok(Turn { sales, is_last: self.ahead.is_empty() && self.last == BEFORE_ALL })
+    }
+}
+
+/// Walks over the sales that sell, soon will or just did, again and again.
+#[derive(Default)]
+pub(super) struct SellingInTurn {
+    /// Those of this walk, and how many of them have had their turn.
+    sales: Vec<SaleId>,
+    passed: usize,
+    read_at: Option<Instant>,
+}
+
+impl SellingInTurn {
+    /// All of them, if they are no more than one turn has.
+    pub async fn next(&mut self, ledger: &Ledger) -> Result<&[SaleId], LedgerError> {
+        if self.passed >= self.sales.len() {
+            if self.read_at.is_none_or(|read_at| read_at.elapsed() >= SELLING_READ_APART) {
+                self.sales = ledger.in_time(ledger.selling_sales()).await?;
+                self.read_at = Some(Instant::now());
+            }
+            self.passed = 0;
+        }
+        let turn = self.passed..self.sales.len().min(self.passed + SELLING_A_TURN);
+        self.passed = turn.end;
+        Ok(&self.sales[turn])
     }
 }

@@ -26,8 +26,11 @@ pub enum PolicyChange {
     NotOwned,
 }
 
-/// The live instances, and the place of one of them in the order of their ids.
-pub struct InstanceRank {
+/// The answer to an instance that says which version of the policies it follows.
+pub struct Followed {
+    /// The newest version.
+    pub newest: i64,
+    /// The number of live instances, and the place of this one in the order of their ids.
     pub instances: u32,
     pub rank: u32,
 }
@@ -40,18 +43,14 @@ pub struct Policies {
 }
 
 impl Ledger {
-    /// All policies and applications; `None` when nothing has changed since `version`.
-    pub async fn policies_since(&self, version: i64) -> Result<Option<Policies>, LedgerError> {
-        let newest = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?;
-        if newest == version {
-            return Ok(None);
-        }
+    /// All policies and applications.
+    pub async fn policies_and_tokens(&self) -> Result<Policies, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
         let policies = load(&mut tx, None).await?;
         let tokens = self.app_tokens(&mut tx).await?;
-        Ok(Some(Policies { version, policies, tokens }))
+        Ok(Policies { version, policies, tokens })
     }
 
     /// Makes a policy, or changes the one that these applications have under this name. Its counts are kept.
@@ -146,11 +145,12 @@ impl Ledger {
     }
 
     /// Records the version that an instance follows.
-    pub async fn record_policy_version(&self, instance: Uuid, version: i64) -> Result<InstanceRank, LedgerError> {
+    pub async fn record_policy_version(&self, instance: Uuid, version: i64) -> Result<Followed, LedgerError> {
         let row = sqlx::query!(
             r#"WITH noted AS (
                  UPDATE instances SET policy_version = $2 WHERE id = $1 AND policy_version <> $2)
-               SELECT count(*) AS "alive!", count(*) FILTER (WHERE id < $1) AS "rank!"
+               SELECT count(*) AS "alive!", count(*) FILTER (WHERE id < $1) AS "rank!",
+                      (SELECT version FROM policy_version) AS "newest!"
                FROM instances WHERE seen_at > now() - $3::text::interval OR id = $1"#,
             instance,
             version,
@@ -159,7 +159,7 @@ impl Ledger {
         .fetch_one(&self.pool)
         .await?;
         let to_u32 = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-        Ok(InstanceRank { instances: to_u32(row.alive), rank: to_u32(row.rank) })
+        Ok(Followed { newest: row.newest, instances: to_u32(row.alive), rank: to_u32(row.rank) })
     }
 
     /// Waits until every live instance follows `version`. Returns `false` when one does not within `timeout`.

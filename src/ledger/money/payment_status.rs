@@ -51,6 +51,16 @@ pub struct MoneyFigures {
 }
 
 impl Ledger {
+    /// Whether a channel has payments that are to be asked about now, or refunds that are not decided.
+    pub async fn is_anything_open(&self, channel: &str) -> Result<bool, LedgerError> {
+        let open = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM payments WHERE channel = $1 AND ask_at <= now())
+                   OR EXISTS (SELECT FROM refunds WHERE channel = $1 AND status = 'requested') AS "open!""#,
+            channel
+        );
+        Ok(open.fetch_one(&self.pool).await?)
+    }
+
     /// Takes payments whose channel is to be asked now; each time a little later, up to 5 minutes.
     pub async fn payments_to_ask(
         &self,

@@ -69,14 +69,6 @@ impl Ledger {
         payment_channels: &[String],
         lease: Duration,
     ) -> Result<Option<Slot>, LedgerError> {
-        // Most of the time nothing waits, and no transaction is needed to see that.
-        let waiting = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM outflow_channels c WHERE NOT c.paused AND EXISTS (
-                   SELECT FROM outflow_keys k WHERE k.channel = c.name AND k.turn_at <= now())) AS "waiting!""#
-        );
-        if !waiting.fetch_one(&self.pool).await? {
-            return Ok(None);
-        }
         let mut tx = self.begin().await?;
         // At random among the channels that can be served, so that none is always last. Not FOR UPDATE, because a transaction that
         // adds an item holds its channel's row by the foreign key, and must not block a claim.

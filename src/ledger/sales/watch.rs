@@ -28,7 +28,8 @@ impl Ledger {
     }
 
     /// At most `limit` of the sales that Redis keeps: those that come after this one. The index `sale_epochs_in_redis` has them.
-    pub async fn sales_in_redis(&self, after: SaleId, limit: i64) -> Result<Vec<SaleId>, LedgerError> {
+    pub async fn sales_in_redis(&self, after: SaleId, limit: usize) -> Result<Vec<SaleId>, LedgerError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let ids = sqlx::query_scalar!(
             "SELECT sale_id FROM sale_epochs WHERE in_redis AND sale_id > $1 ORDER BY sale_id LIMIT $2",
             after.get(),
@@ -60,18 +61,15 @@ impl Ledger {
         }
     }
 
-    /// The epochs of these sales, of `selling_sales`, and of those that wait for a refill, in the order of their ids; each only if Redis
-    /// keeps it. The indexes `sales_by_window` and `sale_epochs_to_fill` have them.
+    /// The epochs of these sales and of those that wait for a refill, in the order of their ids; each only if Redis keeps it. The index
+    /// `sale_epochs_to_fill` has the latter.
     pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
             r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
-               FROM (SELECT id FROM sales
-                     WHERE tstzrange(starts_at, ends_at)
-                           && tstzrange(now() - interval '10 minutes', now() + interval '1 minute')
-                     UNION SELECT sale_id FROM sale_epochs WHERE in_redis AND run_id IS NULL
+               FROM (SELECT sale_id FROM sale_epochs WHERE in_redis AND run_id IS NULL
                      UNION SELECT unnest($2::bigint[])) AS due (id)
                  JOIN sale_epochs e ON e.sale_id = due.id JOIN sales s ON s.id = due.id CROSS JOIN catalog_version v
                WHERE s.ends_at > now() - $1::bigint * interval '1 ms'
