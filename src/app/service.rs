@@ -285,7 +285,8 @@ impl ThreadParts {
     }
 
     fn thread_state(self) -> anyhow::Result<ThreadState> {
-        let winners = Winners { committer: self.committer.clone(), confirmer: self.confirmer };
+        let winners =
+            Winners { committer: self.committer.clone(), confirmer: self.confirmer, gate: self.stores.gate.clone() };
         let reserve_batcher = ReserveBatcher::new(self.stores.gate.clone(), winners.into_commit())?;
         let committer = self.committer.clone();
         let load_shedder = LoadShedder::start(

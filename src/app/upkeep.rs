@@ -69,7 +69,7 @@ impl Parts {
                         let with_turn = next_turn <= Instant::now();
                         let checked = supervisor.check(with_turn).await;
                         next_check = Instant::now() + EVERY_SECOND;
-                        if with_turn {
+                        if with_turn && checked.is_ok() {
                             next_turn = next_check;
                         }
                         checked

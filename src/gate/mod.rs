@@ -199,6 +199,11 @@ impl Gate {
         if self.terms.sold_out_ms == 0 { loans::borrow::EMPTY_MS } else { self.terms.sold_out_ms }
     }
 
+    /// Has the supervisor look at a sale at once: this server may have lost it to another one.
+    pub fn want_refill(&self, sale: SaleId) {
+        self.refill_wanted.add(sale);
+    }
+
     /// Waits until a call finds that the server does not serve a sale. Returns the sales that were found so since the last
     /// call of this function: the server may have lost its memory, and they may need a refill.
     pub async fn refill_wanted(&self) -> HashSet<SaleId> {

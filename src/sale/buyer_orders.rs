@@ -48,7 +48,7 @@ impl ThreadState {
         Ok(own(user, self.order_reader.read(order, user).await?))
     }
 
-    /// The same, for purchases and cancellations, which stand in no line of readers.
+    /// The same, for cancellations and for purchases in sales that ended long ago, which stand in no line of readers.
     pub(super) async fn order_of_now(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
         Ok(own(user, self.ledger.order_of(order, user.as_str()).await?))
     }

@@ -1,6 +1,7 @@
 //! What a serving instance knows of sales: the terms of those that Redis keeps, in memory and up to date within a
 //! notice; and a reader for all others.
 
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -150,10 +151,11 @@ impl Catalog {
         Ok(answer)
     }
 
-    /// Loads what has changed up to `newest`, or later, and records in PostgreSQL that this instance has it.
+    /// Loads what has changed up to `newest`, or later, and records in PostgreSQL that this instance has it. Loads everything if `newest` is
+    /// older than what it has: PostgreSQL has lost changes.
     pub async fn load_changes(&self, newest: i64) -> Result<Step, SaleError> {
         let overdue = self.loaded.lock().await.elapsed() > RELOAD_EVERY;
-        if newest <= self.version.load(Ordering::Relaxed) && !overdue {
+        if newest == self.version.load(Ordering::Relaxed) && !overdue {
             return Ok(Step::Idle);
         }
         self.ledger.in_time(async { Ok(self.load_changes_now(newest, overdue).await) }).await?
@@ -161,9 +163,10 @@ impl Catalog {
 
     async fn load_changes_now(&self, newest: i64, overdue: bool) -> Result<Step, SaleError> {
         let version = self.version.load(Ordering::Relaxed);
-        let changes = match newest > version {
-            true => self.ledger.changes_since(version, self.retire_after_ms).await?,
-            false => Some(CatalogChanges { version, ..CatalogChanges::default() }),
+        let changes = match newest.cmp(&version) {
+            Less => None,
+            Equal => Some(CatalogChanges { version, ..CatalogChanges::default() }),
+            Greater => self.ledger.changes_since(version, self.retire_after_ms).await?,
         };
         match changes {
             None => self.reload(true).await?,
@@ -201,7 +204,7 @@ impl Catalog {
         if let Some(ids) = all.ids {
             self.reader.set_filter(IdFilter::of(&ids).map_err(SaleError::Filter)?);
             // Without the ids, the changes up to this version are still to be followed: the filter needs them.
-            self.version.fetch_max(all.version, Ordering::Relaxed);
+            self.version.store(all.version, Ordering::Relaxed);
         }
         let known = self.live.load_full();
         // What has not changed stays where it is in memory.

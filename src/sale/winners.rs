@@ -7,6 +7,7 @@ use super::confirmer::{Confirmation, Confirmer};
 use crate::die_at;
 use crate::domain::admission::PurchaseGroup;
 use crate::domain::ids::{GroupId, OrderId, Shard};
+use crate::gate::Gate;
 use crate::gate::reserve::batcher::CommitGroup;
 use crate::ledger::orders::commit::{Committed, Committer, Purchase};
 use crate::telemetry::spans::{Span, SpanKind};
@@ -15,6 +16,7 @@ use crate::telemetry::spans::{Span, SpanKind};
 pub struct Winners {
     pub committer: Committer,
     pub confirmer: Confirmer,
+    pub gate: Gate,
 }
 
 impl Winners {
@@ -73,6 +75,10 @@ impl Winners {
             if committed != Committed::Durable {
                 span.fail(format!("{committed:?}"));
             }
+        }
+        if outcomes.contains(&Committed::StaleEpoch) {
+            // Another server has the sale, or it is being refilled.
+            self.gate.want_refill(sale);
         }
         let is_durable: Vec<bool> = outcomes.iter().map(|committed| *committed == Committed::Durable).collect();
         let mut durable = Vec::with_capacity(orders.len());

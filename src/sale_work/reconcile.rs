@@ -19,6 +19,8 @@ const BATCH_MAX: usize = 500;
 
 /// How many checks in a row must find the same difference: a write under way is no drift.
 const CHECKS_TO_REPORT: u32 = 3;
+/// A suspect is looked at in each check until it is found at rest, but not in more checks than this.
+const CHECKS_TO_MISS: u32 = 100;
 
 /// Finds sales whose stock in Redis differs from the ledger's.
 pub struct DriftWatch {
@@ -34,6 +36,8 @@ struct Suspect {
     epoch: Epoch,
     drift: i64,
     checks: u32,
+    /// Checks since then that could not tell, because the sale was not at rest.
+    missed: u32,
 }
 
 impl DriftWatch {
@@ -51,11 +55,12 @@ impl DriftWatch {
         sales.extend(self.suspects.keys());
         let resting = ledger.resting(&Vec::from_iter(sales), self.retire_after_ms).await?;
         let units = gate.units_of(&resting.iter().map(|resting| resting.shards).collect::<Vec<_>>()).await?;
-        let mut suspects = HashMap::new();
+        let (mut suspects, mut judged) = (HashMap::new(), HashSet::new());
         for (RestingSale { shards, epoch, left }, units) in resting.into_iter().zip(units) {
             let sale = shards.sale;
             // The same figure at any moment is no difference.
             if units == Some((epoch, left)) {
+                judged.insert(sale);
                 continue;
             }
             let view = match gate.sale_view(shards).await {
@@ -64,7 +69,11 @@ impl DriftWatch {
             };
             let Some(view) = view else { continue };
             let drift = view.available.unwrap_or(left) - left;
-            if !view.serving || view.epoch != epoch || view.unconfirmed > 0 || drift == 0 {
+            if !view.serving || view.epoch != epoch || view.unconfirmed > 0 {
+                continue;
+            }
+            judged.insert(sale);
+            if drift == 0 {
                 continue;
             }
             let before = self.suspects.get(&sale).filter(|before| (before.epoch, before.drift) == (epoch, drift));
@@ -72,10 +81,16 @@ impl DriftWatch {
             if checks >= CHECKS_TO_REPORT {
                 self.report(sale, epoch, drift).await?;
             } else {
-                suspects.insert(sale, Suspect { epoch, drift, checks });
+                suspects.insert(sale, Suspect { epoch, drift, checks, missed: 0 });
             }
         }
-        self.suspects = suspects;
+        // The others are looked at again, and must be found with the same difference three times from then on.
+        self.suspects.retain(|sale, suspect| {
+            (suspect.checks, suspect.missed) = (0, suspect.missed + 1);
+            !judged.contains(sale) && suspect.missed <= CHECKS_TO_MISS
+        });
+        self.suspects.extend(suspects);
+        self.selling.passed();
         Ok(Step::Idle)
     }
 
@@ -141,6 +156,8 @@ impl HoldWatch {
             .flat_map(|of| of.shards.count.all().map(move |shard| (of.shards, shard)))
             .collect();
         let unconfirmed = self.stores.gate.maybe_unconfirmed(&shards).await?;
+        let now_ms = if unconfirmed.with_holds.is_empty() { 0 } else { ledger.now_ms().await? };
+        self.selling.passed();
         self.unfinished.clear();
         if !unconfirmed.unread.is_empty() {
             tracing::warn!(
@@ -150,7 +167,6 @@ impl HoldWatch {
             self.unfinished.extend(unconfirmed.unread.iter().map(|(of, _)| of.sale));
         }
         let before = std::mem::take(&mut self.waiting);
-        let now_ms = if unconfirmed.with_holds.is_empty() { 0 } else { ledger.now_ms().await? };
         let mut step = Step::Idle;
         for (of, shard) in unconfirmed.with_holds {
             let sale = of.sale;
@@ -165,7 +181,8 @@ impl HoldWatch {
                     self.waiting.insert((sale, shard), passed_over + found.waiting);
                     self.unfinished.push(sale);
                 }
-                // The end of the list.
+                // The end of the list. What has been found may be unfinished still.
+                Ok(found) if found.holds > 0 => self.unfinished.push(sale),
                 Ok(_) => {}
                 // One sale's failure does not keep the others from being finished.
                 Err(error) => {

@@ -150,6 +150,8 @@ impl RefillSupervisor {
             Some(version) => {
                 let changed = ledger.in_time(ledger.changed_sales(version)).await?;
                 self.suspected |= !changed.complete;
+                // One of them may be newer than the ids of this walk.
+                self.walked.extend(&changed.sales);
                 sales.extend(changed.sales);
                 changed.version
             }
@@ -177,6 +179,9 @@ impl RefillSupervisor {
             self.queue.leave_line(sale);
         }
         self.version = Some(version);
+        if with_turn {
+            self.selling.passed();
+        }
         Ok(())
     }
 

@@ -13,9 +13,11 @@ use crate::ledger::{Ledger, LedgerError};
 pub(super) const SALES_A_TURN: usize = 50;
 /// The ids of so many turns are read in one statement.
 const TURNS_A_READ: usize = 10;
-/// Sales that sell are looked at together, up to so many.
+/// Sales that sell are looked at together, up to so many,
 const SELLING_A_TURN: usize = 500;
-/// The list of those that sell is read no more often than this. A sale is in it a minute before it starts.
+/// and else in so many turns: two walks are over within the minute for which a sale is listed before it starts.
+const SELLING_TURNS: usize = 10;
+/// The list of those that sell is read before a walk, and no more often than this.
 const SELLING_READ_APART: Duration = Duration::from_secs(5);
 /// Comes before all sales.
 const BEFORE_ALL: SaleId = SaleId::from_db(0);
@@ -57,14 +59,15 @@ impl SalesInTurn {
 /// Walks over the sales that sell, soon will or just did, again and again.
 #[derive(Default)]
 pub(super) struct SellingInTurn {
-    /// Those of this walk, and how many of them have had their turn.
+    /// Those of this walk, and how many of them have had their turn, or have it now.
     sales: Vec<SaleId>,
     passed: usize,
+    reached: usize,
     read_at: Option<Instant>,
 }
 
 impl SellingInTurn {
-    /// All of them, if they are no more than one turn has.
+    /// All of them, if they are no more than one turn has. The same ones again, until `passed` is called.
     pub async fn next(&mut self, ledger: &Ledger) -> Result<&[SaleId], LedgerError> {
         if self.passed >= self.sales.len() {
             if self.read_at.is_none_or(|read_at| read_at.elapsed() >= SELLING_READ_APART) {
@@ -73,8 +76,13 @@ impl SellingInTurn {
             }
             self.passed = 0;
         }
-        let turn = self.passed..self.sales.len().min(self.passed + SELLING_A_TURN);
-        self.passed = turn.end;
-        Ok(&self.sales[turn])
+        let length = self.sales.len().div_ceil(SELLING_TURNS).max(SELLING_A_TURN);
+        self.reached = self.sales.len().min(self.passed + length);
+        Ok(&self.sales[self.passed..self.reached])
+    }
+
+    /// The sales of this turn were looked at.
+    pub fn passed(&mut self) {
+        self.passed = self.reached;
     }
 }
