@@ -124,7 +124,6 @@ impl Stores {
     async fn without_row(&self, sale: SaleId, redis: &Snapshot) -> Result<HashSet<OrderId>, SaleError> {
         let unconfirmed: Vec<OrderId> = redis.shards.iter().flat_map(|shard| &shard.unconfirmed).copied().collect();
         let known = self.ledger.known_orders(sale, &unconfirmed).await?;
-        let known: HashSet<OrderId> = known.into_iter().collect();
         Ok(unconfirmed.into_iter().filter(|order| !known.contains(order)).collect())
     }
 }

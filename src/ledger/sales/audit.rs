@@ -1,7 +1,8 @@
 //! What the auditor reads: a snapshot of one sale, and the rows that break an invariant.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use futures_util::TryStreamExt;
 use sqlx::Executor;
 use uuid::Uuid;
 
@@ -162,18 +163,30 @@ impl Ledger {
 
     /// Returns those of the orders of a sale that are durable: they have a purchase row, an order, or a place in a group row, all of which
     /// are looked through that are not settled.
-    pub async fn known_orders(&self, sale: SaleId, orders: &[OrderId]) -> Result<Vec<OrderId>, LedgerError> {
+    pub async fn known_orders(&self, sale: SaleId, orders: &[OrderId]) -> Result<HashSet<OrderId>, LedgerError> {
+        if orders.is_empty() {
+            return Ok(HashSet::new());
+        }
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-        let known = sqlx::query_scalar!(
-            r#"SELECT order_id AS "order_id!" FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)
-               UNION SELECT id FROM orders WHERE id = ANY($1)
-               UNION SELECT m.order_id FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
-                     WHERE g.sale_id = $2 AND g.settled_at IS NULL AND cardinality($1) > 0
-                       AND m.order_id IN (SELECT unnest($1))"#,
-            &ids,
+        let asked: HashSet<Uuid> = ids.iter().copied().collect();
+        let mut known = HashSet::new();
+        // Groups first: what is settled meanwhile is found as an order. PostgreSQL would compare each member with each id.
+        let mut groups = sqlx::query_scalar!(
+            "SELECT order_ids FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL",
             sale.get()
+        )
+        .fetch(&self.pool);
+        while let Some(members) = groups.try_next().await? {
+            known.extend(members.into_iter().filter(|order| asked.contains(order)).map(OrderId));
+        }
+        drop(groups);
+        let rows = sqlx::query_scalar!(
+            r#"SELECT order_id AS "order_id!" FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)
+               UNION SELECT id FROM orders WHERE id = ANY($1)"#,
+            &ids
         );
-        Ok(known.fetch_all(&self.pool).await?.into_iter().map(OrderId).collect())
+        known.extend(rows.fetch_all(&self.pool).await?.into_iter().map(OrderId));
+        Ok(known)
     }
 }
 
