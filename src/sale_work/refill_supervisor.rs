@@ -2,8 +2,8 @@
 //!
 //! In each check it looks at the server itself, and at the sales that have changed or were not as they should be; once a second also at
 //! those that are live, soon will be or just were, and at a few of the others: both in turn, if they are many. It compares all of them
-//! when the server is another one or may have lost its memory. So a check costs the same however many sales are planned or sell, and a
-//! planned sale is looked at before it starts.
+//! when the server is another one or may have lost its memory. So a check costs the same however many sales are planned, and little more
+//! where thousands sell; and a planned sale is looked at before it starts.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

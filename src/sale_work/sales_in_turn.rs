@@ -1,5 +1,5 @@
 //! The sales that Redis keeps, a few at a time. Whatever is looked at again and again is looked at in turn, so that it costs the same
-//! however many sales are planned, or sell.
+//! however many sales are planned, and little more where thousands sell.
 
 use std::collections::VecDeque;
 use std::time::Duration;
