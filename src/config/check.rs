@@ -109,7 +109,7 @@ impl Config {
         if !(1..=1000).contains(&self.flow.timeout_ms) {
             return wrong("flow.timeout_ms", "must be 1 to 1000", "SECKILL_FLOW__TIMEOUT_MS");
         }
-        // Each call of a waiting caller reads the whole queue.
+        // Bounds what Redis keeps of one key's line.
         if !(1..=100_000).contains(&self.flow.queue_max) {
             return wrong("flow.queue_max", "must be 1 to 100000", "SECKILL_FLOW__QUEUE_MAX");
         }
@@ -185,6 +185,7 @@ impl Config {
                 return wrong(setting, "must be 1 to 1000000", variable);
             }
         }
+        self.check_background_work()?;
         self.check_payments()?;
         self.check_traces()?;
         self.check_captcha()?;
@@ -194,6 +195,40 @@ impl Config {
         }
         self.sandbox = sandbox(self.sandbox, self.dev)?;
         Ok(self)
+    }
+
+    /// Refuses an interval that would be a loop without a pause, and times that nobody waits for.
+    fn check_background_work(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem, variable| Err(ConfigError::Wrong { setting, problem, variable });
+        let reconcile = &self.reconcile;
+        for (interval, setting, variable) in [
+            (self.outbox.poll_ms, "outbox.poll_ms", "SECKILL_OUTBOX__POLL_MS"),
+            (reconcile.interval_ms, "reconcile.interval_ms", "SECKILL_RECONCILE__INTERVAL_MS"),
+            (reconcile.waves_interval_ms, "reconcile.waves_interval_ms", "SECKILL_RECONCILE__WAVES_INTERVAL_MS"),
+            (reconcile.drift_interval_ms, "reconcile.drift_interval_ms", "SECKILL_RECONCILE__DRIFT_INTERVAL_MS"),
+            (reconcile.sweep_interval_ms, "reconcile.sweep_interval_ms", "SECKILL_RECONCILE__SWEEP_INTERVAL_MS"),
+        ] {
+            if !(10..=86_400_000).contains(&interval) {
+                return wrong(setting, "must be 10 to 86400000 ms", variable);
+            }
+        }
+        for (time, setting, variable) in [
+            (self.outbox.resend_after_ms, "outbox.resend_after_ms", "SECKILL_OUTBOX__RESEND_AFTER_MS"),
+            (self.outbox.backoff_base_ms, "outbox.backoff_base_ms", "SECKILL_OUTBOX__BACKOFF_BASE_MS"),
+            (self.outbox.backoff_max_ms, "outbox.backoff_max_ms", "SECKILL_OUTBOX__BACKOFF_MAX_MS"),
+            (
+                reconcile.unconfirmed_after_ms,
+                "reconcile.unconfirmed_after_ms",
+                "SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS",
+            ),
+            (reconcile.sweep_grace_ms, "reconcile.sweep_grace_ms", "SECKILL_RECONCILE__SWEEP_GRACE_MS"),
+            (reconcile.retire_after_ms, "reconcile.retire_after_ms", "SECKILL_RECONCILE__RETIRE_AFTER_MS"),
+        ] {
+            if time > 31_536_000_000 {
+                return wrong(setting, "must be at most 31536000000 ms (a year)", variable);
+            }
+        }
+        Ok(())
     }
 
     /// Refuses lists of servers that cannot be what is meant.

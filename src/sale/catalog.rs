@@ -83,7 +83,7 @@ impl Catalog {
             loaded: Mutex::new(Instant::now()),
             clock: Arc::new(DatabaseClock::set_to(stores.ledger.now_ms().await?)),
         };
-        catalog.reload(true).await?;
+        catalog.start_over().await?;
         // An instance that is ready is in the list, so that a new sale waits for it.
         while {
             let newest = catalog.send_heartbeat().await?.catalog_version;
@@ -169,7 +169,7 @@ impl Catalog {
             Greater => self.ledger.changes_since(version, self.retire_after_ms).await?,
         };
         match changes {
-            None => self.reload(true).await?,
+            None => self.start_over().await?,
             Some(changes) => {
                 let needs_filter = changes.removed || self.reader.filter_is_full();
                 if needs_filter || overdue {
@@ -197,14 +197,21 @@ impl Catalog {
         Ok(if is_behind { Step::More } else { Step::Idle })
     }
 
-    /// Loads all sales that Redis keeps, and where asked the filter of all ids.
-    async fn reload(&self, with_filter: bool) -> Result<(), SaleError> {
+    /// Loads everything, and follows the changes from there. Which documents have changed before is not known.
+    async fn start_over(&self) -> Result<(), SaleError> {
+        let version = self.reload(true).await?;
+        self.reader.forget_copies_before(version);
+        self.version.store(version, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Loads all sales that Redis keeps, and where asked the filter of all ids. Returns their version; the changes up to it are still to be
+    /// followed.
+    async fn reload(&self, with_filter: bool) -> Result<i64, SaleError> {
         let mut loaded = self.loaded.lock().await;
         let all = self.ledger.catalogue(self.retire_after_ms, with_filter).await?;
         if let Some(ids) = all.ids {
             self.reader.set_filter(IdFilter::of(&ids).map_err(SaleError::Filter)?);
-            // Without the ids, the changes up to this version are still to be followed: the filter needs them.
-            self.version.store(all.version, Ordering::Relaxed);
         }
         let known = self.live.load_full();
         // What has not changed stays where it is in memory.
@@ -212,7 +219,7 @@ impl Catalog {
         let live = all.live.into_iter().map(|sale| (sale.id, same(&sale).unwrap_or_else(|| Arc::new(sale))));
         self.live.store(Arc::new(LiveSales::new(live.collect())));
         *loaded = Instant::now();
-        Ok(())
+        Ok(all.version)
     }
 
     /// Removes this instance from the list of those that are alive, so that no change waits for it.

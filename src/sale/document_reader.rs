@@ -2,6 +2,7 @@
 //! one loader in the whole cluster at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -53,6 +54,8 @@ pub struct DocumentReader {
     local: Cache<DocId, Versioned>,
     /// The version of each document's last known change: a copy of an older version is stale.
     changed: Cache<DocId, i64>,
+    /// Any copy of an older version may be stale: the changes up to this version were not followed.
+    followed_from: AtomicI64,
 }
 
 impl DocumentReader {
@@ -61,7 +64,13 @@ impl DocumentReader {
         let local = Cache::builder().max_capacity(LOCAL_MAX_BYTES).weigher(weight).time_to_live(LOCAL_FOR).build();
         // Longer than a document lives in Redis.
         let changed = Cache::builder().max_capacity(CHANGED_MAX).time_to_live(Duration::from_secs(600)).build();
-        Self { loader: Loader { ledger, gate }, filter: ArcSwap::from_pointee(filter), local, changed }
+        Self {
+            loader: Loader { ledger, gate },
+            filter: ArcSwap::from_pointee(filter),
+            local,
+            changed,
+            followed_from: AtomicI64::new(0),
+        }
     }
 
     /// The document; `None` when it does not exist.
@@ -70,7 +79,8 @@ impl DocumentReader {
             hit("filter");
             return Ok(None);
         }
-        let changed_at = self.changed.get(&id).await.unwrap_or(0);
+        let followed_from = self.followed_from.load(Ordering::Relaxed);
+        let changed_at = self.changed.get(&id).await.map_or(followed_from, |version| version.max(followed_from));
         if let Some(local) = self.local.get(&id).await {
             if local.as_of >= changed_at {
                 hit("near");
@@ -103,6 +113,14 @@ impl DocumentReader {
                 grown
             });
         }
+    }
+
+    /// Drops cached copies of documents of older versions, whose changes are not known one by one. `version` is older than that of some
+    /// changes if PostgreSQL has lost them.
+    pub fn forget_copies_before(&self, version: i64) {
+        self.followed_from.store(version, Ordering::Relaxed);
+        self.changed.invalidate_all();
+        self.local.invalidate_all();
     }
 
     /// Whether the filter holds so many ids that a new one is due.

@@ -107,18 +107,22 @@ impl OrderStreams {
         Ok(Subscribed::Stream(Stream { streams: self.clone(), order, number, first, steps, over: false }))
     }
 
-    /// An order's steps so far. A purchase that has no order yet has one step: it was accepted.
+    /// An order's steps so far. One without steps has its present status as the only step: a purchase that has no order yet, or an
+    /// order whose steps were cleared.
     async fn history(&self, user: &UserId, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
         let steps = self.ledger.steps_since(&[(order, 0)]).await?;
         if !steps.is_empty() {
             return Ok(Some(steps));
         }
-        match self.ledger.order_of(order, user.as_str()).await? {
-            None => Ok(None),
-            Some(of) if of.order.status == OrderStatus::Accepted => Ok(Some(vec![OrderStep { id: 0, of }])),
-            // The order was made between the two queries.
-            Some(_) => Ok(Some(self.ledger.steps_since(&[(order, 0)]).await?)),
+        let Some(of) = self.ledger.order_of(order, user.as_str()).await? else { return Ok(None) };
+        if of.order.status != OrderStatus::Accepted {
+            // The order was made between the two queries, or its steps were cleared.
+            let steps = self.ledger.steps_since(&[(order, 0)]).await?;
+            if !steps.is_empty() {
+                return Ok(Some(steps));
+            }
         }
+        Ok(Some(vec![OrderStep { id: 0, of }]))
     }
 
     /// Feeds every stream the new steps of its order.

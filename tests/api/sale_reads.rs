@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use serde_json::Value;
 
 use seckill::ledger::notices::Topic;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
@@ -254,6 +255,53 @@ async fn a_reader_who_hangs_up_keeps_no_document_from_others() {
     system.finish().await;
 }
 
+/// An instance that is so far behind that PostgreSQL no longer has the changes one by one serves no copy from before them.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_are_no_longer_known_leave_no_stale_copy() {
+    let mut system = System::start().await;
+    system.serve(false).await;
+    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Old') RETURNING id")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    let names = async || {
+        let mut all = Vec::new();
+        for instance in &system.instances {
+            let url = format!("http://{}/api/v1/products/{id}", instance.address);
+            let product: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+            all.push(product["name"].as_str().unwrap_or_default().to_owned());
+        }
+        all
+    };
+    let followed = async || {
+        eventually(|| async {
+            let behind: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM instances WHERE catalog_version < (SELECT version FROM catalog_version)",
+            )
+            .fetch_one(&system.sql)
+            .await
+            .unwrap();
+            (behind == 0).then_some(()).ok_or(format!("{behind} are behind"))
+        })
+        .await;
+    };
+    followed().await;
+    assert_eq!(names().await, ["Old", "Old"]);
+    sqlx::raw_sql(
+        "BEGIN;
+         UPDATE products SET name = 'New' WHERE name = 'Old';
+         INSERT INTO products (name) VALUES ('Other');
+         DELETE FROM catalog_changes WHERE version < (SELECT version FROM catalog_version);
+         COMMIT",
+    )
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    followed().await;
+    assert_eq!(names().await, ["New", "New"]);
+    system.finish().await;
+}
+
 /// What a sale left behind is cleared when it is long over, and what another sale needs is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() {
@@ -280,15 +328,39 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let lapsed = "SELECT count(*) FROM lapsed_holds WHERE sale_id = $1";
     let groups = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1";
     let kept = (system.count(rows, &present).await, system.count(steps, &present).await);
-    eventually(|| async {
-        retention.lock().await.step().await.unwrap();
-        let mut left = Vec::new();
-        for what in [rows, steps, lapsed, groups] {
-            left.push(system.count(what, &over).await);
-        }
-        (left == [0; 4]).then_some(()).ok_or(format!("{left:?}"))
-    })
-    .await;
+    let untold = "INSERT INTO order_events (order_id, step_id, next_attempt_at)
+                  SELECT order_id, s.id, 'infinity' FROM order_steps s JOIN orders o ON o.id = s.order_id
+                  WHERE o.sale_id = $1 ORDER BY s.id LIMIT 1 RETURNING order_id";
+    let untold: uuid::Uuid = sqlx::query_scalar(untold).bind(over.id.get()).fetch_one(&system.sql).await.unwrap();
+    // The shop has not heard of one step.
+    for steps_left in [1, 0] {
+        eventually(|| async {
+            retention.lock().await.step().await.unwrap();
+            let mut left = Vec::new();
+            for what in [rows, steps, lapsed, groups] {
+                left.push(system.count(what, &over).await);
+            }
+            (left == [0, steps_left, 0, 0]).then_some(()).ok_or(format!("{left:?}"))
+        })
+        .await;
+        sqlx::raw_sql("DELETE FROM order_events").execute(&system.sql).await.unwrap();
+    }
+    // An order whose steps are gone is followed from its present status.
+    let owner: String = sqlx::query_scalar("SELECT user_id FROM orders WHERE id = $1")
+        .bind(untold)
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    let order = system.get(&format!("/api/v1/orders/{untold}"), Some(&owner)).await.1;
+    let events = reqwest::Client::new()
+        .get(format!("http://{}/api/v1/orders/{untold}/events", system.instances[0].address))
+        .bearer_auth(system.token(&owner, 0));
+    let answer = events.send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    // The status is final: the stream ends.
+    let text = answer.text().await.unwrap();
+    let data = text.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event");
+    assert_eq!(serde_json::from_str::<Value>(data).unwrap(), order);
     assert_eq!((system.count(rows, &present).await, system.count(steps, &present).await), kept);
     assert_eq!((system.count(lapsed, &present).await, system.count(groups, &present).await), (4, 1));
     assert_eq!(system.orders(&over).await, 4);

@@ -10,7 +10,7 @@ use crate::ledger::{Ledger, LedgerError};
 /// A receiver that is away for no longer raises no alarm: it may be starting anew.
 const RECEIVER_AWAY_S: i64 = 10;
 
-/// Rows of one index that are counted for people: more say no more.
+/// The most rows of one index that are counted for people.
 const BACKLOG_MAX: i64 = 10_000;
 
 /// A stored alarm.
@@ -68,7 +68,7 @@ async fn backlog_on(connection: &mut PgConnection, most: Option<i64>) -> Result<
                   coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
                       AS "oldest_s!"
            FROM ((SELECT 1 AS part, kind, status,
-                         -- A payment that is brought again is as old as the wish to bring it.
+                         -- The message of a payment that is sent again ages from the moment at which it may leave.
                          CASE kind WHEN 'payment_requested' THEN greatest(created_at, next_attempt_at)
                                    ELSE created_at END AS created_at
                   FROM outbox

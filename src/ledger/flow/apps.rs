@@ -84,7 +84,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Gives an application a new token. The old one is valid for `overlap_ms` more; without that, all others end now.
+    /// Gives an application a new token. The old one is valid for `overlap_ms` more; if that is 0, all others end now.
     pub async fn rotate_token(
         &self,
         app: &Name,
@@ -178,7 +178,8 @@ impl Ledger {
             }
         };
         let details = json!({ "account": account, "role": role });
-        audit_log::append(&mut tx, actor, "policy granted", &format!("app {app}"), details).await?;
+        let action = if role.is_some() { "policy granted" } else { "policy grant removed" };
+        audit_log::append(&mut tx, actor, action, &format!("app {app}"), details).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -124,8 +124,8 @@ impl Ledger {
         let forgotten = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now(), processed_at = NULL
              WHERE id IN (SELECT b.id FROM payments p JOIN outbox b ON b.order_id = p.id AND b.kind = 'payment_requested'
-                          WHERE p.status = 'created' AND p.claim > 0 AND b.status IN ('processed', 'sent')
-                            AND coalesce(b.processed_at, b.sent_at) < now() - $1::bigint * interval '1 ms'
+                          WHERE p.status = 'created' AND p.claim > 0 AND b.status = 'processed'
+                            AND b.processed_at < now() - $1::bigint * interval '1 ms'
                           LIMIT $2 FOR UPDATE OF b SKIP LOCKED)",
             after_ms,
             limit

@@ -166,7 +166,7 @@ async fn write_terms(tx: &mut PgConnection, name: &str, update: OutflowUpdate, a
     .await?;
     if let Some(pace) = pace {
         let details = serde_json::json!({ "rate": pace.rate(), "jitter_ms": pace.jitter_ms() });
-        audit_log::append(&mut *tx, actor, "set outflow rate", name, details).await?;
+        audit_log::append(&mut *tx, actor, "set outflow rate", &format!("outflow {name}"), details).await?;
     }
     if let Some(paused) = paused {
         let action = if paused { "pause outflow" } else { "resume outflow" };
@@ -210,7 +210,7 @@ impl Ledger {
             return Ok(false);
         }
         let details = serde_json::json!({ "rate": pace.rate(), "target": target });
-        audit_log::append(&mut tx, actor, "create outflow", name, details).await?;
+        audit_log::append(&mut tx, actor, "create outflow", &format!("outflow {name}"), details).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -97,7 +97,7 @@ impl Ledger {
         let rows = done.rows_affected();
         if rows > 0 {
             let details = serde_json::json!({ "items": rows, "ids": ids });
-            audit_log::append(&mut tx, actor, "outflow retry", channel, details).await?;
+            audit_log::append(&mut tx, actor, "outflow retry", &format!("outflow {channel}"), details).await?;
             // The trigger announces what is inserted; these were there.
             sqlx::query!("SELECT pg_notify('seckill_outflow', '')").execute(&mut *tx).await?;
             tx.commit().await?;

@@ -27,11 +27,11 @@ pub struct Slot {
     pub payment_channel: Option<String>,
     /// Of the channel, per second.
     pub rate: u32,
-    /// By this process's clock: the slot is not before this moment,
+    /// The earliest moment of the slot, by this process's clock.
     pub at: Instant,
-    /// nor after this one, when the item is sent at the earliest;
+    /// The latest moment of the slot, and the earliest to send the item.
     pub earliest: Instant,
-    /// and at the latest.
+    /// The latest moment to send the item.
     pub latest: Instant,
     claim: i32,
     attempts: u32,

@@ -72,13 +72,14 @@ impl Ledger {
         Ok(done.rows_affected())
     }
 
-    /// Clears the steps of orders of sales whose steps may go, likewise.
+    /// Clears the steps of orders of sales whose steps may go, likewise. A step that the shop has not heard of stays.
     pub async fn clear_steps(&self, from: Cursor) -> Result<(Cursor, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id, order_id FROM order_steps WHERE id > $1 ORDER BY id LIMIT $2),
                     gone AS (
                       DELETE FROM order_steps t USING page p, orders o, sales s
                       WHERE t.id = p.id AND o.id = p.order_id AND s.id = o.sale_id AND s.steps_cleared_at IS NOT NULL
+                        AND NOT EXISTS (SELECT FROM order_events e WHERE e.order_id = p.order_id AND e.step_id = p.id)
                       RETURNING t.id)
                SELECT coalesce((SELECT max(id) FROM page), 0) AS "last!", (SELECT count(*) FROM gone) AS "gone!""#,
             from,
