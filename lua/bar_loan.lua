@@ -6,7 +6,7 @@
 --
 -- Replies: {code}: nothing was changed (sale_begin has the codes, lend has -3)
 --          {epoch, codes}
---   code 0   BARRED
+--   code 0   BARRED   there is no lent hold, and none can be taken under the number (-1: nothing is barred)
 --   code 1   HELD     there is a lent hold
 --   code 2   ENDED    the order has ended
 

@@ -5,7 +5,7 @@
 --       also 8 loans
 -- ARGV: 1 epoch that is being filled   2 "close": only stop the sale, and delete nothing
 --
--- Replies: 1 done | 0 refused: this server has that epoch already, or a newer one
+-- Replies: 1 done | 0 refused: this server has that epoch already, or a newer one; to close: it has another one
 
 local epoch = tonumber(ARGV[1])
 if not epoch then return redis.error_reply('begin_refill: epoch is not a number') end

@@ -1,4 +1,4 @@
--- Purpose: takes orders off the unconfirmed list, after their purchase rows are committed.
+-- Purpose: takes orders off the unconfirmed list, after their records are committed.
 --
 -- KEYS: 1 unconfirmed
 -- ARGV: order ids, at least one, at most 1000

@@ -1,15 +1,15 @@
 -- Purpose: holds units of this shard for buyers whose home shards have none (protocol, rule 15). It knows nothing of the buyers: their
---          home shards have judged them, and have written the loans. Only those who have written them call it, once for each loan.
+--          home shards have judged them, and have written the loans. Only the writer of a loan calls it, once for each loan.
 --
 -- KEYS: 1 sale   2 tickets (hash: order id -> "l|units|user|number" lent, "x|number" barred, "t|units|user" ended)   3 unconfirmed
--- ARGV: 1 epoch of the loans   2 how long the caller wants to know this shard to be empty, in ms (0: not at all)
+-- ARGV: 1 epoch of the loans   2 how long the caller may take this shard for empty, in ms (0: not at all)
 --       3 the database's time in ms   4 n, 1 to 1000; then for each: order id, user, units, number of the loan
 --
 -- Replies: {code}: nothing was held (sale_begin has the codes)
 --   code -3  NOT_LENDING   another epoch is open here, or the sale is paused or closed
 --          {epoch, expires_at_ms, empty_ms, codes}
 --   expires_at_ms: of all holds that this call has taken
---   empty_ms: for so long, counted from this call, no unit is on sale here; 0: that is not known   codes: a byte an order
+--   empty_ms: how long from this call no unit is on sale here; 0: unknown   codes: a byte an order
 --   code 0   HELD     units are held under this number
 --   code 1   NO       too few units, or the number is barred, or the order has another ticket
 

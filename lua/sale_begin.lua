@@ -48,7 +48,7 @@ local function sale_clock(last, database_now)
   return math.max(now, tonumber(last or 0)), earliest
 end
 
--- What the server keeps of a buyer: "units|newest order id", and of one who let holds lapse also "|how many|when the last did".
+-- What the server keeps of a buyer: "units|newest order id", and of one who let holds lapse also "|lapsed holds|time of the last".
 local function read_buyer(text)
   if not text then return 0, '', 0, 0 end
   local units, newest, lapses, lapsed_at = string.match(text, '^(%d+)|([^|]*)|?(%d*)|?(%d*)$')

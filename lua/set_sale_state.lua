@@ -13,7 +13,7 @@ local version = tonumber(ARGV[3])
 if not version then return redis.error_reply('set_sale_state: version is not a number') end
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'state_version', 'replid', 'server')
 if sale[1] ~= ARGV[1] or sale[2] == 'filling' or not serves(KEYS[1], sale[4], sale[5]) then return 0 end
--- Who read the ledger before a change does not undo the change.
+-- A caller that read the ledger before a change does not undo the change.
 if version < tonumber(sale[3] or 0) then return 0 end
 
 ---------------------------------------------------------------- changes from here on

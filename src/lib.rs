@@ -20,7 +20,7 @@
 //! A purchase travels `buyer_api` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale_work::relay` →
 //! `queue` → `sale_work::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
 //!
-//! Six more crates stand beside this one: `seckill-webhook` (signed HTTP requests), `seckill-captcha` (what challenges look
+//! Among the crates beside this one: `seckill-webhook` (signed HTTP requests), `seckill-captcha` (what challenges look
 //! like, and whether they are solved), `seckill-client` (the API for other programs), `seckill-load` (the load generator, which
 //! knows only the API), `seckill-sandbox` (a payment channel to test with) and `seckill-harness` (starts the service for tests).
 

@@ -1,4 +1,4 @@
-//! What only development mode may have: secrets that this repository publishes, the play bank, and receivers without TLS. A
+//! What only development mode may have: secrets that this repository publishes, the sandbox bank, and receivers without TLS. A
 //! service checks this before it starts; single commands do not.
 
 use percent_encoding::percent_decode_str;
@@ -10,7 +10,7 @@ use super::{Channel, Config, ConfigError};
 
 /// One a line; lines with # are comments.
 const PUBLISHED: &str = include_str!("published.txt");
-/// The channel of config.default.toml: the play bank, which approves every payment.
+/// The channel of config.default.toml: the sandbox bank, which approves every payment.
 const PLAY_BANK: &str = "sandbox";
 /// What RabbitMQ's client sends where the address names no password.
 const AMQP_PASSWORD: &str = "guest";
@@ -20,7 +20,7 @@ const HAS_PUBLISHED: &str = "has a password that is published with the source co
                              or use development mode (SECKILL_DEV=1)";
 const NOT_HTTPS: &str =
     "must be https:// outside development mode, unless SECKILL_ALLOW__HTTP_RECEIVERS=1 allows receivers without TLS";
-const IS_PLAY_BANK: &str = "offer the play bank, which approves every payment: remove them, or set \
+const IS_SANDBOX_BANK: &str = "offer the sandbox bank, which approves every payment: remove them, or set \
                             SECKILL_ALLOW__SANDBOX_CHANNEL=1 if this is what you want";
 
 /// Something that only development mode may have.
@@ -115,12 +115,12 @@ impl Config {
         if channel.secrets.iter().any(|secret| is_published(secret)) {
             found(UnfitKind::PublishedSecret, "secrets", IS_PUBLISHED);
         }
-        // The defaults name the play bank's address. Without secrets it is not offered.
+        // The defaults name the sandbox bank's address. Without secrets it is not offered.
         if !channel.is_offered() {
             return;
         }
         if name == PLAY_BANK && !self.allow.sandbox_channel {
-            found(UnfitKind::PlayBank, "secrets", IS_PLAY_BANK);
+            found(UnfitKind::PlayBank, "secrets", IS_SANDBOX_BANK);
         }
         if is_http(&channel.url) && !self.allow.http_receivers {
             found(UnfitKind::PlainReceiver, "url", NOT_HTTPS);
@@ -128,7 +128,7 @@ impl Config {
     }
 }
 
-/// Checks the secret of the play bank, which starts without the settings of a service.
+/// Checks the secret of the sandbox bank, which starts without the settings of a service.
 pub(super) fn check_sandbox(settings: &seckill_sandbox::Settings, dev: bool) -> Result<(), ConfigError> {
     let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
     if !dev && is_published(&settings.secret) {

@@ -28,7 +28,7 @@ const RECEIVERS: Topic = Topic {
     endangers: "A2: without TLS anybody between can read and change what is sent to channels and webhooks",
 };
 const PLAY_BANK: Topic =
-    Topic { name: "settings.play-bank", endangers: "I4: the play bank approves every payment: goods without money" };
+    Topic { name: "settings.play-bank", endangers: "I4: the sandbox bank approves every payment: goods without money" };
 const TLS: Topic = Topic {
     name: "settings.tls",
     endangers: "what each server promises (security.md): without TLS anybody between reads passwords, and changes \
@@ -184,10 +184,10 @@ fn receivers(config: &Config) -> Finding {
 fn play_bank(config: &Config) -> Finding {
     let (settings, refused) = unfit(config, UnfitKind::PlayBank);
     if settings.is_empty() {
-        return Finding::pass("the play bank is not offered to buyers");
+        return Finding::pass("the sandbox bank is not offered to buyers");
     }
     let fix = "remove SECKILL_CHANNELS__SANDBOX__SECRETS, and configure a channel of your own (docs/payments.md)";
-    unless_allowed(config, refused, "buyers can pay at the play bank".to_owned(), fix)
+    unless_allowed(config, refused, "buyers can pay at the sandbox bank".to_owned(), fix)
 }
 
 fn tls(routes: &[LocatedRoute]) -> Finding {

@@ -81,7 +81,7 @@ pub enum Admission {
     /// Whether there are units is not clear yet: a purchase of the buyer has an open loan, or a shard that may have units could not be asked
     /// (rule 15). A repeat with the same key will tell.
     UnderWay,
-    /// This Redis does not know the sale, or is being refilled; nothing was changed.
+    /// This Redis does not know the sale, or the sale is being refilled; nothing was changed.
     NotServing,
     /// Units are held, and it is not known whether a record of them is committed: a repeat with the same key will tell.
     NotDurable,

@@ -84,7 +84,7 @@ impl AlarmKind {
 pub struct Trouble {
     pub subject: String,
     pub details: Value,
-    /// Whether it raises no alarm, and only keeps one from being cleared.
+    /// Whether the trouble raises no alarm, and only keeps an open one from being cleared.
     pub slight: bool,
 }
 
@@ -97,7 +97,7 @@ impl Trouble {
 /// How much the share of refusals must fall below the one that raises an alarm, before the alarm is cleared, in percent.
 const REFUSED_HYSTERESIS: u64 = 10;
 
-/// Whether the share of refusals is enough for an alarm. With fewer than 100 answers it does neither.
+/// How the share of refusals bears on an alarm; `None`: not at all, as with fewer than 100 answers.
 pub fn too_many_refused(granted: u64, refused: u64, percent: u64) -> Option<Refusals> {
     const ANSWERS_MIN: u64 = 100;
     let answers = granted.saturating_add(refused);

@@ -71,7 +71,7 @@ impl ChallengeKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
     pub expires_at_ms: i64,
-    /// How many passes its buyer had spent in the sale when this one was earned. Spending one makes another number right.
+    /// How many passes its buyer had spent in the sale when this one was earned. Each spent pass invalidates those of an older number.
     pub spent_before: u32,
 }
 
@@ -99,9 +99,9 @@ pub struct WorkBits {
     pub max: u32,
 }
 
-/// As many proofs of work a second cost the least. Twice as many cost a bit more, and so on.
+/// Up to this many proofs of work a second have the least bits. Each doubling adds a bit.
 const EASY_PER_SECOND: f64 = 50.0;
-/// What a noticeable wait of purchases adds.
+/// Bits that a noticeable wait of purchases adds.
 const BITS_WHEN_PURCHASES_WAIT: u32 = 1;
 
 impl WorkBits {
@@ -114,7 +114,7 @@ impl WorkBits {
     }
 }
 
-/// How often something happens: a count that fades.
+/// The rate of an event, as a count that decays.
 #[derive(Debug)]
 pub struct Rate {
     last: Instant,
@@ -138,7 +138,7 @@ impl Rate {
     }
 }
 
-/// A challenge was answered, and the server said this.
+/// Redis's reply to the spending of a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spending {
     /// This answer has spent the challenge; a pass that follows from it is for the next purchase of this buyer.
@@ -149,7 +149,7 @@ pub enum Spending {
     /// It was answered before.
     SpentBefore,
     Expired,
-    /// This Redis does not know the sale, or is being refilled. The challenge is not spent.
+    /// This Redis does not know the sale, or the sale is being refilled. The challenge is not spent.
     NotServing,
 }
 

@@ -1,6 +1,6 @@
 //! The ladder of delay queues: a message waits in several of them, one after the other.
 
-/// Seconds of the units of each decade of the ladder.
+/// The base of the ladder's number system.
 const BASE: i64 = 20;
 const DECADES: u32 = 5;
 const SECOND_MS: i64 = 1_000;

@@ -49,7 +49,7 @@ pub struct RedisFigures {
     pub serving: bool,
     /// Units for sale; null when unlimited.
     pub available: Option<i64>,
-    /// Holds whose purchase row is not known to be committed.
+    /// Holds whose record is not known to be committed.
     pub unconfirmed: i64,
     /// Purchases that ever got a hold, at all instances.
     pub winners: i64,
@@ -174,8 +174,8 @@ impl Counters {
         counters
     }
 
-    /// The figures since the moment `before`, which was `elapsed` ago. The latency is that of the time since `long_before`, because
-    /// few purchases are a second's.
+    /// The figures since the moment `before`, which was `elapsed` ago. The latency is that of the time since `long_before`,
+    /// because a second has few purchases.
     pub fn since(&self, before: &Self, elapsed: Duration, long_before: &Self) -> InstanceFigures {
         let per_s = |now: u64, then: u64| rate(now.saturating_sub(then), elapsed);
         let of = |counters: &Self, code: &str| counters.answers.get(code).copied().unwrap_or(0);
@@ -196,7 +196,7 @@ fn label<'a>(labels: &'a str, name: &str) -> &'a str {
     found.and_then(|rest| rest.split('"').next()).unwrap_or_default()
 }
 
-/// So many in this time, as a number a second.
+/// `count` in `elapsed`, as a rate per second.
 pub fn rate(count: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
     if seconds > 0.0 { rounded(count as f64 / seconds) } else { 0.0 }

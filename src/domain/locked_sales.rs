@@ -1,5 +1,5 @@
-//! Sales of which another transaction keeps a row locked. What is about them is put off for a while, so that what is about other sales
-//! does not wait for the same lock again and again.
+//! Sales of which another transaction keeps a row locked. Work on them is put off for a while, so that work on other sales does
+//! not wait for the same lock again and again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ impl LockedSales {
         Self { put_off_for, until: Mutex::default(), is_any: AtomicBool::new(false) }
     }
 
-    /// How long to put off what is about such a sale.
+    /// How long to put off work on such a sale.
     pub fn put_off_for(&self) -> Duration {
         self.put_off_for
     }

@@ -107,7 +107,7 @@ pub struct OrdersPlacedV1 {
     pub orders: Vec<OrderId>,
 }
 
-/// The orders or groups of a message, which nobody here writes longer than allowed.
+/// Reads the orders or groups of a message, and refuses more than `ORDERS_A_MESSAGE`.
 fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let about = Vec::<T>::deserialize(deserializer)?;
     match about.len() {
@@ -116,7 +116,7 @@ fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> R
     }
 }
 
-/// The purchases of these group rows are to become orders. It has a queue of its own, likewise.
+/// The purchases of these group rows are to become orders. The message has a queue of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupsPlacedV1 {
@@ -126,7 +126,7 @@ pub struct GroupsPlacedV1 {
     pub groups: Vec<GroupId>,
 }
 
-/// The time to pay of the orders of these groups is up, or nearly. Likewise.
+/// The time to pay of the orders of these groups is up, or nearly. The message has a queue of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupsExpireV1 {

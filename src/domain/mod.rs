@@ -1,4 +1,4 @@
-//! The types and rules of the business. Pure: no I/O, no clock, no framework.
+//! The types and rules of the business. No I/O, no wall clock.
 
 pub mod account;
 pub mod admission;

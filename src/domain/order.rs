@@ -13,7 +13,7 @@ use super::ids::{OrderId, SaleId};
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum OrderStatus {
-    /// The purchase row is committed; the order is not made yet.
+    /// A record of the purchase is committed; the order is not made yet.
     Accepted,
     PendingPayment,
     Paid,
@@ -77,7 +77,7 @@ pub struct HoldRelease {
     pub order: OrderId,
     /// Whether its units are for sale again.
     pub returns_units: bool,
-    /// When nobody had paid for it in time; `None` when it ended otherwise.
+    /// When the hold lapsed; `None` when the order ended otherwise.
     pub lapsed_at_ms: Option<i64>,
 }
 

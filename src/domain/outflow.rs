@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How long before its slot a request is claimed, at most: time to commit the claim and to connect.
 pub const LOOKAHEAD: Duration = Duration::from_millis(100);
-/// ... and at least, even where the slot could be now.
+/// How long before its slot a request is claimed at least, even where the slot could be now.
 pub const LEAD: Duration = Duration::from_millis(40);
 /// How late after its slot a request may still be sent.
 pub const LATENESS: Duration = Duration::from_millis(25);

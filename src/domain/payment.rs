@@ -46,7 +46,7 @@ pub enum PaymentStatus {
     Waiting,
     Succeeded,
     Failed,
-    /// Its order ended before anything was sent.
+    /// Its order ended, and the channel does not have it.
     Abandoned,
 }
 

@@ -157,7 +157,7 @@ pub struct NewPolicy {
 
 impl NewPolicy {
     pub const APPS_MAX: usize = 100;
-    /// A day, like the longest lease.
+    /// An hour.
     const TARGET_MAX_MS: i64 = 3_600_000;
 
     /// Checks the terms against each other.
@@ -170,7 +170,7 @@ impl NewPolicy {
             return Err(Invalid::new("app", "must be given once to a hundred times").into());
         }
         if self.key.chars().count() > 64 || self.key.chars().any(char::is_control) {
-            return Err(Invalid::new("key", "must be at most 64 characters").into());
+            return Err(Invalid::new("key", "must be at most 64 characters, without control characters").into());
         }
         if let Some(range) = self.range {
             if range.floor < 1 {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// From this part of the wait at which purchases are shed, other work gives way.
+/// Other work gives way from the wait target divided by this.
 const NOTICEABLE_PART: u32 = 50;
-/// From this part of it, what can be asked for again a little later is refused.
+/// The least urgent requests are refused from the wait target divided by this.
 const LONG_PART: u32 = 2;
 /// A wait that is not measured again counts half after this time.
 const HALF_LIFE: Duration = Duration::from_millis(50);
@@ -25,10 +25,10 @@ const READ_REST_MAX: Duration = Duration::from_millis(250);
 /// A worker that has had more to do for so long gives way no more until it has done all. Its lag is bounded by that.
 const LAG_MAX: Duration = Duration::from_secs(5);
 
-/// A rush begins when at least so many purchases a second come to one process, and so many times as many as before.
+/// A rush begins when at least this many purchases a second come to one process, and this many times the rate before.
 const RUSH_PER_SECOND: f64 = 1000.0;
 const RUSH_TIMES: f64 = 4.0;
-/// How long arrivals count as those of now, and as those of before: after this time 1/e as much. So the beginning of a rush that
+/// Time constants of the two averages of arrivals, of now and of before: after this time an arrival counts 1/e. So the beginning of a rush that
 /// goes on evenly lasts for a little over a second.
 const ARRIVALS_NOW: Duration = Duration::from_millis(50);
 const ARRIVALS_BEFORE: Duration = Duration::from_secs(4);
@@ -109,11 +109,11 @@ pub struct Pressure {
     /// The purchases that have come to this process.
     arrived: AtomicU64,
     rush_here: Rush,
-    /// Until when a rush begins in another process, in microseconds after the start.
+    /// When the beginning of a rush in another process ends, in microseconds after the start.
     rush_elsewhere_until_us: AtomicU64,
 }
 
-/// The last rush of this process: when it began, and until when it begins, in microseconds after the start.
+/// The last rush of this process: when it began, and when its beginning ends, in microseconds after the start.
 #[derive(Debug, Default)]
 struct Rush {
     began_us: AtomicU64,
@@ -210,13 +210,13 @@ impl Pressure {
         wait.mul_f64(0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64()))
     }
 
-    /// The longest that purchases have lately waited in this process: the wait itself is over before somebody looks.
+    /// The longest that purchases have lately waited in this process: the wait itself is over before it is read.
     pub fn longest_here(&self, now: Instant) -> Duration {
         let (longest, age) = self.longest.get(self.micros_at(now));
         if age > SHOWN_FOR { self.here(now) } else { longest }
     }
 
-    /// What other processes are to know: nothing that one of them has said.
+    /// What to report to other processes. Their own reports are left out.
     pub fn report(&self, now: Instant) -> Option<Report> {
         if self.begins_rush(now, &self.rush_here.until_us) {
             return Some(Report::RushBegins);
@@ -252,7 +252,7 @@ impl Pressure {
         }
     }
 
-    /// How long a place for reads stays empty after a read that took so long.
+    /// How long a reader rests after a read that took so long.
     pub fn read_rest(&self, took: Duration, now: Instant) -> Duration {
         if self.is_noticeable(now) { (took * REST_FACTOR).min(READ_REST_MAX) } else { Duration::ZERO }
     }

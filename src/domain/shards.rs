@@ -35,7 +35,7 @@ impl ShardCount {
     }
 
     /// The part of a stock or of a wave that belongs to a shard. Units are dealt out in lots of what one buyer may have, so that as many
-    /// buyers as possible find enough at one shard. What is no whole lot goes to the shard that would have got the next.
+    /// buyers as possible find enough at one shard. A rest smaller than a lot goes to the shard that is next in turn.
     pub fn part(self, units: u64, lot: Units, shard: Shard) -> u64 {
         let (lot, shards, place) = (u64::from(lot.get()), u64::from(self.0), u64::from(shard.0.unsigned_abs()));
         let (lots, rest) = (units / lot, units % lot);
@@ -58,7 +58,7 @@ impl Default for ShardCount {
     }
 }
 
-/// A sale, and what never changes of it and decides what Redis keeps.
+/// A sale, with the fixed terms that decide its keys in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SaleShards {
     pub sale: SaleId,

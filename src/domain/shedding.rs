@@ -9,7 +9,7 @@ use std::time::Duration;
 pub const TICK: Duration = Duration::from_millis(20);
 /// How long answers count: after this time 1/e as much.
 const ANSWERS_COUNT: Duration = Duration::from_millis(300);
-/// How long answers count that were given while purchases were shed: of that time alone.
+/// How long answers given while purchases were shed count: after so much time of shedding 1/e.
 const FULL_COUNTS: Duration = Duration::from_secs(2);
 /// From so long a measurement on, it is known how many are answered a second. Answers come in groups, and the first ones of a crowd come
 /// late, so that a shorter one would say too little.
@@ -21,7 +21,7 @@ const ALWAYS: u32 = 8;
 /// The first purchase is shed when the wait has been twice the target for so long, or half as much above it for twice as long.
 /// A crowd that has just arrived, and that can be served, is served.
 const PATIENCE: Duration = Duration::from_millis(150);
-/// A wait of more targets counts as so many.
+/// A wait of more targets than this counts as this many.
 const TARGETS_MAX: f64 = 4.0;
 /// A look counts for no longer than this, however late it is.
 const LOOK_MAX: Duration = Duration::from_millis(40);
@@ -56,17 +56,17 @@ impl Rate {
 #[derive(Debug)]
 pub struct ShedLimit {
     target: Duration,
-    /// From the first answer on.
+    /// Since the first answer.
     now: Rate,
     /// For how many seconds purchases have been under way before the first answer.
     silent_s: f64,
-    /// While purchases were shed: by this rate, too large a crowd is known before the first of it have been answered. More that are answered
-    /// later, without a long line, count as well.
+    /// The rate of answers while purchases were shed: by it, a crowd is known to be too large before its first answers. A higher rate
+    /// without a long line replaces it.
     full: Rate,
     /// By how many targets the wait was too long, times the seconds for which it was.
     excess_s: f64,
     calm_for: Duration,
-    /// While nothing is shed: how many can be served soon enough, by the rate that is remembered.
+    /// How many may be under way before others are shed; `u32::MAX`: any number.
     limit: u32,
     /// While purchases are shed: how many can be served within the time in which a whole crowd would be.
     served: u32,

@@ -133,7 +133,7 @@ impl OrderWebhooks {
 
     async fn write(&self, event: &OrderEvent, outcome: &DeliveryOutcome) -> Result<EventOutcome, LedgerError> {
         match outcome {
-            DeliveryOutcome::Done => self.ledger.order_event_told(event).await,
+            DeliveryOutcome::Done => self.ledger.order_event_delivered(event).await,
             DeliveryOutcome::NotNow(rest) => self.ledger.order_event_postponed(event, *rest).await,
             // A refusal may be a mistake of a receiver that is just starting: the event is retried like a failure.
             DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {

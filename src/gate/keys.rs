@@ -24,7 +24,7 @@ pub(super) struct SaleKeys {
     pub tickets: String,
     /// Hash: buyer to units held and newest order.
     pub buyers: String,
-    /// Sorted set: orders whose purchase row is not known to be committed, by time.
+    /// Sorted set: orders whose record is not known to be committed, by time.
     pub unconfirmed: String,
     /// Set: ids of the waves that this epoch's stock contains.
     pub waves: String,

@@ -20,7 +20,7 @@ pub struct SaleView {
     pub serving: bool,
     /// Units for sale, with returned units that are still kept back; `None` when unlimited.
     pub available: Option<i64>,
-    /// Holds whose purchase row is not known to be committed.
+    /// Holds whose record is not known to be committed.
     pub unconfirmed: i64,
     /// Purchases that ever got a hold: each left a ticket, also where its order has ended.
     pub winners: i64,

@@ -1,6 +1,6 @@
 //! Brings the schema up to date while an older version of the service lives (docs/upgrades.md).
 //!
-//! A migration that waits for a table makes everybody wait who comes after it. So it waits only for a moment, gives up without a
+//! A migration that waits for a table makes all later statements wait. So it waits only for a moment, gives up without a
 //! change, and is tried again. Each migration is one transaction: if the process dies on any line, the schema is that of a whole
 //! number of migrations, and the next run goes on from there.
 
@@ -20,7 +20,7 @@ pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 /// No time-out of statements, because an index of a large table takes as long as it takes. The limit on waiting for a lock is half of
 /// PostgreSQL's deadlock_timeout: of two that wait for each other, the migration gives up, and never a purchase.
 const SESSION: [(&str, &str); 2] = [("statement_timeout", "0"), ("lock_timeout", "500ms")];
-/// The pause after a try, in which everybody goes on who has waited behind it.
+/// The pause after a try, in which the statements that have waited behind it go on.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Tries of migrations that cannot get a lock: for about a minute.
 const TRIES_MAX: u32 = 25;

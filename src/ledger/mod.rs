@@ -139,7 +139,7 @@ impl Ledger {
                 .max_connections(connections)
                 .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms));
             let pool = match &primary {
-                Some(primary) => primary.guard(pool),
+                Some(primary) => primary.admit_only_primary(pool),
                 None => pool,
             };
             let (primary, interrupted) = (primary.clone(), Arc::clone(&interrupted));

@@ -120,7 +120,7 @@ impl Listener {
         let listen = async {
             loop {
                 if let Err(error) = self.listen_once(&ledger).await {
-                    tracing::warn!(%error, "not listening for notices; workers poll until then");
+                    tracing::warn!(%error, "not listening for notices; workers poll meanwhile");
                 }
                 tokio::time::sleep(Duration::from_millis(rand::random_range(500..1500))).await;
             }

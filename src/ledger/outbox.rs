@@ -21,7 +21,7 @@ use seckill_webhook::backoff_ms;
 pub use task::{BrokerMessage, UnitRelease};
 use task::{ClaimedRow, Task};
 
-/// How long a row waits that found no room, and one whose channel is not configured: the settings change with a restart.
+/// How long a row waits whose queue has no room, whose queue does not answer, or whose channel is not configured: settings change with a restart.
 const NO_ROOM_MS: i64 = 500;
 const UNANSWERED_MS: i64 = 10_000;
 const NO_CHANNEL_MS: i64 = 60_000;

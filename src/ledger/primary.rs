@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// How often the primary is asked whether it still is one. It is also noticed at once by a connection that fails.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// How often all servers are looked at, so that a primary that was replaced behind its back is noticed.
+/// How often all servers are looked at, so that a primary that was replaced without its knowledge is noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The pause between two looks while there is no primary, and the least between any two.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
@@ -122,7 +122,7 @@ impl Primary {
     }
 
     /// Lets a pool use only connections to the present primary.
-    pub(super) fn guard(self: &Arc<Self>, pool: PgPoolOptions) -> PgPoolOptions {
+    pub(super) fn admit_only_primary(self: &Arc<Self>, pool: PgPoolOptions) -> PgPoolOptions {
         let (opened, taken) = (Arc::clone(self), Arc::clone(self));
         pool.after_connect(move |connection, _| {
             let primary = Arc::clone(&opened);

@@ -62,7 +62,7 @@ async fn confirm(gate: &Gate, of_shard: &[Confirmation]) {
     }
 }
 
-/// Closes loans, which are confirmed by now, at the homes of those who have borrowed.
+/// Closes the loans of committed orders at their buyers' home shards.
 async fn close_loans(gate: &Gate, groups: &[Confirmation]) {
     let mut by_home: BTreeMap<(SaleShards, Shard), Vec<OrderId>> = BTreeMap::new();
     for Confirmation { shards, loans, .. } in groups {

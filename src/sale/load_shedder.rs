@@ -29,7 +29,7 @@ pub struct UnderWay<'a> {
 }
 
 impl UnderWay<'_> {
-    /// The purchase was refused because too many wait: it is none of those that could be answered.
+    /// Ends a purchase that was refused because too many wait: it does not count as answered.
     pub fn refuse(mut self) {
         self.is_answered = false;
     }
@@ -102,8 +102,8 @@ impl LoadShedder {
         Ok(shedder)
     }
 
-    /// Whether to refuse this purchase unread. Never one of a buyer who may hold a ticket: sale and `buyer` are asked for only while
-    /// purchases are shed.
+    /// Whether to refuse this purchase unread; never if its buyer may hold a ticket. `buyer` gives the sale and the buyer, and is called
+    /// only while purchases are shed.
     pub fn sheds(&self, buyer: impl FnOnce() -> Option<(SaleShards, String)>) -> bool {
         let asked = self.asked.get();
         self.asked.set(asked.saturating_add(1));

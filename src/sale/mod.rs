@@ -36,8 +36,8 @@ pub enum SaleError {
     /// Too many ask for the same kind of thing, or it cannot be read now.
     #[error("too many requests for {0}, or PostgreSQL does not answer them")]
     Overloaded(&'static str),
-    /// Another instance is doing the same.
-    #[error("{0} is being done elsewhere")]
+    /// Another task does it, or it took too long.
+    #[error("busy: {0}")]
     Busy(&'static str),
     /// Another instance has refilled the sale meanwhile.
     #[error("another refill has taken over")]

@@ -29,7 +29,7 @@ pub struct Request {
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// What a purchase needs of its sale's terms, and what they say of the request.
+/// What a purchase needs of its sale's terms, and how the request meets them.
 #[derive(Clone, Copy)]
 struct Terms {
     shards: SaleShards,
@@ -67,7 +67,7 @@ impl Terms {
 pub struct Ticket {
     pub order_id: OrderId,
     pub status: OrderStatus,
-    /// A lower bound while the order is `accepted`.
+    /// The deadline to pay; while the order is `accepted`, the earliest that the deadline can be.
     pub expires_at_ms: i64,
 }
 

@@ -1,4 +1,4 @@
-//! What one worker thread of the HTTP server uses to sell. Nothing here is shared between threads, so nothing is locked.
+//! What one worker thread of the HTTP server uses to sell. What belongs to the thread alone is not locked.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Measures how long what arrives at a worker thread waits until the thread looks at it. A late timer does not show that: the
-//! system hands over a thousand ready connections at most, and between two such looks the timers have their turn, while thousands
+//! Measures how long a request waits until its worker thread reads it. A late timer does not show that: the system hands over at
+//! most a thousand ready connections at a time, and timers run in between, while thousands
 //! of connections wait. So a byte is sent through a pair of sockets, and waits in the same line as the requests.
 
 use std::cell::Cell;

@@ -138,7 +138,7 @@ fn no_default_secret_is_accepted_outside_development_mode() {
         let refused = check(&rest).expect_err(named);
         assert!(refused.contains(named), "{refused}");
     }
-    assert!(config::sandbox_settings(&environment(&services["sandbox"], &own)).is_err(), "the play bank starts");
+    assert!(config::sandbox_settings(&environment(&services["sandbox"], &own)).is_err(), "the sandbox bank starts");
     // The servers have the passwords that the service uses.
     assert_eq!(environment(&services["postgres"], &own)["POSTGRES_PASSWORD"], postgres);
     assert_eq!(environment(&services["rabbitmq"], &own)["RABBITMQ_DEFAULT_PASS"], rabbitmq);

@@ -188,11 +188,11 @@ async fn what_a_dead_worker_took_comes_back() {
     sqlx::query(lease_over).execute(&system.sql).await.unwrap();
     let again = ledger.take_order_events(10, lease).await.unwrap().events.remove(0);
     assert_eq!((again.order, again.step, again.attempts), (dead.order, dead.step, 0));
-    assert_eq!(ledger.order_event_told(dead).await.unwrap(), EventOutcome::Overtaken);
-    assert_eq!(ledger.order_event_told(&again).await.unwrap(), EventOutcome::Delivered { freed: 1 });
+    assert_eq!(ledger.order_event_delivered(dead).await.unwrap(), EventOutcome::Overtaken);
+    assert_eq!(ledger.order_event_delivered(&again).await.unwrap(), EventOutcome::Delivered { freed: 1 });
     let last = ledger.take_order_events(10, lease).await.unwrap().events.remove(0);
     assert_eq!((last.status.as_str(), last.reason.as_deref()), ("cancelled", Some("by-buyer")));
-    assert_eq!(ledger.order_event_told(&last).await.unwrap(), EventOutcome::Delivered { freed: 0 });
+    assert_eq!(ledger.order_event_delivered(&last).await.unwrap(), EventOutcome::Delivered { freed: 0 });
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM order_events").fetch_one(&system.sql).await.unwrap();
     assert_eq!(left, 0);
     system.finish().await;

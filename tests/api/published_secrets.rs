@@ -226,7 +226,7 @@ fn the_play_bank_is_not_offered_outside_development_mode() {
     assert!(!Config::read(&safe()).unwrap().channels["sandbox"].is_offered());
     let settings = [("SECKILL_CHANNELS__SANDBOX__SECRETS", own.as_str()), ("SECKILL_ALLOW__HTTP_RECEIVERS", "1")];
     let error = check(&settings).unwrap_err();
-    assert!(error.contains("SECKILL_CHANNELS__SANDBOX__SECRETS") && error.contains("play bank"), "{error}");
+    assert!(error.contains("SECKILL_CHANNELS__SANDBOX__SECRETS") && error.contains("sandbox bank"), "{error}");
     assert!(error.contains("SECKILL_ALLOW__SANDBOX_CHANNEL=1"), "{error}");
     let allowed = ("SECKILL_ALLOW__SANDBOX_CHANNEL", "1");
     assert_eq!(check(&[&settings[..], &[allowed]].concat()), Ok(()));

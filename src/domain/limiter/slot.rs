@@ -1,6 +1,6 @@
 //! A slot is what one limiter counts together: one key of one policy of one application.
 
-/// The longest key that a caller may give, and the longest name of an application or policy, in bytes.
+/// The longest key that a caller may give, in characters, and the longest name of an application or policy, in bytes.
 const KEY_MAX: usize = 128;
 const NAME_MAX: usize = 64;
 

@@ -28,7 +28,7 @@ impl Ledger {
         }
     }
 
-    /// It counts as away since the first attempt of this kind after a minute without one.
+    /// The receiver counts as away since the first failed attempt; a minute without one starts anew.
     async fn receiver_is_away(&self, receiver: &str, error: &str) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO receivers_away AS known (receiver, error) VALUES ($1, left($2, 1000))

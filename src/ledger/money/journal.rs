@@ -1,4 +1,4 @@
-//! The books: every movement of money, a line with both of its sides (migrations/0011_payments.sql names them).
+//! The journal: every movement of money, a line with both of its sides (migrations/0011_payments.sql names them).
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -13,7 +13,7 @@ pub(in crate::ledger) struct Movement<'a> {
     pub currency: &'a str,
 }
 
-/// One line in the books. A second one of its kind for the same payment or refund breaks the transaction.
+/// Writes a line of the journal. A second one of its kind for the same payment or refund breaks the transaction.
 pub(in crate::ledger) async fn write(
     tx: &mut PgConnection,
     entry: &str,

@@ -22,7 +22,7 @@ pub struct DuePayment {
     pub currency: String,
     /// How long the payment has waited for its slot.
     pub waited: Duration,
-    /// By this process's clock, the payment is sent no earlier and no later than
+    /// The earliest and latest moments to send it, by this process's clock.
     pub earliest: Instant,
     pub latest: Instant,
     pub claim: i32,

@@ -130,7 +130,7 @@ impl Ledger {
         Ok(rows.into_iter().map(|row| (row.channel, row.rows)).collect())
     }
 
-    /// Puts refunds into their outflow that had found it full; returns how many are in it now.
+    /// Puts refunds into their outflow that had found it full; returns how many were put in.
     pub async fn queue_refunds(&self, channel: &str, route: &RefundRoute, limit: i64) -> Result<usize, LedgerError> {
         let waiting = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM refunds WHERE status = 'requested' AND NOT queued AND channel = $1) AS "waiting!""#,

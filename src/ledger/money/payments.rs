@@ -47,7 +47,9 @@ impl Ledger {
         wait_ms: u64,
     ) -> Result<Vec<PaymentStart>, LedgerError> {
         match self.try_begin(self.begin().await?, requests, currency, wait_ms).await {
-            Err(error) if !error.is_outage() => tracing::info!(%error, requests = requests.len(), "trying one by one"),
+            Err(error) if !error.is_outage() => {
+                tracing::info!(%error, requests = requests.len(), "payments not begun together; trying one by one");
+            }
             begun => return begun,
         }
         let mut all = Vec::with_capacity(requests.len());

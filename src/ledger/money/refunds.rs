@@ -168,7 +168,7 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else {
-            // A key under which this refund was tried before?
+            // Perhaps this is an earlier key of the refund.
             let before = sqlx::query_scalar!(
                 r#"SELECT EXISTS (SELECT FROM outflow_items
                                   WHERE id = $1 AND payload ->> 'payment_key' = $2::text) AS "before!""#,

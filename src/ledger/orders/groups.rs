@@ -81,7 +81,7 @@ impl Ledger {
         let messages: Vec<Uuid> =
             claimed.iter().map(|row| OutboxKind::GroupPlaced.message_id(GroupId(row.group))).collect();
         if write_dedup_rows(&mut tx, &messages).await?.len() < messages.len() {
-            return Ok(Settling::Unusual("its message was processed before".to_owned()));
+            return Ok(Settling::Unusual("a group's message was processed before".to_owned()));
         }
         if !count_buyers(&mut tx, &ids).await? {
             return Ok(Settling::Unusual("a buyer is over the limit".to_owned()));

@@ -160,7 +160,7 @@ async fn insert_groups_on(connection: &mut PgConnection, purchases: &[Purchase])
     let singles: Vec<&Purchase> = purchases.iter().filter(|purchase| purchase.group.is_none()).collect();
     let (members, rows) = (Columns::of(&groups.members), Columns::of(&singles));
     let sales: Vec<i64> = groups.sales.iter().chain(&rows.sales).copied().collect();
-    // As above. The switch is read FOR SHARE, too: who switches groups off waits for this statement, or it sees the change. The order
+    // As above. The switch is read FOR SHARE, too: a statement that switches groups off waits for this one, or this one sees the change. The order
     // by id keeps two statements with the same groups from a deadlock.
     let made = sqlx::query!(
         r#"WITH form AS MATERIALIZED (SELECT grouped FROM purchase_form WHERE grouped FOR SHARE),

@@ -84,7 +84,7 @@ impl Ledger {
         }
     }
 
-    /// Those of the orders that exist; an accepted one only if it is that buyer's. Others may belong to somebody else. `None` for a
+    /// Those of the orders that exist; an accepted one only if it is that buyer's. Others may belong to another buyer. `None` for a
     /// row that cannot be read, which fails no other.
     pub async fn orders_of_buyers(
         &self,

@@ -116,7 +116,7 @@ impl Ledger {
     }
 
     /// Deletes a delivered event: the next one of its order is due.
-    pub async fn order_event_told(&self, event: &OrderEvent) -> Result<EventOutcome, LedgerError> {
+    pub async fn order_event_delivered(&self, event: &OrderEvent) -> Result<EventOutcome, LedgerError> {
         let written = sqlx::query!(
             r#"WITH told AS (
                  DELETE FROM order_events WHERE order_id = $1 AND step_id = $2 AND claims = $3 RETURNING order_id),

@@ -49,7 +49,7 @@ pub struct Heartbeat {
 const CHANGES_MAX: i64 = 1000;
 
 impl Ledger {
-    /// The catalogue, in one snapshot. `with_ids`: also the ids of all that there ever was, which are far more than the sales that Redis keeps.
+    /// The catalogue, in one snapshot. `with_ids`: also the ids of all sales and products, which are far more than the sales that Redis keeps.
     pub async fn catalogue(&self, retire_after_ms: u64, with_ids: bool) -> Result<CatalogSnapshot, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;

@@ -7,10 +7,10 @@ use crate::domain::ids::SaleId;
 use crate::domain::live::{LedgerFigures, OrderFigures, OutboxFigures};
 use crate::ledger::{Ledger, LedgerError};
 
-/// Where counting rows of the outbox ends: more say no more, and the count shall read no more entries of its index.
+/// The most rows of the outbox that are counted, so that a count reads no more entries of its index.
 const DEPTH_MAX: i64 = 10_000;
 
-/// Who counts a sale's orders or lapsed holds again and again rests this many times as long as it took, so that counting a million of
+/// Repeated counts of a sale's orders or lapsed holds rest this many times as long as they took, so that counting a million of
 /// them takes a twentieth of PostgreSQL's time.
 pub const REST_FACTOR: u32 = 19;
 

@@ -79,7 +79,7 @@ impl Ledger {
         Ok(Some((id, version)))
     }
 
-    /// Clears pictures that no product has shown for a day. Whoever dies between the statements leaves the rest to the next
+    /// Clears pictures that no product has shown for a day. A process that dies between the statements leaves the rest to the next
     /// call.
     pub async fn clear_unused_pictures(&self) -> Result<(), LedgerError> {
         sqlx::query!(

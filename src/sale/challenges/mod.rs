@@ -112,7 +112,7 @@ pub enum ChallengeRefusal {
     /// The sale asks for no challenge, or for none of this kind.
     NoChallenge,
     /// The answer is wrong or too late, or the challenge is not this buyer's of this sale, or was answered before. Only the metrics
-    /// say which: who guesses is not helped.
+    /// say which, so that a guesser learns nothing.
     Failed,
     TooOften(CallerTooOften),
     /// No challenge of this kind is ready.
@@ -202,13 +202,14 @@ impl ThreadState {
         address: &str,
         wish: Option<ChallengeKind>,
     ) -> Result<Challenge, ChallengeRefusal> {
-        let (sale, challenges) = (self.guarded_sale(sale).await?, &self.challenges);
+        let (sale, challenges) = (self.sale_with_challenges(sale).await?, &self.challenges);
         let kind = sale.captcha.offer(wish).ok_or(ChallengeRefusal::NoChallenge)?;
-        // Who hears that none is ready may ask again: that counts against no limit.
+        // Before the limits: being told that none is ready counts against none.
         if !challenges.pool.has(kind) {
             return Err(ChallengeRefusal::PoolEmpty);
         }
         challenges.asking.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
+        // Another thread may have taken the last one; then the request has counted.
         let (mut question, solution) = challenges.take(kind).ok_or(ChallengeRefusal::PoolEmpty)?;
         let expires_at_ms = self.catalog.clock.now_ms() + challenges.terms.challenge_ttl_ms;
         let sealed = challenges.seal.close_challenge((sale.id, user), &solution, expires_at_ms);
@@ -239,7 +240,7 @@ impl ThreadState {
         challenge_id: &str,
         answer: &Answer,
     ) -> Result<EarnedPass, ChallengeRefusal> {
-        let (sale, challenges) = (self.guarded_sale(sale).await?, &self.challenges);
+        let (sale, challenges) = (self.sale_with_challenges(sale).await?, &self.challenges);
         challenges.answering.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
         let Some(challenge) = challenges.seal.open_challenge(sale.id, user, challenge_id) else {
             count_answer("unknown", "forged");
@@ -269,7 +270,7 @@ impl ThreadState {
     }
 
     /// The sale, if its challenges can be asked for and answered now.
-    async fn guarded_sale(&self, sale: SaleId) -> Result<Arc<Sale>, ChallengeRefusal> {
+    async fn sale_with_challenges(&self, sale: SaleId) -> Result<Arc<Sale>, ChallengeRefusal> {
         let found = self.catalog.sale(sale).await.map_err(|_| ChallengeRefusal::Unavailable)?;
         let sale = found.ok_or(ChallengeRefusal::UnknownSale)?;
         let now_ms = self.catalog.clock.now_ms();
@@ -305,7 +306,7 @@ impl OpenedChallenge {
 
 #[cfg(debug_assertions)]
 impl Solution {
-    /// An answer that passes. A proof of work is its own hook: whoever asks for it can do it.
+    /// An answer that passes; none for a proof of work, which a test can do.
     fn right_answer(&self) -> Option<Answer> {
         match self {
             Self::Image { text } => Some(Answer::Text(text.clone())),

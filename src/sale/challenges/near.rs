@@ -11,7 +11,7 @@ use crate::sale::catalog::LiveSales;
 /// Drawing begins so long before a sale's challenges can be asked for.
 const DRAW_BEFORE_MS: i64 = 600_000;
 
-/// What is wanted for these sales, and how long that holds unless they change.
+/// The challenges to keep ready for these sales, valid in `while_ms` unless the sales change.
 pub(super) struct Near {
     pub sales: Arc<LiveSales>,
     pub wanted: Wanted,

@@ -104,7 +104,7 @@ enum Next {
     Slider,
 }
 
-/// A drawing that failed is an error of ours: others would fail, too.
+/// The rest after a drawing that failed: the next would fail, too.
 const FAILED_REST: Duration = Duration::from_secs(1);
 
 impl Pool {

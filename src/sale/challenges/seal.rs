@@ -15,7 +15,7 @@ use crate::domain::ids::{SaleId, UserId};
 const SEALED_MAX: usize = 256;
 const NONCE_BYTES: usize = 24;
 
-/// What is sealed, and in which form: what one is sealed for does not open as another.
+/// What a sealed text is for. It does not open for another purpose.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 enum Purpose {

@@ -1,4 +1,4 @@
-//! Payments, refunds, callbacks and outflows that go wrong, at a play bank that dies and comes back.
+//! Payments, refunds, callbacks and outflows that go wrong, at a sandbox bank that dies and comes back.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -75,7 +75,7 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
     programs.finish().await;
 }
 
-/// The play bank, a process that keeps its books in a file.
+/// The sandbox bank, a process that keeps its books in a file.
 struct Bank<'a> {
     programs: &'a Programs,
     at: SocketAddr,

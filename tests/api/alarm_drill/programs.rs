@@ -1,4 +1,4 @@
-//! The programs of a world: instances, workers and the play bank, each a process of its own, as in production. Metrics belong to a
+//! The programs of a world: instances, workers and the sandbox bank, each a process of its own, as in production. Metrics belong to a
 //! process, so what is scraped is of this world alone.
 
 use std::fs::OpenOptions;

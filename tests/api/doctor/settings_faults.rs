@@ -58,7 +58,7 @@ async fn published_secrets_are_found() {
     with(&developing).await.shows("settings.secrets", Warn, "development mode allows it");
 }
 
-/// Receivers without TLS and the play bank are found, and are less where they are allowed.
+/// Receivers without TLS and the sandbox bank are found, and are less where they are allowed.
 #[tokio::test]
 async fn receivers_without_tls_and_the_play_bank_are_found() {
     let secret = seckill_harness::webhook_secret();
@@ -68,7 +68,7 @@ async fn receivers_without_tls_and_the_play_bank_are_found() {
     with(&allowed).await.shows("settings.receivers", Warn, "allow");
 
     let bank = [("SECKILL_CHANNELS__SANDBOX__SECRETS", &*secret), ("SECKILL_CHANNELS__SANDBOX__URL", "https://bank")];
-    with(&bank).await.shows("settings.play-bank", Fail, "play bank");
+    with(&bank).await.shows("settings.play-bank", Fail, "sandbox bank");
     let allowed: Vec<_> = bank.into_iter().chain([("SECKILL_ALLOW__SANDBOX_CHANNEL", "1")]).collect();
     with(&allowed).await.shows("settings.play-bank", Warn, "allow");
 }
