@@ -209,7 +209,7 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   void send(form, event.submitter);
 });
-// What a person has begun to write is not renewed away.
+// A page with a form in edit is not reloaded.
 document.addEventListener("input", (event) => {
   const form = event.target.closest?.("form[data-api]");
   if (form) form.dataset.edited = "1";

@@ -69,10 +69,10 @@ pub enum AdminError {
     Denied(Denied),
     #[error("there is no such {0}")]
     Unknown(&'static str),
-    /// The change does not fit what is there now.
+    /// Conflicts with the current state.
     #[error("{0}")]
     Conflict(String),
-    /// Each part is right, and they do not go together.
+    /// The parts are valid, but contradictory.
     #[error("{0}")]
     Unworkable(Invalid),
     #[error(transparent)]

@@ -47,7 +47,7 @@ problems!(NotListed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable
 
 /// Who let holds of a sale lapse, most first
 ///
-/// A hold lapses when nobody pays for it in time. Someone who takes and leaves many keeps others from buying.
+/// A hold lapses when it is not paid in time. A buyer with many lapsed holds keeps others from buying.
 #[utoipa::path(
     get,
     path = "/api/v1/admin/sales/{id}/lapsed-holds",

@@ -50,7 +50,7 @@ struct Refunds {
     next_before: Option<RefundId>,
 }
 
-/// A callback of a payment channel whose signature was right, and which contradicts our books. Nothing followed from it.
+/// A signed callback, or an answer of a payment channel, that cannot be applied to our books. It had no effect.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CallbackSetAside)]
 struct Conflict {

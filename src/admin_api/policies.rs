@@ -103,7 +103,7 @@ struct PolicyPreview {
     /// The hour that was replayed: whole minutes, up to the latest that is over.
     from_ms: i64,
     to_ms: i64,
-    /// The length of what is known apart: within it, nobody recorded when a call came.
+    /// The resolution: the order of calls within it is unknown.
     resolution_ms: i64,
     /// Calls in this hour, and how many of them were refused when they came.
     calls: u64,

@@ -129,7 +129,7 @@ pub struct SearchQuery {
     /// Only sales that come after this one in the list: older ones.
     #[param(value_type = Option<SaleId>, nullable = false)]
     before: Option<String>,
-    /// Only sales that stand so.
+    /// Only sales of this status.
     #[param(value_type = Option<SalePhase>, nullable = false)]
     status: Option<String>,
     /// A part of the product's name, in capitals or not.

@@ -142,7 +142,7 @@ impl Modify for SecuritySchemes {
 /// `channels` are the payment channels that are offered.
 ///
 /// # Errors
-/// What the handlers say of themselves cannot be written as JSON.
+/// The document cannot be serialized.
 pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> Result<ApiDocument, serde_json::Error> {
     let mut api = Addresses::openapi();
     SecuritySchemes { cookies: CookieNames::new(dev) }.modify(&mut api);

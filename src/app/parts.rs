@@ -35,7 +35,7 @@ impl Rhythm {
         Self { topic: Some(topic), ..self }
     }
 
-    /// After each step it rests while purchases wait, and still never stops.
+    /// Rests before each step while purchases wait, and never stops.
     pub fn giving_way(self) -> Self {
         Self { gives_way: true, ..self }
     }

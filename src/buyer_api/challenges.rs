@@ -20,7 +20,7 @@ use crate::http::problem::Problem;
 use crate::sale::challenges::{Answer, Challenge, Question};
 use crate::sale::thread_state::ThreadState;
 
-/// Longer ids, texts and trails are refused unread. Characters, and samples.
+/// The longest id and text, in characters, and the longest trail, in samples.
 const ID_MAX: usize = 512;
 pub const TEXT_MAX: usize = 100;
 pub const POINTS_MAX: usize = slider::POINTS_MAX;

@@ -25,7 +25,7 @@ use crate::telemetry::spans::Span;
 /// Made once: of a text that is no standard header, a name would be made for each request.
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Longer texts are refused unread. Characters.
+/// The longest text, in characters.
 const KEY_MAX: usize = 128;
 const PASS_MAX: usize = 1024;
 

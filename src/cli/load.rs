@@ -26,7 +26,7 @@ pub(super) struct LoadArgs {
     /// Number of buyers
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     buyers: u32,
-    /// How the buyers are spread over time; without it, even if --rate or --seconds is given, otherwise rush
+    /// How the buyers are spread over time; default: even with --rate or --seconds, else rush
     #[arg(long, value_enum)]
     shape: Option<Shape>,
     /// Buyers arriving per second, on average; without it and --seconds, an even crowd arrives as fast as possible
@@ -62,7 +62,7 @@ pub(super) struct LoadArgs {
     /// Get the buyers' tokens from the service (POST /api/v1/dev/token, development mode only), not by the configured secret
     #[arg(long)]
     sign_in: bool,
-    /// Nobody tries again who is told to come back later: for measuring what a crowd that is too large costs
+    /// Buyers who are told to come back later do not: for measuring what too large a crowd costs
     #[arg(long)]
     no_retries: bool,
     /// Seed of the random schedule; the same seed gives the same schedule

@@ -67,7 +67,7 @@ enum Command {
     Work(serve::WorkArgs),
     /// Create the database's tables, or bring them up to date
     Migrate,
-    /// Switch what older versions do not know on, when all processes are replaced, or off
+    /// Switch features that older versions do not know on, when all processes are replaced, or off
     #[command(subcommand)]
     Upgrade(upgrade::UpgradeCommand),
     /// Create sample products and a sample sale, unless they exist
@@ -88,7 +88,7 @@ enum Command {
     Load(load::LoadArgs),
     /// Check sales for broken invariants: exit code 0 if all hold, 1 if one is broken, 2 if the check could not run
     Audit(audit::AuditArgs),
-    /// Look at the servers and settings for what is unsafe in production: exit code 0 if nothing is, 1 if something is, 2 if the
+    /// Check the servers and settings for what is unsafe in production: exit code 0 if nothing is, 1 if something is, 2 if the
     /// look failed
     Doctor(doctor::DoctorArgs),
     /// Show and retry parked messages

@@ -39,7 +39,7 @@ pub(super) enum SaleCommand {
     Resume(SaleArg),
     /// Remove a sale that has no orders
     Remove(SaleArg),
-    /// Show who let holds of a sale lapse, most first
+    /// Count the lapsed holds of a sale, most first
     LapsedHolds {
         #[command(flatten)]
         sale: SaleArg,

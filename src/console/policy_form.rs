@@ -62,7 +62,7 @@ impl Form {
                 of_range("ceiling", "Greatest threshold", range.map(|range| range.ceiling), most),
                 of_range(
                     "target_ms",
-                    "Calls slower than this lower it, in ms",
+                    "Target time of a call, in ms",
                     range.and_then(|range| range.target_ms),
                     3_600_000,
                 ),

@@ -24,10 +24,8 @@ const ALARMS: Topic = Topic {
     name: "rabbitmq.alarms",
     endangers: "F15: while the broker takes no messages, purchases stay in the outbox and no order is settled",
 };
-const HEARTBEAT: Topic = Topic {
-    name: "rabbitmq.heartbeat",
-    endangers: "F4: a broker that goes without a word is noticed after two heartbeats",
-};
+const HEARTBEAT: Topic =
+    Topic { name: "rabbitmq.heartbeat", endangers: "F4: a broker that dies silently is noticed after two heartbeats" };
 const PERMISSIONS: Topic =
     Topic { name: "rabbitmq.permissions", endangers: "I6: a relay that may not declare or publish sends nothing" };
 
@@ -146,7 +144,7 @@ fn policies(published: &Published, effective: Option<&[QueuePolicy]>) -> Finding
         return Finding::fail(format!("a policy makes messages leave unprocessed: {}", some_of(&losing)), fix);
     }
     if !aside.is_empty() {
-        return Finding::warn(format!("a policy sets messages aside that came often: {}", some_of(&aside)), fix);
+        return Finding::warn(format!("a policy sets aside redelivered messages: {}", some_of(&aside)), fix);
     }
     Finding::pass(format!("no policy makes messages leave our {} queues", queues.len()))
 }

@@ -360,7 +360,7 @@ fn locks(servers: &[Answer<ServerInfo>]) -> Finding {
         return Finding::warn(found, "start the others: the loss of a few more stops every lock");
     }
     if servers.len().is_multiple_of(2) {
-        return Finding::warn(found, "name an odd number of servers: one more or less survives the same losses");
+        return Finding::warn(found, "name an odd number of servers: an even one survives no more losses");
     }
     Finding::pass(found)
 }

@@ -228,7 +228,7 @@ fn bind(http: &Http) -> Finding {
             Finding::warn(format!("http.bind is {}: who reaches this machine may pass the proxy by", http.bind), fix)
         }
         (Place::PrivateNetwork | Place::Unknown, true) => {
-            Finding::warn(format!("http.bind is {}, and no proxy is trusted: is there none?", http.bind), fix)
+            Finding::warn(format!("http.bind is {}, and http.trusted_proxies is empty", http.bind), fix)
         }
     }
 }

@@ -86,7 +86,7 @@ impl AlarmWatch {
         let (mut refusals, mut broken) = (Vec::new(), Vec::new());
         for policy in self.ledger.policies(None).await? {
             let counts = match recent(&self.gate, policy.id, Self::WINDOW_S).await {
-                // Those of the others are looked at.
+                // Policies on other masters are still checked.
                 Err(FlowError::Gate(error)) if self.gate.is_of_one_master(&error) => continue,
                 counts => counts?,
             };

@@ -24,8 +24,9 @@ pub struct AlarmWebhook {
 }
 
 impl AlarmWebhook {
-    const BATCH_MAX: i64 = 20;
-    /// Well within the half minute for which a worker takes an alarm.
+    /// At twice `PATIENCE` each they are sent well within the half minute for which a worker takes them.
+    const BATCH_MAX: i64 = 10;
+    /// For the connection, and again for the answer.
     const PATIENCE: Duration = Duration::from_secs(1);
 
     /// Sends messages that were not delivered yet. A message that fails is sent again later, under the same id.

@@ -24,7 +24,7 @@ struct Keys {
     search_from_us: i64,
 }
 
-/// A key, and from when on its state says nothing more.
+/// A key, and when its state equals a new one.
 #[derive(Default)]
 struct Key {
     state: State,

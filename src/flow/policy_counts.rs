@@ -23,18 +23,19 @@ pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError>
     if counted.is_empty() {
         return Ok(());
     }
-    for (entry, PolicyCounts { granted, refused, .. }) in &counted {
-        let policy = entry.policy.terms.name.to_string();
-        metrics::counter!("seckill_permits_total", "policy" => policy.clone(), "answer" => "granted")
-            .increment(*granted);
-        metrics::counter!("seckill_permits_total", "policy" => policy, "answer" => "refused").increment(*refused);
-    }
     let counts: Vec<_> = counted.iter().map(|(entry, counts)| (entry.policy.id, *counts)).collect();
     let added = async { gate.add_policy_counts(gate.now_s().await?, &counts).await };
     let added = added.await;
     let is_lost = |policy: i64| added.as_ref().map_or(true, |failed| failed.contains(&policy));
-    for (entry, counts) in counted.iter().filter(|(entry, _)| is_lost(entry.policy.id)) {
-        entry.state.counters.put_back(counts);
+    for (entry, counts) in &counted {
+        if is_lost(entry.policy.id) {
+            entry.state.counters.put_back(counts);
+            continue;
+        }
+        let policy = entry.policy.terms.name.to_string();
+        metrics::counter!("seckill_permits_total", "policy" => policy.clone(), "answer" => "granted")
+            .increment(counts.granted);
+        metrics::counter!("seckill_permits_total", "policy" => policy, "answer" => "refused").increment(counts.refused);
     }
     Ok(added.map(drop)?)
 }
@@ -46,7 +47,7 @@ pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError
     for policy in ledger.policies(None).await? {
         for minute in now - MINUTES_BACK..now {
             let seconds = match gate.policy_counts(policy.id, minute).await {
-                // The minutes of the others are written.
+                // Minutes that lie on other masters are still written.
                 Err(error) if gate.is_of_one_master(&error) => break,
                 seconds => seconds?,
             };

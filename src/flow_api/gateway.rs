@@ -26,7 +26,7 @@ const CODE: &str = "x-seckill-code";
 const REASON: &str = "x-seckill-reason";
 /// The prepared answer of a policy that degrades.
 const ANSWER: &str = "x-seckill-answer";
-/// What the service behind the gateway may give back, or report by.
+/// The lease, which the service behind the gateway may return.
 const LEASE: &str = "x-seckill-lease";
 /// How long to wait before proceeding, from a leaky bucket.
 const DELAY: &str = "x-seckill-delay-ms";

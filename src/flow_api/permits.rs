@@ -67,7 +67,7 @@ struct Verdict {
     code: i8,
     /// Permits that are left; -1 if the policy has no limit.
     remaining: i64,
-    /// When to ask again; 0 if granted.
+    /// The retry delay; 0 if granted.
     retry_after_ms: u64,
     /// From a concurrency policy, or one with a breaker: return it with `release`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -82,13 +82,13 @@ pub struct Unconfirmed {
 /// Which unconfirmed holds of a shard are read, oldest first.
 #[derive(Debug, Clone, Copy)]
 pub struct UnconfirmedPage {
-    /// Those that have been unconfirmed for longer, in ms.
+    /// The least age of a hold, in ms.
     pub age_ms: u64,
     /// The database's time.
     pub now_ms: i64,
-    /// So many of the oldest are passed over.
+    /// How many of the oldest are skipped.
     pub passed_over: usize,
-    /// At most so many, 1 to 1,000.
+    /// The most holds, 1 to 1,000.
     pub limit: usize,
 }
 

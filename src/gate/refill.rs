@@ -32,7 +32,7 @@ pub enum PutKind {
     Borrowed(Shard),
     /// Its units are here, and its buyer has another home.
     Lent,
-    /// They were.
+    /// Lent; ended.
     LentEnded,
 }
 

@@ -248,7 +248,7 @@ impl ServerRun {
         Ok(AboutMaster { id: id.to_owned(), never_promoted: second.bytes().all(|digit| digit == b'0'), server })
     }
 
-    /// What the shards are whose keys these are.
+    /// The states of the shards with these keys.
     async fn states(&mut self, keys: &[String]) -> Result<Vec<SaleState>, GateError> {
         let mut states = Vec::with_capacity(keys.len());
         for keys in keys.chunks(SALES_A_CALL) {

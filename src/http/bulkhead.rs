@@ -35,7 +35,7 @@ pub struct Bulkheads {
     pub callbacks: Bulkhead,
     /// People who sign in. Their passwords are checked elsewhere, in a line of their own.
     pub sign_ins: Bulkhead,
-    /// What people look at who are signed in.
+    /// Reads by signed-in people.
     pub admin: Bulkhead,
     /// What they change. It gives way to no one and waits behind no read: a sale is paused when there is a rush.
     pub admin_changes: Bulkhead,

@@ -95,7 +95,7 @@ impl Code {
             Self::OrderNotReady => (StatusCode::CONFLICT, "The order is still being created; try again shortly"),
             Self::IllegalState => (StatusCode::CONFLICT, "The order's status does not allow this"),
             Self::Conflict => (StatusCode::CONFLICT, "Conflicts with the current state"),
-            Self::UnworkableTerms => (StatusCode::CONFLICT, "These terms do not go together"),
+            Self::UnworkableTerms => (StatusCode::CONFLICT, "These terms are contradictory"),
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"),
             Self::IdempotencyMismatch => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "This Idempotency-Key was used for another request")

@@ -44,7 +44,7 @@ struct Members {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     starts_at_ms: Option<i64>,
-    /// With `not-started`, where a challenge was asked for: from when on it can be.
+    /// With `not-started` of a challenge: when challenges become available.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     opens_at_ms: Option<i64>,

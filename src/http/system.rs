@@ -88,13 +88,13 @@ struct Readiness {
     ready: bool,
     /// PostgreSQL answered the last heartbeat.
     postgres: bool,
-    /// The last check found every sale complete in Redis.
+    /// Redis answered the last check of the sales.
     redis: bool,
     /// The instance is stopping.
     leaving: bool,
 }
 
-/// Ready: a purchase sent here now would be served
+/// Ready: PostgreSQL and Redis answered the checks
 #[utoipa::path(
     get,
     path = "/readyz",

@@ -161,7 +161,7 @@ impl BrokerInspection {
         };
         let exchange = if to_ours { self.topology.exchange() } else { ShortString::default() };
         let nobody = format!("seckill-doctor-{}", Uuid::new_v4());
-        // Where something takes it nevertheless, it ends within a second.
+        // If a queue takes it, it expires within a second.
         let properties = BasicProperties::default().with_delivery_mode(1).with_expiration("1000".into());
         channel.basic_publish(exchange, nobody.into(), options, b"", properties).await?.await
     }

@@ -36,8 +36,10 @@ pub enum QueueError {
     Address(String),
     #[error("rabbitmq did not answer in time")]
     TimedOut,
-    #[error("rabbitmq closed the consumer")]
+    #[error("rabbitmq closed the channel")]
     Closed,
+    #[error("rabbitmq did not confirm every message")]
+    Unconfirmed,
     #[error("rabbitmq's management interface: {0}")]
     Management(String),
 }

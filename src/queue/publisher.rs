@@ -47,7 +47,7 @@ pub enum Receipt {
 
 /// How long a queue may take to answer when others have answered.
 const STRAGGLER_MAX: Duration = Duration::from_secs(3);
-/// So long nothing is sent to a queue that has not answered.
+/// The pause in sending to a queue that has not answered.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 /// The same of a queue that a new link could not declare: where a node has died, another one leads the queue in a moment.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(1);

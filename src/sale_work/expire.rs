@@ -195,7 +195,7 @@ impl OrderExpiry {
         if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
             Ok(())
         } else {
-            Err(QueueError::Closed.into())
+            Err(QueueError::Unconfirmed.into())
         }
     }
 

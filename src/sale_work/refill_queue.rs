@@ -173,6 +173,8 @@ impl RefillQueue {
         };
         match ended {
             Ok((sale, run, result)) => self.record(sale, run, result),
+            // It was aborted below; another refill of its sale may have begun since.
+            Err(error) if error.is_cancelled() => false,
             // A panic: the sale is not known. It is found again by the next check.
             Err(error) => {
                 tracing::error!(%error, "a refill has panicked");

@@ -51,7 +51,7 @@ pub enum OrderStatus {
     Refunded,
     /// It was not paid in time, or its buyer cancelled it. Final.
     Cancelled,
-    /// The database refused what a Redis without its memory had promised. Final.
+    /// The stock did not suffice, or the buyer was over the limit. Final.
     Rejected,
     /// A status that this version does not know.
     #[serde(other)]

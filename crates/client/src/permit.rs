@@ -182,7 +182,7 @@ impl Drop for Permit {
 }
 
 impl Held {
-    /// Returns the lease once, for each of its policies. A second time changes nothing.
+    /// Returns the lease once, for each of its policies. A repeat reports once more.
     async fn give_back(&self, report: Report) -> Result<bool, Error> {
         let took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX).min(TOOK_MAX_MS);
         let (app, lease) = (self.shared.app.as_str(), self.lease.as_str());

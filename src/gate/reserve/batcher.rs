@@ -72,7 +72,7 @@ pub(in crate::gate) struct Shared {
     waited: Cell<Duration>,
     /// Strangers who have waited for longer are refused.
     patience: Cell<Duration>,
-    /// How late this thread comes to what waits for it.
+    /// How late this thread runs its tasks.
     late: Cell<Duration>,
 }
 

@@ -35,7 +35,7 @@ enum Part {
     Lenders,
 }
 
-/// A pass that expired at the beginning of time is none.
+/// Stands for no pass: it has expired.
 const LONG_EXPIRED: Pass = Pass { expires_at_ms: 0, spent_before: 0 };
 /// About as many bytes as the arguments of a call and of one buyer have.
 const CALL_BYTES: usize = 400;

@@ -209,14 +209,14 @@ impl Tokens {
     }
 }
 
-/// The claims of a token, whoever signed it.
+/// The claims of a token, unverified.
 fn claims_json(token: &str) -> Option<Vec<u8>> {
     let (_, claims_and_signature) = token.split_once('.')?;
     let (claims, _) = claims_and_signature.split_once('.')?;
     BASE64_URL_SAFE_NO_PAD.decode(claims).ok()
 }
 
-/// The user that a token claims to be of. Anybody can claim that: good only to decide who is refused unread.
+/// The user that a token names, unverified: only to decide which requests are shed.
 pub fn unverified_user(request: &RequestHead) -> Option<String> {
     let json = claims_json(bearer_token(request).ok()?)?;
     let claims: Claims = json_object::from_slice(&json).ok()?;

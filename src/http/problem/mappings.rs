@@ -35,6 +35,9 @@ impl From<SaleError> for Problem {
 
 impl From<PayError> for Problem {
     fn from(error: PayError) -> Self {
+        if matches!(error, PayError::TooMany) {
+            return Self::shed("payments");
+        }
         tracing::warn!(%error, "request failed");
         Self::unavailable()
     }

@@ -14,7 +14,7 @@ const POINTS_MIN: usize = 8;
 /// The piece begins at the left edge: where a trail may begin, and how far from its end the piece may be let go.
 const BEGIN_MAX: f64 = 12.0;
 const END_OFF_MAX: f64 = 2.0;
-/// Nobody is faster; and nobody who is slower remembers the beginning.
+/// The shortest and the longest time that a person takes, in ms.
 const DURATION_MS: std::ops::RangeInclusive<f64> = 250.0..=120_000.0;
 /// The longest step, as a part of the way: who lets a thread of the page rest for a moment still makes more steps than that.
 const STEP_PART_MAX: f64 = 0.6;
