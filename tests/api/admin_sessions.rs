@@ -1,5 +1,6 @@
 //! What ends the sessions of an account, at every instance, and what one account can write into the audit log.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -123,34 +124,52 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
 /// The password is right when it is checked, and is changed before the session opens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
-    let system = System::start().await;
+    let system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
     account(&system, "root", AccountRole::Admin).await;
-    let hash = hash_new(NewPassword::parse(OTHER_PASSWORD.into()).unwrap()).unwrap();
-    let mut change = system.sql.begin().await.unwrap();
-    sqlx::query("UPDATE accounts SET password_hash = $1").bind(hash).execute(&mut *change).await.unwrap();
-    let committed = async {
-        // The session waits for the account's row.
-        eventually(|| async {
-            let waiting = "SELECT count(*) FROM pg_stat_activity
-                           WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
-            (waiting > 0).then_some(()).ok_or("nothing waits".to_owned())
-        })
-        .await;
-        change.commit().await.unwrap();
+    let (mut old, mut new, mut tried) = (PASSWORD, OTHER_PASSWORD, 0);
+    let code = loop {
+        let hash = hash_new(NewPassword::parse(new.into()).unwrap()).unwrap();
+        let mut change = system.sql.begin().await.unwrap();
+        sqlx::query("UPDATE accounts SET password_hash = $1").bind(hash).execute(&mut *change).await.unwrap();
+        let is_answered = Cell::new(false);
+        let signing_in = async {
+            let code = sign_in(&system, "root", old).await;
+            is_answered.set(true);
+            code
+        };
+        let committed = async {
+            // The session waits for the account's row.
+            eventually(|| async {
+                let waiting = "SELECT count(*) FROM pg_stat_activity
+                               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+                let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
+                (waiting > 0 || is_answered.get()).then_some(()).ok_or("nothing waits".to_owned())
+            })
+            .await;
+            change.commit().await.unwrap();
+        };
+        let (code, ()) = tokio::join!(signing_in, committed);
+        tried += 1;
+        // On a busy machine the sign-in may have given up before the change was made. Then the password is changed back.
+        if !code.starts_with("503") || tried == 20 {
+            break code;
+        }
+        (old, new) = (new, old);
     };
-    let (code, ()) = tokio::join!(sign_in(&system, "root", PASSWORD), committed);
     assert_eq!(code, "401 wrong-credentials");
     let open: i64 = sqlx::query_scalar("SELECT count(*) FROM sessions").fetch_one(&system.sql).await.unwrap();
     assert_eq!(open, 0);
     system.finish().await;
 }
 
-/// The most lines of one actor in one minute.
-async fn busiest_minute(system: &System, actor: &str) -> i64 {
-    let lines = "SELECT max(lines) FROM (
+/// An actor may write 31 lines in a minute, one of them of the sign-in. There are at least ten, in however many minutes: a busy machine
+/// needs several for the requests of a test.
+async fn assert_bounded(system: &System, actor: &str) {
+    let lines = "SELECT coalesce(sum(lines), 0)::bigint, coalesce(max(lines), 0) FROM (
                    SELECT count(*) AS lines FROM audit_log WHERE actor = $1 GROUP BY date_trunc('minute', at)) AS minutes";
-    sqlx::query_scalar::<_, Option<i64>>(lines).bind(actor).fetch_one(&system.sql).await.unwrap().unwrap_or(0)
+    let lines = sqlx::query_as(lines).bind(actor).fetch_one(&system.sql);
+    let (all, busiest): (i64, i64) = lines.await.unwrap();
+    assert!(all >= 10 && busiest <= 31, "{actor}: {all} lines, at most {busiest} in a minute");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,8 +188,7 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
         assert!([403, 404].contains(&answer.status), "{}", answer.code());
     }
     // The first of them are written, and one account's refusals hide no other's.
-    let busiest = busiest_minute(&system, "vic").await;
-    assert!((10..=31).contains(&busiest), "{busiest} lines in a minute, one of them of the sign-in");
+    assert_bounded(&system, "vic").await;
     let unwritten = "SELECT count(*) FROM audit_log WHERE actor = 'root' AND action = 'refused'";
     assert_eq!(send(root.forged().request("DELETE", "session", None)).await.status, 403);
     assert_eq!(sqlx::query_scalar::<_, i64>(unwritten).fetch_one(&system.sql).await.unwrap(), 1);
@@ -190,8 +208,7 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
         assert_eq!(sign_in(&system, &format!("nobody{n}"), PASSWORD).await, "401 wrong-credentials");
     }
     assert_eq!(sign_in(&system, "root", OTHER_PASSWORD).await, "401 wrong-credentials");
-    let busiest = busiest_minute(&system, "anonymous").await;
-    assert!((10..=31).contains(&busiest), "{busiest} lines in a minute");
+    assert_bounded(&system, "anonymous").await;
     let guessed = "SELECT count(*) FROM audit_log WHERE action = 'sign-in refused' AND subject = 'account root'";
     assert_eq!(sqlx::query_scalar::<_, i64>(guessed).fetch_one(&system.sql).await.unwrap(), 1);
     system.finish().await;

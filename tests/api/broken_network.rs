@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use seckill::config::Database;
 use seckill::domain::log_filter::LogFilter;
 use seckill::ledger::Ledger;
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 use serde_json::json;
 
 /// A wire that can be cut: connections break, and no new ones are made until it is mended. And it can be slow.
@@ -156,14 +156,32 @@ pub async fn wired(variable: &'static str) -> (System, Wire) {
 
 pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (System, Wire) {
     let mut system = System::prepare(settings).await;
+    let wire = put_wire(&mut system, variable).await;
+    system.serve(true).await;
+    (system, wire)
+}
+
+/// A system that does not wait long for a server that is away. The instance alone is so impatient: what the test itself asks of the
+/// servers may take longer on a busy machine.
+async fn wired_and_impatient(variable: &'static str) -> (System, Wire) {
+    let mut system = System::prepare(&[]).await;
+    let wire = put_wire(&mut system, variable).await;
+    let (redis, database) = (&mut system.config.redis, &mut system.config.database);
+    (redis.connect_timeout_ms, redis.response_timeout_ms) = (2000, 2000);
+    database.acquire_timeout_ms = 2000;
+    system.serve(true).await;
+    (system, wire)
+}
+
+/// Leads the connections of one kind over a wire, for instances that are started later.
+async fn put_wire(system: &mut System, variable: &str) -> Wire {
     let (wire, over_the_wire) = wire_to(&system.environment[variable]).await;
     match variable {
         "AMQP_URL" => system.config.amqp.url = over_the_wire,
         "REDIS_URL" => system.config.redis.url = over_the_wire,
         _ => system.config.database.url = over_the_wire,
     }
-    system.serve(true).await;
-    (system, wire)
+    wire
 }
 
 /// The broker goes without a word, while nothing is published and nothing is awaited: its silence is noticed.
@@ -214,10 +232,14 @@ async fn without_the_broker_winners_go_on_being_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
-    let (system, wire) = wired("DATABASE_URL").await;
+    let (system, wire) = wired_and_impatient("DATABASE_URL").await;
     let crowd = Crowd::at(system).await;
-    assert_eq!(crowd.buy().await, ALL_BOUGHT);
+    crowd.sells().await;
     crowd.settles().await;
+    let mut stock = Vec::new();
+    for sale in &crowd.sales {
+        stock.push(crowd.system.available(sale).await);
+    }
     wire.cut();
     let ready = crowd.system.url("/readyz");
     // Not ready, and for this reason: Redis's guard may have missed PostgreSQL first.
@@ -235,8 +257,8 @@ async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
         }
     }
     assert_eq!(crowd.holds().await, before);
-    for sale in &crowd.sales {
-        assert_eq!(crowd.system.available(sale).await, Some(STOCK - 1));
+    for (sale, stock) in crowd.sales.iter().zip(stock) {
+        assert_eq!(crowd.system.available(sale).await, stock);
     }
     wire.mend();
     crowd.recovers().await;
@@ -245,20 +267,22 @@ async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_purchases_fail_closed_and_quickly() {
     for silent in [false, true] {
-        let (system, wire) = wired("REDIS_URL").await;
+        let (system, wire) = wired_and_impatient("REDIS_URL").await;
         let crowd = Crowd::at(system).await;
-        assert_eq!(crowd.buy().await, ALL_BOUGHT);
+        crowd.sells().await;
         if silent {
             wire.swallow();
         } else {
             wire.cut();
         }
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         for _ in 0..5 {
-            assert_eq!(crowd.buy().await, ["503 temporarily-unavailable"; 5]);
+            // Without a time-out they would wait for the wire to be mended.
+            let answers = tokio::time::timeout(PATIENCE, crowd.buy()).await.expect("it fails in time");
+            assert_eq!(answers, ["503 temporarily-unavailable"; 5]);
         }
-        // Half a second each is the time-out; without one they would wait for the wire to be mended.
-        assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+        // Two seconds each is the time-out.
+        assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         wire.mend();
         crowd.recovers().await;
     }
@@ -270,7 +294,8 @@ async fn without_redis_purchases_fail_closed_and_quickly() {
 async fn an_interrupted_begin_leaves_no_transaction_open() {
     let system = System::prepare(&[]).await;
     let (wire, url) = wire_to(&system.environment["DATABASE_URL"]).await;
-    let ledger = Ledger::new(&Database { url, max_connections: 1, ..system.config.database.clone() }, 1).unwrap();
+    let config = Database { url, max_connections: 1, acquire_timeout_ms: 20_000, ..system.config.database.clone() };
+    let ledger = Ledger::new(&config, 1).unwrap();
     ledger.now_ms().await.unwrap();
     wire.delay(Duration::from_millis(30));
     // To give the connection back, sqlx's test of it, BEGIN, and each statement of the step take 60 ms and more.
@@ -295,10 +320,13 @@ async fn a_slow_server_makes_purchases_wait_and_loses_none() {
         assert_eq!(crowd.buy().await, ALL_BOUGHT);
         wire.delay(Duration::from_millis(delay_ms));
         crowd.sells().await;
-        // On a busy machine a call may run out of its time here and there.
-        let answers = join_all((0..10).map(|_| crowd.buy())).await.concat();
-        let bought = answers.iter().filter(|answer| *answer == "202").count();
-        assert!(bought >= 25, "{server}: {answers:?}");
+        // On a busy machine many calls may run out of their time. Then more buyers come.
+        let (mut bought, began) = (0, Instant::now());
+        while bought < 25 {
+            let answers = join_all((0..10).map(|_| crowd.buy())).await.concat();
+            bought += answers.iter().filter(|answer| *answer == "202").count();
+            assert!(bought >= 25 || began.elapsed() < PATIENCE, "{server}: {bought} bought, {answers:?}");
+        }
         wire.delay(Duration::ZERO);
         crowd.recovers().await;
     }
@@ -352,11 +380,12 @@ impl Crowd {
             (closed && holds == before).then_some(()).ok_or(format!("{holds} holds, {before} before"))
         })
         .await;
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         for _ in 0..10 {
             self.buy().await;
         }
-        assert!(began.elapsed().as_secs() < 10, "refusals took {:?}", began.elapsed());
+        // Each would wait for as long as the time-outs of PostgreSQL together if it were not refused at once.
+        assert!(began.elapsed() < PATIENCE, "refusals took {:?}", began.elapsed());
         self.holds().await
     }
 
@@ -397,7 +426,7 @@ const FEW: i64 = 500;
 /// F25: PostgreSQL goes without a word. Packets are swallowed, connections stand.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_that_goes_without_a_word_is_noticed_and_forgotten() {
-    let (system, wire) = wired("DATABASE_URL").await;
+    let (system, wire) = wired_and_impatient("DATABASE_URL").await;
     let crowd = Crowd::at(system).await;
     crowd.sells().await;
     wire.swallow();

@@ -158,7 +158,7 @@ async fn a_hostile_application_takes_nothing_from_another() {
         process.env("CALLER_IS", is).env("CALLER_TOKEN", token);
         Ended(Some(process.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()))
     };
-    let harming: Vec<Ended> = (0..PROCESSES).map(|n| start(n, "hostile", &hostile.token)).collect();
+    let mut harming: Vec<Ended> = (0..PROCESSES).map(|n| start(n, "hostile", &hostile.token)).collect();
     eventually(|| async {
         let lines = keys(&system, ":places:").await;
         (!lines.is_empty()).then_some(()).ok_or("nobody waits in line".to_owned())
@@ -173,6 +173,7 @@ async fn a_hostile_application_takes_nothing_from_another() {
         (granted, unanswered) = (granted + figures[0], unanswered + figures[1]);
     }
     assert!((PERMITS - unanswered..=PERMITS).contains(&granted), "{granted} granted, {unanswered} calls unanswered");
+    assert!(harming.iter_mut().all(Ended::is_running), "a process that harms has ended by itself");
     drop(harming);
     system.finish().await;
 }
@@ -181,6 +182,10 @@ async fn a_hostile_application_takes_nothing_from_another() {
 struct Ended(Option<Child>);
 
 impl Ended {
+    fn is_running(&mut self) -> bool {
+        self.0.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
     async fn output(mut self) -> std::process::Output {
         let child = self.0.take().unwrap();
         tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap()
@@ -394,8 +399,12 @@ async fn a_place_granted_too_late_is_given_back() {
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "slow", places(1))).await;
     let ask = json!({ "app": "shop", "policy": "slow" });
-    redis.ask(&["CLIENT", "PAUSE", "1000", "ALL"]).await.unwrap();
+    // Redis is stopped until the caller has been told: then it reads what was sent to it.
+    let process = redis.info("server", "process_id").await;
+    let signal = |name: &str| assert!(Command::new("kill").args([name, process.as_str()]).status().unwrap().success());
+    signal("-STOP");
     let late = shop.ask(ask.clone()).await;
+    signal("-CONT");
     assert_eq!((&late["code"], &late["reason"]), (&json!(-1), &json!("limiter-down")));
     // Its lease would be valid for ten minutes.
     let granted = eventually(|| async {

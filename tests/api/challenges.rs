@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::admin_sessions::seckill;
 use crate::own_redis::OwnRedis;
+use crate::service_killed::{allow_commits, hold_without_commit, refuse_commits};
 
 /// Little work, and no limit that these tests do not ask for.
 pub const EASY: [(&str, &str); 5] = [
@@ -478,11 +479,11 @@ async fn a_purchase_that_was_cut_off_after_its_hold_needs_no_other_pass() {
     let system = System::start_with(&[&EASY[..], &settings].concat()).await;
     let sale = system.create_sale(guarded(CaptchaKind::Work, 3, 2)).await;
     let pass = Caller::new(&system, "ann").pass(&sale, json!({})).await;
-    sqlx::raw_sql("ALTER TABLE outbox RENAME TO hidden").execute(&system.sql).await.unwrap();
-    let cut_off = buy(&system, &sale, "ann", &pass).idempotent("k").send().await;
-    assert_eq!(cut_off.code(), "503 temporarily-unavailable");
+    refuse_commits(&system).await;
+    hold_without_commit(&system, &sale, &buy(&system, &sale, "ann", &pass).idempotent("k"), 2).await;
+    assert_eq!(system.orders(&sale).await, 0);
     assert_eq!(system.available(&sale).await, Some(2), "the hold stays");
-    sqlx::raw_sql("ALTER TABLE hidden RENAME TO outbox").execute(&system.sql).await.unwrap();
+    allow_commits(&system).await;
     system.settled(&sale).await;
     let again = eventually(|| async {
         let again = buy(&system, &sale, "ann", &pass).idempotent("k").send().await;

@@ -54,14 +54,20 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     let planned = max.call("POST", "sales", plan(json!({}))).await;
     assert_eq!(planned.status, 201, "{}", planned.body);
     let id = planned.body["sale_id"].as_i64().unwrap();
-    assert_eq!((&planned.body["everywhere"], &planned.body["page"]), (&json!(true), &json!(format!("/sales/{id}"))));
+    // It says whether all instances have the sale after 3 s, which a busy machine may need longer for.
+    assert!(planned.body["everywhere"].is_boolean(), "{}", planned.body);
+    system.is_followed().await;
+    assert_eq!(planned.body["page"], format!("/sales/{id}"));
     assert_eq!(reqwest::get(system.url(&format!("/sales/{id}"))).await.unwrap().status(), 200);
     let bought_in = sale(&system, id).await;
     assert_eq!(system.buy(&bought_in, "ann").send().await.code(), "202");
 
     let address = |part: &str| format!("sales/{id}{part}");
     let set = |status: &str| Some(json!({ "status": status }));
-    let stands = || async { system.get(&format!("/api/v1/sales/{id}"), None).await.1["status"].clone() };
+    let stands = || async {
+        system.is_followed().await;
+        system.get(&format!("/api/v1/sales/{id}"), None).await.1["status"].clone()
+    };
     for (method, path, body) in [
         ("PUT", address("/status"), set("paused")),
         ("POST", address("/stock"), Some(json!({ "units": 3 }))),
@@ -272,7 +278,9 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let path = format!("products/{encoded}");
     assert_eq!(vic.call("PUT", &path, Some(json!({ "description": "Rings." }))).await.code(), "403 forbidden");
     let set = max.call("PUT", &path, Some(json!({ "description": "Rings.\nLoud." }))).await;
-    assert_eq!((set.status, &set.body["everywhere"]), (200, &json!(true)), "{}", set.body);
+    // The other instances may need longer than the 3 s that the answer waits for.
+    assert!(set.status == 200 && set.body["everywhere"].is_boolean(), "{}", set.body);
+    system.is_followed().await;
 
     let upload = |person: &Person, kind: &str, file: Vec<u8>| {
         let request = Client::new().put(system.url(&format!("/api/v1/admin/{path}/picture")));

@@ -1,12 +1,10 @@
 //! More of one kind than can be served: callers who want something else do not notice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 use reqwest::header::RETRY_AFTER;
 
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
@@ -27,11 +25,16 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     // A row for each purchase, and so a step of the relay.
     system.stores.ledger.groups_off("test").await.unwrap();
     let sale = system.create_sale(terms(100)).await;
-    let (sql, reports) = (system.sql.clone(), Arc::new(AtomicUsize::new(0)));
-    let reported = Arc::clone(&reports);
+    let (sql, reports, longest_gap_ms) =
+        (system.sql.clone(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let (reported, gap_ms) = (Arc::clone(&reports), Arc::clone(&longest_gap_ms));
     let crowd = tokio::spawn(async move {
+        let mut last = Instant::now();
         loop {
             sqlx::query("SELECT pg_notify('seckill_pressure', '200000')").execute(&sql).await.unwrap();
+            let gap = last.elapsed();
+            last += gap;
+            gap_ms.fetch_max(u64::try_from(gap.as_millis()).unwrap(), Ordering::SeqCst);
             reported.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -42,16 +45,22 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     let seen = reports.load(Ordering::SeqCst);
     eventually(|| async { (reports.load(Ordering::SeqCst) > seen + 1).then_some(()).ok_or("no report".into()) }).await;
     let began = Instant::now();
+    let at_first = system.count(SENT, &sale).await;
     buy_all(&system, &sale, 100).await;
-    let before = system.count(SENT, &sale).await;
-    let since = Instant::now();
+    // It goes on.
+    let (since, before) = eventually(|| async {
+        longest_gap_ms.store(0, Ordering::SeqCst);
+        let (now, sent) = (Instant::now(), system.count(SENT, &sale).await);
+        (sent > at_first).then_some((now, sent)).ok_or_else(|| "nothing is sent".to_owned())
+    })
+    .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (done, took) = (system.count(SENT, &sale).await - before, since.elapsed());
-    // Later it is behind for five seconds.
-    if began.elapsed() < Duration::from_millis(4500) {
-        let steps_max = i64::try_from(took.as_millis() / 100).unwrap() + 2;
-        assert!((1..=steps_max).contains(&done), "{done} rows were sent in {took:?}");
-    }
+    // And it rests after each step. A report counts for half a second, and what is behind for five seconds does not rest any more: on
+    // a machine that is too busy for either, the number says nothing.
+    let has_rested = longest_gap_ms.load(Ordering::SeqCst) < 300 && began.elapsed() < Duration::from_millis(4500);
+    let steps_max = i64::try_from(took.as_millis() / 100).unwrap() + 2;
+    assert!(done <= steps_max || !has_rested, "{done} rows were sent in {took:?}");
     system.settled(&sale).await;
     assert!(!crowd.is_finished(), "the crowd was there all the time");
     crowd.abort();
@@ -70,16 +79,20 @@ async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     system.settled(&sales[0]).await;
     let mut lock = system.sql.begin().await.unwrap();
     sqlx::raw_sql("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
-    // More than stand in line, so that some are refused while the others wait for two seconds.
-    let began = Instant::now();
-    let mut lists: FuturesUnordered<_> =
-        (0..60).map(|_| async { system.get("/api/v1/orders", Some("reader")).await.0 }).collect();
-    let mut reads: FuturesUnordered<_> = (0..50)
-        .map(|_| async {
-            let order = uuid::Uuid::new_v4();
-            system.get(&format!("/api/v1/orders/{order}"), Some("reader")).await.0
-        })
-        .collect();
+    // More than stand in line, so that some are refused at once. Who stands in line is refused after two seconds: an answer before that
+    // says that the line was full. On a busy machine all answers may take longer, and others ask. Each is answered, although the table
+    // stays locked.
+    let lists = eventually(|| async {
+        let lists = join_all((0..60).map(|_| async {
+            let sent = Instant::now();
+            let status = system.get("/api/v1/orders", Some("reader")).await.0;
+            (status, sent.elapsed())
+        }));
+        let lists = lists.await;
+        assert!(lists.iter().all(|(status, _)| *status == 503), "{lists:?}");
+        let at_once = lists.iter().any(|(_, took)| *took < Duration::from_millis(1_900));
+        at_once.then_some(()).ok_or_else(|| format!("the line was not full: {lists:?}"))
+    });
     let buyers = async {
         for (n, sale) in sales.iter().enumerate().cycle().take(50) {
             let user = format!("u{n}{}", uuid::Uuid::new_v4().simple());
@@ -88,16 +101,12 @@ async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
         Person::sign_in(&system, "ann").await;
         assert_eq!(system.get("/healthz", None).await.0, 200);
     };
-    let first = async {
-        assert_eq!(lists.next().await, Some(503), "the line is full");
-        assert!(began.elapsed() < Duration::from_millis(1_900), "after {:?}", began.elapsed());
-    };
-    tokio::join!(first, buyers);
-    assert_eq!(reads.next().await, Some(503), "it takes too long");
-    // Each is answered, although the table stays locked.
-    let statuses: Vec<u16> = lists.collect().await;
-    assert!(statuses.iter().all(|status| *status == 503), "{statuses:?} after {:?}", began.elapsed());
-    assert!(reads.collect::<Vec<u16>>().await.iter().all(|status| *status == 503));
+    tokio::join!(lists, buyers);
+    let reads = join_all((0..50).map(|_| async {
+        let order = uuid::Uuid::new_v4();
+        system.get(&format!("/api/v1/orders/{order}"), Some("reader")).await.0
+    }));
+    assert_eq!(reads.await, [503; 50], "it takes too long");
     lock.rollback().await.unwrap();
     eventually(|| async {
         let (status, body) = system.get("/api/v1/orders", Some("c0")).await;
@@ -118,9 +127,11 @@ async fn a_buyer_may_read_so_often() {
     let system = System::start_with(&[("SECKILL_HTTP__BUYER_READS", "3")]).await;
     let sale = system.create_sale(terms(2)).await;
     buy_all(&system, &sale, 2).await;
+    // Many at once, so that more than three of them come within a second on a slow machine, too.
     eventually(|| async {
-        let (status, body) = system.get("/api/v1/orders", Some("c0")).await;
-        (status == 429 && body["code"] == "quota-exceeded").then_some(()).ok_or_else(|| format!("{status} {body}"))
+        let answers = join_all((0..20).map(|_| system.get("/api/v1/orders", Some("c0")))).await;
+        let is_refused = answers.iter().any(|(status, body)| *status == 429 && body["code"] == "quota-exceeded");
+        is_refused.then_some(()).ok_or_else(|| format!("{answers:?}"))
     })
     .await;
     assert_eq!(system.get("/api/v1/orders", Some("c1")).await.0, 200);
@@ -140,6 +151,8 @@ async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
     let redis = OwnRedis::start().await;
     let settings = [
         ("REDIS_URL", &*redis.url()),
+        // A Redis that pauses is slow, and not dead.
+        ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "10000"),
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "5"),
         ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
         ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),

@@ -5,7 +5,7 @@ use seckill::ledger::orders::groups::Settling;
 
 use seckill_harness::{Sale, System, eventually, terms};
 
-use crate::payments_and_callbacks::{Callback, pay};
+use crate::payments_and_callbacks::{Callback, pay, status};
 use crate::purchase_groups::{buy_together, buyers, group_of};
 
 const CANCELLED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
@@ -66,7 +66,7 @@ async fn a_group_goes_round_again_while_one_waits_for_its_payment() {
     cancelled(&system, &sale, 2).await;
     let open = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'group_expire' AND status <> 'processed'";
     assert_eq!((system.stock(&sale).await, system.count(open, &sale).await), (9, 1));
-    assert_eq!(system.get(&format!("/api/v1/orders/{order}"), Some("u1")).await.1["status"], "pending_payment");
+    assert_eq!(status(&system, order, "u1").await, "pending_payment");
     assert_eq!(Callback::of("payment.failed", payment, ("order_id", order), 100).send(&system).await, 200);
     cancelled(&system, &sale, 3).await;
     assert_eq!(rows(&system, &sale, "order_expire").await, 1);

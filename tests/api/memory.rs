@@ -25,9 +25,10 @@ const OTHER_FILES: u64 = 500;
 const AT_ONCE: usize = 100;
 
 async fn serve(system: &System, address: SocketAddr) -> Process {
+    let bind = address.to_string();
+    // No connection is idle for too long while a slow machine opens the others.
     let settings =
-        [("SECKILL_HTTP__BIND", &*address.to_string()), ("RUST_LOG", "error")].map(|(n, v)| (n, v.to_owned()));
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        [("SECKILL_HTTP__BIND", bind.as_str()), ("SECKILL_HTTP__KEEP_ALIVE_MS", "3600000"), ("RUST_LOG", "error")];
     Process::run(system, &["serve"], &settings, Stdio::inherit()).ready(address).await
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use seckill_harness::eventually;
+use seckill_harness::folder::free_address;
 
 /// A server that keeps its data in a folder of its own. It ends, and the folder goes, when the value is dropped.
 pub struct OwnRedis {
@@ -48,7 +49,7 @@ impl OwnRedis {
     }
 
     async fn start_as(kind: Kind) -> Self {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_address().port();
         let folder = std::env::temp_dir().join(format!("seckill-redis-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).unwrap();
         if kind == Kind::OwnClock {
@@ -175,7 +176,7 @@ fn spawn(port: u16, folder: &Path, kind: Kind) -> Child {
         }
         Kind::ClusterNode => {
             // The bus of a cluster has a port of its own, by default one that may not exist.
-            let bus = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let bus = free_address().port();
             command.args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()]);
         }
         Kind::Plain | Kind::SmallFiles { .. } => {}

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use seckill::domain::ids::Units;
 use seckill::domain::sale::NewSale;
-use seckill_harness::{System, terms};
+use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
@@ -182,7 +182,7 @@ async fn unknown_pages_and_methods_are_problems_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_never_arrives_is_given_up() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "1500")]).await;
+    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "5000")]).await;
     let sale = system.create_sale(terms(5)).await;
     let mut slow = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
     let head = format!("POST /api/v1/sales/{}/purchases HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{", sale.id);
@@ -191,7 +191,12 @@ async fn a_body_that_never_arrives_is_given_up() {
     let read = slow.read_to_string(&mut answer);
     tokio::time::timeout(seckill_harness::PATIENCE, read).await.expect("the service closes the connection").unwrap();
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
-    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    // A buyer on a busy machine may be taken for a slow one, too, and repeats the request.
+    let bought = eventually(|| async {
+        let answer = system.buy(&sale, "ann").idempotent("k").try_send().await.map_err(|error| error.to_string())?;
+        if answer.status == 408 { Err(answer.code()) } else { Ok(answer.code()) }
+    });
+    assert_eq!(bought.await, "202");
     system.finish().await;
 }
 

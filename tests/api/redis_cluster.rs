@@ -16,9 +16,12 @@ use crate::shards::{answered, buy};
 const UNLIMITED: [(&str, &str); 2] =
     [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
 
-async fn system_on(cluster: &RedisCluster) -> System {
+/// A system on a cluster, each of whose nodes may take so long to answer.
+async fn system_on(cluster: &RedisCluster, answer_ms: &str) -> System {
     let [buyer, address] = UNLIMITED;
-    System::start_with(&[buyer, address, ("REDIS_URL", &cluster.url())]).await
+    let answer = ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", answer_ms);
+    let connect = ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", answer_ms);
+    System::start_with(&[buyer, address, answer, connect, ("REDIS_URL", &cluster.url())]).await
 }
 
 /// The node that has a shard of a sale.
@@ -39,8 +42,9 @@ async fn sale_elsewhere(cluster: &RedisCluster, system: &System, node: usize) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
-    let mut cluster = RedisCluster::start(Duration::from_secs(5)).await;
-    let system = system_on(&cluster).await;
+    // A node that is only slow is not taken for dead.
+    let mut cluster = RedisCluster::start(Duration::from_secs(15)).await;
+    let system = system_on(&cluster, "20000").await;
     let sale = system.create_sale(NewSale { shards: ShardCount::parse(8).unwrap(), ..terms(60) }).await;
     let mut nodes = Vec::new();
     for shard in 0..8 {
@@ -56,7 +60,7 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     assert!(before.iter().all(|answer| answer.status == 202));
     cluster.kill(killed);
     for other in &others {
-        assert_eq!(buy(&system, other, "ann").await.code(), "202");
+        assert_eq!(answered(&system, other, "ann").await.code(), "202");
     }
     let after = join_all(users.iter().map(|user| answered(&system, &sale, user))).await;
     for (again, before) in after.iter().zip(&before) {
@@ -66,7 +70,7 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     assert!(after.iter().all(|answer| ["202", "409 sold-out"].contains(&answer.code().as_str())));
     assert_ne!(node_of(&cluster, &system, &sale, 0).await, killed);
     for other in &others {
-        assert_eq!(buy(&system, other, "bob").await.code(), "202");
+        assert_eq!(answered(&system, other, "bob").await.code(), "202");
     }
     for sale in others.iter().chain([&sale]) {
         system.settled(sale).await;
@@ -79,7 +83,7 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sell() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;
-    let system = system_on(&cluster).await;
+    let system = system_on(&cluster, "2000").await;
     let sale = system.create_sale(NewSale { shards: ShardCount::parse(4).unwrap(), ..terms(12) }).await;
     let of = system.shards(&sale).await;
     let silent = node_of(&cluster, &system, &sale, 0).await;
@@ -93,21 +97,28 @@ async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sel
     let users: Vec<String> =
         (0..).map(|n| format!("u{n}")).filter(|user| answering.contains(&of.home(user))).take(15).collect();
     cluster.halt(silent, true);
-    let first = join_all(users.iter().map(|user| buy(&system, &sale, user))).await;
+    // On a busy machine the other masters, too, may answer too late. Who repeats gets what he has bought.
+    let first = eventually(|| async {
+        let first = join_all(users.iter().map(|user| buy(&system, &sale, user))).await;
+        let has_sold = first.iter().any(|answer| answer.status == 202);
+        if has_sold { Ok(first) } else { Err("nobody has bought".to_owned()) }
+    })
+    .await;
     assert!(first.iter().all(|answer| [202, 503].contains(&answer.status)), "nothing is sold out");
     let sold = first.iter().filter(|answer| answer.status == 202).count();
-    assert!((1..=3 * answering.len()).contains(&sold), "{sold} sold");
+    assert!(sold <= 3 * answering.len(), "{sold} sold");
     // While all come again, and wait for the silent master, the other sales sell to everybody.
     let crowd = join_all(users.iter().cycle().take(150).map(|user| buy(&system, &sale, user)));
-    let elsewhere = others.iter().flat_map(|other| users[..5].iter().map(|user| buy(&system, other, user)));
+    let elsewhere = others.iter().flat_map(|other| users[..5].iter().map(|user| answered(&system, other, user)));
     let (again, elsewhere) = tokio::join!(crowd, join_all(elsewhere));
     assert!(elsewhere.iter().all(|answer| answer.status == 202));
     assert!(again.iter().all(|answer| [202, 503].contains(&answer.status)), "nothing is sold out");
     for (user, first) in users.iter().zip(&first) {
-        let again = buy(&system, &sale, user).await;
-        match first.status {
-            202 => assert_eq!(again.order_id(), first.order_id()),
-            _ => assert!([202, 503].contains(&again.status), "{}", again.code()),
+        if first.status == 202 {
+            assert_eq!(answered(&system, &sale, user).await.order_id(), first.order_id());
+        } else {
+            let again = buy(&system, &sale, user).await;
+            assert!([202, 503].contains(&again.status), "{}", again.code());
         }
     }
     cluster.halt(silent, false);
@@ -125,7 +136,7 @@ async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sel
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_master_makes_its_own_sales_wait() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;
-    let system = system_on(&cluster).await;
+    let system = system_on(&cluster, "20000").await;
     let slow_sale = system.create_sale(terms(1_000)).await;
     let slow = node_of(&cluster, &system, &slow_sale, 0).await;
     let others = join_all((0..5).map(|_| sale_elsewhere(&cluster, &system, slow))).await;
@@ -138,25 +149,28 @@ async fn a_slow_master_makes_its_own_sales_wait() {
         turn += 1;
         let (system, cluster, others, slow_sale) = (&system, &cluster, &others, &slow_sale);
         async move {
-            cluster.ask(slow, &["CLIENT", "PAUSE", "400", "ALL"]);
+            cluster.ask(slow, &["CLIENT", "PAUSE", "1000", "ALL"]);
             let users: Vec<String> = (0..5).map(|n| format!("t{turn}x{n}")).collect();
             let waiting = buy(system, slow_sale, &users[0]);
             let elsewhere = join_all(others.iter().map(|other| async {
                 for user in &users {
-                    let answer = buy(system, other, user).await;
-                    assert!(["202", "409 sold-out"].contains(&answer.code().as_str()), "{}", answer.code());
+                    let code = buy(system, other, user).await.code();
+                    if !["202", "409 sold-out"].contains(&code.as_str()) {
+                        return Err(code);
+                    }
                 }
+                Ok(())
             }));
             tokio::pin!(waiting, elsewhere);
             tokio::select! {
                 biased;
                 answer = &mut waiting => {
-                    elsewhere.await;
+                    _ = elsewhere.await;
                     Err(format!("the slow sale answered {} first", answer.code()))
                 }
-                _ = &mut elsewhere => {
+                codes = &mut elsewhere => {
                     waiting.await;
-                    Ok(())
+                    codes.into_iter().collect::<Result<(), String>>()
                 }
             }
         }

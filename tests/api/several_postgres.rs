@@ -1,6 +1,7 @@
 //! Several PostgreSQL servers in the address: only the primary is used, and never one that was replaced (F33).
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use seckill::app::stores;
 use seckill::config::Config;
@@ -9,6 +10,10 @@ use seckill_harness::eventually;
 use seckill_harness::own_postgres::OwnPostgres;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
+use tokio::time::timeout;
+
+/// For so long it is watched that nothing is to be had. The handle itself goes on looking for much longer, for a busy machine.
+const WATCHED: Duration = Duration::from_secs(3);
 
 /// A handle on the servers at these ports, in this order.
 fn ledger(ports: &[u16], terms: &str) -> Ledger {
@@ -17,7 +22,7 @@ fn ledger(ports: &[u16], terms: &str) -> Ledger {
         ("REDIS_URL", "redis://127.0.0.1:1/".to_owned()),
         ("AMQP_URL", "amqp://127.0.0.1:1/%2f".to_owned()),
         ("DATABASE_URL", format!("postgres://seckill@{}/postgres{terms}", servers.join(","))),
-        ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "1000".to_owned()),
+        ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "20000".to_owned()),
         ("SECKILL_DEV", "1".to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
@@ -55,14 +60,17 @@ async fn a_primary_that_was_replaced_and_comes_back_is_not_used() {
     })
     .await;
     // As many at once as there are connections, so that each of them is used.
-    let together = (0..16).map(|_| write(&ledger, "after"));
-    assert!(futures_util::future::join_all(together).await.iter().all(Result::is_ok));
-    assert_eq!((lines(&old, "after").await, lines(&new, "after").await), (0, 16));
+    let together = (0..16).map(|_| eventually(|| write(&ledger, "after")));
+    futures_util::future::join_all(together).await;
+    // A write whose answer came too late was repeated, and may be there twice.
+    assert_eq!(lines(&old, "after").await, 0);
+    assert!(lines(&new, "after").await >= 16);
 
     // The new primary is away: rather nothing than the old one.
     new.kill();
     for _ in 0..3 {
-        write(&ledger, "away").await.expect_err("only the old primary answers");
+        let written = timeout(WATCHED, write(&ledger, "away")).await;
+        assert!(!matches!(written, Ok(Ok(()))), "only the old primary answers");
     }
     new.restart().await;
     eventually(|| write(&ledger, "back")).await;
@@ -81,7 +89,8 @@ async fn a_server_in_recovery_is_not_used_until_it_is_promoted() {
     let standby = primary.replica("standby").await;
     let ledger = ledger(&[standby.port()], "?target_session_attrs=read-write");
     // It would answer this question, from data that may be old.
-    ledger.now_ms().await.expect_err("it is in recovery");
+    let answer = timeout(WATCHED, ledger.now_ms()).await;
+    assert!(!matches!(answer, Ok(Ok(_))), "it is in recovery");
     standby.promote().await;
     eventually(|| write(&ledger, "promoted")).await;
     assert_eq!(lines(&primary, "promoted").await, 0);

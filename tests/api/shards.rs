@@ -285,7 +285,7 @@ async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
     let sale = system.create_sale(sharded(6, 3)).await;
     let of = system.shards(&sale).await;
     let name = lock_name(of, &redis.info("server", "run_id").await);
-    let lock = system.stores.gate.lock(&name, Duration::from_secs(3)).await.unwrap().unwrap();
+    let lock = system.stores.gate.lock(&name, Duration::from_secs(600)).await.unwrap().unwrap();
     let state = async |state| redis.ask(&["HSET", &key(&system, of, 1, "sale"), "state", state]).await.unwrap();
     state("filling").await;
     let [tickets, loans, unconfirmed] = ["tickets", "loans", "unconfirmed"].map(|name| key(&system, of, 0, name));

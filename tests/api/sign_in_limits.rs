@@ -1,7 +1,6 @@
 //! Sign-in under attack: whom a stranger's wrong passwords keep out, and what checking passwords may cost.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Stdio;
 
 use futures_util::future::join_all;
@@ -12,6 +11,7 @@ use serde_json::json;
 
 use crate::admin_api::{PASSWORD, account};
 use crate::service_killed::Process;
+use seckill_harness::folder::free_address;
 use seckill_harness::{Answer, System, terms};
 
 const WRONG: &str = "not the password";
@@ -138,7 +138,7 @@ async fn passwords_are_checked_by_a_thread_of_their_own_in_a_bounded_line() {
     let mut system = System::start_with(&[("SECKILL_DATABASE__MAX_CONNECTIONS", "64")]).await;
     account(&system, "root", AccountRole::Admin).await;
     let sale = system.create_sale(terms(30)).await;
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address();
     let process = Process::start_with(&system, address, &[("RUST_LOG", "error")], Stdio::inherit());
     let process = process.ready(address).await;
     let own = std::mem::replace(&mut system.instances[0].address, address);

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::buyer::{GREY, LIVE, SOLVED};
 use crate::chromium::Page;
 use crate::input::{ENTER, LEFT, RIGHT, go_to, press, release};
+use crate::purchases::move_start;
 use crate::shop::Shop;
 
 /// Where the piece of the puzzle is, in points of the picture.
@@ -157,15 +158,18 @@ async fn who_cannot_see_lets_the_page_work() {
 /// The page asks for the challenge as soon as the sale gives any, which is before the start. The pass waits for the start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_challenge_is_solved_before_the_start() {
-    let opens = [("SECKILL_CAPTCHA__OPENS_BEFORE_MS", "25000")];
+    let opens = [("SECKILL_CAPTCHA__OPENS_BEFORE_MS", "500000")];
     let shop = Shop::open_with(&opens).await;
     let page = Page::open().await;
-    let sale = shop.sale(&["--stock", "5", "--captcha", "work", "--starts-in", "40"]).await;
+    let sale = shop.sale(&["--stock", "5", "--captcha", "work", "--starts-in", "3600"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
+    // The sale gives challenges in five seconds, and starts long after that.
+    move_start(&shop, &page, &sale, 505.0).await;
     page.wait(SOLVED).await;
     assert!(page.is_true(GREY).await, "the sale has not started");
     page.screenshot("captcha-solved-before-the-start").await;
+    move_start(&shop, &page, &sale, 5.0).await;
     page.wait(LIVE).await;
     buy_with_pass(shop, page, sale, "before-the-start").await;
 }

@@ -1,8 +1,7 @@
 //! A system, its bank, and sales made as a shop makes them: by the command.
 
-use std::net::TcpListener;
-
 use seckill::domain::ids::SaleId;
+use seckill_harness::folder::free_address;
 use seckill_harness::{Sale, System, eventually};
 use seckill_sandbox::{Sandbox, Stopper};
 use serde_json::Value;
@@ -32,7 +31,7 @@ impl Shop {
     pub async fn open_with(settings: &[(&str, &str)]) -> Self {
         let turn = BROWSERS.acquire().await.unwrap();
         let folder = Folder::new();
-        let bank = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let bank = free_address().to_string();
         let (url, file) = (format!("http://{bank}"), folder.path("bank.jsonl"));
         let own = [
             ("SECKILL_CHANNELS__SANDBOX__URL", url.as_str()),

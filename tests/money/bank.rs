@@ -1,6 +1,6 @@
 //! The bank: `seckill channel-sandbox` as a process, and calls that read its state.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -8,6 +8,7 @@ use reqwest::Client;
 use serde_json::Value;
 
 use seckill_harness::eventually;
+use seckill_harness::folder::free_address;
 
 /// A bank process. Dropping the value kills the process and removes its file.
 pub struct Bank {
@@ -20,7 +21,7 @@ pub struct Bank {
 impl Bank {
     /// Reserves an address and a file. `open` starts the bank, once the address for its callbacks is known.
     pub fn reserve_address() -> Self {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free_address();
         let file = std::env::temp_dir().join(format!("seckill-bank-{}", uuid::Uuid::new_v4().simple()));
         Self { address, file, child: None, http: Client::new() }
     }

@@ -1,6 +1,6 @@
 //! Kills a process at each failpoint on the path of a payment or refund, and starts the process again. The books must hold.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Rates, World};
 use seckill_harness::System;
+use seckill_harness::folder::free_address;
 
 const ORDERS: usize = 12;
 /// How long a process may take to reach the failpoint.
@@ -80,7 +81,7 @@ async fn a_death_at_any_failpoint_leaves_the_books_correct() {
 
 async fn die_at(place: &Place) {
     // The bank calls back the process that may die.
-    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let at = free_address();
     let world = World::with_callbacks_to(Some(at), ORDERS, &Rates { pay: 1_000, refund: 50 }, false, &[]).await;
     world.bank.switch(place.switches.clone()).await;
     let failpoint = match place.passes {

@@ -1,8 +1,10 @@
 //! A folder of a test's own.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use rand::RngExt;
 
@@ -30,11 +32,14 @@ impl Drop for Folder {
 /// Below those that the kernel gives to outgoing connections, one of which might take the port before the test's server does.
 const PORTS: Range<u16> = 23_000..32_768;
 
-/// An address of this machine at which nothing listens.
+/// An address of this machine at which nothing listens. This process gets each address once: a server of another test may be about to
+/// listen there.
 pub fn free_address() -> SocketAddr {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, rand::rng().random_range(PORTS)));
-        if TcpListener::bind(address).is_ok() {
+        let port = rand::rng().random_range(PORTS);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(address).is_ok() && GIVEN.lock().unwrap().insert(port) {
             return address;
         }
     }

@@ -84,7 +84,10 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_ALARMS__CLEAR_AFTER_MS", "0".into()),
         // Nothing listens there: a test that needs a bank starts one.
         ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
-        // Many tests share few cores: a slow Redis is not a dead one, and a thread that waits has no crowd.
+        // Many tests share few cores: a slow server is not a dead one, and a thread that waits has no crowd.
+        ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000".into()),
+        ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "20000".into()),
+        ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "20000".into()),
         ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "10000".into()),
         // A test needs a few challenges, and not thousands.
@@ -196,7 +199,8 @@ impl System {
     /// Stops all instances gracefully, and deletes the system's queues.
     pub async fn finish(mut self) {
         self.stop().await;
-        Broker::new(&self.config).demolish().await.unwrap();
+        let broker = Broker::new(&self.config);
+        eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
     }
 
     /// Stops all instances gracefully.
@@ -212,14 +216,21 @@ impl System {
     }
 
     pub async fn create_sale(&self, terms: NewSale) -> Sale {
-        let (id, everyone) = self.stores.create_sale(&terms.check().unwrap(), "test").await.unwrap();
-        assert!(everyone, "an instance has not loaded the new sale");
+        let (id, _) = self.stores.create_sale(&terms.check().unwrap(), "test").await.unwrap();
+        self.is_followed().await;
         let keys: (String, String) = sqlx::query_as("SELECT purchase_key, waiting_key FROM sales WHERE id = $1")
             .bind(id.get())
             .fetch_one(&self.sql)
             .await
             .unwrap();
         Sale { id, key: keys.0, waiting_key: keys.1 }
+    }
+
+    /// Waits until every instance has loaded the catalogue as it is now.
+    pub async fn is_followed(&self) {
+        let version = sqlx::query_scalar("SELECT version FROM catalog_version").fetch_one(&self.sql).await.unwrap();
+        let followed = self.stores.ledger.wait_for_instances(version, PATIENCE).await.unwrap();
+        assert!(followed, "an instance has not loaded the catalogue of version {version}");
     }
 
     pub fn token(&self, user: &str, level: i64) -> String {
