@@ -225,7 +225,7 @@ fn bind(http: &Http) -> Finding {
             Finding::fail(format!("http.bind is {}: everybody reaches the service past the proxy", http.bind), fix)
         }
         (Place::PrivateNetwork | Place::Unknown, false) => {
-            Finding::warn(format!("http.bind is {}: who reaches this machine may pass the proxy by", http.bind), fix)
+            Finding::warn(format!("http.bind is {}: clients that reach this machine may pass the proxy by", http.bind), fix)
         }
         (Place::PrivateNetwork | Place::Unknown, true) => {
             Finding::warn(format!("http.bind is {}, and http.trusted_proxies is empty", http.bind), fix)

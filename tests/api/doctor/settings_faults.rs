@@ -100,6 +100,6 @@ async fn a_way_past_the_proxy_is_found() {
     with(&[("SECKILL_HTTP__BIND", "[::]:8080")]).await.shows("settings.bind", Warn, "[::]:8080");
     with(&[("SECKILL_HTTP__BIND", "203.0.113.7:8080")]).await.shows("settings.bind", Fail, "203.0.113.7:8080");
     let open = with(&[("SECKILL_HTTP__BIND", "10.0.0.7:8080"), ("SECKILL_HTTP__TRUSTED_PROXIES", "")]).await;
-    open.shows("settings.bind", Warn, "no proxy is trusted");
+    open.shows("settings.bind", Warn, "http.trusted_proxies is empty");
     open.shows("settings.proxies", Warn, "not believed");
 }
