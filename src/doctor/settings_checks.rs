@@ -224,9 +224,10 @@ fn bind(http: &Http) -> Finding {
         (Place::Internet, _) => {
             Finding::fail(format!("http.bind is {}: everybody reaches the service past the proxy", http.bind), fix)
         }
-        (Place::PrivateNetwork | Place::Unknown, false) => {
-            Finding::warn(format!("http.bind is {}: clients that reach this machine may pass the proxy by", http.bind), fix)
-        }
+        (Place::PrivateNetwork | Place::Unknown, false) => Finding::warn(
+            format!("http.bind is {}: clients that reach this machine may pass the proxy by", http.bind),
+            fix,
+        ),
         (Place::PrivateNetwork | Place::Unknown, true) => {
             Finding::warn(format!("http.bind is {}, and http.trusted_proxies is empty", http.bind), fix)
         }

@@ -161,7 +161,7 @@ async fn a_challenge_is_solved_before_the_start() {
     let opens = [("SECKILL_CAPTCHA__OPENS_BEFORE_MS", "500000")];
     let shop = Shop::open_with(&opens).await;
     let page = Page::open().await;
-    let sale = shop.sale(&["--stock", "5", "--captcha", "work", "--starts-in", "3600"]).await;
+    let sale = shop.sale(&["--stock", "5", "--captcha", "work", "--starts-in", "3600", "--ends-in", "7200"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
     // The sale gives challenges in five seconds, and starts long after that.

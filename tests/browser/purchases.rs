@@ -31,7 +31,7 @@ pub async fn move_start(shop: &Shop, page: &Page, sale: &Sale, seconds: f64) {
 async fn a_buyer_waits_for_the_start_buys_and_pays() {
     let shop = Shop::open().await;
     let page = Page::open().await;
-    let sale = shop.sale(&["--stock", "5", "--starts-in", "3600"]).await;
+    let sale = shop.sale(&["--stock", "5", "--starts-in", "3600", "--ends-in", "7200"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
     page.evaluate("window.sameDocument = true").await;
