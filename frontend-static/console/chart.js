@@ -62,6 +62,8 @@ export class Chart {
     this.#unit = unit;
     const clip = svg("clipPath", { id: `${id}-plot` },
       svg("rect", { x: PLOT.left, y: 0, width: PLOT.right - PLOT.left, height: HEIGHT }));
+    // Until the first figures are there.
+    this.#drawing.setAttribute("aria-label", `${title}, ${unit}.`);
     this.#moving = svg("g");
     const axis = svg("g", { class: "axis" });
     this.#drawing.append(svg("defs", {}, clip), axis, svg("g", { "clip-path": `url(#${id}-plot)` }, this.#moving));
