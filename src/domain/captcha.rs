@@ -71,7 +71,7 @@ impl ChallengeKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
     pub expires_at_ms: i64,
-    /// How many passes its buyer had spent in the sale when this one was earned. Each spent pass invalidates those of an older number.
+    /// How many passes its buyer had spent in the sale when this one was earned. Spending a pass ends all others of its number.
     pub spent_before: u32,
 }
 

@@ -1,6 +1,6 @@
 //! Measures how long a request waits until its worker thread reads it. A late timer does not show that: the system hands over at
-//! most a thousand ready connections at a time, and timers run in between, while thousands
-//! of connections wait. So a byte is sent through a pair of sockets, and waits in the same line as the requests.
+//! most a thousand ready connections at a time, and timers run in between, while thousands of connections wait. So a byte is
+//! sent through a pair of sockets, and waits in the same line as the requests.
 
 use std::cell::Cell;
 use std::io;

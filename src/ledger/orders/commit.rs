@@ -318,7 +318,7 @@ impl Committer {
         self.notifier.orders_changed();
     }
 
-    /// Returns once each of these purchases is committed, or can no longer become known.
+    /// Returns once each of these purchases is committed, or it is settled that its outcome is unknown.
     pub async fn commit(&self, purchases: Vec<Purchase>) -> Vec<Committed> {
         let (size, queued_at) = (purchases.len(), Instant::now());
         let (reply, outcomes) = oneshot::channel();
