@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use futures_util::{StreamExt, stream};
 use seckill::app::payment_service;
+use seckill::domain::sale::NewSale;
+use seckill::domain::shards::ShardCount;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, query_scalar, raw_sql};
 use tokio::process::Command;
 use uuid::Uuid;
@@ -70,7 +72,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     world.bank.close();
     assert_eq!(world.pay(11).await, 202);
 
-    let sale = world.system.create_sale(terms(1_000)).await;
+    let sale = world.system.create_sale(NewSale { shards: ShardCount::parse(2).unwrap(), ..terms(1_000) }).await;
     let file: PathBuf = std::env::temp_dir().join(format!("seckill-{}.dump", Uuid::new_v4().simple()));
     let rows = format!("SELECT count(*) FROM purchase_records WHERE sale_id = {}", sale.id);
     let rush = buy_all(&world, &sale, (0..CROWD).map(|n| format!("r{n}")));
