@@ -255,28 +255,30 @@ impl<'a> WorkerWiring<'a> {
         Consumer::new(self.broker.clone(), source, orders).with_bytes_max(orders.saturating_mul(ORDER_BYTES))
     }
 
+    /// Each of these steps asks other servers, so each repeats for itself: the sweep goes on while RabbitMQ or a master of Redis is away.
     fn spawn_sweep(&self) {
         let config = &self.parts.config;
         let (terms, resend_after_ms, batch_max) =
-            (config.reconcile.clone(), config.outbox.resend_after_ms, config.orders.batch_max);
+            (&config.reconcile, config.outbox.resend_after_ms, config.orders.batch_max);
+        let (sweep_grace_ms, retire_after_ms) = (terms.sweep_grace_ms, terms.retire_after_ms);
         let every = Duration::from_millis(terms.sweep_interval_ms);
+        self.parts.repeat(Rhythm::every(every, "sweep").giving_way(), self.expiry.clone(), move |expiry| async move {
+            expiry.sweep(sweep_grace_ms, batch_max).await
+        });
+        self.parts.repeat(Rhythm::every(every, "resend").giving_way(), self.relay.clone(), move |relay| async move {
+            let resent = relay.resend(resend_after_ms).await?;
+            if let Err(error) = relay.watch_dead_letters().await {
+                tracing::debug!(%error, "cannot count the dead letters");
+            }
+            Ok::<_, SaleError>(resent)
+        });
         let in_turn = Arc::new(Mutex::new(SalesInTurn::new(SALES_A_SWEEP)));
-        let state = (self.relay.clone(), self.expiry.clone(), self.parts.stores.clone(), terms, in_turn);
-        self.parts.repeat(
-            Rhythm::every(every, "sweep").giving_way(),
-            state,
-            move |(relay, expiry, stores, terms, in_turn)| async move {
-                let resent = relay.resend(resend_after_ms).await?;
-                if let Err(error) = relay.watch_dead_letters().await {
-                    tracing::debug!(%error, "cannot count the dead letters");
-                }
-                stores.retire_sales(&mut *in_turn.lock().await, terms.retire_after_ms).await?;
-                stores.ledger.clear_changes().await?;
-                stores.ledger.clear_marks().await?;
-                let swept = expiry.sweep(terms.sweep_grace_ms, batch_max).await?;
-                Ok::<_, SaleError>(if resent == Step::More { resent } else { swept })
-            },
-        );
+        let state = (self.parts.stores.clone(), in_turn);
+        self.parts.repeat(Rhythm::every(every, "retire").giving_way(), state, move |(stores, in_turn)| async move {
+            stores.ledger.clear_changes().await?;
+            stores.ledger.clear_marks().await?;
+            stores.retire_sales(&mut *in_turn.lock().await, retire_after_ms).await.map(|()| Step::Idle)
+        });
         let kept = &config.retention;
         let terms = RetentionTerms { messages_days: kept.messages_days.into(), steps_days: kept.steps_days.into() };
         let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), terms)));

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use seckill::config::Database;
 use seckill::domain::log_filter::LogFilter;
+use seckill::domain::sale::NewSale;
 use seckill::ledger::Ledger;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 use serde_json::json;
@@ -228,6 +229,40 @@ async fn without_the_broker_winners_go_on_being_accepted() {
     }
     wire.mend();
     crowd.system.finish().await;
+}
+
+/// The sweeper is a net for a broker that is away, also while messages are overdue whose marks cannot be sent (rule 6).
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_broker_the_sweeper_cancels_although_messages_are_overdue() {
+    let settings = [
+        ("SECKILL_OUTBOX__RESEND_AFTER_MS", "1000"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
+        ("SECKILL_RECONCILE__SWEEP_GRACE_MS", "100"),
+    ];
+    let (system, wire) = wired_with("AMQP_URL", &settings).await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(2) }).await;
+    for user in ["a", "b"] {
+        assert_eq!(system.buy(&sale, user).send().await.status, 202);
+    }
+    system.settled(&sale).await;
+    system.left(&sale, 0).await;
+    // Their expiries wait on the delay ladder.
+    eventually(|| async {
+        let unsent = "SELECT count(*) FROM outbox WHERE kind IN ('order_expire', 'group_expire') AND status <> 'sent'";
+        let unsent: i64 = sqlx::query_scalar(unsent).fetch_one(&system.sql).await.unwrap();
+        (unsent == 0).then_some(()).ok_or(format!("{unsent} expiries are not sent"))
+    })
+    .await;
+    wire.cut();
+    let overdue =
+        "UPDATE outbox SET due_at = now() - interval '1 minute' WHERE kind IN ('order_expire', 'group_expire')";
+    assert!(sqlx::query(overdue).execute(&system.sql).await.unwrap().rows_affected() > 0);
+    wire.tried_in_vain(5).await;
+    sqlx::query("UPDATE orders SET expires_at = now() - interval '1 second'").execute(&system.sql).await.unwrap();
+    system.left(&sale, 2).await;
+    wire.mend();
+    system.settled(&sale).await;
+    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
