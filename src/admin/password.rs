@@ -21,9 +21,6 @@ const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-/// A caller that waits longer is told to retry, and its password is not checked.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-
 /// A password could not be hashed or verified.
 #[derive(Debug, thiserror::Error)]
 pub enum HashingError {
@@ -37,11 +34,13 @@ pub enum HashingError {
     Busy,
 }
 
-/// How many passwords are checked at once, and how many more may wait.
+/// How many passwords are checked at once, how many more may wait, and how long.
 #[derive(Debug, Clone, Copy)]
 pub struct HashingTerms {
     pub threads: usize,
     pub line_max: usize,
+    /// A caller that waits longer is told to retry, and its password is not checked.
+    pub wait_max: Duration,
 }
 
 /// What a thread is to do.
@@ -63,6 +62,7 @@ pub(super) struct Hasher {
     strangers: Arc<Semaphore>,
     /// The hash of a random password. An unknown account is compared with it, so that the answer takes as long.
     unknown_account: String,
+    wait_max: Duration,
 }
 
 impl Hasher {
@@ -75,13 +75,14 @@ impl Hasher {
             let (jobs, pressure) = (Arc::clone(&jobs), Arc::clone(pressure));
             low_priority::spawn(format!("passwords-{n}"), move || work(&jobs, &pressure))?;
         }
-        Ok(Self { line, strangers: Arc::new(Semaphore::new((terms.line_max / 2).max(1))), unknown_account })
+        let strangers = Arc::new(Semaphore::new((terms.line_max / 2).max(1)));
+        Ok(Self { line, strangers, unknown_account, wait_max: terms.wait_max })
     }
 
     /// Whether the password matches the hash. Without a hash it does not, and the answer takes as long.
     ///
     /// # Errors
-    /// `Busy` if the line is full, with strangers half full, or no answer came within 10 s.
+    /// `Busy` if the line is full, with strangers half full, or no answer came within `wait_max`.
     pub(super) async fn verify(
         &self,
         password: String,
@@ -102,7 +103,7 @@ impl Hasher {
     /// The hash of a new password, with a random salt.
     ///
     /// # Errors
-    /// `Busy` if the line is full, or no answer came within 10 s.
+    /// `Busy` if the line is full, or no answer came within `wait_max`.
     pub(super) async fn hash(&self, password: NewPassword) -> Result<String, HashingError> {
         let (reply, answer) = oneshot::channel();
         self.answered(Job { task: Task::Hash { password, reply }, place: None }, answer).await?
@@ -111,7 +112,7 @@ impl Hasher {
     /// Puts a job into the line, and waits for its answer.
     async fn answered<T>(&self, job: Job, answer: oneshot::Receiver<T>) -> Result<T, HashingError> {
         match self.line.try_send(job) {
-            Ok(()) => match timeout(ANSWER_MAX, answer).await {
+            Ok(()) => match timeout(self.wait_max, answer).await {
                 Ok(Ok(answer)) => Ok(answer),
                 Ok(Err(_)) | Err(_) => Err(HashingError::Busy),
             },
@@ -164,7 +165,8 @@ mod tests {
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
         let (line, jobs) = sync_channel(3);
         let strangers = Arc::new(Semaphore::new(1));
-        let hasher = Hasher { line, strangers, unknown_account: hash(b"nobody").unwrap() };
+        let wait_max = Duration::from_secs(120);
+        let hasher = Hasher { line, strangers, unknown_account: hash(b"nobody").unwrap(), wait_max };
         let known = hash(b"a good password").unwrap();
         let right = || hasher.verify("a good password".into(), Some(known.clone()), false);
         let unknown = hasher.verify("nobody".into(), None, true);

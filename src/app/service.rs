@@ -207,7 +207,11 @@ fn session_terms(admin: &config::Admin) -> SessionTerms {
         idle_ms: admin.idle_ms.cast_signed(),
         login_limit: admin.login_limit,
         login_window_ms: admin.login_window_ms.cast_signed(),
-        hashing: HashingTerms { threads: admin.hash_threads, line_max: admin.hash_line_max },
+        hashing: HashingTerms {
+            threads: admin.hash_threads,
+            line_max: admin.hash_line_max,
+            wait_max: Duration::from_millis(admin.hash_wait_max_ms),
+        },
     }
 }
 

@@ -165,6 +165,9 @@ impl Config {
         if !(1..=10_000).contains(&self.admin.hash_line_max) {
             return wrong("admin.hash_line_max", "must be 1 to 10000", "SECKILL_ADMIN__HASH_LINE_MAX");
         }
+        if !(100..=600_000).contains(&self.admin.hash_wait_max_ms) {
+            return wrong("admin.hash_wait_max_ms", "must be 100 to 600000 ms", "SECKILL_ADMIN__HASH_WAIT_MAX_MS");
+        }
         // reserve.lua takes a batch as the arguments of one call, and Lua's stack holds about 8000 values.
         if !(1..=1000).contains(&self.purchase.batch_max) {
             return wrong("purchase.batch_max", "must be 1 to 1000", "SECKILL_PURCHASE__BATCH_MAX");

@@ -193,6 +193,7 @@ pub struct Admin {
     pub login_window_ms: u64,
     pub hash_threads: usize,
     pub hash_line_max: usize,
+    pub hash_wait_max_ms: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -46,6 +46,7 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_ADMIN__LOGIN_LIMIT", "-1", "admin.login_limit"),
         ("SECKILL_ADMIN__HASH_THREADS", "0", "admin.hash_threads"),
         ("SECKILL_ADMIN__HASH_LINE_MAX", "0", "admin.hash_line_max"),
+        ("SECKILL_ADMIN__HASH_WAIT_MAX_MS", "99", "admin.hash_wait_max_ms"),
         ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "501", "purchase.sold_out_memory_ms"),
         ("SECKILL_PURCHASE__BATCH_MAX", "5000", "purchase.batch_max"),
         ("SECKILL_CAPTCHA__PASS_TTL_MS", "120000", "captcha.pass_ttl_ms"),

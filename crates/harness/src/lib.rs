@@ -90,6 +90,8 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "20000".into()),
         ("SECKILL_FLOW__TIMEOUT_MS", "1000".into()),
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "10000".into()),
+        // The thread that checks passwords is the last to run.
+        ("SECKILL_ADMIN__HASH_WAIT_MAX_MS", "120000".into()),
         // A test needs a few challenges, and not thousands.
         ("SECKILL_CAPTCHA__IMAGES_MAX", "20".into()),
         ("SECKILL_CAPTCHA__SLIDERS_MAX", "20".into()),
