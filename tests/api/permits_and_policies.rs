@@ -74,7 +74,7 @@ async fn app(system: &System, named: &str) -> String {
 }
 
 /// Waits until every instance follows the policies as they are now: longer than a change itself waits, which is 3 s.
-async fn policies_are_followed(system: &System) {
+pub async fn policies_are_followed(system: &System) {
     eventually(|| async {
         let ledger = &system.stores.ledger;
         let version = ledger.policy_version().await.map_err(|e| e.to_string())?;

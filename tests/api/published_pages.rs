@@ -355,11 +355,13 @@ async fn a_changed_sale_or_product_is_shown_everywhere() {
 
     // Only what is given changes.
     seckill(&system, &["product", "set", "--name", "Phone", "--alt", "A blue phone"]).unwrap();
+    system.is_followed().await;
     let (_, now) = system.get(&product, None).await;
     assert_eq!((&now["description"], &now["picture"]["small"]), (&json!("Rings."), &changed["small"]));
     assert_eq!(now["picture"]["alt"], "A blue phone");
     // What has closed is told, too: the page says how the offer stands.
     assert!(system.stores.set_sale_status(sale, SaleStatus::Closed, "test").await.unwrap());
+    system.is_followed().await;
     assert!(page(&system, &shown).await.contains("Discontinued"));
     system.finish().await;
 }

@@ -14,7 +14,7 @@ use seckill::gate::reserve::batcher::{CommitGroup, ReserveBatcher};
 use seckill::ledger::orders::commit::{Committed, Purchase};
 use seckill::ledger::orders::groups::Settling;
 use seckill::ledger::purchase_form::GroupsOn;
-use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
+use seckill::queue::{Broker, Destination, Outgoing, Publisher};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 use seckill_harness::{Sale, System, eventually, terms};
 
 use crate::payments_and_callbacks::paid;
-use crate::relay_resends::{delete, depth, work};
+use crate::relay_resends::{delete, depth, published, work};
 
 /// The Idempotency-Key of these purchases.
 pub const KEY: &str = "k";
@@ -204,14 +204,13 @@ async fn ten_deliveries_of_a_group_have_one_effect() {
     let mut messages: Vec<Outgoing> = alone.flat_map(|groups| vec![placed(groups); 10]).collect();
     messages.shuffle(&mut rand::rng());
     let publisher = Publisher::new(Broker::new(&system.config));
-    let receipts = publisher.publish(&messages).await.unwrap();
-    assert!(receipts.iter().all(|receipt| *receipt == Receipt::Confirmed));
+    published(&publisher, &messages).await;
     system.serve(true).await;
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 30));
     system.let_deadlines_pass(&sale).await;
     system.left(&sale, 30).await;
-    publisher.publish(&messages).await.unwrap();
+    published(&publisher, &messages).await;
     system.settled(&sale).await;
     let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
     assert_eq!((system.orders(&sale).await, system.count(steps, &sale).await), (30, 60));
@@ -458,7 +457,7 @@ async fn a_lost_message_about_groups_is_sent_again() {
     eventually(|| async {
         let sent = system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'", &sale).await;
         let depth = depth(&system, "groups-placed").await;
-        (sent == 3 && depth == 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
+        (sent == 3 && depth >= 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
     })
     .await;
     drop(relay);

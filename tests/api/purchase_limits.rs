@@ -10,8 +10,8 @@ async fn a_buyer_has_five_requests_a_minute_and_a_hundred_repeats_are_one_purcha
     let sale = system.create_sale(terms(5)).await;
     let answers = join_all((0..100).map(|_| system.buy(&sale, "ann").idempotent("k").send())).await;
     let accepted: Vec<_> = answers.iter().filter(|answer| answer.status == 202).collect();
-    // A new minute may begin between the requests, at most once.
-    assert!(accepted.len() == 5 || accepted.len() == 10, "{}", accepted.len());
+    // A new minute may begin between the requests, at most once, and before any of them.
+    assert!((5..=10).contains(&accepted.len()), "{}", accepted.len());
     assert!(accepted.iter().all(|answer| answer.order_id() == accepted[0].order_id()));
     for refused in answers.iter().filter(|answer| answer.status != 202) {
         assert_eq!(refused.code(), "429 quota-exceeded");

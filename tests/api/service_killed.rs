@@ -196,7 +196,7 @@ async fn a_hold_whose_server_died_is_finished_by_the_reconciler() {
     eventually(|| async {
         let repairs = "SELECT count(*) FROM audit_log WHERE action = 'finish holds'";
         let repairs: i64 = sqlx::query_scalar(repairs).fetch_one(&system.sql).await.map_err(|e| e.to_string())?;
-        (repairs == 1).then_some(()).ok_or(format!("{repairs} repairs"))
+        (repairs >= 1).then_some(()).ok_or(format!("{repairs} repairs"))
     })
     .await;
     system.finish().await;

@@ -217,11 +217,22 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     let spans = collector.trace(TRACE);
     let purchase = child(&spans, "POST purchases", CLICK);
     let commit = child(&spans, "commit", &purchase.id);
-    let publish = child(&spans, "publish", &commit.id);
-    let fulfil = child(&spans, "fulfil", &publish.id);
-    assert_eq!((message.trace_id(), format!("{:016x}", message.span())), (TRACE.to_owned(), publish.id.clone()));
+    // A message that the broker has refused is published again: each time is a span below the commit.
+    let by_id = |id: &str| spans.iter().find(|span| span.id == id).unwrap_or_else(|| panic!("span {id}: {spans:#?}"));
+    let webhooks: Vec<_> = spans.iter().filter(|span| span.name == "POST webhook").collect();
+    let fulfil = by_id(&webhooks[0].parent);
+    let publish = by_id(&fulfil.parent);
+    assert_eq!(
+        (fulfil.name.as_str(), publish.name.as_str(), &publish.parent),
+        ("fulfil", "publish", &commit.id),
+        "{spans:#?}"
+    );
+    let sent = by_id(&format!("{:016x}", message.span()));
+    assert_eq!((message.trace_id().as_str(), sent.name.as_str(), &sent.parent), (TRACE, "publish", &commit.id));
     // A payment that a busy worker has sent too late for its slot is published again.
-    let pay = spans.iter().find(|span| span.name == "POST payment" && !span.failed).expect("a payment was sent");
+    let asked = TraceContext::parse(&payment.header("traceparent")).unwrap();
+    let pay = by_id(&format!("{:016x}", asked.span()));
+    assert_eq!(pay.name, "POST payment");
     assert!(spans.iter().any(|span| span.name == "publish" && span.id == pay.parent && span.parent == fulfil.id));
     let callback = child(&spans, "POST callbacks", &pay.id);
     for (span, service) in
@@ -230,10 +241,9 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
         assert_eq!(span.service, format!("seckill-{service}"), "{}", span.name);
     }
     assert_eq!(purchase.attributes["order"], order.to_string());
-    let webhooks: Vec<_> = spans.iter().filter(|span| span.name == "POST webhook").collect();
     assert!(webhooks.iter().all(|span| span.parent == fulfil.id), "{webhooks:#?}");
-    assert_eq!(webhooks.iter().filter(|span| span.failed).count(), 2, "each message failed once: {webhooks:#?}");
-    assert_eq!(webhooks.len(), 4);
+    let failed = webhooks.iter().filter(|span| span.failed).count();
+    assert!(failed >= 2 && webhooks.len() - failed >= 2, "each message failed once, and then arrived: {webhooks:#?}");
     let linked = |name: &str, member: &Exported| {
         let member = (member.trace.clone(), member.id.clone());
         collector.spans().iter().any(|span| span.name == name && span.links.contains(&member))

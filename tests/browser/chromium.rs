@@ -61,8 +61,22 @@ pub struct Page {
     _profile: Folder,
 }
 
+/// A browser may end while it starts beside others. Then it is started again, so often in all.
+const STARTS: usize = 3;
+
 impl Page {
     pub async fn open() -> Self {
+        let mut failed = String::new();
+        for _ in 0..STARTS {
+            match Self::try_open().await {
+                Ok(page) => return page,
+                Err(error) => failed = error,
+            }
+        }
+        panic!("./dev test installs chromium and chromium-driver: {failed}");
+    }
+
+    async fn try_open() -> Result<Self, String> {
         let profile = Folder::new();
         // Whatever a browser writes into a home goes into the folder too.
         let mut command = Server::command("/usr/bin/chromedriver");
@@ -83,8 +97,8 @@ impl Page {
             .capabilities(capabilities)
             .connect(&format!("http://127.0.0.1:{}", driver.port))
             .await
-            .expect("./dev test installs chromium and chromium-driver");
-        Self { client, _driver: driver, _profile: profile }
+            .map_err(|error| error.to_string())?;
+        Ok(Self { client, _driver: driver, _profile: profile })
     }
 
     /// Ends the browser. No page may have failed scripts, or have used what its content policy forbids.

@@ -9,9 +9,9 @@ use crate::shop::Shop;
 
 /// A message that fails is parked soon.
 pub const IMPATIENT: [(&str, &str); 3] = [
-    ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
-    ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
-    ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
+    ("SECKILL_OUTBOX__MAX_ATTEMPTS", "4"),
+    ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "200"),
+    ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "500"),
 ];
 /// No order of Eve's can be written.
 const REFUSE: &str = "

@@ -71,6 +71,7 @@ impl Shop {
     pub async fn sale_of(&self, product: &str, price_cents: &str, options: &[&str]) -> Sale {
         let terms = ["sale", "create", "--product", product, "--price-cents", price_cents];
         let created: Value = serde_json::from_slice(&self.command(&[&terms, options].concat()).await).unwrap();
+        self.system.is_followed().await;
         self.sale_with(SaleId::from_db(created["sale_id"].as_i64().unwrap())).await
     }
 

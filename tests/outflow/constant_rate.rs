@@ -151,7 +151,7 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     for side in &sides {
         assert!(works.change(side.channel, OutflowChange { paused: Some(true), ..OutflowChange::default() }).await);
     }
-    pass(1.0).await; // requests that already have a slot are sent, and arrive
+    pass(3.0).await; // requests that already have a slot are sent, and arrive
     let paused = Instant::now();
     pass(pause_s).await;
     for side in &sides {

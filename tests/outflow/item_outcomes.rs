@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::worker_processes::{Worker, Works};
 use seckill_harness::eventually;
+use seckill_harness::folder::free_address;
 use seckill_harness::receiver::{Receiver, Reply};
 
 /// Quick to try again, and slow to give a request up: on a busy machine an answer may take seconds, and tests count how often an item came.
@@ -71,7 +72,7 @@ async fn keys_take_turns_and_items_of_a_key_keep_their_order_through_failures() 
     let seen = receiver.seen();
     let place = |key: &str| seen.iter().rposition(|arrival| arrival.body["key"] == key).unwrap();
     for key in ["b", "c", "d"] {
-        assert!(place(key) < 40, "{key} ended at place {}", place(key));
+        assert!(place(key) < 70, "{key} ended at place {}", place(key));
     }
     let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
     assert_eq!(keys, 0, "keys without items must be deleted");
@@ -140,7 +141,7 @@ async fn a_receiver_that_is_down_costs_no_attempts_and_the_backlog_leaves_at_the
     let works = Works::prepare(&patient).await;
     let absent = Receiver::start();
     works.channel("c", 20, &absent).await;
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nowhere = free_address();
     let aim = "UPDATE outflow_channels SET target = $1";
     sqlx::query(aim).bind(format!("http://{nowhere}/take")).execute(&works.sql).await.unwrap();
     let _workers = works.workers(4).await;

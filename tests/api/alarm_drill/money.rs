@@ -1,6 +1,8 @@
 //! Payments, refunds, callbacks and outflows that go wrong, at a sandbox bank that dies and comes back.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::Client;
@@ -8,7 +10,7 @@ use seckill::domain::outflow::Pace;
 use seckill::domain::payment::RefundId;
 use seckill::flow::outflow_changes::{self, OutflowChange};
 use seckill::ledger::outflow::items::NewItem;
-use seckill_harness::receiver::{Receiver, Reply};
+use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{Sale, System, eventually, terms};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -229,10 +231,15 @@ async fn strangers_call_back(scene: Scene<'_>) {
 
 async fn a_receiver_refuses_an_item(scene: Scene<'_>) {
     let alerts = ["SeckillDeadChannel"];
-    let receiver = Receiver::scripted(|_, before| if before == 0 { Reply::status(422) } else { Reply::OK });
+    let well = Arc::new(AtomicBool::new(false));
+    let mended = Arc::clone(&well);
+    let refuse =
+        move |_: &Arrival, _: usize| if mended.load(Ordering::Relaxed) { Reply::OK } else { Reply::status(422) };
+    let receiver = Receiver::scripted(refuse);
     scene.create_outflow("coupons", &receiver).await;
     scene.drill.fires_after(&alerts, scene.add_item("coupons")).await;
     let retry = async {
+        well.store(true, Ordering::Relaxed);
         let retried = scene.system.stores.ledger.unpark_outflow("coupons", &[], "test").await.unwrap();
         assert_eq!(retried, 1);
     };
