@@ -13,8 +13,8 @@ check_ports() { # SERVER…: called before the first server starts, so that a ta
     done
   done
 }
-await_ready() { # SERVER
-  local log deadline=$(($(now) + 60000000)); log=$(folder "$1")/log
+await_ready() { # SERVER: waits as long as a single busy core may need
+  local log deadline=$(($(now) + 180000000)); log=$(folder "$1")/log
   until "$1_ready"; do
     if dead "$(folder "$1")/pid" || [ "$(now)" -gt "$deadline" ]; then
       tail -n 20 "$log" >&2

@@ -107,7 +107,13 @@ mod tests {
         };
         // It rests for 9.5 s, longer than this test takes.
         let slow = Duration::from_millis(500);
-        assert_eq!(counts.of(sale, || read(slow)).await.as_deref(), Some(&0));
+        // Where this thread is held up, the page has waited too long, and the next one finds what was read.
+        let first = loop {
+            if let Some(first) = counts.of(sale, || read(slow)).await {
+                break first;
+            }
+        };
+        assert_eq!(*first, 0);
         assert_eq!(counts.of(sale, || read(slow)).await.as_deref(), Some(&0));
         assert_eq!(counts.of(SaleId::from_db(2), || read(Duration::ZERO)).await.as_deref(), Some(&1));
         assert_eq!(reads.load(Ordering::Relaxed), 2);

@@ -13,6 +13,7 @@ use crate::challenges::{EASY, guarded, solved};
 use crate::pages;
 use crate::payments_and_callbacks::{self, Callback};
 use crate::permits_and_policies;
+use crate::purchase_limits::answered;
 use seckill::domain::account::AccountRole;
 use seckill::domain::captcha::CaptchaKind;
 use seckill::domain::ids::Units;
@@ -270,7 +271,7 @@ async fn every_answer_is_one_that_the_document_lists() {
     let (managed, spare) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
     let picture = pages::png(20, 20, [1, 2, 3]);
     let http = Client::new();
-    let order = system.buy(&sale, "ann").send().await.order_id();
+    let order = payments_and_callbacks::bought(&system, &sale, "ann").await.to_string();
     system.settled(&sale).await;
     let mut apps = BTreeMap::new();
     for app in ["ann", "bob"] {
@@ -388,8 +389,13 @@ async fn every_answer_is_one_that_the_document_lists() {
             if path.starts_with(AUTHORIZE) {
                 request = request.header("x-seckill-policy", "p").header("x-seckill-app", "ann");
             }
-            let answer = read(request.send().await.unwrap()).await;
-            document.assert_lists(&method, path, &answer);
+            // The console's part may be too busy for a moment, which is an answer as well.
+            let answer = eventually(|| async {
+                let answer = read(request.try_clone().unwrap().send().await.unwrap()).await;
+                document.assert_lists(&method, path, &answer);
+                if for_people && answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
+            })
+            .await;
             succeeded |= answer.status < 300;
         }
         assert!(succeeded, "no call succeeded: {method} {path}");
@@ -430,9 +436,9 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
 
     let two = open(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
     let both = json!({ "key": two.key, "quantity": 2 });
-    assert_eq!(system.buy(&two, "ann").idempotent("k").body(both).send().await.code(), "202");
+    assert_eq!(answered(system.buy(&two, "ann").idempotent("k").body(both)).await.code(), "202");
 
-    let bought = system.buy(&sale, "ann").idempotent("k").send().await;
+    let bought = answered(system.buy(&sale, "ann").idempotent("k")).await;
     assert_eq!(bought.code(), "202");
     document.assert_lists("POST", PURCHASES, &bought);
 
@@ -460,10 +466,10 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
         // One byte too long: the service reads all of it, so the answer is not lost with the connection.
         system.buy(&sale, "bob").body("x".repeat(system.config.http.body_max_bytes + 1)),
         system.buy(&two, "ann").idempotent("k").body(other_units),
-        system.buy(&paused, "ann"),
     ] {
-        refused.push(click.send().await);
+        refused.push(answered(click).await);
     }
+    refused.push(system.buy(&paused, "ann").send().await);
     let impatient = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "3000")]).await;
     refused.push(too_slow(&impatient, &sale).await);
     impatient.finish().await;

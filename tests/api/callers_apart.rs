@@ -12,17 +12,17 @@ use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill::flow::policy_changes;
 use seckill::flow::threshold_controller::ThresholdController;
 use seckill::gate::limiter::policy_counts::PolicyCounts;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::broken_network::wired;
 use crate::own_redis::OwnRedis;
-use crate::permits_and_policies::{Caller, a_day, policy, set};
-use seckill_harness::{System, eventually};
+use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
+use crate::purchase_limits::answered;
+use seckill_harness::{System, eventually, redis_at};
 
 /// Asks the server itself.
 pub async fn redis<T: redis::FromRedisValue>(system: &System, words: &[&str]) -> T {
-    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = redis_at(&system.config.redis.url).await.unwrap();
     redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
 }
 
@@ -70,8 +70,6 @@ fn places(limit: i64) -> Algorithm {
 const ASKED: i64 = 40;
 const PERMITS: i64 = 150;
 const PROCESSES: usize = 5;
-/// Calls of one process that a busy machine may leave unanswered.
-const UNANSWERED_MAX: i64 = 20;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "one of the ten processes, started by the test below"]
@@ -85,32 +83,24 @@ async fn one_caller() {
     }
 }
 
-/// Asks for permits and for places. Prints how many permits were granted, and how many calls Redis did not answer in time, as
-/// it may on a busy machine: each of them may have cost a permit.
+/// Asks for permits and for places. Prints how many permits were granted.
 async fn ask_well(caller: &Caller) {
-    let (mut granted, mut unanswered) = (0, 0);
+    let mut granted = 0;
     for _ in 0..ASKED {
         for policy in ["pay", "places"] {
-            let answer = loop {
-                let answer = caller.ask(json!({ "app": "bank", "policy": policy })).await;
-                if answer["reason"] != "limiter-down" {
-                    break answer;
-                }
-                unanswered += 1;
-                assert!(unanswered < UNANSWERED_MAX, "{answer}");
-                tokio::time::sleep(Duration::from_millis(answer["retry_after_ms"].as_u64().unwrap())).await;
-            };
+            let answer = caller.ask(json!({ "app": "bank", "policy": policy })).await;
+            assert_ne!(answer["reason"], "limiter-down", "{answer}");
             if policy == "pay" {
                 granted += i64::from(answer["code"] == 1);
             } else {
-                assert!(answer["code"] == 1 || unanswered > 0, "{answer}");
+                assert_eq!(answer["code"], 1, "{answer}");
                 let give = json!({ "app": "bank", "policy": policy, "lease": answer["lease"] });
                 let (status, released, _) = caller.post("release", &give).await;
-                assert!(released["released"] == true || unanswered > 0, "{status} {released}");
+                assert_eq!((status, &released["released"]), (200, &json!(true)), "{released}");
             }
         }
     }
-    println!("granted {granted} {unanswered}");
+    println!("granted {granted}");
 }
 
 /// Asks for nonsense, waits in line and hangs up, and takes probes without reporting them, until the process is ended.
@@ -141,7 +131,7 @@ async fn misbehave(caller: &Caller) {
 /// Five processes of an application that harms, and five of one that does not: these get exactly what they get alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_application_takes_nothing_from_another() {
-    let mut system = System::start().await;
+    let mut system = patient(&[]).await;
     system.serve(false).await;
     let hostile = Caller::new(&system, "shop").await;
     let well = Caller::new(&system, "bank").await;
@@ -165,14 +155,13 @@ async fn a_hostile_application_takes_nothing_from_another() {
     })
     .await;
     let well = (0..PROCESSES).map(|n| start(n, "well", &well.token).output());
-    let (mut granted, mut unanswered) = (0, 0);
-    for output in futures_util::future::join_all(well).await {
+    let mut granted = 0;
+    for output in join_all(well).await {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().find_map(|line| line.split_once("granted ")).unwrap_or_else(|| panic!("{text}"));
-        let figures: Vec<i64> = line.1.split(' ').map(|figure| figure.parse().unwrap()).collect();
-        (granted, unanswered) = (granted + figures[0], unanswered + figures[1]);
+        granted += line.1.parse::<i64>().unwrap();
     }
-    assert!((PERMITS - unanswered..=PERMITS).contains(&granted), "{granted} granted, {unanswered} calls unanswered");
+    assert_eq!(granted, PERMITS);
     assert!(harming.iter_mut().all(Ended::is_running), "a process that harms has ended by itself");
     drop(harming);
     system.finish().await;
@@ -203,7 +192,7 @@ impl Drop for Ended {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_and_key_twice_is_refused_and_nobody_else_notices() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let (careless, well) = (Caller::new(&system, "shop").await, Caller::new(&system, "bank").await);
     set(&system, policy("shop", "login", a_day(1000))).await;
     set(&system, policy("bank", "pay", a_day(20))).await;
@@ -225,7 +214,7 @@ async fn a_policy_and_key_twice_is_refused_and_nobody_else_notices() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_a_script_is_an_alarm_and_concerns_one_policy() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let (broken, well) = (Caller::new(&system, "shop").await, Caller::new(&system, "bank").await);
     set(&system, policy("shop", "login", a_day(1000))).await;
     set(&system, policy("bank", "pay", a_day(1000))).await;
@@ -247,7 +236,7 @@ async fn an_error_of_a_script_is_an_alarm_and_concerns_one_policy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_breaker_of_a_policy_on_trial_changes_nothing_for_others() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let breaker = BreakerTerms { min_calls: 2, open_ms: 3_600_000, ..BreakerTerms::default() };
     let trial = NewPolicy { excess: Excess::Shadow, breaker: Some(breaker), ..policy("shop", "trial", a_day(1000)) };
@@ -299,7 +288,7 @@ async fn several_policies_and_leases_hold_without_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_policy_reaches_those_who_wait() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let ask = json!({ "app": "shop", "policy": "slow" });
     set(&system, queued(60_000, a_day(1))).await;
@@ -336,7 +325,7 @@ async fn a_change_of_policy_reaches_those_who_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_policy_leaves_everybody_at_its_place() {
     const WAITERS: i64 = 6;
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let ask = json!({ "app": "shop", "policy": "slow" });
     set(&system, queued(60_000, a_day(1))).await;
@@ -364,7 +353,7 @@ async fn a_change_of_policy_leaves_everybody_at_its_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_leaves_the_line() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, queued(60_000, places(1))).await;
     let ask = json!({ "app": "shop", "policy": "slow" });
@@ -394,8 +383,7 @@ async fn who_hangs_up_leaves_the_line() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_granted_too_late_is_given_back() {
     let redis = OwnRedis::start().await;
-    let mut system = System::prepare(&[("REDIS_URL", &redis.url()), ("SECKILL_FLOW__TIMEOUT_MS", "300")]).await;
-    system.serve(true).await;
+    let system = System::start_with(&[("REDIS_URL", &redis.url())]).await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "slow", places(1))).await;
     let ask = json!({ "app": "shop", "policy": "slow" });
@@ -418,7 +406,7 @@ async fn a_place_granted_too_late_is_given_back() {
 /// A threshold that has just sunk is no mistake of the caller's.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
-    let system = System::start_with(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "3600000")]).await;
+    let system = patient(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "3600000")]).await;
     let shop = Caller::new(&system, "shop").await;
     let range = Some(Range { floor: 20, ceiling: 100, target_ms: None });
     set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(60)) }).await;
@@ -485,9 +473,10 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
         alarm(&system, "receiver-away shop").await;
     }
     assert!(open_alarms(&system).await.contains(&"limiter-down redis".to_owned()));
+    // More than once: a check that has begun before may see the trouble, and say so, afterwards.
     let earlier = "UPDATE alarms SET seen_at = seen_at - interval '2 hours' WHERE kind = 'limiter-down'";
-    sqlx::query(earlier).execute(&system.sql).await.unwrap();
     eventually(|| async {
+        sqlx::query(earlier).execute(&system.sql).await.unwrap();
         let open = open_alarms(&system).await;
         (open == ["receiver-away shop"]).then_some(()).ok_or(format!("{open:?}"))
     })
@@ -529,7 +518,7 @@ async fn a_receiver_that_cannot_be_reached_raises_an_alarm() {
     ];
     let system = System::start_with(&settings).await;
     let sale = system.create_sale(seckill_harness::terms(1)).await;
-    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    assert_eq!(answered(system.buy(&sale, "ann").idempotent("k")).await.code(), "202");
     eventually(|| async {
         let sql = "UPDATE receivers_away SET since = now() - interval '1 minute' WHERE receiver = 'shop'";
         let found = sqlx::query(sql).execute(&system.sql).await.unwrap().rows_affected();
@@ -537,7 +526,8 @@ async fn a_receiver_that_cannot_be_reached_raises_an_alarm() {
     })
     .await;
     alarm(&system, "receiver-away shop").await;
-    let details: Value = system.stores.ledger.alarms(1).await.unwrap().remove(0).details;
+    let alarms = system.stores.ledger.alarms(100).await.unwrap();
+    let details = &alarms.iter().find(|alarm| alarm.kind == "receiver-away").unwrap().details;
     assert!(details["away_s"].as_i64().unwrap() >= 60, "{details}");
     system.finish().await;
 }

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::admin_api::{PASSWORD, Person, account, send};
 use crate::console_rights::{RULES, WINDOW, staffed};
-use crate::permits_and_policies::{a_day, policy, set};
+use crate::permits_and_policies::{a_day, patient, policy, set};
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 use seckill_harness::{System, terms};
@@ -25,8 +25,7 @@ use seckill_harness::{System, terms};
 #[tokio::test(flavor = "multi_thread")]
 async fn signing_in_by_the_page_is_limited_like_any_other() {
     const WRONG: &str = "a wrong password that stays secret";
-    let mut system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "3")]).await;
-    system.serve(false).await;
+    let system = patient(&[("SECKILL_ADMIN__LOGIN_LIMIT", "3")]).await;
     account(&system, "root", AccountRole::Admin).await;
     let root = Person::sign_in(&system, "root").await;
     let http = Client::new();

@@ -1,15 +1,19 @@
 //! The console: who sees which page, what its answers allow a browser, the overview, and looking after accounts.
 
+use std::cell::Cell;
+
 use reqwest::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, ORIGIN, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
 use seckill::domain::account::{AccountName, AccountRole};
 use seckill::domain::sale::NewSale;
+use seckill::ledger::LedgerError;
 use seckill::ledger::accounts::{AccountChange, AccountOutcome};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, Person, account};
 use crate::broken_network::wired_with;
+use crate::payments_and_callbacks::bought;
 use seckill_harness::folder::Folder;
 use seckill_harness::nginx::Nginx;
 use seckill_harness::{System, eventually, terms};
@@ -169,7 +173,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     let sale = system.create_sale(terms(50)).await;
     let over = system.create_sale(NewSale { starts_in_ms: -2_000, ends_in_ms: -1_000, ..terms(5) }).await;
     // No worker takes the message.
-    assert_eq!(system.buy(&sale, "ann").send().await.status, 202);
+    bought(&system, &sale, "ann").await;
     for (kind, subject) in
         [("parked", "order_placed"), ("refusals", "p of secret-app"), ("drift", "sale 7"), ("of-a-newer-version", "x")]
     {
@@ -179,7 +183,13 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     let workers = ["relay".to_owned(), "fulfil".to_owned()];
     system.stores.ledger.report_workers(uuid::Uuid::new_v4(), &workers).await.unwrap();
 
-    let seen = max.call("GET", "overview", None).await.body;
+    // It goes without what Redis does not answer within half a second.
+    let seen = eventually(|| async {
+        let seen = max.call("GET", "overview", None).await.body;
+        let is_whole = seen["sales"][0]["available"].is_number() && seen["work"].is_object();
+        if is_whole { Ok(seen) } else { Err(seen.to_string()) }
+    })
+    .await;
     let sales: Vec<_> = seen["sales"].as_array().unwrap().iter().map(|sale| &sale["id"]).collect();
     assert_eq!(sales, [&json!(sale.id), &json!(later.id)], "not {}", over.id);
     let first = &seen["sales"][0];
@@ -243,9 +253,10 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     let root = Person::sign_in(&system, "root").await;
     let sale = system.create_sale(terms(5)).await;
     wire.cut();
+    // The connections break a moment after the wire is cut.
     let seen = eventually(|| async {
-        let seen = root.call("GET", "overview", None).await;
-        (seen.status == 200).then(|| seen.body.clone()).ok_or(seen.code())
+        let seen = root.call("GET", "overview", None).await.body;
+        if seen["sales"][0]["available"].is_null() { Ok(seen) } else { Err(seen.to_string()) }
     })
     .await;
     assert_eq!((&seen["sales"][0]["id"], &seen["sales"][0]["available"]), (&json!(sale.id), &Value::Null));
@@ -367,28 +378,39 @@ async fn an_admin_is_always_left() {
         account(&system, name, AccountRole::Admin).await;
     }
     let (ann, bob) = (Person::sign_in(&system, "ann").await, Person::sign_in(&system, "bob").await);
-    // Both changes are under way before either is made: a third party holds the accounts' rows.
-    let mut held = system.sql.begin().await.unwrap();
-    sqlx::query("SELECT FROM accounts FOR UPDATE").execute(&mut *held).await.unwrap();
-    let release = async {
-        eventually(|| async {
-            let waiting = "SELECT count(*) FROM pg_stat_activity
-                           WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
-            (waiting >= 2).then_some(()).ok_or(format!("{waiting} wait"))
-        })
-        .await;
-        held.commit().await.unwrap();
-    };
     let demotion = AccountChange { role: Some(AccountRole::Viewer), ..AccountChange::default() };
     let [name_of_ann, name_of_bob] = ["ann", "bob"].map(|name| AccountName::parse(name, "name").unwrap());
-    let ledger = &system.stores.ledger;
-    let (one, other, ()) = tokio::join!(
-        ledger.change_account(&name_of_bob, &demotion, "ann"),
-        ledger.change_account(&name_of_ann, &demotion, "bob"),
-        release
-    );
-    let outcomes = [one.unwrap(), other.unwrap()];
+    let (ledger, mut tried) = (&system.stores.ledger, 0);
+    let outcomes = loop {
+        // Both changes are under way before either is made: a third party holds the accounts' rows.
+        let mut held = system.sql.begin().await.unwrap();
+        sqlx::query("SELECT FROM accounts FOR UPDATE").execute(&mut *held).await.unwrap();
+        let has_ended = Cell::new(false);
+        let change = async |name: &AccountName, actor: &str| {
+            let outcome = ledger.change_account(name, &demotion, actor).await;
+            has_ended.set(true);
+            outcome
+        };
+        let release = async {
+            eventually(|| async {
+                let waiting = "SELECT count(*) FROM pg_stat_activity
+                               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+                let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
+                (waiting >= 2 || has_ended.get()).then_some(()).ok_or(format!("{waiting} wait"))
+            })
+            .await;
+            held.commit().await.unwrap();
+        };
+        let (one, other, ()) = tokio::join!(change(&name_of_bob, "ann"), change(&name_of_ann, "bob"), release);
+        tried += 1;
+        match (one, other) {
+            // On a busy machine one may have waited longer than a transaction waits for a lock. Then both are made anew.
+            (Err(LedgerError::Locked), _) | (_, Err(LedgerError::Locked)) if tried < 20 => {
+                sqlx::query("UPDATE accounts SET role = 'admin'").execute(&system.sql).await.unwrap();
+            }
+            (one, other) => break [one.unwrap(), other.unwrap()],
+        }
+    };
     assert!(
         outcomes.contains(&AccountOutcome::Changed) && outcomes.contains(&AccountOutcome::LastAdmin),
         "{outcomes:?}"
@@ -439,7 +461,12 @@ async fn the_console_works_behind_the_edge() {
     assert_eq!(header(&script, CACHE_CONTROL.as_str()), "public, max-age=31536000, immutable");
     // A page of ours behind the edge may change something; its address is the edge's.
     let new = Some(json!({ "name": "new", "role": "viewer", "password": PASSWORD }));
-    let made = root.request("POST", "accounts", new).header(ORIGIN, edge.url("")).send().await.unwrap();
+    let made = eventually(|| async {
+        let made = root.request("POST", "accounts", new.clone()).header(ORIGIN, edge.url("")).send().await.unwrap();
+        // A password takes the service too long to hash while others take the processors.
+        if made.status() == 503 { Err("503".to_owned()) } else { Ok(made) }
+    })
+    .await;
     assert_eq!(made.status(), 201);
     // What only begins like the console is one of the published files, or none.
     assert_eq!(browser().get(edge.url("/administrator")).send().await.unwrap().status(), 404);

@@ -16,7 +16,7 @@ use crate::admin_api::{Person, account, granted, send};
 use crate::api_document::ForOperators;
 use crate::permits_and_policies::{a_day, policy, set};
 use crate::{pages as buyers_pages, payments_and_callbacks};
-use seckill_harness::{System, terms};
+use seckill_harness::{System, eventually, terms};
 
 const API: &str = "/api/v1/admin/";
 
@@ -275,15 +275,19 @@ impl Rule {
         }
     }
 
-    /// Status and text of the answer that a person gets, or somebody who is not signed in.
+    /// Status and text of the answer that a person gets, or somebody who is not signed in, when the service is not too busy.
     pub async fn answer(&self, system: &System, person: Option<&Person>) -> (u16, String) {
-        let request = self.request(system).await;
-        let request = person.map_or(request.try_clone().unwrap(), |person| person.authenticated(request));
-        let answer = request.send().await.unwrap();
-        let status = answer.status().as_u16();
-        // A stream goes on until it is given up.
-        let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
-        (status, if is_stream { String::new() } else { answer.text().await.unwrap() })
+        eventually(|| async {
+            let request = self.request(system).await;
+            let request = person.map_or(request.try_clone().unwrap(), |person| person.authenticated(request));
+            let answer = request.send().await.unwrap();
+            let status = answer.status().as_u16();
+            // A stream goes on until it is given up.
+            let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+            let text = if is_stream { String::new() } else { answer.text().await.unwrap() };
+            if status == 503 { Err(format!("{}: {text}", self.route)) } else { Ok((status, text)) }
+        })
+        .await
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::admin_api::{Person, account, send};
 use crate::console_frame::people;
 use crate::pages::png;
+use crate::payments_and_callbacks::bought;
 
 async fn viewer(system: &System) -> Person {
     account(system, "vic", AccountRole::Viewer).await;
@@ -60,7 +61,7 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     assert_eq!(planned.body["page"], format!("/sales/{id}"));
     assert_eq!(reqwest::get(system.url(&format!("/sales/{id}"))).await.unwrap().status(), 200);
     let bought_in = sale(&system, id).await;
-    assert_eq!(system.buy(&bought_in, "ann").send().await.code(), "202");
+    bought(&system, &bought_in, "ann").await;
 
     let address = |part: &str| format!("sales/{id}{part}");
     let set = |status: &str| Some(json!({ "status": status }));
@@ -81,11 +82,7 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     assert_eq!(max.call("PUT", &address("/status"), set("open")).await.status, 200);
     assert_eq!(max.call("POST", &address("/stock"), Some(json!({ "units": 3 }))).await.status, 200);
     for user in ["ben", "cem", "dan", "eve"] {
-        eventually(|| async {
-            let answer = system.buy(&bought_in, user).send().await;
-            (answer.status == 202).then_some(()).ok_or_else(|| answer.code())
-        })
-        .await;
+        bought(&system, &bought_in, user).await;
     }
     system.settled(&bought_in).await;
 
@@ -142,6 +139,7 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
         assert_eq!(root.call("GET", &path, None).await.code(), "404 not-found", "{path}");
     }
     assert_eq!(root.call("DELETE", &format!("sales/{id}"), None).await.code(), "404 not-found");
+    system.is_followed().await;
     assert_eq!(system.get(&format!("/api/v1/sales/{id}"), None).await.0, 404);
     system.finish().await;
 }
@@ -282,9 +280,14 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     assert!(set.status == 200 && set.body["everywhere"].is_boolean(), "{}", set.body);
     system.is_followed().await;
 
-    let upload = |person: &Person, kind: &str, file: Vec<u8>| {
-        let request = Client::new().put(system.url(&format!("/api/v1/admin/{path}/picture")));
-        send(person.authenticated(request).header(CONTENT_TYPE, kind).body(file))
+    // A process draws one picture at a time, so that those of other tests may keep it too busy.
+    let upload = async |person: &Person, kind: &str, file: Vec<u8>| {
+        eventually(|| async {
+            let request = Client::new().put(system.url(&format!("/api/v1/admin/{path}/picture")));
+            let answer = send(person.authenticated(request).header(CONTENT_TYPE, kind).body(file.clone())).await;
+            if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
+        })
+        .await
     };
     let picture = png(600, 400, [200, 30, 30]);
     assert_eq!(upload(&vic, "image/png", picture.clone()).await.code(), "403 forbidden");
@@ -419,7 +422,7 @@ async fn the_live_figures_add_up() {
     let mut live = Live::open(&system, &vic, &sale, None).await;
     let (first, _) = live.until(|figures| figures["redis"]["available"] == 6).await;
     for user in ["ann", "ben", "cem"] {
-        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
+        bought(&system, &sale, user).await;
     }
     system.settled(&sale).await;
     let order = system.get("/api/v1/orders", Some("cem")).await.1[0]["order_id"].as_str().unwrap().to_owned();
@@ -491,7 +494,9 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     drop(streams);
     let last = *samples.keys().max().unwrap();
     eventually(|| async {
-        // The account may still have as many streams as it may have: the service learns by its next event that a reader has gone.
+        // The service learns by its next event that a reader has gone. Until it has learned so of all of them, one who comes keeps the
+        // sampler going.
+        tokio::time::sleep(Duration::from_secs(3)).await;
         let response = Live::request(&system, &vic, &sale, None).await;
         if response.status() != 200 {
             return Err(response.status().to_string());
@@ -522,17 +527,18 @@ async fn streams_are_for_people_who_are_signed_in_and_bounded() {
         account(&system, &format!("vic{n}"), AccountRole::Viewer).await;
         people.push(Person::sign_in(&system, &format!("vic{n}")).await);
     }
-    // Eight accounts have as many streams as each may have, and all together as many as an instance keeps.
+    // Eight accounts have as many streams as each may have, and all together as many as an instance keeps. On a busy machine one may be
+    // refused before that: a request waits in line while the sessions of those that are open are checked.
     for (n, person) in people.iter().enumerate() {
-        let refused = loop {
-            let response = Live::request(&system, person, &sale, None).await;
-            if response.status() != 200 {
-                break response;
-            }
-            open.push(response);
-            assert!(open.len() <= 64, "no bound");
-        };
-        assert_eq!((open.len(), refused.status().as_u16()), ((8 * (n + 1)).min(64), 503));
+        while open.len() < (8 * (n + 1)).min(64) {
+            let stream = eventually(|| async {
+                let response = Live::request(&system, person, &sale, None).await;
+                if response.status() == 200 { Ok(response) } else { Err(response.status().to_string()) }
+            });
+            open.push(stream.await);
+        }
+        let refused = Live::request(&system, person, &sale, None).await;
+        assert_eq!(refused.status(), 503, "{} streams", open.len());
     }
     let vic = &people[7];
     // A stream that is closed makes room.
@@ -587,7 +593,7 @@ async fn the_pages_show_a_sale_to_all_and_its_changes_to_those_who_run_it() {
     let system = System::start().await;
     let [_, max, vic] = people(&system).await;
     let sale = system.create_sale(terms(5)).await;
-    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
+    bought(&system, &sale, "ann").await;
     system.settled(&sale).await;
     let open = async |person: &Person, path: &str| {
         let response = person.authenticated(Client::new().get(system.url(path))).send().await.unwrap();

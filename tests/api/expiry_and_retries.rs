@@ -12,9 +12,10 @@ use seckill::ledger::orders::cancel::ExpiryOutcome;
 use seckill::queue::{Broker, Destination, Outgoing, Publisher};
 use serde_json::json;
 
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{System, eventually, redis_at, terms};
 
 use crate::own_redis::OwnRedis;
+use crate::payments_and_callbacks::status;
 use crate::relay_resends::{published, work};
 use crate::two_records::unlocked;
 
@@ -246,7 +247,7 @@ async fn a_poison_message_holds_up_nobody() {
     // The auditor calls it broken; the buyer still sees a definite state; sent again by hand, it goes through.
     let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
-    assert_eq!(system.get(&format!("/api/v1/orders/{}", orders[7]), Some("u7")).await.1["status"], "accepted");
+    assert_eq!(status(&system, orders[7].parse().unwrap(), "u7").await, "accepted");
     sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
     assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
@@ -383,21 +384,24 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
     let mut payment = system.sql.begin().await.unwrap();
     let prolong = "UPDATE orders SET wait_until = now() + interval '1 hour' WHERE id = $1";
     execute(prolong).execute(&mut *payment).await.unwrap();
-    let (in_ledger, expiring) = (ledger.clone(), order);
-    let expiry = tokio::spawn(async move { in_ledger.expire(&[expiring]).await });
+    // It waits for the row for two seconds at most, and is then tried again, as its message would be.
+    let (expiring, repeats) = ([order], AtomicUsize::new(0));
+    let expiry = unlocked(&repeats, || ledger.expire(&expiring));
     // The cancellation waits for the order's row, and then finds the order prolonged.
-    eventually(|| async {
-        let waiting: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-        )
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
-        (waiting >= 1).then_some(()).ok_or("nothing waits for a lock".to_owned())
-    })
-    .await;
-    payment.commit().await.unwrap();
-    let outcome = expiry.await.unwrap().unwrap();
+    let prolonged = async {
+        eventually(|| async {
+            let waiting: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+            )
+            .fetch_one(&system.sql)
+            .await
+            .unwrap();
+            (waiting >= 1).then_some(()).ok_or("nothing waits for a lock".to_owned())
+        })
+        .await;
+        payment.commit().await.unwrap();
+    };
+    let (outcome, ()) = tokio::join!(expiry, prolonged);
     assert!(
         matches!(outcome[..], [(_, ExpiryOutcome::Early { remaining_ms })] if remaining_ms > 3_000_000),
         "{outcome:?}"
@@ -431,8 +435,7 @@ async fn a_sale_whose_keys_are_broken_holds_up_no_other_sales_units() {
     }
     let (broken, well) = sales.split_first().unwrap();
     let tickets = format!("{}{{{}}}:tickets", system.config.redis.prefix, broken.id);
-    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
-    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let mut redis = redis_at(&system.config.redis.url).await.unwrap();
     redis::cmd("SET").arg(&tickets).arg("not a hash").exec_async(&mut redis).await.unwrap();
     for sale in &sales {
         system.let_deadlines_pass(sale).await;

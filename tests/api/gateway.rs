@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::broken_network::wired;
-use crate::permits_and_policies::{Caller, a_day, policy, set};
+use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
 use seckill_harness::folder::free_address;
 use seckill_harness::nginx::Nginx;
 use seckill_harness::{System, eventually};
@@ -92,7 +92,7 @@ fn asking(system: &System, caller: &Caller, path: &str, named: &str) -> RequestB
 /// The status says what an answer of `acquire` says in its body, and the headers say the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_says_whether_a_request_may_pass() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let later = Excess::parse(r#"degrade:{"page":"稍后"}"#).unwrap();
     set(&system, policy("shop", "web", a_day(2))).await;
@@ -139,7 +139,7 @@ async fn a_status_says_whether_a_request_may_pass() {
 /// A mistake of the gateway is 403, and a wrong token 401: nginx makes a failure of everything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_of_a_gateway_let_nothing_pass() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "web", a_day(5))).await;
     let stranger = Caller::of("0".repeat(64), shop.at);
@@ -174,7 +174,7 @@ async fn mistakes_of_a_gateway_let_nothing_pass() {
 /// passes any other status on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_may_append_the_path_of_its_caller() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "web", a_day(9))).await;
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"];
@@ -205,7 +205,7 @@ async fn a_gateway_may_append_the_path_of_its_caller() {
 /// nginx passes on what is granted, and answers the rest itself: 429 with its fields, the prepared answer, 403, 503.
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_passes_on_what_is_granted_and_nothing_else() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
@@ -264,7 +264,7 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
 /// A prepared answer too long for a header leaves the 429.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_prepared_answer_leaves_the_429() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
@@ -291,7 +291,12 @@ async fn without_redis_the_policy_decides() {
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
     set(&system, policy("shop", "web", a_day(1_000))).await;
-    assert_eq!(nginx.get("/").await.status(), 200);
+    // Redis may have answered one call too late on a busy machine.
+    eventually(|| async {
+        let status = nginx.get("/").await.status();
+        (status == 200).then_some(()).ok_or(status.to_string())
+    })
+    .await;
     wire.cut();
     for (when_down, statuses) in [
         (WhenDown::Closed, [429, 429, 429]),
@@ -336,7 +341,7 @@ async fn without_the_service_each_location_is_open_or_closed() {
 /// A lease travels to the application, which gives it back; otherwise it ends by itself. A caller cannot name one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_application_receives_the_lease() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;

@@ -48,6 +48,7 @@ async fn a_group_expires_and_is_released_as_one() {
         assert_eq!(rows(&system, &sale, kind).await, expected, "{kind}");
     }
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (10, Some(10)));
+    system.settled(&other).await;
     assert_eq!((system.count(CANCELLED, &other).await, rows(&system, &other, "group_expire").await), (0, 1));
     system.finish().await;
 }

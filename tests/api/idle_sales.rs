@@ -13,7 +13,7 @@ use seckill::sale_work::reconcile::{DriftWatch, HoldWatch};
 use seckill::sale_work::refill_supervisor::RefillSupervisor;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill::sale_work::sales_in_turn::SalesInTurn;
-use seckill_harness::{PATIENCE, System, eventually};
+use seckill_harness::{PATIENCE, System, eventually, redis_at};
 use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;
 
@@ -44,8 +44,7 @@ impl World {
         let prefix = &self.system.config.redis.prefix;
         let (run_id, replid) =
             (self.redis.info("server", "run_id").await, self.redis.info("replication", "master_replid").await);
-        let mut redis =
-            redis::Client::open(self.redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+        let mut redis = redis_at(&self.redis.url()).await.unwrap();
         // A session of its own, which `rows` waits for: what it reads does not count later.
         let mut sql = PgConnection::connect(&self.system.config.database.url).await.unwrap();
         sqlx::raw_sql("SET application_name = 'seckill'").execute(&mut sql).await.unwrap();

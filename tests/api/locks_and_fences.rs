@@ -16,7 +16,7 @@ use seckill::ledger::{LedgerError, fences};
 use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 
-use seckill_harness::{Environment, PATIENCE, System, eventually};
+use seckill_harness::{Environment, PATIENCE, System, eventually, redis_at};
 
 /// Long enough for a renewal to be many seconds late on a busy machine.
 const LEASE: Duration = Duration::from_secs(20);
@@ -131,8 +131,7 @@ async fn a_lost_lock_is_not_given_back_for_another() {
     let system = System::prepare(&[]).await;
     let gate = &system.stores.gate;
     let lost = gate.lock("l", Duration::from_secs(60)).await.unwrap().unwrap();
-    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = redis_at(&system.config.redis.url).await.unwrap();
     let key = format!("{}lock:{{l}}", system.config.redis.prefix);
     let _: () = redis::cmd("SET").arg(&key).arg("another").query_async(&mut connection).await.unwrap();
     assert!(!lost.release().await.unwrap());
@@ -241,8 +240,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     // As if the clock of one server were a day ahead.
     let ahead = first.token().0 + 86_400_000_000;
     assert!(first.release().await.unwrap());
-    let fence = |server: &Server| redis::Client::open(server.url.as_str()).unwrap();
-    let mut connection = fence(&servers[0]).get_multiplexed_async_connection().await.unwrap();
+    let mut connection = redis_at(&servers[0].url).await.unwrap();
     redis::cmd("SET").arg("sk:lock:{l}:fence").arg(ahead).query_async::<()>(&mut connection).await.unwrap();
     // Where the server ahead has answered too late, two others have given the lock, which is taken again.
     let high = eventually(|| async {

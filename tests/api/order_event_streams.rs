@@ -38,8 +38,13 @@ impl Reader {
         Self { response, text: String::new() }
     }
 
-    async fn open(system: &System, at: SocketAddr, order: &str, last_event_id: Option<&str>) -> Self {
-        Self::of(request_stream(system, at, order, "ann", last_event_id).await)
+    /// Opens a stream. A busy service may refuse it for a moment.
+    async fn open(system: &System, at: SocketAddr, order: &str, user: &str, last_event_id: Option<&str>) -> Self {
+        let response = eventually(|| async {
+            let response = request_stream(system, at, order, user, last_event_id).await;
+            if response.status() == 503 { Err("the service is busy".to_owned()) } else { Ok(response) }
+        });
+        Self::of(response.await)
     }
 
     /// The next event; `None` at the end of the stream. Skips comments and `retry`.
@@ -82,6 +87,17 @@ async fn bought(system: &System, sale: &Sale, user: &str) -> String {
     system.buy(sale, user).send().await.order_id()
 }
 
+/// Cancels an order. A busy service may refuse for a moment.
+async fn cancel(system: &System, at: SocketAddr, order: &str, user: &str) {
+    eventually(|| async {
+        let cancel = Client::new().post(format!("http://{at}/api/v1/orders/{order}/cancel"));
+        let answer = cancel.bearer_auth(system.token(user, 0)).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        (status == 200).then_some(()).ok_or(text)
+    })
+    .await;
+}
+
 /// From the purchase to the final status, while other instances make the changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
@@ -90,7 +106,7 @@ async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
     let sale = system.create_sale(terms(5)).await;
     let order = bought(&system, &sale, "ann").await;
     let at = system.instances[0].address;
-    let mut early = Reader::open(&system, at, &order, None).await;
+    let mut early = Reader::open(&system, at, &order, "ann", None).await;
     let (first, accepted) = early.next().await.unwrap();
     assert_eq!((first, &accepted["status"]), (0, &json!("accepted")));
 
@@ -98,12 +114,10 @@ async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
     let (made, waiting) = early.next().await.unwrap();
     assert_eq!(waiting["status"], "pending_payment");
     assert_eq!(waiting, system.get(&format!("/api/v1/orders/{order}"), Some("ann")).await.1);
-    let late = Reader::open(&system, at, &order, None).await;
+    let late = Reader::open(&system, at, &order, "ann", None).await;
     system.settled(&sale).await;
 
-    let elsewhere = format!("http://{}/api/v1/orders/{order}/cancel", system.instances[1].address);
-    let cancel = Client::new().post(elsewhere).bearer_auth(system.token("ann", 0));
-    assert_eq!(cancel.send().await.unwrap().status(), 200);
+    cancel(&system, system.instances[1].address, &order, "ann").await;
     let (rest, all) = (early.rest().await, late.rest().await);
     assert_eq!(statuses(&rest), ["cancelled"]);
     assert_eq!(statuses(&all), ["pending_payment", "cancelled"]);
@@ -119,7 +133,7 @@ async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
         ("x", vec!["cancelled"]),
         ("999999999", vec!["cancelled"]),
     ] {
-        let again = Reader::open(&system, at, &order, Some(last_event_id)).await.rest().await;
+        let again = Reader::open(&system, at, &order, "ann", Some(last_event_id)).await.rest().await;
         assert_eq!(statuses(&again), expected, "{last_event_id}");
         assert!(again.iter().all(|(_, order)| order["status"] == "cancelled" || order.get("reason").is_none()));
     }
@@ -139,18 +153,13 @@ async fn a_crowd_that_follows_its_orders_misses_no_change() {
     for n in 0..60 {
         let user = format!("u{n}");
         let order = bought(&system, &sale, &user).await;
-        let reader = Reader::of(request_stream(&system, at, &order, &user, None).await);
+        let reader = Reader::open(&system, at, &order, &user, None).await;
         readers.push((user, order, tokio::spawn(reader.rest())));
     }
     system.serve(true).await;
     system.serve(true).await;
     for (user, order, _) in &readers {
-        let cancel = format!("/api/v1/orders/{order}/cancel");
-        eventually(|| async {
-            let (status, answer) = system.post(&cancel, user).await;
-            (status == 200).then_some(()).ok_or_else(|| answer.to_string())
-        })
-        .await;
+        cancel(&system, at, order, user).await;
     }
     for (user, _, reader) in readers {
         let events = reader.await.unwrap();
@@ -175,9 +184,9 @@ async fn an_order_is_followed_by_its_buyer_and_within_bounds() {
     // The fifth stream of an order ends the oldest one, and no other.
     let mut open = Vec::new();
     for _ in 0..4 {
-        open.push(Reader::open(&system, at, &order, None).await);
+        open.push(Reader::open(&system, at, &order, "ann", None).await);
     }
-    let fifth = Reader::open(&system, at, &order, None).await;
+    let fifth = Reader::open(&system, at, &order, "ann", None).await;
     assert_eq!(statuses(&open.remove(0).rest().await), ["pending_payment"]);
     let open_other = || async {
         let stream = request_stream(&system, at, &other, "bob", None).await;
@@ -186,7 +195,7 @@ async fn an_order_is_followed_by_its_buyer_and_within_bounds() {
     let _last = eventually(open_other).await;
     let refused = request_stream(&system, at, &other, "bob", None).await;
     assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (503, true));
-    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    cancel(&system, at, &order, "ann").await;
     for reader in open.into_iter().chain([fifth]) {
         assert_eq!(statuses(&reader.rest().await), ["pending_payment", "cancelled"]);
     }
@@ -204,7 +213,7 @@ async fn a_stopping_service_does_not_wait_for_streams() {
     let order = bought(&system, &sale, "ann").await;
     system.settled(&sale).await;
     let at = system.instances[0].address;
-    let mut reader = Reader::open(&system, at, &order, None).await;
+    let mut reader = Reader::open(&system, at, &order, "ann", None).await;
     assert_eq!(reader.next().await.unwrap().1["status"], "pending_payment");
     let began = Instant::now();
     let ((), rest) = tokio::join!(system.stop(), reader.rest());
@@ -238,7 +247,7 @@ async fn every_change_sends_a_notice() {
     let order = bought(&system, &first, "ann").await;
     notified(&order, "pending_payment").await;
     system.settled(&first).await;
-    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    cancel(&system, system.instances[0].address, &order, "ann").await;
     notified(&order, "cancelled").await;
     let order = bought(&system, &second, "ann").await;
     notified(&order, "pending_payment").await;

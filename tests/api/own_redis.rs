@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use seckill_harness::eventually;
 use seckill_harness::folder::free_address;
+use seckill_harness::{eventually, redis_at};
 
 /// A server that keeps its data in a folder of its own. It ends, and the folder goes, when the value is dropped.
 pub struct OwnRedis {
@@ -74,7 +74,7 @@ impl OwnRedis {
     }
 
     pub async fn query(&self, words: &[&str]) -> redis::RedisResult<redis::Value> {
-        let mut connection = redis::Client::open(self.url())?.get_multiplexed_async_connection().await?;
+        let mut connection = redis_at(&self.url()).await?;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
     }
 

@@ -59,9 +59,19 @@ impl Callback {
     }
 }
 
+/// Buys a unit. Asks again for the same purchase while the service is too busy to sell.
+pub async fn bought(system: &System, sale: &Sale, user: &str) -> Uuid {
+    let key = Uuid::new_v4().to_string();
+    eventually(|| async {
+        let answer = system.buy(sale, user).idempotent(&key).send().await;
+        if answer.status == 202 { Ok(answer.order_id().parse().unwrap()) } else { Err(answer.code()) }
+    })
+    .await
+}
+
 /// A buyer's order that waits for payment.
 pub async fn order(system: &System, sale: &Sale, user: &str) -> Uuid {
-    let order = system.buy(sale, user).send().await.order_id().parse().unwrap();
+    let order = bought(system, sale, user).await;
     becomes(system, order, user, "pending_payment").await;
     order
 }
@@ -474,7 +484,7 @@ async fn nobody_pays_what_is_not_his_or_not_to_be_paid() {
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
     let sale = system.create_sale(terms(2)).await;
-    let accepted: Uuid = system.buy(&sale, "ann").send().await.order_id().parse().unwrap();
+    let accepted = bought(&system, &sale, "ann").await;
     let sandbox = || json!({ "channel": "sandbox" });
     for what in ["payments", "refunds"] {
         let body = if what == "payments" { sandbox() } else { json!({ "reason": "" }) };
@@ -536,8 +546,7 @@ async fn a_payment_of_unsure_outcome_is_asked_about_when_its_order_is_cancelled(
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
     let sale = system.create_sale(terms(5)).await;
-    let bought = system.buy(&sale, "ann").send().await.order_id();
-    let order: Uuid = bought.parse().unwrap();
+    let order = bought(&system, &sale, "ann").await;
     let ledger = &system.stores.ledger;
     ledger.fulfil(&[seckill::domain::ids::OrderId(order)]).await.unwrap();
     let payment = pay(&system, order, "ann").await;

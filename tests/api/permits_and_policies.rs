@@ -19,7 +19,20 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::broken_network::{wire_to, wired, wired_with};
+use crate::purchase_limits::answered;
 use seckill_harness::{PATIENCE, System, eventually, terms};
+
+/// How long a limiter waits for Redis in a test that has no use for its time-out: longer than a setting may be.
+const LIMITER_WAITS_MS: u64 = 20_000;
+
+/// A system whose limiter answers every call, also while a busy machine holds up Redis or the instance for longer than a second. Such a
+/// call would be answered as the policy's `when_down` says, and may have cost a permit.
+pub async fn patient(settings: &[(&str, &str)]) -> System {
+    let mut system = System::prepare(settings).await;
+    system.config.flow.timeout_ms = LIMITER_WAITS_MS;
+    system.serve(true).await;
+    system
+}
 
 fn name(text: &str) -> Name {
     Name::parse(text, "name").unwrap()
@@ -100,8 +113,10 @@ impl Caller {
         Self::of(app(system, named).await, at)
     }
 
+    /// The service closes a connection that has carried no request after 5 s; one that is sent at that moment would be lost.
     pub fn of(token: String, at: SocketAddr) -> Self {
-        Self { token, at, http: reqwest::Client::new() }
+        let http = reqwest::Client::builder().pool_idle_timeout(Duration::from_secs(2)).build().unwrap();
+        Self { token, at, http }
     }
 
     pub async fn post(&self, call: &str, body: &Value) -> (u16, Value, reqwest::header::HeaderMap) {
@@ -124,7 +139,7 @@ impl Caller {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_application_is_granted_refused_or_has_no_such_policy() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "login", a_day(3))).await;
     let (status, first, headers) = shop.post("acquire", &json!({ "app": "shop", "policy": "login" })).await;
@@ -172,7 +187,7 @@ async fn minus_one_is_unlimited_and_policies_that_grant_nothing_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_policies_grant_together_or_nothing_is_used_up() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "user", a_day(10))).await;
     set(&system, policy("shop", "address", a_day(2))).await;
@@ -196,7 +211,7 @@ async fn several_policies_grant_together_or_nothing_is_used_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_excess_is_queued_degraded_or_only_counted() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let queue = Excess::parse("queue:60000").unwrap();
     set(&system, NewPolicy { excess: queue, ..policy("shop", "slow", bucket(20, 1)) }).await;
@@ -226,7 +241,8 @@ async fn the_excess_is_queued_degraded_or_only_counted() {
 /// A caller who goes while policies that are only tried out are counted takes no permit with him: nobody could give it back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
-    let system = System::prepare(&[("SECKILL_FLOW__TIMEOUT_MS", "1000")]).await;
+    let mut system = System::prepare(&[]).await;
+    system.config.flow.timeout_ms = LIMITER_WAITS_MS;
     app(&system, "shop").await;
     let one = Parameters { limit: Some(1), lease_ms: Some(3_600_000), ..Parameters::default() };
     set(&system, policy("shop", "calls", Algorithm::new(AlgorithmKind::Concurrency, &one).unwrap())).await;
@@ -262,7 +278,7 @@ async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
 /// F22: every instance follows a change within a second, no limit starts anew, and every request meets a policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_instance_follows_a_changed_policy_and_keeps_its_counts() {
-    let mut system = System::start().await;
+    let mut system = patient(&[]).await;
     system.serve(false).await;
     let mut shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "login", a_day(50))).await;
@@ -281,34 +297,31 @@ async fn every_instance_follows_a_changed_policy_and_keeps_its_counts() {
         all_changed.store(true, Ordering::SeqCst);
     };
     let asking = async {
-        // Redis may not answer in time on a busy machine. Such a call may have cost a permit.
-        let (mut granted, mut unanswered) = (0, 0);
+        let mut granted = 0;
         loop {
             let changed = all_changed.load(Ordering::SeqCst);
             let answer = shop.ask(ask.clone()).await;
             assert_ne!(answer["code"], 0, "a request without a policy");
             granted += i64::from(answer["code"] == 1);
-            unanswered += i64::from(answer["reason"] == "limiter-down");
-            if changed && answer["code"] == -1 && answer["reason"] == "limit" {
-                break (granted, unanswered);
+            if answer["code"] == -1 {
+                assert_eq!(answer["reason"], "limit");
+                if changed {
+                    break granted;
+                }
             }
         }
     };
-    let ((granted, unanswered), ()) = tokio::join!(asking, changing);
-    assert!(
-        (10 - unanswered..=10).contains(&granted),
-        "{granted} granted, not one more for each of ten changes; {unanswered} calls unanswered"
-    );
+    let (granted, ()) = tokio::join!(asking, changing);
+    assert_eq!(granted, 10, "one more for each of ten changes");
     // A limit below what is used up refuses at once, at both instances.
     set(&system, policy("shop", "login", a_day(5))).await;
     for instance in &system.instances {
         shop.at = instance.address;
         assert_eq!(shop.code(ask.clone()).await, -1);
     }
-    let log: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE action = 'policy set'")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+    // Each limit, from 50 to 60 and then 5. A change whose answer was lost has been made again.
+    let log = "SELECT count(DISTINCT details->'after'->>'limit') FROM audit_log WHERE action = 'policy set'";
+    let log: i64 = sqlx::query_scalar(log).fetch_one(&system.sql).await.unwrap();
     assert_eq!(log, 12);
     // Without notices, the poll finds the change.
     sqlx::query("ALTER TABLE policies DISABLE TRIGGER policies_change").execute(&system.sql).await.unwrap();
@@ -328,7 +341,7 @@ async fn policies_limit_purchases() {
         async move {
             let mut codes = Vec::new();
             for _ in 0..n {
-                codes.push(system.buy(sale, "ann").send().await.code());
+                codes.push(answered(system.buy(sale, "ann")).await.code());
             }
             codes
         }
@@ -361,7 +374,12 @@ async fn a_caller_that_ignores_a_refusal_is_refused_from_memory() {
     set(&system, policy("shop", "login", a_day(1))).await;
     set(&system, policy("seckill", "purchase-buyer", a_day(1))).await;
     let ask = json!({ "app": "shop", "policy": "login", "key": "ann" });
-    assert_eq!([shop.code(ask.clone()).await, shop.code(ask.clone()).await], [1, -1]);
+    // Where Redis has answered too late, the permit is used up all the same, and the next refusal is the limit's.
+    eventually(|| async {
+        let answer = shop.ask(ask.clone()).await;
+        (answer["code"] == -1 && answer["reason"] == "limit").then_some(()).ok_or(answer.to_string())
+    })
+    .await;
     // Each worker thread has a cache of its own: repeated until all know the buyer.
     eventually(|| async {
         wire.mend();
@@ -399,7 +417,12 @@ async fn without_redis_each_policy_answers_as_its_when_down_says() {
     for (named, when_down) in [("c", WhenDown::Closed), ("o", WhenDown::Open), ("l", WhenDown::Local)] {
         set(&system, NewPolicy { when_down, ..policy("shop", named, a_day(7)) }).await;
     }
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "c" })).await, 1);
+    // Redis may have answered one call too late on a busy machine; each has a key of its own.
+    eventually(|| async {
+        let answer = shop.ask(json!({ "app": "shop", "policy": "c", "key": Uuid::new_v4().to_string() })).await;
+        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
+    })
+    .await;
     wire.cut();
     let mut took = Vec::new();
     for _ in 0..20 {
@@ -481,7 +504,7 @@ async fn a_limiter_that_swallows_packets_costs_at_most_the_time_out() {
 /// A lease is given back once, and a breaker opens on the reports of callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_given_back_and_reports_open_breakers() {
-    let system = System::start().await;
+    let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
     let places = Parameters { limit: Some(2), lease_ms: Some(60_000), ..Parameters::default() };
     set(&system, policy("shop", "places", Algorithm::new(AlgorithmKind::Concurrency, &places).unwrap())).await;

@@ -2,13 +2,32 @@
 
 use futures_util::future::join_all;
 
-use seckill_harness::{System, terms};
+use seckill_harness::{Answer, Click, System, eventually, terms};
+
+/// Sends a purchase again while the shop is closed, as it may be for a moment on a busy machine. What was refused so was not counted.
+pub async fn answered(click: Click<'_>) -> Answer {
+    eventually(|| async {
+        let answer = click.clone().send().await;
+        if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
+    })
+    .await
+}
+
+/// Makes a purchase that is accepted, and says whether it was at the first try. A test of what must not disturb purchases counts these:
+/// the shop may be closed for a moment on a busy machine, and not for most of them.
+pub async fn accepted_at_once(click: Click<'_>) -> bool {
+    if click.clone().send().await.code() == "202" {
+        return true;
+    }
+    assert_eq!(answered(click).await.code(), "202");
+    false
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_has_five_requests_a_minute_and_a_hundred_repeats_are_one_purchase() {
     let system = System::start().await;
     let sale = system.create_sale(terms(5)).await;
-    let answers = join_all((0..100).map(|_| system.buy(&sale, "ann").idempotent("k").send())).await;
+    let answers = join_all((0..100).map(|_| answered(system.buy(&sale, "ann").idempotent("k")))).await;
     let accepted: Vec<_> = answers.iter().filter(|answer| answer.status == 202).collect();
     // A new minute may begin between the requests, at most once, and before any of them.
     assert!((5..=10).contains(&accepted.len()), "{}", accepted.len());
@@ -41,7 +60,7 @@ async fn a_request_refused_by_one_limit_uses_up_nothing_of_another() {
     }
     // All five of the buyer's requests are left, from other addresses.
     let elsewhere = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "1.1.1.5", "1.1.1.6"];
-    let answers = join_all(elsewhere.map(|address| from("eve", address))).await;
+    let answers = join_all(elsewhere.map(|address| answered(system.buy(&sale, "eve").from(address)))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 1, "{answers:?}");
     // An IPv6 /64 counts as one address.
     assert_eq!(from("v61", "2001:db8::1").await.code(), "202");
@@ -59,7 +78,7 @@ async fn the_sale_itself_has_a_limit() {
             .await;
     let sale = system.create_sale(terms(50)).await;
     let users: Vec<String> = (0..20).map(|n| format!("u{n}")).collect();
-    let answers = join_all(users.iter().map(|user| system.buy(&sale, user).send())).await;
+    let answers = join_all(users.iter().map(|user| answered(system.buy(&sale, user)))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 7);
     system.settled(&sale).await;
     assert_eq!(system.stock(&sale).await, 43);

@@ -24,6 +24,8 @@ impl World {
         let url = redis.url();
         let settings: Vec<_> = settings.iter().copied().chain([("REDIS_URL", url.as_str())]).collect();
         let mut system = System::prepare(&settings).await;
+        // Longer than the setting may be: each call of a limiter is answered, also on a busy machine.
+        system.config.flow.timeout_ms = 20_000;
         system.serve(true).await;
         let mut sales = Vec::new();
         for _ in 0..5 {

@@ -21,7 +21,8 @@ async fn edge(system: &System, changes: &[(&str, &str)]) -> Nginx {
 /// Sends the beginning of a request, and nothing more; returns the answer when the connection is closed.
 async fn stop_after(address: SocketAddr, beginning: &str) -> String {
     let mut wire = TcpStream::connect(address).await.unwrap();
-    wire.write_all(beginning.as_bytes()).await.unwrap();
+    // A connection that was closed meanwhile is noticed when it is read.
+    let _ = wire.write_all(beginning.as_bytes()).await;
     let mut answer = Vec::new();
     let closed = async { while wire.read_buf(&mut answer).await.is_ok_and(|bytes| bytes > 0) {} };
     timeout(PATIENCE, closed).await.expect("nginx closes the connection");
@@ -130,6 +131,11 @@ async fn slow_clients_end_at_nginx() {
     for answer in answers {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
     }
-    assert_eq!(proxy.get("/healthz").await.status(), 200);
+    // On a busy machine this client may be a slow one, too, and repeats the request.
+    eventually(|| async {
+        let status = reqwest::get(proxy.url("/healthz")).await.map_err(|error| error.to_string())?.status();
+        (status == 200).then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
     system.finish().await;
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use reqwest::Client;
 use reqwest::header::HeaderValue;
@@ -24,7 +24,7 @@ use crate::service_killed::Process;
 use collector::{Collector, Exported};
 use seckill_harness::folder::free_address;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 /// The span in the buyer's browser.
@@ -132,10 +132,10 @@ async fn message_trace(system: &System) -> TraceContext {
         std::future::ready(Err::<Vec<usize>, QueueError>(QueueError::Closed))
     };
     // A step waits ten seconds for a message, and fails where a busy broker is slow to connect.
-    for _ in 0..12 {
-        let _ = consumer.step(&stop, &look).await;
-        if seen.lock().unwrap().is_some() {
-            break;
+    let deadline = Instant::now() + PATIENCE;
+    while seen.lock().unwrap().is_none() && Instant::now() < deadline {
+        if consumer.step(&stop, &look).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
     drop(consumer);

@@ -21,6 +21,9 @@ const SCALE: &str =
     "document.getElementById('challenge-image').getBoundingClientRect().width / window.seckillChallenge.width";
 /// The piece is in its gap when it is so near to it, in points of the picture. The service forgives more.
 const NEAR: f64 = 1.5;
+/// How many times slower than its trail a piece is dragged. A browser that gets no processor for half a second reports one long step,
+/// which must not be most of the way: no hand makes such a step.
+const SLOWER: f64 = 6.0;
 
 /// A shop with a page on which Ann is to solve a challenge of this kind.
 async fn before_a_challenge(kind: &str) -> (Shop, Page, Sale) {
@@ -64,7 +67,7 @@ async fn a_picture_is_answered_by_typing() {
     buy_with_pass(shop, page, sale, "image").await;
 }
 
-/// Drags the piece as the trail of the challenge does, and then to its place, whatever the handle looks like.
+/// Drags the piece as the trail of the challenge does, only slower, and then to its place, whatever the handle looks like.
 async fn drag(page: &Page, challenge: &Value) {
     let target = challenge["answer_for_tests"]["x"].as_f64().unwrap();
     let trail: Vec<[f64; 3]> = serde_json::from_value(challenge["answer_for_tests"]["trail"].clone()).unwrap();
@@ -78,7 +81,7 @@ async fn drag(page: &Page, challenge: &Value) {
     for pair in trail.windows(2) {
         let [before, after] = [pair[0], pair[1]];
         at = (x + (after[1] - trail[0][1]) * scale, y + (after[2] - trail[0][2]) * scale);
-        moves.push(go_to(at.0, at.1, (after[0] - before[0]).max(1.0) as u64));
+        moves.push(go_to(at.0, at.1, ((after[0] - before[0]) * SLOWER).max(1.0) as u64));
     }
     page.mouse(moves).await;
     for _ in 0..10 {

@@ -1,10 +1,13 @@
 //! What people do in the console, and who they are.
 
+use std::time::Duration;
+
 use fantoccini::elements::Element;
 use fantoccini::error::CmdError;
 use seckill::admin::password::hash_new;
 use seckill::domain::account::{AccountName, AccountRole, NewPassword};
 use seckill_harness::eventually;
+use tokio::time::sleep;
 
 use crate::chromium::Page;
 use crate::page::shown;
@@ -18,6 +21,13 @@ pub const PEOPLE: [(&str, AccountRole); 3] =
 /// The form that signs in, and the one in the head of every page that signs out.
 pub const SIGN_IN: &str = "main form[data-api='/api/v1/admin/session']";
 pub const SIGN_OUT: &str = "header form[data-api='/api/v1/admin/session']";
+
+/// The document is another one than when `note_document` was called.
+const NEXT_DOCUMENT: &str = "!window.documentBefore && document.readyState === 'complete'";
+/// The service was too busy to show the page.
+const BUSY: &str = "performance.getEntriesByType('navigation')[0]?.responseStatus === 503";
+/// How long a test waits before it asks a busy service again.
+const BUSY_FOR: Duration = Duration::from_secs(1);
 
 /// The form that sends to this address of the admin API.
 pub fn form(path: &str) -> String {
@@ -62,14 +72,41 @@ impl Page {
     /// Opens a page of the console, which leads a person who is signed out to sign in first.
     pub async fn open_console(&self, shop: &Shop, path: &str) {
         self.client.goto(&shop.system.url(path)).await.unwrap();
-        self.wait("document.readyState === 'complete'").await;
+        self.loaded().await;
+    }
+
+    /// Waits until the document has loaded. One that a busy service has refused is loaded again.
+    async fn loaded(&self) {
+        eventually(|| async {
+            self.wait("document.readyState === 'complete'").await;
+            if self.try_evaluate(BUSY).await? == false {
+                return Ok(());
+            }
+            sleep(BUSY_FOR).await;
+            self.client.refresh().await.map_err(|error| error.to_string())?;
+            Err("the service is too busy to show the page".to_owned())
+        })
+        .await;
     }
 
     /// Signs in on the page that asks for it, and waits for the page that follows.
     pub async fn enter(&self, name: &str, password: &str) {
         self.type_over(&format!("{SIGN_IN} [name=name]"), name).await;
         self.type_over(&format!("{SIGN_IN} [name=password]"), password).await;
-        self.send(SIGN_IN).await;
+        self.note_document().await;
+        let busy = told(SIGN_IN, "try again shortly");
+        // A busy service refuses to check a password for a moment: what was typed stays, and is sent again.
+        eventually(|| async {
+            self.click(&format!("{SIGN_IN} button")).await;
+            self.wait(&format!("{NEXT_DOCUMENT} || {busy}")).await;
+            if !self.is_true(&busy).await {
+                return Ok(());
+            }
+            sleep(BUSY_FOR).await;
+            Err("the service is too busy to check a password".to_owned())
+        })
+        .await;
+        self.next_document().await;
     }
 
     /// Signs a person in, and shows a page of the console.
@@ -113,7 +150,8 @@ impl Page {
 
     /// Waits until the document is another one than when `note_document` was called.
     pub async fn next_document(&self) {
-        self.wait("!window.documentBefore && document.readyState === 'complete'").await;
+        self.wait(NEXT_DOCUMENT).await;
+        self.loaded().await;
     }
 
     /// Types a text into a field, in place of what is in it.

@@ -68,8 +68,10 @@ async fn an_order_is_found_exported_and_refunded() {
     page.leave_after_question(&format!("{refund} button")).await;
     let status = "document.querySelector('dl.facts .badge').textContent";
     eventually(|| async {
-        page.reload().await;
-        let status = page.evaluate(status).await;
+        page.note_document().await;
+        page.client.refresh().await.map_err(|error| error.to_string())?;
+        page.next_document().await;
+        let status = page.try_evaluate(status).await?;
         (status == "refunded").then_some(()).ok_or_else(|| status.to_string())
     })
     .await;

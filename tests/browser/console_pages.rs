@@ -131,8 +131,13 @@ async fn dead_links(page: &Page, links: &BTreeSet<String>) -> Value {
         "(async () => {{
             const dead = [];
             for (const link of {links}) {{
-                const answer = await fetch(link);
-                await answer.body?.cancel();
+                let answer;
+                // A busy service may refuse for a moment.
+                for (let tries = 0; tries < 10 && (!answer || answer.status === 503); tries++) {{
+                    if (tries) await new Promise((done) => setTimeout(done, 1000));
+                    answer = await fetch(link);
+                    await answer.body?.cancel();
+                }}
                 if (!answer.ok) dead.push(`${{link}}: ${{answer.status}}`);
             }}
             return dead;

@@ -1,11 +1,13 @@
 //! A sale from its plan to its end, by a manager in the console. No command is run.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use seckill::domain::ids::SaleId;
-use seckill_harness::Sale;
+use seckill_harness::{Sale, eventually};
 use serde::Deserialize;
+use tokio::time::sleep;
 
 use crate::buyer::{GREY, LIVE, says};
 use crate::chromium::Page;
@@ -92,7 +94,16 @@ async fn plan(shop: &Shop, page: &Page) -> Sale {
 async fn rush(shop: &Shop, sale: &Sale, buyers: Range<usize>) -> i64 {
     let answers = stream::iter(buyers).map(|n| async move {
         let user = format!("u{n}");
-        shop.system.buy(sale, &user).send().await.code()
+        // While a commit takes long, others are refused for a moment. A repeat under the same key buys no second unit.
+        eventually(|| async {
+            let answer = shop.system.buy(sale, &user).idempotent(&user).send().await;
+            if answer.status != 503 {
+                return Ok(answer.code());
+            }
+            sleep(Duration::from_millis(200)).await;
+            Err(answer.code())
+        })
+        .await
     });
     let answers: Vec<String> = answers.buffer_unordered(CONCURRENCY).collect().await;
     let others: Vec<_> = answers.iter().filter(|code| !["202", "409 sold-out"].contains(&code.as_str())).collect();

@@ -92,8 +92,14 @@ impl Shop {
         if !body.is_null() {
             request = request.json(&body);
         }
-        let answer = request.send().await.unwrap();
-        assert!(answer.status().is_success(), "{what}: {}", answer.text().await.unwrap());
+        eventually(|| async {
+            let answer = request.try_clone().unwrap().send().await.unwrap();
+            let (status, text) = (answer.status(), answer.text().await.unwrap());
+            // A busy service may refuse for a moment.
+            assert!(status.is_success() || status == 503, "{what}: {text}");
+            if status.is_success() { Ok(()) } else { Err(text) }
+        })
+        .await;
     }
 
     /// Waits until an order has this status.

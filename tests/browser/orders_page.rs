@@ -18,7 +18,9 @@ async fn press_twice(page: &Page, button: &str, done: &str) {
         if page.is_true(done).await {
             return Ok(());
         }
-        if pressed.get().is_none_or(|at| at.elapsed() > Duration::from_secs(20)) {
+        // The button goes when its effect is on its way.
+        let is_due = pressed.get().is_none_or(|at| at.elapsed() > Duration::from_secs(20));
+        if is_due && page.is_true(&shown(button)).await {
             page.click(button).await;
             page.click(button).await;
             pressed.set(Some(Instant::now()));

@@ -1,7 +1,7 @@
 //! One purchase, from waiting for the start to the payment, and what may come in between.
 
 use seckill::domain::ids::Shard;
-use seckill_harness::{Sale, eventually};
+use seckill_harness::{Sale, eventually, redis_at};
 
 use crate::buyer::{COUNTDOWN_S, GREY, LIVE, order, says};
 use crate::chromium::Page;
@@ -16,8 +16,7 @@ pub async fn move_start(shop: &Shop, page: &Page, sale: &Sale, seconds: f64) {
     let moved = sqlx::query_scalar(moved).bind(sale.id.get()).bind(seconds);
     let starts_at_ms: i64 = moved.fetch_one(&system.sql).await.unwrap();
     let key = format!("{}{{{}}}:sale", system.config.redis.prefix, system.shards(sale).await.tag(Shard::FIRST));
-    let client = redis::Client::open(system.config.redis.url.as_str()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = redis_at(&system.config.redis.url).await.unwrap();
     let mut set = redis::cmd("HSET");
     set.arg(key).arg("starts_at_ms").arg(starts_at_ms);
     set.query_async::<()>(&mut connection).await.unwrap();

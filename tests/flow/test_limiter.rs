@@ -6,6 +6,7 @@ use redis::aio::MultiplexedConnection;
 use seckill::config::Config;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
 use seckill::gate::limiter::{Limiter, Take};
+use seckill_harness::redis_at;
 use uuid::Uuid;
 
 /// The time at which tests begin: a whole minute in 2026, in microseconds.
@@ -25,10 +26,9 @@ impl Bench {
     /// A limiter under a given prefix, so that several processes can share it.
     pub async fn under(prefix: &str) -> Self {
         let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
-        let client = redis::Client::open(url.as_str()).unwrap();
         Self {
             limiter: limiter(&url, prefix, 30_000), // a busy machine must not fail a test
-            redis: client.get_multiplexed_async_connection().await.unwrap(),
+            redis: redis_at(&url).await.unwrap(),
             prefix: prefix.to_owned(),
         }
     }

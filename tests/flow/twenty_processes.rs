@@ -160,21 +160,29 @@ fn due_of_a_bucket(log: &[Asked]) -> i64 {
 #[tokio::test]
 async fn twenty_processes_are_granted_what_is_allowed_and_no_more() {
     let seconds = if std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1") { 60 } else { 5 };
-    let bench = Bench::new().await;
-    let prefix = bench.prefix.clone();
-    let logs = tokio::task::spawn_blocking(move || run_processes(&prefix, seconds)).await.unwrap();
-    bench.clear().await;
+    // A machine that is busy with much else may let the processes ask too seldom, so they may come once more.
+    for tries in (0..3).rev() {
+        let bench = Bench::new().await;
+        let prefix = bench.prefix.clone();
+        let logs = tokio::task::spawn_blocking(move || run_processes(&prefix, seconds)).await.unwrap();
+        bench.clear().await;
+        check(&logs);
+        let all = |log: &Vec<Asked>| log.iter().map(|asked| asked.permits).sum::<i64>();
+        let counts: Vec<(i64, i64)> = logs.iter().map(|log| (all(log), permits(log))).collect();
+        if counts.iter().all(|(asked, granted)| asked * 2 > granted * 3) {
+            return;
+        }
+        assert!(tries > 0, "the processes asked for too few permits; asked and granted are {counts:?}");
+    }
+}
 
+/// Checks what was granted. It holds however often the processes have asked.
+fn check(logs: &[Vec<Asked>]) {
     let window_us = WINDOW_MS * 1000;
-    for (algorithm, log) in limiters().into_iter().zip(&logs) {
+    for (algorithm, log) in limiters().into_iter().zip(logs) {
         let (name, lasted) = (algorithm.kind().as_str(), log[log.len() - 1].at_us - log[0].at_us);
         let (granted, asked): (i64, i64) = (permits(log), log.iter().map(|asked| asked.permits).sum());
         println!("{name}: {granted} of {asked} permits in {lasted} us");
-        assert!(
-            asked * 2 > granted * 3,
-            "{name}: the processes asked for only {asked} permits, and {granted} were granted"
-        );
-
         // Redis answered each ask as the model does.
         let model = answered_by(algorithm, log);
         let apart = log.iter().zip(&model).find(|(redis, model)| redis.granted != model.granted);

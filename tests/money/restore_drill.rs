@@ -12,8 +12,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, query_scalar, raw_sql};
 use tokio::process::Command;
 use uuid::Uuid;
 
-use crate::world::{Rates, World};
-use seckill_harness::{Sale, eventually, terms};
+use crate::world::{Rates, World, buy};
+use seckill_harness::{Sale, terms};
 
 const RATES: Rates = Rates { pay: 200, refund: 1 };
 /// Buyers of the rush. The dump begins when some of them have bought.
@@ -30,17 +30,8 @@ async fn script(world: &World, name: &str, file: &Path) {
     assert!(done.status.success(), "{name}: {said}");
 }
 
-/// Buys a unit, or gets the ticket of the purchase that was made before.
-async fn buy(world: &World, sale: &Sale, user: &str) -> Uuid {
-    eventually(|| async {
-        let answer = world.system.buy(sale, user).idempotent("once").send().await;
-        if answer.status == 202 { Ok(answer.order_id().parse().unwrap()) } else { Err(answer.code()) }
-    })
-    .await
-}
-
 async fn buy_all(world: &World, sale: &Sale, users: impl IntoIterator<Item = String>) -> HashSet<Uuid> {
-    let buying = stream::iter(users).map(|user| async move { buy(world, sale, &user).await });
+    let buying = stream::iter(users).map(|user| async move { buy(&world.system, sale, &user).await });
     buying.buffer_unordered(16).collect().await
 }
 
@@ -87,7 +78,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     let lost_sale = world.system.create_sale(terms(5)).await;
     world.reopen(&RATES).await;
     let newcomer = world.orders.len();
-    let order = buy(&world, &sale, &format!("u{newcomer}")).await;
+    let order = buy(&world.system, &sale, &format!("u{newcomer}")).await;
     world.orders.push(order);
     let is_order = format!("SELECT count(*) FROM orders WHERE id = '{order}' AND status = 'pending_payment'");
     world.wait_for(&is_order, 1).await;

@@ -127,7 +127,7 @@ async fn kill_at_random(works: &Works, workers: &mut [Worker], seconds: f64, dic
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and_restarted() {
-    let (run_s, pause_s) = if long() { (60.0, 60.0) } else { (6.0, 2.0) };
+    let (run_s, pause_s) = if long() { (60.0, 60.0) } else { (10.0, 2.0) };
     let seed = rand::random();
     let mut dice = StdRng::seed_from_u64(seed);
     eprintln!("seed {seed}");

@@ -19,7 +19,7 @@ async fn items_are_sent_over_tls_only_to_a_receiver_with_a_valid_certificate() {
     let terms = terms.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
     let receiver = Receiver::over_tls(terms.with_single_cert(vec![own.cert.der().clone()], key).unwrap());
     works.channel("c", 50, &receiver).await;
-    works.put("c", "k", 0..3).await;
+    works.put("c", "k", 0..10).await;
     let refused = async |times: usize| {
         let before = receiver.connections();
         eventually(|| async {
@@ -49,13 +49,14 @@ async fn items_are_sent_over_tls_only_to_a_receiver_with_a_valid_certificate() {
     let _worker = Worker::start(&works.environment, None);
     eventually(|| async {
         let is = works.statuses("c").await;
-        (is == [("done".to_owned(), 3)]).then_some(()).ok_or_else(|| format!("{is:?}"))
+        (is == [("done".to_owned(), 10)]).then_some(()).ok_or_else(|| format!("{is:?}"))
     })
     .await;
     let sent: Vec<_> = receiver.seen().iter().map(|arrival| arrival.body["n"].clone()).collect();
-    assert_eq!(sent, [0, 1, 2]);
+    assert_eq!(sent, Vec::from_iter(0..10_i32));
     let made = receiver.connections() - before;
-    assert!((1..3).contains(&made), "a connection must be reused, after one that was slow to open: {made}");
+    // Some more are no matter: one that was slow to open, or the last worker's, noted only now.
+    assert!((1..6).contains(&made), "a connection must be reused: {made} for ten items");
     let failed: i64 =
         sqlx::query_scalar("SELECT sum(attempts)::bigint FROM outflow_items").fetch_one(&works.sql).await.unwrap();
     std::fs::remove_file(trusted).unwrap();

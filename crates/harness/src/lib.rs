@@ -35,6 +35,10 @@ use tokio::task::JoinHandle;
 /// never waits so long; a test that fails takes this long to say so.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long a connection may be idle that a request uses again. The service closes one that has carried no request after 5 s (a crowd
+/// opens more than it needs); a request that is sent at that moment would be lost.
+const IDLE_MAX: Duration = Duration::from_secs(2);
+
 /// The settings of a system.
 pub type Environment = HashMap<String, String>;
 
@@ -48,6 +52,17 @@ pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition:
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
+}
+
+/// A connection to a Redis, which may take long to answer on a busy machine: by default a client waits for half a second.
+///
+/// # Errors
+///
+/// Redis cannot be reached.
+pub async fn redis_at(url: &str) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
+    let patience = Some(PATIENCE);
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+    redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 /// A secret that nobody else has.
@@ -178,7 +193,7 @@ impl System {
             stores: stores(&config).unwrap(),
             sql: PgPool::connect(&config.database.url).await.unwrap(),
             tokens: tokens.requiring(&config.auth.jwt_audience, &config.auth.jwt_issuer),
-            http: reqwest::Client::new(),
+            http: reqwest::Client::builder().pool_idle_timeout(IDLE_MAX).build().unwrap(),
             instances: Vec::new(),
             environment,
             config,

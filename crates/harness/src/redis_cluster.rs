@@ -50,10 +50,12 @@ impl RedisCluster {
         for node in &self.nodes {
             eventually(|| async {
                 let (info, nodes) = (ask(node.port, &["CLUSTER", "INFO"])?, ask(node.port, &["CLUSTER", "NODES"])?);
-                let replicas = nodes.lines().filter(|line| line.contains("slave") && line.ends_with("connected"));
+                // The last line may be empty.
+                let known = nodes.lines().filter(|line| !line.is_empty()).count();
+                let replicas = nodes.lines().filter(|line| line.contains("slave") && line.ends_with(" connected"));
                 let follows = ask(node.port, &["INFO", "replication"])?;
                 let has_all = follows.contains("role:master") || follows.contains("master_link_status:up");
-                if nodes.lines().count() < 2 * MASTERS {
+                if known < 2 * MASTERS {
                     self.introduce_all(node)?;
                 }
                 let is_ok = info.contains("cluster_state:ok") && replicas.count() == MASTERS && has_all;

@@ -41,7 +41,7 @@ async fn queues_of_another_kind_are_found() {
 
     let broker = Broker::new(&settings);
     let link = Publisher::new(broker.clone());
-    link.connect().await.unwrap();
+    eventually(|| async { link.connect().await.map_err(|error| error.to_string()) }).await;
     look().await.shows("rabbitmq.queues", Pass, "quorum queues");
     // The setting was changed, and the old bound stays.
     let other = Look::with(&environment, &[("SECKILL_AMQP__QUEUE_MAX_LENGTH", "500")]).await;
@@ -66,7 +66,7 @@ async fn queues_of_another_kind_are_found() {
     look().await.shows("rabbitmq.queues", Fail, "our exchange exists otherwise");
     channel.exchange_delete(format!("{prefix}seckill").into(), Default::default()).await.unwrap();
     connection.close(200, "".into()).await.unwrap();
-    broker.demolish().await.unwrap();
+    eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
 }
 
 /// The doctor makes no queue and no exchange where there is none, and takes no message away.
@@ -106,7 +106,7 @@ async fn a_look_changes_nothing() {
     })
     .await;
     connection.close(200, "".into()).await.unwrap();
-    broker.demolish().await.unwrap();
+    eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
 }
 
 /// Heartbeats so rare that a silent broker is noticed late.
