@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN, SET_COOKIE};
 use reqwest::{Client, RequestBuilder};
@@ -17,7 +16,7 @@ use crate::broken_network::wired_with;
 use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
-use seckill_harness::{Answer, PATIENCE, System, eventually};
+use seckill_harness::{Answer, PATIENCE, System, eventually, http_client};
 
 pub const PASSWORD: &str = "a password of the tests";
 
@@ -51,9 +50,7 @@ pub struct Person {
 
 impl Person {
     pub fn signed_out(system: &System) -> Self {
-        // The service closes a connection that has carried no request after 5 s; one that is sent at that moment would be lost.
-        let http = Client::builder().pool_idle_timeout(Duration::from_secs(2)).build().unwrap();
-        Self { http, base: system.url("/api/v1/admin/"), cookie: None, csrf: None }
+        Self { http: http_client(), base: system.url("/api/v1/admin/"), cookie: None, csrf: None }
     }
 
     pub async fn sign_in(system: &System, name: &str) -> Self {

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::broken_network::{wire_to, wired, wired_with};
 use crate::purchase_limits::answered;
-use seckill_harness::{PATIENCE, System, eventually, terms};
+use seckill_harness::{PATIENCE, System, eventually, http_client, terms};
 
 /// How long a limiter waits for Redis in a test that has no use for its time-out: longer than a setting may be.
 const LIMITER_WAITS_MS: u64 = 20_000;
@@ -113,10 +113,8 @@ impl Caller {
         Self::of(app(system, named).await, at)
     }
 
-    /// The service closes a connection that has carried no request after 5 s; one that is sent at that moment would be lost.
     pub fn of(token: String, at: SocketAddr) -> Self {
-        let http = reqwest::Client::builder().pool_idle_timeout(Duration::from_secs(2)).build().unwrap();
-        Self { token, at, http }
+        Self { token, at, http: http_client() }
     }
 
     pub async fn post(&self, call: &str, body: &Value) -> (u16, Value, reqwest::header::HeaderMap) {

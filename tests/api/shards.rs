@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::challenges::{Caller, EASY, guarded};
 use crate::own_redis::OwnRedis;
+use crate::purchase_limits;
 
 /// Buyers repeat their requests until the answer is clear.
 const UNLIMITED: (&str, &str) = ("SECKILL_PURCHASE__BUYER_LIMIT", "-1");
@@ -35,11 +36,7 @@ pub async fn buy(system: &System, sale: &Sale, user: &str) -> Answer {
 
 /// The first answer other than 503.
 pub async fn answered(system: &System, sale: &Sale, user: &str) -> Answer {
-    eventually(|| async {
-        let answer = buy(system, sale, user).await;
-        if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
-    })
-    .await
+    purchase_limits::answered(system.buy(sale, user).idempotent("k")).await
 }
 
 async fn orders_at(system: &System, sale: &Sale, shard: i16) -> i64 {

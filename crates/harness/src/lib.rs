@@ -35,10 +35,6 @@ use tokio::task::JoinHandle;
 /// never waits so long; a test that fails takes this long to say so.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a connection may be idle that a request uses again. The service closes one that has carried no request after 5 s (a crowd
-/// opens more than it needs); a request that is sent at that moment would be lost.
-const IDLE_MAX: Duration = Duration::from_secs(2);
-
 /// The settings of a system.
 pub type Environment = HashMap<String, String>;
 
@@ -52,6 +48,16 @@ pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition:
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
+}
+
+/// A client that uses no connection again that was idle for long. The service closes one that has carried no request after 5 s (a crowd
+/// opens more than it needs); a request that is sent at that moment would be lost.
+///
+/// # Panics
+///
+/// The TLS backend cannot be initialized.
+pub fn http_client() -> reqwest::Client {
+    reqwest::Client::builder().pool_idle_timeout(Duration::from_secs(2)).build().unwrap()
 }
 
 /// A connection to a Redis, which may take long to answer on a busy machine: by default a client waits for half a second.
@@ -193,7 +199,7 @@ impl System {
             stores: stores(&config).unwrap(),
             sql: PgPool::connect(&config.database.url).await.unwrap(),
             tokens: tokens.requiring(&config.auth.jwt_audience, &config.auth.jwt_issuer),
-            http: reqwest::Client::builder().pool_idle_timeout(IDLE_MAX).build().unwrap(),
+            http: http_client(),
             instances: Vec::new(),
             environment,
             config,
