@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::permit::Permit;
+use crate::reason::Reason;
 
 /// What a request is answered with while the service is away: it cannot be reached, does not answer in time, or answers that it
 /// cannot decide (408, 429 of a proxy, 5xx).
@@ -64,29 +65,6 @@ pub struct Refusal {
     pub reason: Reason,
     /// The policy that refused; `None` while the service is away.
     pub policy: Option<String>,
-}
-
-/// Why a permit was refused, or granted although it should not have been.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Reason {
-    /// The limit is reached.
-    Limit,
-    /// The policy's breaker is open: calls under it failed or were slow.
-    Breaker,
-    /// Too many callers wait in the policy's line already.
-    QueueFull,
-    /// The service's limiter is away, and the policy says what is answered then.
-    LimiterDown,
-    /// The policy only counts: it would have refused.
-    Shadow,
-    /// The service could not be asked: [`WhenAway`].
-    #[serde(skip_deserializing)]
-    ServiceAway,
-    /// A reason that this version does not know.
-    #[serde(other)]
-    Unknown,
 }
 
 /// The service's answer.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reqwest::Method;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use crate::breaker::Breaker;
-use crate::decision::{Decision, Reason, Refusal, Verdict, WhenAway};
+use crate::decision::{Decision, Refusal, Verdict, WhenAway};
 use crate::error::Error;
-use crate::permit::{Permit, ReleaseLines};
-use crate::service::{Bearer, Service, call};
+use crate::permit::Permit;
+use crate::reason::Reason;
+use crate::release_lines::ReleaseLines;
+use crate::service::{Bearer, Service};
+use crate::shared::Shared;
 
 /// How long a request for a permit may take unless [`FlowClient::with_timeout`] says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -25,16 +25,6 @@ pub struct FlowClient {
     pub(crate) shared: Arc<Shared>,
     timeout: Duration,
     when_away: WhenAway,
-}
-
-/// What the clones of a client share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    service: Service,
-    bearer: Bearer,
-    pub app: String,
-    breaker: Mutex<Breaker>,
-    pub lines: ReleaseLines,
 }
 
 /// A policy, the key that it counts, and how many permits are asked for.
@@ -117,7 +107,10 @@ impl FlowClient {
         match self.shared.post::<Verdict>("/api/v1/flow/acquire", &body, self.timeout).await {
             Ok(verdict) => {
                 self.shared.breaker.lock().succeeded();
-                verdict.decide(|permit, lease| permit.holding(&self.shared, self.timeout, lease, asks))
+                verdict.decide(|permit, lease| {
+                    let dimensions = asks.iter().map(|ask| (ask.policy.to_owned(), ask.key.to_owned())).collect();
+                    permit.holding(&self.shared, self.timeout, lease, dimensions)
+                })
             }
             Err(error) if error.is_away() => {
                 if self.shared.breaker.lock().failed(Instant::now(), rand::random()) {
@@ -147,16 +140,5 @@ impl FlowClient {
                 policy: None,
             }),
         }
-    }
-}
-
-impl Shared {
-    pub(crate) async fn post<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        within: Duration,
-    ) -> Result<T, Error> {
-        call(self.service.request(Method::POST, path, Some(&self.bearer)).json(body), within).await
     }
 }

@@ -6,25 +6,19 @@ use std::time::{Duration, Instant};
 use seckill_webhook::backoff_ms;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use crate::decision::Reason;
 use crate::error::Error;
-use crate::flow::{Ask, Shared};
+use crate::reason::Reason;
+use crate::release_lines::ReleaseLines;
+use crate::shared::Shared;
 
-/// Leases that wait to be given back, and how many of them are under way at once. A lease beyond the first number ends by itself
-/// after its policy's time, as one does whose holder died.
-const WAITING_MAX: usize = 1024;
-const AT_ONCE_MAX: usize = 16;
 /// How often a lease is tried to be given back, and the pauses in between.
 const ATTEMPTS: u32 = 5;
 const PAUSE_MS: u64 = 200;
 const PAUSE_MAX_MS: u64 = 3_000;
 /// A longer `Retry-After` is cut to this: leases often last no longer.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
-/// How often a drain looks whether it is done.
-const DRAIN_POLL: Duration = Duration::from_millis(10);
 /// The longest time that the service takes: the greatest whole number that every program can count to.
 const TOOK_MAX_MS: u64 = (1 << 53) - 1;
 
@@ -103,15 +97,21 @@ impl Permit {
         Self::granted(-1, reason, Duration::ZERO)
     }
 
-    /// Holds the lease that came with the answer.
-    pub(crate) fn holding(mut self, shared: &Arc<Shared>, timeout: Duration, lease: String, asks: &[Ask<'_>]) -> Self {
+    /// Holds the lease that came with the answer, for these policies and keys.
+    pub(crate) fn holding(
+        mut self,
+        shared: &Arc<Shared>,
+        timeout: Duration,
+        lease: String,
+        dimensions: Vec<(String, String)>,
+    ) -> Self {
         self.held = Some(Held {
             shared: Arc::clone(shared),
             // The answer came over this runtime.
             runtime: Handle::current(),
             timeout,
             lease,
-            dimensions: asks.iter().map(|ask| (ask.policy.to_owned(), ask.key.to_owned())).collect(),
+            dimensions,
         });
         self
     }
@@ -221,30 +221,5 @@ impl Held {
                 }
             }
         });
-    }
-}
-
-/// The leases on their way back: bounded in number, and few at once, so that a crowd whose permits end together is no storm.
-#[derive(Debug, Clone)]
-pub(crate) struct ReleaseLines {
-    waiting: Arc<Semaphore>,
-    at_once: Arc<Semaphore>,
-}
-
-impl Default for ReleaseLines {
-    fn default() -> Self {
-        Self { waiting: Arc::new(Semaphore::new(WAITING_MAX)), at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)) }
-    }
-}
-
-impl ReleaseLines {
-    /// Waits until no lease is on its way.
-    pub(crate) async fn drain(&self, within: Duration) -> bool {
-        let empty = async {
-            while self.waiting.available_permits() < WAITING_MAX {
-                sleep(DRAIN_POLL).await;
-            }
-        };
-        timeout(within, empty).await.is_ok()
     }
 }

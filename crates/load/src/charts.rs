@@ -5,8 +5,8 @@ use std::io;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use super::numbers::with_commas;
 use super::statistics::{Bucket, HistogramStep, LatencyBucket};
-use super::text::with_commas;
 
 /// A colour of the charts. The SVG has the one of the light scheme; the style sheet replaces it in the dark scheme.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use askama::Template;
 use plotters::style::RGBColor;
 
 use super::charts::{self, COLOURS, Colour, DrawError, Picture};
+use super::numbers::{or_dot, with_commas};
 use super::report::{MeasuredFrom, Report};
 use super::statistics::Latency;
-use super::text::{or_dot, with_commas};
 
 /// What the audit after the rush found, in words. The caller writes it, because this crate speaks HTTP only.
 #[derive(Debug, Clone, Default)]

@@ -64,7 +64,7 @@ impl fmt::Display for Lag {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measurements::AnswerKind;
+    use super::super::reply::AnswerKind;
     use super::*;
 
     fn settled(lag_ms: u64, own_lag_ms: u64) -> Settled {

@@ -4,22 +4,26 @@
 //! latency counts from that time. So the latencies of a service that stalls include the time that buyers waited for it, and
 //! those of a crowd that this program cannot send in time include its lateness, which `lag` tells apart.
 //!
-//! Reading order: `plan` makes the schedule, in a `shape`; `crowd` writes the requests; `opening` waits for the start; `rush`
-//! gives the schedule to its threads, each of which is a `player` that sends over `connections`, reads each `answer` and
-//! collects `measurements` and `traffic`, while `watchers` follow orders; `report` computes the report from them, with
+//! Reading order: `plan` makes the schedule, in a `shape`; `crowd` writes the requests; `opening` waits for the start; `play`
+//! gives the schedule of a `rush` to its threads, each of which is a `player` that sends each `attempt` over `connections`, reads
+//! each `answer`, understands it as a `reply`, and collects `measurements` and `traffic`, while `watchers` follow orders; `report` computes the report from them, with
 //! `statistics` and `lag`; `text` and `html` (with `charts`) show it.
 
 mod answer;
+mod attempt;
 mod charts;
 mod connections;
 mod crowd;
 mod html;
 mod lag;
 mod measurements;
+mod numbers;
 mod opening;
 mod plan;
+mod play;
 mod player;
 mod progress;
+mod reply;
 mod report;
 mod retries;
 mod rush;
@@ -41,6 +45,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crowd::Crowd;
 use opening::Opening;
+use play::play;
 use progress::Progress;
 use rush::Rush;
 use target::Target;
@@ -50,12 +55,12 @@ pub use answer::Answer;
 pub use connections::{Bounds, Connections, NoAnswer};
 pub use html::AuditSummary;
 pub use lag::Lag;
+pub use numbers::with_commas;
 pub use plan::{Buyer, Plan, Role};
 pub use report::{Accepted, MeasuredFrom, Mix, Report};
 pub use shape::Shape;
 pub use sign_in::sign_in;
 pub use statistics::{Bucket, HistogramStep, Latency, LatencyBucket};
-pub use text::with_commas;
 pub use watchers::Watched;
 
 /// Why no rush took place. Failures during a rush are part of its report.
@@ -115,7 +120,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
                 let (key, plan) = (state.key.clone(), Plan { connections, threads: 1, rate: Some(1), ..plan.clone() });
                 early.spawn(async move {
                     let rush = Rush::begin(&target, crowd, clicks, &key, &plan, watchers).await?;
-                    rush.play(&Progress::new(false)).await
+                    play(rush, &Progress::new(false)).await
                 });
             }
         })
@@ -125,7 +130,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
     let arrivals = plan.arrivals();
     let rush = Rush::begin(&target, crowd, arrivals, &state.key, plan, Arc::clone(&watchers)).await?;
     let began_at = Utc::now();
-    let played = rush.play(&progress).await;
+    let played = play(rush, &progress).await;
     progress.finish();
     let (arrivals, measured) = played?;
 

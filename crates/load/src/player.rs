@@ -9,9 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::answer::Answer;
+use super::attempt::Attempt;
 use super::connections::{Connections, NoAnswer};
-use super::measurements::{AnswerKind, Measurements, Outcome, Reply, Settled};
+use super::measurements::{Measurements, Settled};
 use super::plan::Arrival;
+use super::reply::{AnswerKind, Outcome, Reply};
 use super::retries::{RETRY_FOR, retry_pause};
 use super::rush::Rush;
 
@@ -21,18 +23,6 @@ const TIMER_SLACK: Duration = Duration::from_millis(1);
 const SENDS_A_TURN: usize = 32;
 /// The longest pause between two turns, which bounds how late the end of the rush is noticed.
 const TURN_MAX: Duration = Duration::from_millis(50);
-
-/// A request to be sent for an arrival, or under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Attempt {
-    arrival: usize,
-    /// Requests already sent for it.
-    tries: u32,
-    first_sent: Instant,
-    sent: Instant,
-    /// How late the first request was although a connection was free.
-    own_lag: Duration,
-}
 
 pub struct Player<'a> {
     rush: &'a Rush,

@@ -6,8 +6,9 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::lag::Lag;
-use super::measurements::{AnswerKind, Count, Measurements, Settled};
+use super::measurements::{Count, Measurements, Settled};
 use super::plan::{Arrival, Buyer, Plan, Role};
+use super::reply::AnswerKind;
 use super::shape::Shape;
 use super::statistics::{
     Bucket, Events, HistogramStep, Latency, LatencyBucket, Wait, bucket_width_ms, histogram, latency, latency_timeline,

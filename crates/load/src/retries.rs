@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::measurements::Outcome;
 use super::plan::Role;
+use super::reply::Outcome;
 
 /// A buyer without a definite answer retries for this long after the first request, and at most this often.
 pub const RETRY_FOR: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Plays the schedule: each thread sends a share of it over a share of the connections (see `player`).
+//! One run of a schedule: what its threads share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,12 +10,12 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::LoadError;
+use super::attempt::Attempt;
 use super::connections::{Bounds, Connections};
 use super::crowd::{Crowd, ending};
-use super::measurements::{Measurements, Outcome, Reply};
 use super::plan::{Arrival, Plan};
-use super::player::{Attempt, Player};
 use super::progress::{Counters, Progress};
+use super::reply::{Outcome, Reply};
 use super::target::Target;
 use super::watchers::Watchers;
 
@@ -81,30 +81,14 @@ impl Rush {
         }))
     }
 
-    /// Plays the schedule to its end. Dropping the future ends it at once.
-    ///
-    /// # Errors
-    /// A thread failed, or cannot wait for its connections any more.
-    pub async fn play(self: Arc<Self>, progress: &Progress) -> Result<(Arc<[Arrival]>, Measurements), LoadError> {
-        progress.rushing(self.arrivals.len() as u64);
-        let open = std::mem::take(&mut *self.open.lock());
-        let step = open.len();
-        let mut threads = JoinSet::new();
-        for (first, connections) in open.into_iter().enumerate() {
-            let rush = Arc::clone(&self);
-            threads.spawn_blocking(move || Player::new(&rush, first, step).play(connections));
-        }
-        // A thread is not ended with its task, so it is told.
-        let _abandon = AbandonWhenDropped(Arc::clone(&self));
-        // Aborted when this future ends.
-        let mut background = JoinSet::new();
-        background.spawn(Arc::clone(&self).watch(progress.clone()));
+    /// The connections of each thread.
+    pub fn take_connections(&self) -> Vec<Connections<Attempt>> {
+        std::mem::take(&mut *self.open.lock())
+    }
 
-        let mut measured = Measurements::default();
-        while let Some(played) = threads.join_next().await {
-            measured.merge(played?.map_err(LoadError::Events)?);
-        }
-        Ok((Arc::clone(&self.arrivals), measured))
+    /// Has the threads end at once.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Relaxed);
     }
 
     pub fn is_broken_off(&self) -> bool {
@@ -126,7 +110,7 @@ impl Rush {
     }
 
     /// Draws the progress bar, and breaks the rush off if the service no longer answers.
-    async fn watch(self: Arc<Self>, progress: Progress) {
+    pub async fn watch(self: Arc<Self>, progress: Progress) {
         let (mut last_answered, mut last_change) = (0, Instant::now());
         loop {
             sleep(REDRAW_EVERY).await;
@@ -142,14 +126,6 @@ impl Rush {
     }
 }
 
-struct AbandonWhenDropped(Arc<Rush>);
-
-impl Drop for AbandonWhenDropped {
-    fn drop(&mut self) {
-        self.0.abandoned.store(true, Relaxed);
-    }
-}
-
 /// How many of the connections each thread has. No thread is without one, so there may be fewer threads.
 fn shares(connections: usize, threads: usize) -> impl Iterator<Item = usize> {
     let connections = connections.max(1);
@@ -158,4 +134,16 @@ fn shares(connections: usize, threads: usize) -> impl Iterator<Item = usize> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Every connection belongs to one thread, and no thread is without one.
+    #[test]
+    fn connections_are_shared_evenly() {
+        for (connections, threads, expected) in
+            [(4, 1, vec![4]), (256, 3, vec![86, 85, 85]), (2, 8, vec![1, 1]), (0, 0, vec![1])]
+        {
+            assert_eq!(shares(connections, threads).collect::<Vec<_>>(), expected);
+        }
+    }
+}

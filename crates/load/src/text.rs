@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use super::lag::LATE_MS;
+use super::numbers::{or_dot, with_commas};
 use super::plan::Role;
 use super::report::{MeasuredFrom, Report};
 use super::shape::{Shape, WAITING_SHARE};
@@ -210,28 +211,10 @@ impl Role {
     }
 }
 
-/// A number, or a dot if there is none.
-pub(super) fn or_dot(number: Option<u64>) -> String {
-    number.map_or_else(|| "·".to_owned(), with_commas)
-}
-
 /// A column of a bar chart: blank for 0, and at least the lowest block for any other value.
 fn bar(value: u64, peak: u64) -> char {
     let height = (value * HEIGHTS.len() as u64).div_ceil(peak.max(1)) as usize;
     height.checked_sub(1).map_or(' ', |height| HEIGHTS[height.min(HEIGHTS.len() - 1)])
-}
-
-/// Groups the digits: 1234567 as 1,234,567.
-pub fn with_commas(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -262,10 +245,5 @@ mod tests {
     fn the_smallest_value_has_a_bar() {
         let picture: String = [0, 1, 500, 1_000].map(|value| bar(value, 1_000)).iter().collect();
         assert_eq!(picture, " ▁▄█");
-    }
-
-    #[test]
-    fn numbers_are_grouped() {
-        assert_eq!([7, 1_000, 1_234_567].map(with_commas), ["7", "1,000", "1,234,567"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Requests and answers counted by time, in a bounded number of slots however long a rush lasts and however often its buyers
 //! try again.
 
-use super::measurements::AnswerKind;
+use super::reply::AnswerKind;
 
 /// Bucket width of the timeline of the first second.
 pub const FIRST_SECOND_BUCKET_MS: u64 = 25;

@@ -14,9 +14,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use super::numbers::with_commas;
 use super::plan::Buyer;
 use super::statistics::{Latency, latency};
-use super::text::with_commas;
 
 /// How long after the rush orders may take to be written, as far as anybody watches them.
 const PATIENCE: Duration = Duration::from_secs(10);

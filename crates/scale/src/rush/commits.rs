@@ -1,34 +1,14 @@
 //! Winners become durable: the commit lines of the instances, PostgreSQL's flushes, and the answer of a synchronous standby.
 
-use super::purchases::Buyer;
-use super::settling::{Batch, SETTLE_BY_S};
-use super::system::{Step, System};
+use super::step::{Buyer, Commit, Flushing, Step};
+use super::system::System;
 use crate::engine::nanos;
 
 /// `purchase.commit_batch_max`: a commit takes whole groups until it has so many winners.
 const COMMIT_MAX: usize = 256;
 
-/// A commit under way.
-pub(super) struct Commit {
-    instance: usize,
-    lane: usize,
-    groups: Vec<Vec<Buyer>>,
-    winners: usize,
-}
-
-/// What waits for PostgreSQL's disk.
-pub(super) enum Flushing {
-    Commit(Commit),
-    Settled(Batch),
-}
-
-/// PostgreSQL flushes its log once for all who wait. Who comes meanwhile waits for the next flush.
-#[derive(Default)]
-pub(super) struct Flush {
-    waiting: Vec<Flushing>,
-    under_way: Vec<Flushing>,
-    is_busy: bool,
-}
+/// Settling gives way to purchases until it has been behind for so long.
+const SETTLE_BY_S: f64 = 5.0;
 
 impl System<'_> {
     /// Winners of a call wait for their commit.

@@ -2,8 +2,8 @@
 
 use super::Crowd;
 use super::outcome::Answer;
-use super::purchases::Buyer;
-use super::system::{Step, System};
+use super::step::{Buyer, Step};
+use super::system::System;
 use crate::engine::{Nanos, SECOND, nanos};
 
 impl System<'_> {

@@ -9,6 +9,7 @@
 //!
 //! The shards of a sale are simulated by rule 15 of docs/protocol.md.
 
+mod backlog;
 mod commits;
 mod crowd;
 pub mod outcome;
@@ -18,6 +19,7 @@ pub mod shedder;
 /// The service's own rule, compiled from its source: this program needs nothing else of the service.
 #[path = "../../../../src/domain/shedding.rs"]
 pub mod shedding;
+mod step;
 mod system;
 #[cfg(test)]
 mod tests;

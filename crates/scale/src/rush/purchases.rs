@@ -1,73 +1,14 @@
 //! A purchase at its thread of `serve`, and at Redis.
 
-use std::collections::VecDeque;
-
 use super::Request;
 use super::outcome::Answer;
-use super::shedder::Shedder;
-use super::system::{Step, System};
-use crate::engine::{Nanos, ThreadId, nanos};
+use super::step::{Buyer, Call, Step};
+use super::system::System;
+use crate::engine::nanos;
 use crate::measured::CALL_MAX;
-use crate::random::Random;
 
 /// Winners that may wait for their commit in an instance; beyond that purchases are 503 before they touch the stock.
 const BACKLOG_MAX: usize = 8192;
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Buyer {
-    pub begun: Nanos,
-    /// The thread of `serve` that serves the buyer.
-    pub thread: u32,
-    /// The home shard, and the distance from each shard to the one that is asked after it. The distance is odd, so that all shards
-    /// are met: their number is a power of two. It differs from buyer to buyer, so that the buyers of an empty shard spread.
-    home: u8,
-    distance: u8,
-    /// Shards that are empty, as the thread knows or Redis has said.
-    passed: u8,
-    was_asked: bool,
-    /// Whether the shedder counts the buyer.
-    pub is_counted: bool,
-}
-
-impl Buyer {
-    pub fn new(begun: Nanos, thread: u32, shards: u32, random: &mut Random) -> Self {
-        let (home, distance) = (random.below(shards) as u8, random.below(shards) as u8 | 1);
-        Self { begun, thread, home, distance, passed: 0, was_asked: false, is_counted: false }
-    }
-
-    /// The shard to ask next.
-    fn shard(&self, shards: usize) -> usize {
-        (usize::from(self.home) + usize::from(self.distance) * usize::from(self.passed)) % shards
-    }
-}
-
-/// The buyers of a thread who wait for its next call to a shard.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Line {
-    waiting: VecDeque<Buyer>,
-    /// Whether a call is under way.
-    is_served: bool,
-    /// Until when the thread remembers that the shard is empty.
-    empty_until: Nanos,
-}
-
-pub(super) struct ServeThread {
-    pub id: ThreadId,
-    /// By shard.
-    pub lines: Vec<Line>,
-    pub shedder: Shedder,
-}
-
-/// A call of `reserve.lua` for many buyers.
-pub(super) struct Call {
-    thread: u32,
-    shard: usize,
-    buyers: Vec<Buyer>,
-    /// The first so many have won.
-    winners: usize,
-    /// Whether the shard is empty now.
-    is_empty: bool,
-}
 
 impl System<'_> {
     pub(super) fn came(&mut self, mut buyer: Buyer) {

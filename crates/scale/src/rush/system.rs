@@ -3,61 +3,17 @@
 
 use std::collections::VecDeque;
 
-use super::commits::{Commit, Flush, Flushing};
+use super::backlog::Settling;
 use super::outcome::{Answer, LOOK, Outcome, Part, Seen};
-use super::purchases::{Buyer, Call, Line, ServeThread};
-use super::settling::{Batch, Settling};
 use super::shedder::Shedder;
 use super::shedding::TICK;
+use super::step::{Buyer, Flushing, Step};
 use super::{Crowd, Rush};
 use crate::engine::{Engine, HostId, Nanos, ThreadId, nanos};
 use crate::random::Random;
 
 /// `purchase.committers`: commits of an instance under way at the same time.
 const COMMITTERS: usize = 2;
-
-/// What happens next.
-pub(super) enum Step {
-    /// Another buyer arrives.
-    Arrive,
-    /// The load generator has written a first request; has read an answer.
-    Sent(Buyer),
-    Read(Buyer, Answer),
-    /// The load balancer has passed the request on.
-    Balanced(Buyer),
-    /// The request is at its thread of `serve`.
-    Came(Buyer),
-    /// The thread has worked on it.
-    Parsed(Buyer),
-    /// The thread has refused it.
-    Refused(Buyer),
-    /// The thread has answered a hello-world request.
-    Greeted(Buyer),
-    /// A call is at Redis; is judged; is back at its thread; has been read there.
-    Called(Call),
-    Judged(Call),
-    Replied(Call),
-    PassedOn(Call),
-    /// A commit is at PostgreSQL; its rows are written; it is back at its instance.
-    Inserting(Commit),
-    Inserted(Commit),
-    Committed(Commit),
-    /// The disk has flushed; what was flushed is durable.
-    Flushed,
-    Durable(Flushing),
-    /// Winners of one call have their answers.
-    Won(Vec<Buyer>),
-    /// Settling begins, at the latest.
-    Settle,
-    /// A batch has passed the worker, the broker, PostgreSQL.
-    Worked(Batch),
-    Carried(Batch),
-    Written(Batch),
-    /// The shedders adjust their limits.
-    Tick,
-    /// The parts are looked at.
-    Look,
-}
 
 /// An instance of `serve`: what its threads share.
 pub(super) struct Instance {
@@ -67,6 +23,31 @@ pub(super) struct Instance {
     /// PostgreSQL's processes for its commits, and those that are idle.
     pub backends: Vec<ThreadId>,
     pub idle: Vec<usize>,
+}
+
+/// The buyers of a thread who wait for its next call to a shard.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Line {
+    pub waiting: VecDeque<Buyer>,
+    /// Whether a call is under way.
+    pub is_served: bool,
+    /// Until when the thread remembers that the shard is empty.
+    pub empty_until: Nanos,
+}
+
+pub(super) struct ServeThread {
+    pub id: ThreadId,
+    /// By shard.
+    pub lines: Vec<Line>,
+    pub shedder: Shedder,
+}
+
+/// PostgreSQL flushes its log once for all who wait. Who comes meanwhile waits for the next flush.
+#[derive(Default)]
+pub(super) struct Flush {
+    pub waiting: Vec<Flushing>,
+    pub under_way: Vec<Flushing>,
+    pub is_busy: bool,
 }
 
 pub(super) struct System<'a> {

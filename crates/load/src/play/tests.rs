@@ -1,13 +1,19 @@
 //! Whole rushes against small servers.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use seckill_client::Service;
 use tokio::sync::Semaphore;
 
-use super::super::measurements::AnswerKind;
-use super::super::plan::{Buyer, Role};
+use super::super::crowd::Crowd;
+use super::super::plan::{Buyer, Plan, Role};
+use super::super::reply::AnswerKind;
 use super::super::stub::{Served, Stub, answer};
+use super::super::target::Target;
+use super::super::watchers::Watchers;
 use super::*;
 
 /// How long a test waits for what must come.
@@ -28,8 +34,8 @@ async fn begin(address: std::net::SocketAddr, plan: Plan) -> Arc<Rush> {
     Rush::begin(&target, crowd, plan.arrivals(), "k", &plan, watchers).await.unwrap()
 }
 
-async fn play(rush: Arc<Rush>) -> (Arc<[Arrival]>, Measurements) {
-    rush.play(&Progress::new(false)).await.unwrap()
+async fn played(rush: Arc<Rush>) -> (Arc<[Arrival]>, Measurements) {
+    play(rush, &Progress::new(false)).await.unwrap()
 }
 
 /// The value of a header in a request.
@@ -58,7 +64,7 @@ async fn every_arrival_is_answered_once() {
     })
     .await;
     let plan = Plan { doubles: 7, unknown: 5, forged: 3, bots: 2, threads: 3, ..plan() };
-    let (arrivals, measured) = play(begin(stub.address, plan).await).await;
+    let (arrivals, measured) = played(begin(stub.address, plan).await).await;
     let settled: BTreeSet<usize> = measured.settled.iter().map(|settled| settled.arrival).collect();
     assert_eq!((settled.len(), measured.settled.len()), (arrivals.len(), arrivals.len()));
     assert_eq!(arrivals.len(), 40 + 7 + 5 + 3 + 2 * 20);
@@ -87,7 +93,7 @@ async fn a_buyer_tries_again_until_there_is_an_answer() {
         }
     })
     .await;
-    let (_, measured) = play(begin(stub.address, plan()).await).await;
+    let (_, measured) = played(begin(stub.address, plan()).await).await;
     let expected = [(Role::Buyer, 503, "temporarily-unavailable", 40), (Role::Buyer, 409, "sold-out", 40)];
     assert_eq!((counted(&measured), measured.retries), (BTreeSet::from(expected), 40));
     // The pause of 0 s is lengthened to 0.2 s.
@@ -95,7 +101,7 @@ async fn a_buyer_tries_again_until_there_is_an_answer() {
 
     // Without retries, the answer is the last one.
     let stub = Stub::answering(|_| answer("503 Busy", "Retry-After: 0\r\n", "{}")).await;
-    let (_, measured) = play(begin(stub.address, Plan { retries: false, ..plan() }).await).await;
+    let (_, measured) = played(begin(stub.address, Plan { retries: false, ..plan() }).await).await;
     assert_eq!((counted(&measured), measured.retries), (BTreeSet::from([(Role::Buyer, 503, "", 40)]), 0));
     assert!(measured.settled.iter().all(|settled| settled.kind == AnswerKind::Failed));
 }
@@ -117,7 +123,7 @@ async fn waits_count_from_the_schedule() {
     })
     .await;
     let rush = begin(stub.address, Plan { buyers: 10, rate: Some(200), connections: 1, ..plan() }).await;
-    let playing = tokio::spawn(play(Arc::clone(&rush)));
+    let playing = tokio::spawn(played(Arc::clone(&rush)));
     let begun = Instant::now();
     while rush.counters.arrived.load(Relaxed) < 10 {
         assert!(begun.elapsed() < PATIENCE, "the others did not arrive");
@@ -141,7 +147,7 @@ async fn waits_count_from_the_schedule() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_answers_without_a_service() {
     let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    let (_, measured) = play(begin(nobody, Plan { retries: false, ..plan() }).await).await;
+    let (_, measured) = played(begin(nobody, Plan { retries: false, ..plan() }).await).await;
     assert_eq!(counted(&measured), BTreeSet::from([(Role::Buyer, 0, "no connection", 40)]));
 }
 
@@ -150,7 +156,7 @@ async fn nobody_answers_without_a_service() {
 async fn an_abandoned_rush_ends() {
     let stub = Stub::answering(|_| answer("409 Conflict", "", r#"{"code":"sold-out"}"#)).await;
     let rush = begin(stub.address, Plan { buyers: 36_000, rate: Some(10), ..plan() }).await;
-    let playing = tokio::spawn(play(Arc::clone(&rush)));
+    let playing = tokio::spawn(played(Arc::clone(&rush)));
     let begun = Instant::now();
     while rush.counters.settled.load(Relaxed) < 1 {
         assert!(begun.elapsed() < PATIENCE, "the rush did not begin");
@@ -160,15 +166,5 @@ async fn an_abandoned_rush_ends() {
     while Arc::strong_count(&rush) > 1 {
         assert!(begun.elapsed() < PATIENCE, "the threads go on");
         tokio::task::yield_now().await;
-    }
-}
-
-/// Every connection belongs to one thread, and no thread is without one.
-#[test]
-fn connections_are_shared_evenly() {
-    for (connections, threads, expected) in
-        [(4, 1, vec![4]), (256, 3, vec![86, 85, 85]), (2, 8, vec![1, 1]), (0, 0, vec![1])]
-    {
-        assert_eq!(shares(connections, threads).collect::<Vec<_>>(), expected);
     }
 }
