@@ -56,8 +56,8 @@ pub enum ConfigError {
     Unreadable(#[from] config::ConfigError),
     #[error("configuration: {0} is not a setting; config.default.toml lists all settings")]
     Unknown(String),
-    #[error("configuration: {setting} {problem} (set {variable})")]
-    Wrong { setting: &'static str, problem: &'static str, variable: &'static str },
+    #[error("configuration: {setting} {problem} (set {})", variable_of(setting))]
+    Wrong { setting: &'static str, problem: &'static str },
     #[error("configuration: channels.{channel}.{setting} {problem} (set SECKILL_CHANNELS__{}__{})",
             channel.to_uppercase(), setting.to_uppercase())]
     WrongChannel { channel: String, setting: &'static str, problem: &'static str },
@@ -122,8 +122,8 @@ pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill
     let sandbox = check::sandbox(sandbox, dev)?;
     production::check_sandbox(&sandbox, dev)?;
     if sandbox.secret.is_empty() {
-        let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
-        return Err(ConfigError::Wrong { setting, problem: "is missing", variable });
+        let setting = "sandbox.secret";
+        return Err(ConfigError::Wrong { setting, problem: "is missing" });
     }
     Ok(sandbox)
 }
@@ -153,6 +153,16 @@ fn layers(environment: &HashMap<String, String>) -> Result<Source, ConfigError> 
         )
         .add_source(Environment::with_prefix("SECKILL").prefix_separator("_").separator("__").source(Some(settings)));
     Ok(layers.build()?)
+}
+
+/// The variable that sets a setting, of which a part may be named after a colon. Channels have names of their own.
+pub fn variable_of(setting: &str) -> String {
+    match setting.split(':').next().unwrap_or_default() {
+        "redis.url" => "REDIS_URL".to_owned(),
+        "database.url" => "DATABASE_URL".to_owned(),
+        "amqp.url" => "AMQP_URL".to_owned(),
+        other => format!("SECKILL_{}", other.to_ascii_uppercase().replace('.', "__")),
+    }
 }
 
 /// Whether a variable names a setting. Every setting has a default, except in `[channels.NAME]`, where deserialisation

@@ -63,42 +63,41 @@ impl Config {
     /// Everything that only development mode may have, and `[allow]` does not allow.
     pub fn unfit_for_production(&self) -> Vec<Unfit> {
         let mut unfit = Vec::new();
-        let mut found = |kind, setting, problem, variable| {
-            unfit.push(Unfit { kind, error: ConfigError::Wrong { setting, problem, variable } });
+        let mut found = |kind, setting, problem| {
+            unfit.push(Unfit { kind, error: ConfigError::Wrong { setting, problem } });
         };
         let amqp_password = password_in(&self.amqp.url).unwrap_or_else(|| AMQP_PASSWORD.to_owned());
         let database_password = password_in(&self.database.url).or_else(|| std::env::var("PGPASSWORD").ok());
         let management = password_in(&self.amqp.management_url);
-        for (password, setting, variable) in [
-            (database_password, "database.url", "DATABASE_URL"),
-            (password_in(&self.redis.url), "redis.url", "REDIS_URL"),
-            (Some(amqp_password), "amqp.url", "AMQP_URL"),
-            (management, "amqp.management_url", "SECKILL_AMQP__MANAGEMENT_URL"),
+        for (password, setting) in [
+            (database_password, "database.url"),
+            (password_in(&self.redis.url), "redis.url"),
+            (Some(amqp_password), "amqp.url"),
+            (management, "amqp.management_url"),
         ] {
             if password.is_some_and(|password| is_published(&password)) {
-                found(UnfitKind::PublishedSecret, setting, HAS_PUBLISHED, variable);
+                found(UnfitKind::PublishedSecret, setting, HAS_PUBLISHED);
             }
         }
         if self.redis.lock_urls.iter().filter_map(|url| password_in(url)).any(|password| is_published(&password)) {
-            found(UnfitKind::PublishedSecret, "redis.lock_urls", HAS_PUBLISHED, "SECKILL_REDIS__LOCK_URLS");
+            found(UnfitKind::PublishedSecret, "redis.lock_urls", HAS_PUBLISHED);
         }
         let one = std::slice::from_ref;
-        for (secrets, setting, variable) in [
-            (one(&self.auth.jwt_secret), "auth.jwt_secret", "SECKILL_AUTH__JWT_SECRET"),
-            (&self.shop.webhook_secrets[..], "shop.webhook_secrets", "SECKILL_SHOP__WEBHOOK_SECRETS"),
-            (one(&self.alarms.webhook_secret), "alarms.webhook_secret", "SECKILL_ALARMS__WEBHOOK_SECRET"),
-            (one(&self.sandbox.secret), "sandbox.secret", "SECKILL_SANDBOX__SECRET"),
+        for (secrets, setting) in [
+            (one(&self.auth.jwt_secret), "auth.jwt_secret"),
+            (&self.shop.webhook_secrets[..], "shop.webhook_secrets"),
+            (one(&self.alarms.webhook_secret), "alarms.webhook_secret"),
+            (one(&self.sandbox.secret), "sandbox.secret"),
         ] {
             if secrets.iter().any(|secret| is_published(secret)) {
-                found(UnfitKind::PublishedSecret, setting, IS_PUBLISHED, variable);
+                found(UnfitKind::PublishedSecret, setting, IS_PUBLISHED);
             }
         }
-        for (url, setting, variable) in [
-            (&self.shop.webhook_url, "shop.webhook_url", "SECKILL_SHOP__WEBHOOK_URL"),
-            (&self.alarms.webhook_url, "alarms.webhook_url", "SECKILL_ALARMS__WEBHOOK_URL"),
-        ] {
+        for (url, setting) in
+            [(&self.shop.webhook_url, "shop.webhook_url"), (&self.alarms.webhook_url, "alarms.webhook_url")]
+        {
             if is_http(url) && !self.allow.http_receivers {
-                found(UnfitKind::PlainReceiver, setting, NOT_HTTPS, variable);
+                found(UnfitKind::PlainReceiver, setting, NOT_HTTPS);
             }
         }
         for (name, channel) in &self.channels {
@@ -130,9 +129,9 @@ impl Config {
 
 /// Checks the secret of the sandbox bank, which starts without the settings of a service.
 pub(super) fn check_sandbox(settings: &seckill_sandbox::Settings, dev: bool) -> Result<(), ConfigError> {
-    let (setting, variable) = ("sandbox.secret", "SECKILL_SANDBOX__SECRET");
+    let setting = "sandbox.secret";
     if !dev && is_published(&settings.secret) {
-        return Err(ConfigError::Wrong { setting, problem: IS_PUBLISHED, variable });
+        return Err(ConfigError::Wrong { setting, problem: IS_PUBLISHED });
     }
     Ok(())
 }

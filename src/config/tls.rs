@@ -9,6 +9,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Deserializer};
 
+use super::variable_of;
+
 /// The certificates of authorities, read from a file in PEM.
 #[derive(Clone)]
 pub struct CaFile(Arc<[CertificateDer<'static>]>, Arc<[u8]>);
@@ -68,14 +70,14 @@ pub enum Protection {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no TLS connection to {server}: {problem} ({setting} must be the file of the authority that signed the server's \
-     certificate, and {address} the name in it; set {variable})"
+     certificate, and {address} the name in it; set {})",
+    variable_of(setting)
 )]
 pub struct TlsRefused {
     pub server: &'static str,
     pub problem: String,
     pub address: &'static str,
     pub setting: &'static str,
-    pub variable: &'static str,
 }
 
 /// Why TLS failed, if this is the error of a handshake: the server's certificate is not trusted or is not for this name, or the

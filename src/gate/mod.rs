@@ -99,8 +99,8 @@ impl GateError {
 /// Why there is no TLS connection to a server that answers.
 fn refused_tls(error: &redis::RedisError) -> Option<tls::TlsRefused> {
     let problem = tls::handshake_problem_below(error)?;
-    let (setting, variable) = ("redis.ca_file", "SECKILL_REDIS__CA_FILE");
-    Some(tls::TlsRefused { server: "Redis", problem, address: "redis.url", setting, variable })
+    let setting = "redis.ca_file";
+    Some(tls::TlsRefused { server: "Redis", problem, address: "redis.url", setting })
 }
 
 /// Whether the script is missing from the server's cache.

@@ -221,10 +221,8 @@ impl Ledger {
             None => self.reserved.acquire().await.err().and_then(handshake_problem),
             Some((primary, _)) => primary.connect_to_each().await.into_iter().find_map(handshake_problem),
         };
-        let (address, setting, variable) = ("database.url", "database.ca_file", "SECKILL_DATABASE__CA_FILE");
-        refused.map_or(Ok(()), |problem| {
-            Err(tls::TlsRefused { server: "PostgreSQL", problem, address, setting, variable })
-        })
+        let (address, setting) = ("database.url", "database.ca_file");
+        refused.map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "PostgreSQL", problem, address, setting }))
     }
 
     /// Waits for a step no longer than a living server can take. Without this, a connection to a server that has vanished

@@ -147,9 +147,8 @@ impl Broker {
         let checks =
             nodes.into_iter().filter(|node| node.scheme == AMQPScheme::AMQPS).map(|node| self.tls_problem(node));
         let problem = join_all(checks).await.into_iter().flatten().next();
-        let (address, setting, variable) = ("amqp.url", "amqp.ca_file", "SECKILL_AMQP__CA_FILE");
-        problem
-            .map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "RabbitMQ", problem, address, setting, variable }))
+        let (address, setting) = ("amqp.url", "amqp.ca_file");
+        problem.map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "RabbitMQ", problem, address, setting }))
     }
 
     async fn tls_problem(&self, node: AMQPUri) -> Option<String> {
