@@ -6,8 +6,9 @@ use utoipa::ToSchema;
 use crate::admin::sales::PlannedTerms;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, Units};
-use crate::domain::sale::{SaleStatus, Stock, Wave};
+use crate::domain::sale::{SaleStatus, Wave};
 use crate::domain::shards::ShardCount;
+use crate::domain::stock::Stock;
 use crate::domain::{json_object, whole_number};
 
 /// Waves of one sale that can be planned: more than a page shows at once.

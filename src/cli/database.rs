@@ -5,8 +5,9 @@ use crate::app::stores;
 use crate::config::Config;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
-use crate::domain::sale::{NewSale, ProductChange, Stock};
+use crate::domain::sale::{NewSale, ProductChange};
 use crate::domain::shards::ShardCount;
+use crate::domain::stock::Stock;
 use crate::ledger::sales::terms::SaleSearch;
 
 /// Name and description of the sample products; the sample sale sells the first of them.

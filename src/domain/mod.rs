@@ -30,6 +30,7 @@ pub mod shards;
 pub mod shed_pace;
 pub mod shedding;
 pub mod step;
+pub mod stock;
 pub mod threshold;
 pub mod trace_context;
 pub mod warning;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ids::{Invalid, SaleId, Shard, Units};
-use super::sale::Stock;
+use super::stock::Stock;
 
 /// Into how many shards the stock of a sale is divided: 1 to 64. It never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,8 +10,9 @@ use super::server_runs::{ServerRuns, has_no_master};
 use super::{Gate, GateError};
 use crate::die_at;
 use crate::domain::ids::{Epoch, OrderId, Shard, WaveId};
-use crate::domain::sale::{Sale, Stock};
+use crate::domain::sale::Sale;
 use crate::domain::shards::SaleShards;
+use crate::domain::stock::Stock;
 
 /// A ticket to put back.
 pub struct TicketRow {

@@ -5,8 +5,9 @@ use uuid::Uuid;
 
 use super::terms::{per_user, shard_count};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, Units, WaveId};
-use crate::domain::sale::{SaleStatus, Stock};
+use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
+use crate::domain::stock::Stock;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A sale's epoch, and the run of the Redis server that it was filled on. Without a `run_id` the sale is to be refilled.
