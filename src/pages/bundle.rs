@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::file::{HTML, JPEG};
 use super::folder::{Folder, FolderError};
 use super::headers::{self, Kind};
 use super::render::{Settings, Site};
-use super::{FRONT_SALES_MAX, HTML, JPEG, PageError};
+use super::{FRONT_SALES_MAX, PageError};
 use crate::domain::ids::SaleId;
 use crate::domain::picture::PictureFile;
 use crate::sale::{SaleError, Stores};

@@ -4,11 +4,13 @@
 pub mod assets;
 pub mod bundle;
 mod docs;
+mod file;
 mod folder;
 pub mod headers;
 mod offer;
 mod pictures;
 mod render;
+mod sale_view;
 mod served;
 
 use actix_web::http::header::{ACCEPT, CACHE_CONTROL, RETRY_AFTER};
@@ -19,15 +21,14 @@ use utoipa::openapi::OpenApi as Document;
 
 use self::headers::Kind;
 use self::pictures::NoPicture;
-pub use self::render::{Settings, price};
+pub use self::render::Settings;
+pub use self::sale_view::price;
 pub use self::served::{PageError, Pages};
 use crate::domain::ids::SaleId;
 use crate::domain::picture::PictureFile;
 use crate::sale::catalog::NEWEST_MAX;
 use crate::sale::thread_state::ThreadState;
 
-const HTML: &str = "text/html; charset=utf-8";
-const JPEG: &str = "image/jpeg";
 /// The most sales that the front page shows.
 const FRONT_SALES_MAX: usize = NEWEST_MAX;
 

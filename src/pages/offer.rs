@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::render::SaleView;
+use super::sale_view::SaleView;
 use crate::domain::sale::SaleStatus;
 
 /// The text of the data block, which can stand in a `<script>` element as it is. `origin` is the pages' own; empty if it is not
@@ -38,46 +38,5 @@ fn availability(status: SaleStatus) -> &'static str {
         SaleStatus::Open => "LimitedAvailability",
         SaleStatus::Paused => "OutOfStock",
         SaleStatus::Closed => "Discontinued",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::Value;
-
-    use super::super::render::tests::{sale, site};
-    use super::*;
-
-    /// The data block of a page, as a search engine finds it.
-    fn block(page: &str) -> Value {
-        let (_, rest) = page.split_once("<script type=\"application/ld+json\">").unwrap();
-        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
-    }
-
-    #[test]
-    fn an_offer_says_price_time_and_address() {
-        let page = site(Some("https://shop.example")).sale(&sale("Phone")).unwrap();
-        let product = block(&page);
-        assert_eq!((&product["@type"], &product["name"]), (&json!("Product"), &json!("Phone")));
-        assert_eq!(product["image"][0], format!("https://shop.example/pictures/{}-1200.jpg", "0a".repeat(16)));
-        let offer = &product["offers"];
-        for (name, value) in [
-            ("price", "99.00"),
-            ("priceCurrency", "CNY"),
-            ("availability", "https://schema.org/LimitedAvailability"),
-            ("validFrom", "2026-01-01T00:00:00Z"),
-            ("validThrough", "2026-01-01T01:00:00Z"),
-            ("url", "https://shop.example/sales/7"),
-        ] {
-            assert_eq!(offer[name], value, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_name_cannot_end_the_data_block() {
-        let hostile = "</script><b>&amp;\"\\ \u{2028}";
-        let product = block(&site(None).sale(&sale(hostile)).unwrap());
-        assert_eq!(product["name"], hostile);
-        assert!(product["offers"].get("url").is_none());
     }
 }

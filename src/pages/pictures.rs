@@ -9,8 +9,7 @@ use moka::future::Cache;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::JPEG;
-use super::served::File;
+use super::file::{File, JPEG};
 use crate::domain::picture::PictureFile;
 use crate::sale::thread_state::ThreadState;
 

@@ -2,16 +2,12 @@
 //! nor on the time, so that the same sale always gives the same bytes.
 
 use askama::Template;
-use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::assets::{AssetError, Assets};
 use super::offer;
+use super::sale_view::{PictureView, SaleView};
 use crate::domain::origin::Origin;
-use crate::domain::picture::Picture;
-use crate::domain::sale::{PlannedWave, Sale};
-
-/// Characters of a description that search engines and shared links show.
-const SUMMARY_MAX: usize = 160;
+use crate::domain::sale::Sale;
 
 /// What the pages are told about where they are served.
 #[derive(Debug, Clone)]
@@ -80,43 +76,6 @@ plain_page!(OrdersPage, "orders.html");
 plain_page!(MissingPage, "missing.html");
 plain_page!(DocsPage, "docs.html");
 
-/// A sale as the templates show it.
-#[derive(Clone)]
-#[allow(dead_code)] // a template may leave some out
-pub(super) struct SaleView {
-    pub id: i64,
-    pub product: String,
-    pub description: String,
-    /// The description in one short line; the product's name where there is none.
-    pub summary: String,
-    pub price_cents: i64,
-    /// The price in the currency's main unit, such as `99.00`.
-    pub price: String,
-    pub starts_at_ms: i64,
-    pub ends_at_ms: i64,
-    pub starts_at_iso: String,
-    pub ends_at_iso: String,
-    pub per_user: u32,
-    pub min_level: i64,
-    pub captcha: String,
-    pub waves: Vec<PlannedWave>,
-    pub unlimited: bool,
-    pub picture: Option<PictureView>,
-}
-
-/// A picture as the templates show it, with the addresses of its sizes.
-#[derive(Clone)]
-#[allow(dead_code)] // a template may leave some out
-pub(super) struct PictureView {
-    pub small: String,
-    pub large: String,
-    pub small_width: u32,
-    pub small_height: u32,
-    pub large_width: u32,
-    pub large_height: u32,
-    pub alt: String,
-}
-
 impl Site {
     /// The site of this program's files.
     ///
@@ -166,79 +125,14 @@ impl Site {
     }
 }
 
-impl SaleView {
-    fn new(sale: &Sale, currency: &str) -> Self {
-        Self {
-            id: sale.id.get(),
-            product: sale.product.clone(),
-            description: sale.description.clone(),
-            summary: summary(if sale.description.trim().is_empty() { &sale.product } else { &sale.description }),
-            price_cents: sale.price_cents,
-            price: price(sale.price_cents, currency),
-            starts_at_ms: sale.starts_at_ms,
-            ends_at_ms: sale.ends_at_ms,
-            starts_at_iso: iso(sale.starts_at_ms),
-            ends_at_iso: iso(sale.ends_at_ms),
-            per_user: sale.per_user.get(),
-            min_level: sale.min_level,
-            captcha: sale.captcha.to_string(),
-            waves: sale.waves.clone(),
-            unlimited: sale.unlimited,
-            picture: sale.picture.as_ref().map(PictureView::from),
-        }
-    }
-}
-
-impl From<&Picture> for PictureView {
-    fn from(picture: &Picture) -> Self {
-        Self {
-            small: picture.small_path(),
-            large: picture.large_path(),
-            small_width: picture.small.width,
-            small_height: picture.small.height,
-            large_width: picture.large.width,
-            large_height: picture.large.height,
-            alt: picture.alt.clone(),
-        }
-    }
-}
-
-/// A text in one line, cut where it is too long.
-fn summary(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() <= SUMMARY_MAX {
-        return line;
-    }
-    let cut: String = line.chars().take(SUMMARY_MAX - 1).collect();
-    format!("{}…", cut.trim_end())
-}
-
-/// A moment in UTC, such as `2026-01-31T08:00:00Z`.
-fn iso(ms: i64) -> String {
-    DateTime::<Utc>::from_timestamp_millis(ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
-}
-
-/// An amount of minor units in the currency's main unit. The currencies that are not divided by a hundred are those of ISO 4217.
-pub fn price(minor_units: i64, currency: &str) -> String {
-    let digits = match currency {
-        "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF" | "UGX" | "UYI" | "VND"
-        | "VUV" | "XAF" | "XOF" | "XPF" => 0,
-        "BHD" | "IQD" | "JOD" | "KWD" | "LYD" | "OMR" | "TND" => 3,
-        _ => 2,
-    };
-    let unit = 10_i64.pow(digits);
-    match digits {
-        0 => minor_units.to_string(),
-        _ => format!("{}.{:0width$}", minor_units / unit, minor_units % unit, width = digits as usize),
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::domain::ids::{SaleId, Units};
-    use crate::domain::picture::Size;
-    use crate::domain::sale::SaleStatus;
+    use crate::domain::picture::{Picture, Size};
+    use crate::domain::sale::{PlannedWave, SaleStatus};
 
     /// A sale with a picture, at a fixed time.
     pub fn sale(product: &str) -> Sale {
@@ -268,27 +162,6 @@ pub(super) mod tests {
     pub fn site(origin: Option<&str>) -> Site {
         let origin = origin.map(|origin| origin.parse().unwrap());
         Site::new(Settings { origin, currency: "CNY".into(), api: None }).unwrap()
-    }
-
-    #[test]
-    fn prices_have_the_digits_of_their_currency() {
-        for (units, currency, text) in [
-            (9_900, "CNY", "99.00"),
-            (5, "EUR", "0.05"),
-            (0, "USD", "0.00"),
-            (9_900, "JPY", "9900"),
-            (1_234, "KWD", "1.234"),
-            (100_000_000_000, "CNY", "1000000000.00"),
-        ] {
-            assert_eq!(price(units, currency), text);
-        }
-    }
-
-    #[test]
-    fn a_summary_is_one_line_and_not_too_long() {
-        assert_eq!(summary("  A phone.\nAnd  more. "), "A phone. And more.");
-        let long = summary(&"手机 ".repeat(100));
-        assert!(long.chars().count() <= SUMMARY_MAX && long.ends_with("手机…"), "{long}");
     }
 
     #[test]
@@ -329,5 +202,38 @@ pub(super) mod tests {
                 assert!(!page.contains(wrong), "{wrong}: {page}");
             }
         }
+    }
+
+    /// The data block of a page, as a search engine finds it.
+    fn block(page: &str) -> Value {
+        let (_, rest) = page.split_once("<script type=\"application/ld+json\">").unwrap();
+        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+    }
+
+    #[test]
+    fn an_offer_says_price_time_and_address() {
+        let page = site(Some("https://shop.example")).sale(&sale("Phone")).unwrap();
+        let product = block(&page);
+        assert_eq!((&product["@type"], &product["name"]), (&json!("Product"), &json!("Phone")));
+        assert_eq!(product["image"][0], format!("https://shop.example/pictures/{}-1200.jpg", "0a".repeat(16)));
+        let offer = &product["offers"];
+        for (name, value) in [
+            ("price", "99.00"),
+            ("priceCurrency", "CNY"),
+            ("availability", "https://schema.org/LimitedAvailability"),
+            ("validFrom", "2026-01-01T00:00:00Z"),
+            ("validThrough", "2026-01-01T01:00:00Z"),
+            ("url", "https://shop.example/sales/7"),
+        ] {
+            assert_eq!(offer[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_cannot_end_the_data_block() {
+        let hostile = "</script><b>&amp;\"\\ \u{2028}";
+        let product = block(&site(None).sale(&sale(hostile)).unwrap());
+        assert_eq!(product["name"], hostile);
+        assert!(product["offers"].get("url").is_none());
     }
 }

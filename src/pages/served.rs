@@ -5,11 +5,10 @@ use std::sync::Arc;
 use actix_web::http::header::{ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 use actix_web::{HttpRequest, HttpResponse};
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use moka::future::Cache;
 
-use super::HTML;
-use super::assets::{AssetError, short_hash};
+use super::assets::AssetError;
+use super::file::{File, HTML};
 use super::headers::{self, Kind};
 use super::pictures::Pictures;
 use super::render::{Settings, Site};
@@ -26,21 +25,6 @@ pub enum PageError {
     Asset(#[from] AssetError),
     #[error("a page cannot be rendered: {0}")]
     Render(#[from] askama::Error),
-}
-
-/// What is sent: a body, its type, and the tag by which a client asks whether it has changed.
-#[derive(Clone)]
-pub(super) struct File {
-    content_type: &'static str,
-    pub(super) body: Bytes,
-    tag: String,
-}
-
-impl File {
-    pub(super) fn new(content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        let body = body.into();
-        Self { content_type, tag: format!("\"{}\"", short_hash(&body)), body }
-    }
 }
 
 /// The page of a sale as it was when it was rendered. A sale that has changed is another one.
