@@ -4,11 +4,10 @@ use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
-use uuid::Uuid;
 
-use super::orders::MoneyLine;
+use super::money_line::MoneyLine;
+use super::path::{number, uuid};
 use crate::admin::money::{ConflictQuery, MoneyFigures, MoneyPage, PaymentQuery, RefundQuery};
-use crate::domain::ids::Invalid;
 use crate::domain::payment::{PaymentId, RefundId};
 use crate::http::AppState;
 use crate::http::caller::as_caller;
@@ -200,17 +199,4 @@ pub async fn retry(request: HttpRequest, app_state: Data<AppState>, _: Body) -> 
         console.retry_refund(&caller.account, refund_id).await.map(|()| refund_id)
     });
     Ok(HttpResponse::Ok().json(RefundRetried { refund_id: retried.await? }))
-}
-
-/// The number in the path.
-pub(super) fn number(request: &HttpRequest, field: &'static str) -> Result<i64, Invalid> {
-    match request.match_info().query("id").parse() {
-        Ok(id @ 1..) => Ok(id),
-        _ => Err(Invalid::new(field, "must be a whole number of at least 1")),
-    }
-}
-
-/// The UUID in the path.
-pub(super) fn uuid(request: &HttpRequest, field: &'static str) -> Result<Uuid, Invalid> {
-    Uuid::try_parse(request.match_info().query("id")).map_err(|_| Invalid::new(field, "must be a UUID"))
 }

@@ -7,11 +7,10 @@ use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use uuid::Uuid;
 
-use super::money::uuid;
+use super::money_line::MoneyLine;
+use super::path::uuid;
 use crate::admin::AdminError;
-use crate::admin::money::MoneyRow;
 use crate::admin::order_lines::csv;
 use crate::admin::orders::{Export, OrderDetails, OrderQuery, OwnedOrder};
 use crate::domain::ids::{Invalid, OrderId};
@@ -75,21 +74,6 @@ struct OrderMessage {
     created_at_ms: i64,
 }
 
-/// A payment or refund.
-#[derive(Serialize, ToSchema)]
-pub(super) struct MoneyLine {
-    id: Uuid,
-    order_id: OrderId,
-    channel: String,
-    amount_cents: i64,
-    currency: String,
-    status: String,
-    created_at_ms: i64,
-    ended_at_ms: Option<i64>,
-    /// Of a payment, why it failed; of a refund, its cause, who asked for it, and why.
-    note: Option<String>,
-}
-
 /// Why an order is refunded.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -109,22 +93,6 @@ struct OrderRefund {
 impl From<OwnedOrder> for BuyersOrder {
     fn from(OwnedOrder { order, user_id }: OwnedOrder) -> Self {
         Self { order, user: user_id }
-    }
-}
-
-impl From<MoneyRow> for MoneyLine {
-    fn from(row: MoneyRow) -> Self {
-        Self {
-            id: row.id,
-            order_id: OrderId(row.order_id),
-            channel: row.channel,
-            amount_cents: row.amount_cents,
-            currency: row.currency,
-            status: row.status,
-            created_at_ms: row.created_at.timestamp_millis(),
-            ended_at_ms: row.ended_at.map(|at| at.timestamp_millis()),
-            note: row.note,
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::money::uuid;
+use super::path::uuid;
 use super::queues::{AllRetried, Retried};
 use crate::admin::queues::{ChannelFigures, ItemQuery};
 use crate::domain::json_object;

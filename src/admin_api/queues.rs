@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::money::number;
+use super::path::number;
 use crate::admin::queues::{OutboxQuery, RetriedAll};
 use crate::domain::json_object;
 use crate::domain::message::ParkedKind;
