@@ -1,5 +1,5 @@
-//! Who may import whom: the tables of docs/ARCHITECTURE.md, compared with the code and the manifests of the crates. And how large a
-//! room may become.
+//! Who may import whom: the tables of docs/ARCHITECTURE.md, compared with the code and the manifests of the crates. That no files import
+//! each other in a circle. And how large a room may become.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
@@ -103,6 +103,101 @@ fn no_room_is_too_large_to_know() {
     }
     let large: Vec<_> = lines.into_iter().filter(|(_, lines)| *lines > LINES_MAX).collect();
     assert!(large.is_empty(), "{large:?}");
+}
+
+/// The module of each file of a crate, with the paths that the file imports outside of its tests.
+fn modules(root: &Path, folder: &Path, found: &mut BTreeMap<Vec<String>, Vec<Vec<String>>>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            modules(root, &path, found);
+            continue;
+        }
+        let name = path.strip_prefix(root).unwrap().with_extension("");
+        let mut module: Vec<String> = name.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        if path.extension().is_none_or(|ending| ending != "rs") || module == ["main"] {
+            continue;
+        }
+        if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
+            module.pop();
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (code, _) = text.split_once("#[cfg(test)]\nmod ").unwrap_or((&text, ""));
+        let code: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or_default().trim()).collect();
+        let code = code.join(" ");
+        let uses = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
+        let mut imports = Vec::new();
+        uses.for_each(|tree| branches(tree, &[], &mut imports));
+        found.insert(module, imports);
+    }
+}
+
+/// The paths of a tree such as `a::{b, c::{d, e}}`.
+fn branches(tree: &str, before: &[String], found: &mut Vec<Vec<String>>) {
+    let (path, inside) = tree.split_once('{').map_or((tree, None), |(path, inside)| (path, Some(inside)));
+    let parts = path.split("::").map(|part| part.split(" as ").next().unwrap_or_default().trim().to_owned());
+    let path: Vec<String> = before.iter().cloned().chain(parts.filter(|part| !part.is_empty())).collect();
+    let Some(inside) = inside else { return found.push(path) };
+    let inside = inside.trim_end().strip_suffix('}').unwrap_or(inside);
+    let (mut depth, mut from) = (0, 0);
+    for (at, c) in inside.char_indices().chain([(inside.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                branches(&inside[from..at], &path, found);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Files of a crate that import each other in a circle can only be understood together. The file of a module and those inside it do not
+/// count: it says what they are parts of.
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let mut roots = vec![Path::new(ROOT).join("src")];
+    roots.extend(std::fs::read_dir(format!("{ROOT}/crates")).unwrap().map(|folder| folder.unwrap().path().join("src")));
+    let mut circles = Vec::new();
+    let mut arrows = 0;
+    for root in roots {
+        let mut files = BTreeMap::new();
+        modules(&root, &root, &mut files);
+        let file_of = |module: &[String], path: &[String]| {
+            let supers = path.iter().take_while(|part| *part == "super").count();
+            let base =
+                if path.first().is_some_and(|part| part == "crate") { 0 } else { module.len().saturating_sub(supers) };
+            let rest = path.iter().skip(supers).filter(|part| !matches!(part.as_str(), "crate" | "self"));
+            let whole: Vec<String> = module[..base].iter().chain(rest).cloned().collect();
+            (0..=whole.len()).rev().map(|end| whole[..end].to_vec()).find(|file| files.contains_key(file))
+        };
+        let mut imports: BTreeMap<_, BTreeSet<Vec<String>>> = BTreeMap::new();
+        for (module, paths) in &files {
+            let others = paths.iter().filter_map(|path| file_of(module, path));
+            let others = others.filter(|other| !module.starts_with(other) && !other.starts_with(module));
+            imports.insert(module.clone(), others.collect());
+        }
+        arrows += imports.values().map(BTreeSet::len).sum::<usize>();
+        // Takes away files that import no other, or that no other imports, until there are none.
+        loop {
+            let left: BTreeSet<_> = imports.keys().cloned().collect();
+            let imported: BTreeSet<_> = imports.values().flatten().cloned().collect();
+            imports.retain(|file, others| {
+                others.retain(|other| left.contains(other));
+                !others.is_empty() && imported.contains(file)
+            });
+            if imports.len() == left.len() {
+                break;
+            }
+        }
+        circles.extend(imports.into_iter().map(|(file, others)| {
+            let others: Vec<String> = others.iter().map(|other| other.join("/")).collect();
+            format!("{}: {} imports {}", root.display(), file.join("/"), others.join(", "))
+        }));
+    }
+    assert!(arrows > 900, "the imports are not where they are looked for: {arrows}");
+    assert!(circles.is_empty(), "{circles:#?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::flow::policy_cache::PolicyCache;
 use crate::gate::limiter::Limiter;
 use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::http::{self, AppState, Bulkheads, CookieNames, Health, ReadTerms};
-use crate::ledger::orders::commit::Committer;
+use crate::ledger::orders::committer::Committer;
 use crate::live::{LiveSales, Sources};
 use crate::pages::{self, Pages};
 use crate::pay::payment_batcher::PaymentBatcher;

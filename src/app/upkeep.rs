@@ -13,7 +13,7 @@ use crate::flow::policy_cache::PolicyCache;
 use crate::flow::{FlowError, policy_counts};
 use crate::http::Health;
 use crate::ledger::notices::Topic;
-use crate::ledger::orders::commit::Committer;
+use crate::ledger::orders::committer::Committer;
 use crate::ledger::processes::WORKERS_REPORT_S;
 use crate::sale::Step;
 use crate::sale::catalog::Catalog;

@@ -16,6 +16,7 @@ pub mod sale_state;
 mod scripts;
 pub mod server_runs;
 mod servers;
+pub mod thread_gate;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,6 +34,9 @@ use lock::quorum::Quorum;
 use refill_wanted::RefillWanted;
 use scripts::Scripts;
 use servers::{Connection, Connections, Server, Timeouts, client, is_tls, reconnecting};
+
+/// For so long a shard stays empty for a borrower, where "sold out" is not remembered (`purchase.sold_out_memory_ms`).
+const EMPTY_MS: u64 = 500;
 
 /// Why a call to Redis failed.
 #[derive(Debug, thiserror::Error)]
@@ -196,7 +200,7 @@ impl Gate {
 
     /// How long a shard that has no unit stays empty for those who borrow (protocol, rule 15).
     fn known_empty_ms(&self) -> u64 {
-        if self.terms.sold_out_ms == 0 { loans::borrow::EMPTY_MS } else { self.terms.sold_out_ms }
+        if self.terms.sold_out_ms == 0 { EMPTY_MS } else { self.terms.sold_out_ms }
     }
 
     /// Has the supervisor look at a sale at once: this server may have lost it to another one.

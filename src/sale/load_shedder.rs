@@ -14,7 +14,7 @@ use crate::domain::shards::SaleShards;
 use crate::domain::shed_pace::ShedPace;
 use crate::domain::shedding::{ShedLimit, TICK};
 use crate::gate::reserve::batcher::ReserveBatcher;
-use crate::ledger::orders::commit::Committer;
+use crate::ledger::orders::committer::Committer;
 use crate::sale::wait_probe::WaitProbe;
 
 /// Timers are that late on an idle thread.

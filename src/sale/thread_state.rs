@@ -12,7 +12,7 @@ use super::sold_out_view::SoldOutView;
 use crate::gate::Gate;
 use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::ledger::Ledger;
-use crate::ledger::orders::commit::Committer;
+use crate::ledger::orders::committer::Committer;
 
 /// The state of one worker thread.
 pub struct ThreadState {

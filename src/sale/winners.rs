@@ -8,8 +8,9 @@ use crate::die_at;
 use crate::domain::admission::PurchaseGroup;
 use crate::domain::ids::{GroupId, OrderId, Shard};
 use crate::gate::Gate;
-use crate::gate::reserve::batcher::CommitGroup;
-use crate::ledger::orders::commit::{Committed, Committer, Purchase};
+use crate::gate::thread_gate::CommitGroup;
+use crate::ledger::orders::committer::Committer;
+use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::telemetry::spans::{Span, SpanKind};
 
 /// What one worker thread commits winners with.

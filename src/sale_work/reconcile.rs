@@ -9,7 +9,7 @@ use crate::domain::shards::SaleShards;
 use crate::gate::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
 use crate::gate::loans::Barred;
 use crate::ledger::notices::Topic;
-use crate::ledger::orders::commit::{Committed, Purchase};
+use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::ledger::sales::epochs::RestingSale;
 use crate::sale::{SaleError, Step, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};

@@ -16,7 +16,8 @@ use seckill::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
 use seckill::domain::captcha::PassCheck;
 use seckill::domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
 use seckill::domain::shards::{SaleShards, ShardCount};
-use seckill::gate::reserve::batcher::{CommitGroup, ReserveBatcher};
+use seckill::gate::reserve::batcher::ReserveBatcher;
+use seckill::gate::thread_gate::CommitGroup;
 use seckill::gate::{Gate, GateError};
 use seckill_harness::{PATIENCE, eventually};
 

@@ -8,8 +8,8 @@ use rand::seq::SliceRandom;
 use seckill::domain::ids::{OrderId, Units};
 use seckill::domain::sale::NewSale;
 use seckill::ledger::LedgerError;
-use seckill::ledger::orders::commit::Purchase;
 use seckill::ledger::orders::groups::Settling;
+use seckill::ledger::orders::purchase::Purchase;
 
 use seckill_harness::{Sale, System, eventually, terms};
 

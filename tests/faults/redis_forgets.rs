@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use rand::RngExt;
 use seckill::domain::admission::Hold;
 use seckill::domain::ids::{Epoch, OrderId, Shard};
-use seckill::ledger::orders::commit::{Committed, Purchase};
+use seckill::ledger::orders::purchase::{Committed, Purchase};
 use seckill_harness::redis_group::RedisGroup;
 use tokio::time::sleep;
 use uuid::Uuid;

@@ -1,7 +1,8 @@
 //! Loans between the shards of a sale (protocol, rule 15; docs/shards.md). Sales with one shard never come here.
 
-pub(super) mod borrow;
+pub(super) mod borrower;
 mod calls;
 pub(super) mod empty_shards;
+pub(super) mod lending;
 
 pub use calls::Barred;

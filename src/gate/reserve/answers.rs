@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::sync::SemaphorePermit;
 
-use super::batcher::{Answered, Batch, Counted, Place, Shared};
+use super::batcher::{Batch, Place, Shared};
 use super::call::{CallTerms, reserve_call};
 use super::reply::{Loan, Memory, ReserveReply};
 use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
 use crate::domain::ids::Shard;
 use crate::domain::shards::SaleShards;
 use crate::gate::keys::SaleKeys;
-use crate::gate::loans::borrow::{Borrower, Home};
+use crate::gate::loans::borrower::{Borrower, Counted, Home};
 use crate::gate::loans::empty_shards::OthersEmpty;
 use crate::gate::servers::Connection;
+use crate::gate::thread_gate::Answered;
 use crate::gate::{Gate, GateError, Terms, is_no_script, timed};
 
 /// What is known of the shards of a sale but one.
@@ -76,12 +77,12 @@ impl Shared {
         let known = self.sold_out.borrow().known(place);
         // Before the question: the home shard's 0 is to be the last one.
         let others = self.others_empty(of, home);
-        let limits = self.gate.limits();
-        let Terms { sold_out_ms, lapses, .. } = self.gate.terms;
+        let limits = self.thread.gate.limits();
+        let Terms { sold_out_ms, lapses, .. } = self.thread.gate.terms;
         let learning = Learning::begin(self, place);
-        let (learn, lenders) = (learning.is_some(), self.first_lenders(of, &requests));
+        let (learn, lenders) = (learning.is_some(), self.lending.first_lenders(of, &requests));
         let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits, lenders };
-        let reply = self.gate.reserve(self.connections.of(&keys.sale), keys, &terms, &requests).await;
+        let reply = self.thread.gate.reserve(self.thread.connections.of(&keys.sale), keys, &terms, &requests).await;
         let took = asked_at.elapsed();
         drop(learning);
         match reply {
@@ -96,20 +97,20 @@ impl Shared {
                 let home = Home { of, shard: home, epoch: reply.epoch, now_ms };
                 if !of.count.is_one() {
                     let empty_until = (reply.memory == Memory::SoldOut).then_some(until);
-                    self.empty.borrow_mut().record(of, home.shard, home.epoch, empty_until);
+                    self.lending.empty.borrow_mut().record(of, home.shard, home.epoch, empty_until);
                     others.temper(&mut reply);
                 }
                 let asked = requests.into_iter().zip(replies).zip(reply.admissions);
                 let asked = asked.map(|((request, caller), admission)| (request, caller, admission));
                 let group = PurchaseGroup::new(of, Hold { epoch: home.epoch, shard: home.shard });
                 if reply.loans.is_empty() {
-                    self.pass_on(group, asked);
+                    self.thread.pass_on(group, asked);
                 } else {
-                    self.pass_on(group, self.begin_loans(home, asked, &reply.loans, &terms.lenders));
+                    self.thread.pass_on(group, self.begin_loans(home, asked, &reply.loans, &terms.lenders));
                 }
             }
             Ok(None) => {
-                self.gate.refill_wanted.add(sale);
+                self.thread.gate.refill_wanted.add(sale);
                 for reply in replies {
                     let _ = reply.send(Ok(Admission::NotServing));
                 }
@@ -129,7 +130,7 @@ impl Shared {
         if of.count.is_one() {
             return Others::None;
         }
-        self.empty.borrow().others(of, home, Instant::now()).map_or(Others::Unknown, Others::Empty)
+        self.lending.empty.borrow().others(of, home, Instant::now()).map_or(Others::Unknown, Others::Empty)
     }
 
     /// Starts to borrow for those who have an open loan now. Returns the others.
@@ -147,45 +148,18 @@ impl Shared {
                 None => others.push((request, reply, admission)),
                 Some((_, Loan::Written { number })) => {
                     let lender = Shard(lenders[place]);
-                    borrowers.push(Borrower::new((request, reply), home, lender, *number, Counted::new(self)));
+                    borrowers.push(Borrower::new((request, reply), home, lender, *number, Counted::new(&self.queued)));
                 }
                 Some((_, Loan::Found { lender })) => {
-                    repeats.push(Borrower::new((request, reply), home, *lender, 0, Counted::new(self)));
+                    repeats.push(Borrower::new((request, reply), home, *lender, 0, Counted::new(&self.queued)));
                 }
             }
         }
-        self.borrow(borrowers);
+        self.lending.borrow(borrowers);
         if !repeats.is_empty() {
-            tokio::task::spawn_local(Rc::clone(self).look(repeats));
+            tokio::task::spawn_local(Rc::clone(&self.lending).look(repeats));
         }
         others
-    }
-
-    /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
-    /// may have gone away: what they asked for is committed all the same.
-    pub(in crate::gate) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
-        let (mut winners, mut repeating) = (Vec::new(), Vec::new());
-        for (request, caller, admission) in asked {
-            if !admission.needs_commit() {
-                let _ = caller.send(Ok(admission));
-            } else if let Admission::Reserved { .. } = admission {
-                group.members.push(request);
-                winners.push((caller, admission));
-            } else {
-                group.repeats.push(request);
-                repeating.push((caller, admission));
-            }
-        }
-        winners.append(&mut repeating);
-        if winners.is_empty() {
-            return;
-        }
-        let committed = (self.commit)(group);
-        tokio::task::spawn_local(async move {
-            for ((caller, admission), is_durable) in winners.into_iter().zip(committed.await) {
-                let _ = caller.send(Ok(if is_durable { admission } else { Admission::NotDurable }));
-            }
-        });
     }
 }
 

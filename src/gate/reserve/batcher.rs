@@ -10,18 +10,16 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::sold_out_cache::SoldOutCache;
-use crate::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
+use crate::domain::admission::{Admission, ReserveRequest};
 use crate::domain::ids::{SaleId, Shard, UserId};
 use crate::domain::shards::SaleShards;
 use crate::gate::keys::SaleKeys;
-use crate::gate::loans::borrow::LenderLines;
-use crate::gate::loans::empty_shards::EmptyShards;
-use crate::gate::servers::Connections;
+use crate::gate::loans::lending::Lending;
+use crate::gate::thread_gate::{CommitGroup, Reply, ThreadGate};
 use crate::gate::{Gate, GateError};
 
 /// Calls under way at the same time. Further sales wait for one of these to return.
@@ -36,34 +34,22 @@ const TURNS_A_CALL: u32 = 3;
 /// Lines that are kept although nobody waits there: a busy sale needs its own again at once.
 const LINES_KEPT: usize = 1024;
 
-/// Commits a group, and says of each of its members, and then of each repeat, whether it is durable.
-pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
-
-pub(in crate::gate) type Reply = oneshot::Sender<Result<Admission, GateError>>;
-
 /// The batcher of one worker thread; clones share it. It has no locks and stays on its thread.
 #[derive(Clone)]
 pub struct ReserveBatcher(Rc<Shared>);
 
-/// A request that was asked for, its caller, and what Redis says of it.
-pub(in crate::gate) type Answered = (ReserveRequest, Reply, Admission);
 /// The shard of a sale that its buyers call home. Each has a line of its own.
-pub(in crate::gate) type Place = (SaleId, Shard);
+pub(super) type Place = (SaleId, Shard);
 
 /// What the batcher and the tasks of its sales share.
-pub(in crate::gate) struct Shared {
-    pub(in crate::gate) gate: Gate,
-    pub(in crate::gate) connections: Connections,
-    pub(super) commit: CommitGroup,
+pub(super) struct Shared {
+    pub(super) thread: Rc<ThreadGate>,
+    pub(super) lending: Rc<Lending>,
     lines: RefCell<HashMap<Place, Line>>,
-    /// Those who borrow, by the shards that they ask.
-    pub(in crate::gate) lenders: RefCell<LenderLines>,
     /// The requests in all lines, and those who borrow.
-    queued: Cell<usize>,
+    pub(super) queued: Rc<Cell<usize>>,
     calls: Semaphore,
     pub(super) sold_out: RefCell<SoldOutCache>,
-    /// Of sales with shards only.
-    pub(in crate::gate) empty: RefCell<EmptyShards>,
     /// Whether calls ask for the holders, too.
     pub(super) wants_holders: Cell<bool>,
     /// The lines of which a call that asks for them is under way: another one would be told the same.
@@ -110,22 +96,6 @@ impl Drop for Serving {
     }
 }
 
-/// Counts a request that borrows among those that wait: there is a bound for all of them.
-pub(in crate::gate) struct Counted(Rc<Shared>);
-
-impl Counted {
-    pub(super) fn new(shared: &Rc<Shared>) -> Self {
-        shared.queued.update(|queued| queued + 1);
-        Self(Rc::clone(shared))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.queued.update(|queued| queued - 1);
-    }
-}
-
 /// The requests of one call.
 pub(super) struct Batch {
     pub(super) requests: Vec<ReserveRequest>,
@@ -137,16 +107,14 @@ pub(super) struct Batch {
 impl ReserveBatcher {
     /// A batcher for this thread, which must run a `LocalSet`. It has winners committed by `commit`.
     pub fn new(gate: Gate, commit: CommitGroup) -> Result<Self, GateError> {
+        let thread = Rc::new(ThreadGate { connections: gate.own_connections()?, gate, commit });
         Ok(Self(Rc::new(Shared {
-            connections: gate.own_connections()?,
-            gate,
-            commit,
+            lending: Rc::new(Lending::new(Rc::clone(&thread))),
+            thread,
             lines: RefCell::default(),
-            lenders: RefCell::default(),
-            queued: Cell::default(),
+            queued: Rc::default(),
             calls: Semaphore::new(CALLS_MAX),
             sold_out: RefCell::default(),
-            empty: RefCell::default(),
             wants_holders: Cell::default(),
             learning: RefCell::default(),
             waited: Cell::default(),
@@ -217,14 +185,14 @@ impl ReserveBatcher {
 impl Shared {
     /// Puts a request into the line of its sale, and starts a task that serves the line if there is none.
     fn enqueue(self: &Rc<Self>, of: SaleShards, queued: Queued) -> Result<(), GateError> {
-        if self.queued.get() >= self.gate.terms.queue_max {
+        if self.queued.get() >= self.thread.gate.terms.queue_max {
             return Err(GateError::Overloaded);
         }
         self.queued.set(self.queued.get() + 1);
         let mut lines = self.lines.borrow_mut();
         let shard = of.home(queued.request.user.as_str());
         let line = lines.entry((of.sale, shard)).or_insert_with(|| Line {
-            keys: Rc::new(self.gate.keys.sale(of, shard)),
+            keys: Rc::new(self.thread.gate.keys.sale(of, shard)),
             waiting: VecDeque::new(),
             is_served: false,
         });
@@ -264,7 +232,7 @@ impl Shared {
 
     fn has_full_batch(&self, place: Place) -> bool {
         let lines = self.lines.borrow();
-        lines.get(&place).is_some_and(|line| line.waiting.len() >= self.gate.terms.batch_max)
+        lines.get(&place).is_some_and(|line| line.waiting.len() >= self.thread.gate.terms.batch_max)
     }
 
     /// Takes what the next call of a line serves; `None` if nobody waits.
@@ -272,11 +240,11 @@ impl Shared {
         let (now, patience) = (Instant::now(), self.patience.get());
         let mut lines = self.lines.borrow_mut();
         let line = lines.get_mut(&place)?;
-        let size = line.waiting.len().min(self.gate.terms.batch_max);
+        let size = line.waiting.len().min(self.thread.gate.terms.batch_max);
         let mut batch =
             Batch { requests: Vec::with_capacity(size), replies: Vec::with_capacity(size), now_ms: i64::MIN };
         let mut oldest = None;
-        while batch.requests.len() < self.gate.terms.batch_max
+        while batch.requests.len() < self.thread.gate.terms.batch_max
             && let Some(queued) = line.waiting.pop_front()
         {
             self.queued.update(|queued| queued - 1);
@@ -310,7 +278,7 @@ impl Shared {
     fn end_line(&self, place: Place) {
         let mut lines = self.lines.borrow_mut();
         // Room for a whole call in a few lines, or for a few requests in each of many.
-        let room = self.gate.terms.batch_max.min(16 * LINES_KEPT / lines.len().max(1));
+        let room = self.thread.gate.terms.batch_max.min(16 * LINES_KEPT / lines.len().max(1));
         let Some(line) = lines.get_mut(&place) else { return };
         line.is_served = false;
         line.waiting.shrink_to(room);

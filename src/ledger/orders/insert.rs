@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::LedgerError;
-use crate::ledger::orders::commit::{Committed, Purchase};
+use crate::ledger::orders::purchase::{Committed, Purchase};
 
 /// What became of purchases, in their order.
 pub(super) struct Inserted {

@@ -2,12 +2,14 @@
 
 pub mod cancel;
 mod claim;
-pub mod commit;
+mod commit;
+pub mod committer;
 pub mod details;
 pub mod fulfil;
 pub mod group_expiry;
 pub mod groups;
 mod insert;
+pub mod purchase;
 pub mod read;
 pub mod search;
 pub mod webhook_events;

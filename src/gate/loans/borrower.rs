@@ -1,0 +1,124 @@
+//! A buyer for whom units are borrowed, and whom to ask next.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::calls::Asked;
+use super::empty_shards::EmptyShards;
+use crate::domain::admission::{Admission, ReserveRequest};
+use crate::domain::ids::{Epoch, Shard};
+use crate::domain::shards::SaleShards;
+use crate::gate::thread_gate::{Answered, Reply};
+
+/// Counts a request that borrows among those that wait: there is a bound for all of them.
+pub(in crate::gate) struct Counted(Rc<Cell<usize>>);
+
+impl Counted {
+    pub fn new(queued: &Rc<Cell<usize>>) -> Self {
+        queued.update(|queued| queued + 1);
+        Self(Rc::clone(queued))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.update(|queued| queued - 1);
+    }
+}
+
+/// A home shard at which loans were found or written, and the epoch.
+#[derive(Clone, Copy)]
+pub(in crate::gate) struct Home {
+    pub of: SaleShards,
+    pub shard: Shard,
+    pub epoch: Epoch,
+    /// The database's time when the buyers came.
+    pub now_ms: i64,
+}
+
+/// A request that has an open loan. It counts among the requests that wait until it is answered.
+pub(in crate::gate) struct Borrower {
+    pub request: ReserveRequest,
+    pub reply: Reply,
+    pub home: Home,
+    pub lender: Shard,
+    /// Of the loan that this request has written.
+    pub number: i64,
+    /// The lenders that have said no, a bit each.
+    refused_by: u64,
+    questions: u8,
+    /// Whether one of them may have units: it does not serve, or has another epoch.
+    unsure: bool,
+    began: Instant,
+    _counted: Counted,
+}
+
+/// Whom a borrower asks next, and if nobody, whether no other shard has as many units as it asks for.
+pub(in crate::gate) struct NextStep {
+    pub lender: Option<Shard>,
+    pub all_refuse: bool,
+}
+
+/// A buyer of several units hears "sold out" if all shards have refused within this time, one after the other.
+const TOO_FEW_WITHIN: Duration = Duration::from_millis(500);
+
+const fn bit(shard: Shard) -> u64 {
+    1_u64 << shard.0
+}
+
+impl Borrower {
+    pub fn new(
+        (request, reply): (ReserveRequest, Reply),
+        home: Home,
+        lender: Shard,
+        number: i64,
+        counted: Counted,
+    ) -> Self {
+        Self {
+            request,
+            reply,
+            home,
+            lender,
+            number,
+            refused_by: 0,
+            questions: 0,
+            unsure: false,
+            began: Instant::now(),
+            _counted: counted,
+        }
+    }
+
+    pub(super) fn asked(&self) -> Asked<'_> {
+        Asked { request: &self.request, number: self.number }
+    }
+
+    pub fn with(self, admission: Admission) -> Answered {
+        (self.request, self.reply, admission)
+    }
+
+    /// Has a loan at another lender now.
+    pub fn at(self, lender: Shard, number: i64) -> Self {
+        Self { lender, number, ..self }
+    }
+
+    pub fn refused(mut self, is_clear: bool) -> Self {
+        self.refused_by |= bit(self.lender);
+        self.questions = self.questions.saturating_add(1);
+        self.unsure |= !is_clear;
+        self
+    }
+
+    /// A shard that has not refused, and is not known to be empty. When there is none, one whose emptiness is not known any more is asked
+    /// once more, but not the last one again.
+    pub fn next_step(&self, empty: &EmptyShards, now: Instant) -> NextStep {
+        let (Home { of, shard: home, epoch, .. }, user) = (self.home, self.request.user.as_str());
+        let find = |refused: u64| of.lender(user, |shard| refused & bit(shard) != 0 || empty.is_empty(of, shard, now));
+        let refuses = |shard| shard == home || self.refused_by & bit(shard) != 0 || empty.is_empty(of, shard, now);
+        let wants_many = self.request.units.get() > 1;
+        let asks_again = !wants_many && !self.unsure && self.questions < 2 * of.count.get();
+        let lender = find(self.refused_by).or_else(|| asks_again.then(|| find(bit(self.lender))).flatten());
+        let is_of_now = self.began.elapsed() < TOO_FEW_WITHIN && empty.epoch(of).is_none_or(|known| known == epoch);
+        NextStep { lender, all_refuse: wants_many && !self.unsure && is_of_now && of.count.all().all(refuses) }
+    }
+}

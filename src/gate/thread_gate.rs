@@ -1,0 +1,52 @@
+//! What one worker thread uses to sell: its own way to Redis, and to the commit of what it sells.
+
+use futures_util::future::LocalBoxFuture;
+use tokio::sync::oneshot;
+
+use super::servers::Connections;
+use super::{Gate, GateError};
+use crate::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
+
+/// Commits a group, and says of each of its members, and then of each repeat, whether it is durable.
+pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
+
+pub(super) type Reply = oneshot::Sender<Result<Admission, GateError>>;
+
+/// A request that was asked for, its caller, and what Redis says of it.
+pub(super) type Answered = (ReserveRequest, Reply, Admission);
+
+/// What the batcher of a thread shares with the loans of its sales.
+pub(super) struct ThreadGate {
+    pub gate: Gate,
+    pub connections: Connections,
+    pub commit: CommitGroup,
+}
+
+impl ThreadGate {
+    /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
+    /// may have gone away: what they asked for is committed all the same.
+    pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
+        let (mut winners, mut repeating) = (Vec::new(), Vec::new());
+        for (request, caller, admission) in asked {
+            if !admission.needs_commit() {
+                let _ = caller.send(Ok(admission));
+            } else if let Admission::Reserved { .. } = admission {
+                group.members.push(request);
+                winners.push((caller, admission));
+            } else {
+                group.repeats.push(request);
+                repeating.push((caller, admission));
+            }
+        }
+        winners.append(&mut repeating);
+        if winners.is_empty() {
+            return;
+        }
+        let committed = (self.commit)(group);
+        tokio::task::spawn_local(async move {
+            for ((caller, admission), is_durable) in winners.into_iter().zip(committed.await) {
+                let _ = caller.send(Ok(if is_durable { admission } else { Admission::NotDurable }));
+            }
+        });
+    }
+}

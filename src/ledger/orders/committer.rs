@@ -1,0 +1,286 @@
+//! Commits the purchases of many callers together, on a few connections of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Executor, Postgres};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::die_at;
+use crate::domain::ids::SaleId;
+use crate::domain::locked_sales::LockedSales;
+use crate::ledger::notices::Notifier;
+use crate::ledger::orders::commit::{LOCKED_FOR, commit_on};
+use crate::ledger::orders::insert::Inserted;
+use crate::ledger::orders::purchase::{Committed, Purchase};
+use crate::ledger::{Ledger, LedgerError};
+use crate::telemetry::spans::Span;
+
+/// Purchases that are answered together, and so are committed together.
+struct Group {
+    purchases: Vec<Purchase>,
+    queued_at: Instant,
+    reply: oneshot::Sender<Vec<Committed>>,
+}
+
+/// Purchases that may wait for their commit; more are refused before they touch the stock.
+const BACKLOG_MAX: usize = 8192;
+/// A commit that takes longer holds up the purchases that come after it.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
+/// How long a measured wait for a commit counts.
+const WAIT_VALID: Duration = Duration::from_millis(100);
+/// How long a commit waits for a sale's epoch: shorter than what counts as stalled, because other sales wait with it. A refill keeps it for
+/// milliseconds.
+const LOCK_WAIT: &str = "SET lock_timeout = '250ms'";
+/// A commit that takes longer is given up; whether it took effect is unknown.
+const COMMIT_MAX: Duration = Duration::from_secs(5);
+
+/// Commits the groups together that have arrived while the last ones were being written.
+#[derive(Clone)]
+pub struct Committer {
+    queue: mpsc::Sender<Group>,
+    pulse: Arc<Pulse>,
+    notifier: Notifier,
+}
+
+/// What is known of PostgreSQL's ability to commit.
+struct Pulse {
+    healthy: AtomicBool,
+    started: Instant,
+    /// When each lane began its present commit, in milliseconds after `started`; 0 when it has none.
+    began: Vec<AtomicU64>,
+    /// The purchases in the queue.
+    queued: AtomicUsize,
+    /// Whether winners of one call are committed as a group row.
+    grouped: AtomicBool,
+    /// Sales whose epoch was locked.
+    locked: LockedSales,
+    /// How long the oldest group of the last commit had waited, in microseconds, and when that was measured.
+    wait_us: AtomicU64,
+    measured_ms: AtomicU64,
+}
+
+impl Pulse {
+    fn now_ms(&self) -> u64 {
+        // Never 0, which means that there is no commit.
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn note_wait(&self, wait: Duration) {
+        self.wait_us.store(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.measured_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    fn wait(&self) -> Duration {
+        let age_ms = self.now_ms().saturating_sub(self.measured_ms.load(Ordering::Relaxed));
+        let counts = Duration::from_millis(age_ms) < WAIT_VALID;
+        if counts { Duration::from_micros(self.wait_us.load(Ordering::Relaxed)) } else { Duration::ZERO }
+    }
+
+    /// How long all lanes have been busy with the same groups.
+    fn busy_for(&self) -> Duration {
+        let began = self.began.iter().map(|began| began.load(Ordering::Relaxed));
+        let latest = began.reduce(|latest, began| if latest == 0 || began == 0 { 0 } else { latest.max(began) });
+        match latest {
+            None | Some(0) => Duration::ZERO,
+            Some(began) => Duration::from_millis(self.now_ms().saturating_sub(began)),
+        }
+    }
+
+    fn is_healthy(&self) -> bool {
+        let since = self.now_ms().saturating_sub(STALLED_AFTER.as_millis() as u64);
+        self.healthy.load(Ordering::Relaxed)
+            && self.began.iter().map(|began| began.load(Ordering::Relaxed)).all(|began| began == 0 || began > since)
+    }
+}
+
+impl Committer {
+    /// Starts `lanes` tasks that commit in parallel. They end when the last handle is dropped and the queue is empty.
+    pub fn start(
+        ledger: &Ledger,
+        lanes: usize,
+        batch_max: usize,
+        queue_max: usize,
+        notifier: &Notifier,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let (queue, groups) = mpsc::channel(queue_max);
+        let groups = Arc::new(Mutex::new(groups));
+        let began = (0..lanes).map(|_| AtomicU64::new(0)).collect();
+        let pulse = Arc::new(Pulse {
+            healthy: AtomicBool::new(true),
+            started: Instant::now(),
+            began,
+            queued: AtomicUsize::new(0),
+            // Until the first heartbeat tells. A purchase row is right in any case.
+            grouped: AtomicBool::new(false),
+            locked: LockedSales::new(LOCKED_FOR),
+            wait_us: AtomicU64::new(0),
+            measured_ms: AtomicU64::new(0),
+        });
+        for number in 0..lanes {
+            let (ledger, notifier, pulse) = (ledger.clone(), notifier.clone(), Arc::clone(&pulse));
+            let lane = Lane { ledger, notifier, pulse, number, connection: None };
+            tasks.spawn(lane.run(Arc::clone(&groups), batch_max));
+        }
+        Self { queue, pulse, notifier: notifier.clone() }
+    }
+
+    /// Whether PostgreSQL has answered last, no commit has been waiting for its answer for long, and the queue is not too
+    /// long. Otherwise no stock is touched (rule 4), so that few holds are left without a row.
+    pub fn is_healthy(&self) -> bool {
+        self.pulse.is_healthy() && self.pulse.queued.load(Ordering::Relaxed) <= BACKLOG_MAX
+    }
+
+    /// Whether purchases of this sale could not be committed a moment ago, while others could. Then its stock is not touched (rule 4).
+    pub fn is_locked(&self, sale: SaleId) -> bool {
+        self.pulse.locked.contains(sale)
+    }
+
+    /// How long purchases have lately waited for their commit to begin.
+    pub fn wait(&self) -> Duration {
+        let measured = self.pulse.wait();
+        let nothing_waits = self.queue.capacity() == self.queue.max_capacity();
+        if nothing_waits { measured } else { measured.max(self.pulse.busy_for()) }
+    }
+
+    /// Records whether PostgreSQL has answered.
+    pub fn set_healthy(&self, healthy: bool) {
+        self.pulse.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// Records whether winners of one call are to be committed as a group row. The statement that does so asks PostgreSQL again.
+    pub fn set_grouped(&self, grouped: bool) {
+        self.pulse.grouped.store(grouped, Ordering::Relaxed);
+    }
+
+    /// Notifies that another use case has added rows to the outbox.
+    pub fn outbox_changed(&self) {
+        self.notifier.outbox_changed();
+    }
+
+    /// Notifies that another use case has changed an order's status.
+    pub fn orders_changed(&self) {
+        self.notifier.orders_changed();
+    }
+
+    /// Returns once each of these purchases is committed, or it is settled that its outcome is unknown.
+    pub async fn commit(&self, purchases: Vec<Purchase>) -> Vec<Committed> {
+        let (size, queued_at) = (purchases.len(), Instant::now());
+        let (reply, outcomes) = oneshot::channel();
+        let Ok(place) = self.queue.reserve().await else { return vec![Committed::Unknown; size] };
+        self.pulse.queued.fetch_add(size, Ordering::Relaxed);
+        place.send(Group { purchases, queued_at, reply });
+        outcomes.await.unwrap_or_else(|_| vec![Committed::Unknown; size])
+    }
+}
+
+/// Waits for a group, and takes those behind it until they have `batch_max` purchases. A group is never divided. Returns none when
+/// the last handle was dropped and the queue is empty.
+async fn next_groups(queue: &Mutex<mpsc::Receiver<Group>>, batch_max: usize) -> Vec<Group> {
+    let mut queue = queue.lock().await;
+    let (mut groups, mut purchases) = (Vec::new(), 0);
+    let mut next = queue.recv().await;
+    while let Some(group) = next {
+        purchases += group.purchases.len();
+        groups.push(group);
+        next = if purchases < batch_max { queue.try_recv().ok() } else { None };
+    }
+    groups
+}
+
+struct Lane {
+    ledger: Ledger,
+    notifier: Notifier,
+    pulse: Arc<Pulse>,
+    number: usize,
+    connection: Option<LaneConnection>,
+}
+
+/// A lane's own connection. The pool would test it each time, which costs a sixth of a commit's time.
+struct LaneConnection {
+    connection: PoolConnection<Postgres>,
+    used: Instant,
+    /// The changes of the primary before it was taken.
+    changes: u64,
+}
+
+/// A connection that was idle for longer is tested before it is used.
+const IDLE_MAX: Duration = Duration::from_millis(500);
+
+impl Lane {
+    async fn run(mut self, queue: Arc<Mutex<mpsc::Receiver<Group>>>, batch_max: usize) {
+        loop {
+            let groups = next_groups(&queue, batch_max).await;
+            let Some(oldest) = groups.iter().map(|group| group.queued_at).min() else { return };
+            self.pulse.note_wait(oldest.elapsed());
+            let (mut rows, mut replies) = (Vec::new(), Vec::with_capacity(groups.len()));
+            for group in groups {
+                replies.push((group.purchases.len(), group.reply));
+                rows.extend(group.purchases);
+            }
+            if !self.pulse.grouped.load(Ordering::Relaxed) {
+                rows.iter_mut().for_each(|purchase: &mut Purchase| purchase.group = None);
+            }
+            self.pulse.queued.fetch_sub(rows.len(), Ordering::Relaxed);
+            metrics::histogram!("seckill_commit_batch_size").record(rows.len() as f64);
+            let mut outcomes = self.write(&rows).await.into_iter();
+            for (size, reply) in replies {
+                let _ = reply.send(outcomes.by_ref().take(size).collect());
+            }
+            self.notifier.outbox_changed();
+        }
+    }
+
+    async fn write(&mut self, rows: &[Purchase]) -> Vec<Committed> {
+        die_at!("commit.before");
+        let mut span = Span::group("commit group", rows.len(), rows.iter().filter_map(Purchase::trace));
+        let began = Instant::now();
+        let ledger = self.ledger.clone();
+        let pulse = Arc::clone(&self.pulse);
+        pulse.began[self.number].store(pulse.now_ms(), Ordering::Relaxed);
+        let mut outages = ledger.outages();
+        let written = tokio::select! {
+            biased;
+            written = Ledger::within(COMMIT_MAX, self.commit(&ledger, rows)) => written,
+            // The server is away, or another one is the primary now: this one may never answer.
+            _ = outages.changed() => Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
+        };
+        pulse.began[self.number].store(0, Ordering::Relaxed);
+        metrics::histogram!("seckill_commit_seconds").record(began.elapsed());
+        die_at!("commit.after");
+        pulse.healthy.store(written.is_ok(), Ordering::Relaxed);
+        written.unwrap_or_else(|error| {
+            tracing::warn!(%error, purchases = rows.len(), "not known whether purchases were committed");
+            span.iter_mut().for_each(|span| span.fail(error.to_string()));
+            vec![Committed::Unknown; rows.len()]
+        })
+    }
+
+    /// Commits on the lane's own connection. One that has failed, or was interrupted, is not used again.
+    async fn commit(&mut self, ledger: &Ledger, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+        let changes = ledger.primary_changes();
+        let mut connection = match self.connection.take() {
+            Some(own) if own.used.elapsed() < IDLE_MAX && own.changes == changes => own.connection,
+            idle => {
+                drop(idle); // back to the pool, which tests a connection before it returns it
+                let mut connection = ledger.reserved.acquire().await?;
+                connection.execute(LOCK_WAIT).await?;
+                connection
+            }
+        };
+        let written = commit_on(&mut connection, rows, &self.pulse.locked).await;
+        match &written {
+            Ok(_) => self.connection = Some(LaneConnection { connection, used: Instant::now(), changes }),
+            Err(_) => _ = connection.detach(),
+        }
+        let Inserted { outcomes, ungrouped } = written?;
+        if ungrouped {
+            self.pulse.grouped.store(false, Ordering::Relaxed);
+        }
+        Ok(outcomes)
+    }
+}

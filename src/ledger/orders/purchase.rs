@@ -1,0 +1,39 @@
+//! A purchase as it is committed, and what becomes of it.
+
+use crate::domain::admission::Hold;
+use crate::domain::ids::{GroupId, OrderId, SaleId};
+use crate::domain::trace_context::TraceContext;
+
+/// A purchase to be committed.
+#[derive(Debug, Clone)]
+pub struct Purchase {
+    pub order: OrderId,
+    pub sale: SaleId,
+    pub user: String,
+    pub units: i32,
+    /// Where it came from, as the limits see it, if that is still known.
+    pub address: Option<String>,
+    pub hold: Hold,
+    /// The group whose row it is written into, with all others that name it; none where it gets a purchase row of its own. One that is
+    /// traced has none, because its trace goes on from its row.
+    pub group: Option<GroupId>,
+    /// The step that writes it, if it is traced.
+    pub trace: Option<Box<TraceContext>>,
+}
+
+impl Purchase {
+    pub(super) fn trace(&self) -> Option<&TraceContext> {
+        self.trace.as_deref()
+    }
+}
+
+/// What became of a purchase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Committed {
+    /// Its row, or that of its group, is committed, now or since an earlier try.
+    Durable,
+    /// The sale has another epoch: the hold may no longer exist.
+    StaleEpoch,
+    /// The commit failed, or its outcome is unknown.
+    Unknown,
+}
