@@ -109,7 +109,11 @@ impl Parts {
             given_up: self.stores.ledger.outages(),
             gives_way: gives_way.then(|| Arc::clone(&self.pressure)),
         };
-        self.tasks.spawn(worker::repeat(terms, self.stop.clone(), move || step(of.clone())));
+        let step = move || -> worker::StepFuture {
+            let step = step(of.clone());
+            Box::pin(async move { step.await.map_err(|error| error.to_string()) })
+        };
+        self.tasks.spawn(worker::repeat(terms, self.stop.clone(), Box::new(step)));
     }
 
     /// Stops the background tasks, and waits until each has finished its step.

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use actix_web::rt::spawn;
-use tokio::sync::{Semaphore, oneshot};
+use futures_util::future::LocalBoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::problem::Problem;
@@ -115,40 +116,46 @@ impl Bulkhead {
         &self,
         work: impl Future<Output = Result<T, E>> + 'static,
     ) -> Result<T, Problem> {
+        let place = self.place().await?;
+        let (answer, answered) = oneshot::channel();
+        // Nobody receives the answer when the caller has gone.
+        let work = Box::pin(async move { _ = answer.send(work.await.map_err(Into::into)) });
+        spawn(attend(self.what, work, place, self.gives_way_to.clone()));
+        answered.await.unwrap_or_else(|_| Err(Problem::unavailable()))
+    }
+
+    /// Waits in line for a place.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let waiting = InLine::enter(&self.in_line);
         if waiting.ahead >= self.line_max {
             return Err(Problem::shed(self.what));
         }
-        let Ok(Ok(place)) = timeout(LINE_MAX, Arc::clone(&self.places).acquire_owned()).await else {
-            return Err(Problem::shed(self.what));
-        };
-        drop(waiting);
-        let (answer, answered) = oneshot::channel();
-        let (what, pressure) = (self.what, self.gives_way_to.clone());
-        spawn(async move {
-            let began = Instant::now();
-            let done = timeout(WORK_MAX, work).await;
-            let rest = match &done {
-                Ok(_) => {
-                    pressure.map_or(Duration::ZERO, |pressure| pressure.read_rest(began.elapsed(), Instant::now()))
-                }
-                Err(_) => {
-                    tracing::warn!(what, "request took too long");
-                    GIVEN_UP_REST
-                }
-            };
-            // Nobody receives it when the caller has gone.
-            _ = answer.send(done);
-            if !rest.is_zero() {
-                sleep(rest).await;
-            }
-            drop(place);
-        });
-        match answered.await {
-            Ok(Ok(done)) => done.map_err(Into::into),
-            Ok(Err(_)) | Err(_) => Err(Problem::unavailable()),
+        match timeout(LINE_MAX, Arc::clone(&self.places).acquire_owned()).await {
+            Ok(Ok(place)) => Ok(place),
+            Ok(Err(_)) | Err(_) => Err(Problem::shed(self.what)),
         }
     }
+}
+
+/// Does the work within its time, then rests. It is boxed, so that this is compiled once, and not for each kind of request.
+async fn attend(
+    what: &'static str,
+    work: LocalBoxFuture<'static, ()>,
+    place: OwnedSemaphorePermit,
+    gives_way_to: Option<Arc<Pressure>>,
+) {
+    let began = Instant::now();
+    let rest = match timeout(WORK_MAX, work).await {
+        Ok(()) => gives_way_to.map_or(Duration::ZERO, |pressure| pressure.read_rest(began.elapsed(), Instant::now())),
+        Err(_) => {
+            tracing::warn!(what, "request took too long");
+            GIVEN_UP_REST
+        }
+    };
+    if !rest.is_zero() {
+        sleep(rest).await;
+    }
+    drop(place);
 }
 
 /// A place in line, left when the request ends or its connection is reset.

@@ -79,20 +79,31 @@ async fn act_with_token<T>(
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
     let console = &app_state.console;
-    let (account, expires_at_ms) = console.account(&token).await?;
-    let caller = Caller { request, account, token, expires_at_ms };
+    let caller = caller(console, request, token).await?;
     let outcome = match check_not_forged(sends, &caller.request, &caller.token) {
         Ok(()) => act(console, &caller).await,
         Err(forged) => Err(forged),
     };
-    if let Err(error) = &outcome
-        && let Some(why) = error.refusal()
-    {
-        let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
-        let attempt = format!("{} {path}", caller.request.method());
-        console.record_refusal(&caller.account, &attempt, why).await?;
+    match outcome {
+        Ok(done) => Ok(done),
+        Err(error) => Err(recorded(console, &caller, error).await),
     }
-    outcome
+}
+
+async fn caller(console: &Console, request: HttpRequest, token: SessionToken) -> Result<Caller, AdminError> {
+    let (account, expires_at_ms) = console.account(&token).await?;
+    Ok(Caller { request, account, token, expires_at_ms })
+}
+
+/// Writes a refusal to the audit log. Returns why the caller is not answered: this error, or that it could not be written.
+async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> AdminError {
+    let Some(why) = error.refusal() else { return error };
+    let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
+    let attempt = format!("{} {path}", caller.request.method());
+    match console.record_refusal(&caller.account, &attempt, why).await {
+        Ok(()) => error,
+        Err(unwritten) => unwritten,
+    }
 }
 
 /// Refuses a request that changes something unless a page of ours sent it.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -33,14 +34,13 @@ pub struct Terms {
     pub gives_way: Option<Arc<Pressure>>,
 }
 
+/// A step, and the text of its failure. It is boxed, so that the loop is compiled once, and not for each worker.
+pub type StepFuture = BoxFuture<'static, Result<Step, String>>;
+
 /// Repeats a step until stopped: at once while there is more to do, else at the next notice or after `every`, whichever
 /// is first. A step that has begun is finished, unless `given_up` changes meanwhile: the server that it waits for does not
 /// answer. After a failure the loop pauses, longer after each, with jitter.
-pub async fn repeat<F, E>(terms: Terms, stop: CancellationToken, mut step: impl FnMut() -> F)
-where
-    F: Future<Output = Result<Step, E>>,
-    E: std::fmt::Display,
-{
+pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnMut() -> StepFuture + Send>) {
     let Terms { name, every, mut wake, mut given_up, gives_way } = terms;
     let mut pause = Pause::default();
     let mut behind_since: Option<Instant> = None;
@@ -57,7 +57,7 @@ where
         let began = Instant::now();
         given_up.mark_unchanged();
         let done = tokio::select! {
-            done = step() => done.map_err(|error| error.to_string()),
+            done = step() => done,
             () = sleep(STEP_MAX) => Err(format!("the step did not finish within {} s", STEP_MAX.as_secs())),
             _ = given_up.changed() => Err("PostgreSQL does not answer".to_owned()),
         };
