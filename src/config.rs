@@ -156,7 +156,7 @@ fn layers(environment: &HashMap<String, String>) -> Result<Source, ConfigError> 
 }
 
 /// The variable that sets a setting, of which a part may be named after a colon. Channels have names of their own.
-pub fn variable_of(setting: &str) -> String {
+fn variable_of(setting: &str) -> String {
     match setting.split(':').next().unwrap_or_default() {
         "redis.url" => "REDIS_URL".to_owned(),
         "database.url" => "DATABASE_URL".to_owned(),

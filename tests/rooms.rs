@@ -122,12 +122,18 @@ fn modules(root: &Path, folder: &Path, found: &mut BTreeMap<Vec<String>, Vec<Vec
             module.pop();
         }
         let text = std::fs::read_to_string(&path).unwrap();
-        let (code, _) = text.split_once("#[cfg(test)]\nmod ").unwrap_or((&text, ""));
-        let code: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or_default().trim()).collect();
-        let code = code.join(" ");
-        let uses = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
+        let lines: Vec<&str> = text.lines().collect();
+        let is_tests =
+            |lines: &[&str]| lines[0] == "#[cfg(test)]" && lines[1].contains("mod ") && lines[1].ends_with('{');
+        let end = lines.windows(2).position(is_tests).unwrap_or(lines.len());
+        let code = lines[..end].iter().map(|line| line.split("//").next().unwrap_or_default().trim());
+        let code = code.collect::<Vec<_>>().join(" ");
         let mut imports = Vec::new();
+        let uses = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
         uses.for_each(|tree| branches(tree, &[], &mut imports));
+        // Paths that are written where they are used.
+        let words = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        words.filter(|word| word.contains("::")).for_each(|word| branches(word, &[], &mut imports));
         found.insert(module, imports);
     }
 }

@@ -132,10 +132,10 @@ pub async fn page<T: Template + 'static>(
     let made = as_caller(request, app_state, async move |console: &Console, caller: &Caller| {
         access.check(&caller.account)?;
         let frame = Frame::of(console, caller, section, dev, of_frame).await?;
-        Ok(make(console, caller, frame).await?.render())
+        make(console, caller, frame).await
     });
     match made.await {
-        Ok(rendered) => html(StatusCode::OK, rendered),
+        Ok(page) => html(StatusCode::OK, &page),
         Err(problem) if problem.status_code() == StatusCode::UNAUTHORIZED => to_sign_in(&back),
         Err(problem) => problem_page(&problem, &files),
     }
@@ -155,8 +155,8 @@ pub async fn missing(request: HttpRequest, app_state: Data<AppState>) -> HttpRes
 struct NoPage;
 
 /// A rendered page with the headers of the console.
-pub fn html(status: StatusCode, rendered: askama::Result<String>) -> HttpResponse {
-    match rendered {
+pub fn html(status: StatusCode, page: &impl Template) -> HttpResponse {
+    match page.render() {
         Ok(text) => answer(status).content_type("text/html; charset=utf-8").body(text),
         Err(error) => {
             tracing::error!(%error, "page of the console not made");
@@ -189,7 +189,7 @@ fn problem_page(problem: &Problem, files: &Files) -> HttpResponse {
         title: problem.title(),
         detail: problem.text().unwrap_or_default(),
     };
-    let mut response = html(status, page.render());
+    let mut response = html(status, &page);
     if status == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }

@@ -29,7 +29,7 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>, files: Data<F
     let query = Query::<ThenQuery>::from_query(request.query_string()).ok();
     let then = query.and_then(|query| query.into_inner().then).filter(|then| is_own(then));
     let then = then.as_deref().unwrap_or("/admin");
-    html(StatusCode::OK, SignInPage { files: &files, then, dev: app_state.dev }.render())
+    html(StatusCode::OK, &SignInPage { files: &files, then, dev: app_state.dev })
 }
 
 #[cfg(test)]

@@ -19,10 +19,14 @@ pub(super) type Answered = (ReserveRequest, Reply, Admission);
 pub(super) struct ThreadGate {
     pub gate: Gate,
     pub connections: Connections,
-    pub commit: CommitGroup,
+    commit: CommitGroup,
 }
 
 impl ThreadGate {
+    pub fn new(gate: Gate, connections: Connections, commit: CommitGroup) -> Self {
+        Self { gate, connections, commit }
+    }
+
     /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
     /// may have gone away: what they asked for is committed all the same.
     pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {

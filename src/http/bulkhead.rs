@@ -119,9 +119,12 @@ impl Bulkhead {
         let place = self.place().await?;
         let (answer, answered) = oneshot::channel();
         // Nobody receives the answer when the caller has gone.
-        let work = Box::pin(async move { _ = answer.send(work.await.map_err(Into::into)) });
+        let work = Box::pin(async move { _ = answer.send(work.await) });
         spawn(attend(self.what, work, place, self.gives_way_to.clone()));
-        answered.await.unwrap_or_else(|_| Err(Problem::unavailable()))
+        match answered.await {
+            Ok(done) => done.map_err(Into::into),
+            Err(_) => Err(Problem::unavailable()),
+        }
     }
 
     /// Waits in line for a place.
@@ -137,7 +140,7 @@ impl Bulkhead {
     }
 }
 
-/// Does the work within its time, then rests. It is boxed, so that this is compiled once, and not for each kind of request.
+/// Does the work within its time, then rests. The work is boxed, so that this function is compiled once for all kinds of requests.
 async fn attend(
     what: &'static str,
     work: LocalBoxFuture<'static, ()>,

@@ -95,7 +95,7 @@ async fn caller(console: &Console, request: HttpRequest, token: SessionToken) ->
     Ok(Caller { request, account, token, expires_at_ms })
 }
 
-/// Writes a refusal to the audit log. Returns why the caller is not answered: this error, or that it could not be written.
+/// Writes an error that is a refusal to the audit log. Returns what the caller is told: this error, or why it could not be written.
 async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> AdminError {
     let Some(why) = error.refusal() else { return error };
     let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();

@@ -34,7 +34,7 @@ pub struct Terms {
     pub gives_way: Option<Arc<Pressure>>,
 }
 
-/// A step, and the text of its failure. It is boxed, so that the loop is compiled once, and not for each worker.
+/// A step, which fails with a text. It is boxed, so that the loop is compiled once for all workers.
 pub type StepFuture = BoxFuture<'static, Result<Step, String>>;
 
 /// Repeats a step until stopped: at once while there is more to do, else at the next notice or after `every`, whichever

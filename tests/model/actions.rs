@@ -15,14 +15,14 @@ pub enum Action {
     Reserve(usize, Orders),
     /// Rule 13: gate::reserve. A request that is answered "sold out" from memory.
     AnswerSoldOut(usize, Order),
-    /// Rules 3 and 4: ledger::orders::commit, ledger::orders::commit_groups. The records of a call are inserted, or the epoch
+    /// Rules 3 and 4: ledger::orders::commit, ledger::orders::insert. The records of a call are inserted, or the epoch
     /// refuses them.
     Commit(usize),
     /// Rule 4: the row of a group is refused, and its orders get purchase rows one by one.
     BeginOneByOne(usize),
     /// Rule 4: the next of these rows is inserted, or the epoch refuses it.
     CommitNext(usize),
-    /// Rule 4: ledger::orders::commit, `Committed::Unknown`. The insert is under way, and its sender waits no longer.
+    /// Rule 4: ledger::orders::committer, `Committed::Unknown`. The insert is under way, and its sender waits no longer.
     LoseCommit(usize),
     /// Rule 3: an insert arrives after its sender gave up.
     CommitLateInsert(Order),

@@ -52,7 +52,7 @@ impl Ledger {
         self.purchase_rows[order] != PurchaseRow::None
     }
 
-    /// Rule 3, ledger::orders::commit_groups: inserts a group with its outbox row, if the sale still has this epoch. Says
+    /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Says
     /// whether they stand.
     pub fn insert_group(&mut self, world: &World, members: Orders, epoch: Epoch) -> bool {
         let agreed = self.epoch == epoch || world.variant.group_without_epoch;

@@ -6,8 +6,8 @@
 //!
 //! Reading order: `plan` makes the schedule, in a `shape`; `crowd` writes the requests; `opening` waits for the start; `play`
 //! gives the schedule of a `rush` to its threads, each of which is a `player` that sends each `attempt` over `connections`, reads
-//! each `answer`, understands it as a `reply`, and collects `measurements` and `traffic`, while `watchers` follow orders; `report` computes the report from them, with
-//! `statistics` and `lag`; `text` and `html` (with `charts`) show it.
+//! each `answer`, understands it as a `reply`, and collects `measurements` and `traffic`, while `watchers` follow orders;
+//! `report` computes the report from them, with `statistics` and `lag`; `text` and `html` (with `charts`) show it.
 
 mod answer;
 mod attempt;

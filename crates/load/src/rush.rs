@@ -81,7 +81,7 @@ impl Rush {
         }))
     }
 
-    /// The connections of each thread.
+    /// Takes the connections, those of each thread apart.
     pub fn take_connections(&self) -> Vec<Connections<Attempt>> {
         std::mem::take(&mut *self.open.lock())
     }

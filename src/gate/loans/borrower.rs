@@ -55,7 +55,7 @@ pub(in crate::gate) struct Borrower {
 }
 
 /// Whom a borrower asks next, and if nobody, whether no other shard has as many units as it asks for.
-pub(in crate::gate) struct NextStep {
+pub(super) struct NextStep {
     pub lender: Option<Shard>,
     pub all_refuse: bool,
 }
@@ -93,16 +93,16 @@ impl Borrower {
         Asked { request: &self.request, number: self.number }
     }
 
-    pub fn with(self, admission: Admission) -> Answered {
+    pub(super) fn with(self, admission: Admission) -> Answered {
         (self.request, self.reply, admission)
     }
 
     /// Has a loan at another lender now.
-    pub fn at(self, lender: Shard, number: i64) -> Self {
+    pub(super) fn at(self, lender: Shard, number: i64) -> Self {
         Self { lender, number, ..self }
     }
 
-    pub fn refused(mut self, is_clear: bool) -> Self {
+    pub(super) fn refused(mut self, is_clear: bool) -> Self {
         self.refused_by |= bit(self.lender);
         self.questions = self.questions.saturating_add(1);
         self.unsure |= !is_clear;
@@ -111,7 +111,7 @@ impl Borrower {
 
     /// A shard that has not refused, and is not known to be empty. When there is none, one whose emptiness is not known any more is asked
     /// once more, but not the last one again.
-    pub fn next_step(&self, empty: &EmptyShards, now: Instant) -> NextStep {
+    pub(super) fn next_step(&self, empty: &EmptyShards, now: Instant) -> NextStep {
         let (Home { of, shard: home, epoch, .. }, user) = (self.home, self.request.user.as_str());
         let find = |refused: u64| of.lender(user, |shard| refused & bit(shard) != 0 || empty.is_empty(of, shard, now));
         let refuses = |shard| shard == home || self.refused_by & bit(shard) != 0 || empty.is_empty(of, shard, now);

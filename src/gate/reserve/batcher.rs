@@ -107,7 +107,7 @@ pub(super) struct Batch {
 impl ReserveBatcher {
     /// A batcher for this thread, which must run a `LocalSet`. It has winners committed by `commit`.
     pub fn new(gate: Gate, commit: CommitGroup) -> Result<Self, GateError> {
-        let thread = Rc::new(ThreadGate { connections: gate.own_connections()?, gate, commit });
+        let thread = Rc::new(ThreadGate::new(gate.clone(), gate.own_connections()?, commit));
         Ok(Self(Rc::new(Shared {
             lending: Rc::new(Lending::new(Rc::clone(&thread))),
             thread,

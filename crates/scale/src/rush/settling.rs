@@ -6,6 +6,7 @@ use crate::engine::nanos;
 
 /// `orders.batch_max`: orders in one transaction.
 const BATCH_MAX: u64 = 250;
+
 impl System<'_> {
     /// The workers give way no longer: they have for long enough, or nobody buys any more.
     pub(super) fn settle_from_now_on(&mut self) {

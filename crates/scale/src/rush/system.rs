@@ -1,5 +1,5 @@
-//! The processes of a rush, their threads, and the steps that they take. Who comes is in `crowd`, what a purchase does in `purchases`,
-//! what becomes of a winner in `commits`, and the work after that in `settling`.
+//! The processes of a rush and their threads, and who takes which `step`. Who comes is in `crowd`, what a purchase does in `purchases`,
+//! what becomes of a winner in `commits`, and the work after that, with its `backlog`, in `settling`.
 
 use std::collections::VecDeque;
 
