@@ -50,9 +50,9 @@ pub(super) struct LoadArgs {
     /// Additional requests with a forged signature on their token, as a percentage of the buyers
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
     forged: f64,
-    /// Number of open connections; each carries one request at a time
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    connections: u32,
+    /// The most connections, each of which carries one request at a time; default: as many as the crowd needs, at most 10000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: Option<u32>,
     /// Number of threads that send, each over its share of the connections; more, if one falls behind the schedule
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
@@ -132,7 +132,7 @@ impl LoadArgs {
             rate: self.rate,
             seconds: self.seconds,
             bots: self.bots as usize,
-            connections: self.connections as usize,
+            connections: self.connections.map_or(seckill_load::CONNECTIONS_MAX, |number| number as usize),
             threads: self.threads as usize,
             watchers: self.watchers as usize,
             retries: !self.no_retries,

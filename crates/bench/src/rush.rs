@@ -21,8 +21,6 @@ use crate::settle;
 
 /// One round says little: the first second is short.
 const ROUNDS_MIN: u64 = 3;
-/// Enough for all who wait in the first second: else the wait for a free connection would be taken for the client's lag.
-const CONNECTIONS: &str = "4000";
 /// All units must be sold and settled within this time.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 const MICROS: u64 = 1_000_000;
@@ -142,10 +140,9 @@ pub async fn measure(
 async fn play(service: &Service, behind: &[(&'static str, u32)], sql: &PgPool, crowd: &Crowd) -> anyhow::Result<Round> {
     let sale = service.sale(crowd.units).await?;
     let meter = Meter::start(service.process.pid, behind)?;
-    let words = [crowd.words, &["--connections", CONNECTIONS]].concat();
     // `seckill load` also waits for the auditor, so the units are watched meanwhile.
     let (report, settled) = tokio::try_join!(
-        crowds::load(service, &sale, &words),
+        crowds::load(service, &sale, crowd.words),
         settle::all_settled(sql, sale.id, crowd.units, SETTLED_WITHIN)
     )?;
     let cpu_s = meter.read(MICROS)?;

@@ -56,7 +56,7 @@ pub use connections::{Bounds, Connections, NoAnswer};
 pub use html::AuditSummary;
 pub use lag::Lag;
 pub use numbers::with_commas;
-pub use plan::{Buyer, Plan, Role};
+pub use plan::{Buyer, CONNECTIONS_MAX, Plan, Role};
 pub use report::{Accepted, MeasuredFrom, Mix, Report};
 pub use shape::Shape;
 pub use sign_in::sign_in;

@@ -19,6 +19,9 @@ const RUSH_S: f64 = 10.0;
 const EARLY_WITHIN: Duration = Duration::from_secs(2);
 const EARLY_MARGIN: Duration = Duration::from_millis(200);
 
+/// The most connections of a crowd: the service's queue for new ones, and the system's ports, bear so many.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
 /// The settings of a rush.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -45,7 +48,7 @@ pub struct Plan {
     pub forged: usize,
     /// Units left when the rush begins, if known; the report counts down from this number.
     pub stock: Option<u64>,
-    /// Connections kept open, each with one request at a time.
+    /// The most connections, each with one request at a time.
     pub connections: usize,
     /// Threads that send, each its share of the arrivals over its share of the connections.
     pub threads: usize,
@@ -72,7 +75,7 @@ impl Default for Plan {
             unknown: 0,
             forged: 0,
             stock: None,
-            connections: 256,
+            connections: CONNECTIONS_MAX,
             threads: 1,
             watchers: 0,
             retries: true,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -23,6 +24,8 @@ use super::watchers::Watchers;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The rush ends if arrivals wait and no answer came for this long.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// Connections that are open before the start. A crowd that needs more opens them while it buys.
+const OPENED_MAX: usize = 4_000;
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 
 /// One run of a schedule. All its times count from `begun`.
@@ -57,9 +60,12 @@ impl Rush {
         plan: &Plan,
         watchers: Arc<Watchers>,
     ) -> Result<Arc<Self>, LoadError> {
+        allow_connections();
         let mut opening = JoinSet::new();
-        for number in shares(plan.connections, plan.threads) {
-            let (to, bounds) = (target.address, Bounds { opened: number, most: number, time_out: REQUEST_TIMEOUT });
+        // No crowd has more requests under way than it sends.
+        for most in shares(plan.connections.min(arrivals.len()), plan.threads) {
+            let opened = most.min(OPENED_MAX.div_ceil(plan.threads.max(1)));
+            let (to, bounds) = (target.address, Bounds { opened, most, time_out: REQUEST_TIMEOUT });
             opening.spawn_blocking(move || Connections::open(to, bounds));
         }
         let mut open = Vec::new();
@@ -124,6 +130,12 @@ impl Rush {
             }
         }
     }
+}
+
+/// Many systems start processes with 1024 files and let them have more. If this fails, requests without a connection are counted.
+fn allow_connections() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// How many of the connections each thread has. No thread is without one, so there may be fewer threads.

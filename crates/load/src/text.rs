@@ -34,7 +34,7 @@ impl Report {
         writeln!(out, "Rush on sale {} at {}, seed {}", self.sale_id, self.base, self.seed)?;
         writeln!(
             out,
-            "  crowd     {} buyers and {} bots over {} connections, {}",
+            "  crowd     {} buyers and {} bots over at most {} connections, {}",
             with_commas(self.buyers as u64),
             with_commas(self.bots as u64),
             with_commas(self.connections as u64),
