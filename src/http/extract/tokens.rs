@@ -12,6 +12,7 @@ use ring::hmac;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use super::token_crypto::RING;
 use crate::domain::ids::UserId;
 use crate::domain::json_object;
 use crate::http::problem::Problem;
@@ -124,6 +125,7 @@ pub struct InvalidKey;
 impl Tokens {
     /// The key decides the algorithm; a token whose header names another one is refused.
     pub fn new(secret: &str, public_key: &str, dev: bool) -> Result<Self, InvalidKey> {
+        let _ = RING.install_default(); // fails where it is installed already
         let (key, algorithm) = match public_key.as_bytes() {
             [] => (DecodingKey::from_secret(secret.as_bytes()), Algorithm::HS256),
             pem => DecodingKey::from_rsa_pem(pem)
@@ -244,6 +246,41 @@ mod tests {
 
     const SECRET: &str = "a secret of some length, for tests alone";
 
+    /// Public keys, and tokens of Ann that were signed by their private keys (which nobody kept).
+    const SIGNED_BY_KEYS: [(&str, &str); 3] = [
+        (
+            "-----BEGIN PUBLIC KEY-----\n\
+             MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA+lh4J/koA11dv/JBwkdo\n\
+             rUdA0sktgxRQiXGrnK4Cd2duMl3PgUbJIGtLrE7s8Lg6u3FwhkvpRKBvcS0/YbGh\n\
+             KfP8RRHrIz7dD6CyCdWpjSEs0Ns8jhMZ14ImPB13eOWOLK99Xrcl6VYMpE8j8SuR\n\
+             QNtk0KVFO6wUz2xTL7WX5iWbmrXggijhLRpNhM8F+QREg5NzTU9EFUj0DVjAqCzT\n\
+             AtpA+JOTXW+P12pS645q3S/0ojlDdD3IE7dpiJ26sIu9uRz6Oy2+tIrTAfw3Z/Rx\n\
+             w8yY6reVhsdH4PnOcndtEslxnOgZDKGfCSYSfTiD7xQpfRXSih2KGH/4Y7cObr1q\n\
+             FwIDAQAB\n\
+             -----END PUBLIC KEY-----\n",
+            "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhbm4iLCJleHAiOjJ9.BtDiXStNsojIMhoZWM5HM4u9cBO826CyW2\
+             Axoe9B7UN6p1A-cmLxqkUyfaLZecI6naBXhMVvNhqMS2nnrgZGbo30ptIwX2I39qVG9ty5Gt74FzKNwH44EJ5A1HT7VVRBk1i8Ay\
+             BRn0AMZ6U89lQyaLRgBtNLYpLO2zH2-pnoENhoNetOHpdsoo4X0ujQaVqrXAg02gGfIn5L2Vcn2lvdfozN4rsMIwmkVdOoHKd6gD\
+             Xaf69JxsTdsMRJdefUizfbHsgdwesKxHwSFvgBouDVoFawWlR0bIC8Pgs3Hoso0ZCQgmVJ_kU4fR4CbEEWTdqIJrx-8ilKi8YhYH\
+             01i6GB0Q",
+        ),
+        (
+            "-----BEGIN PUBLIC KEY-----\n\
+             MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEoEObDCO1N8vrgPOBb42cVpViF0Ac\n\
+             e18pnvnyWBLOqpbxFbullniEWvtxIfykE+i/GQK7mazQbQFmRRbI8p0/Kw==\n\
+             -----END PUBLIC KEY-----\n",
+            "eyJhbGciOiJFUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhbm4iLCJleHAiOjJ9.GjLL3Ug_d5rnWaYmrJH4-FOxKkMSJupFio\
+             pc80RyfxsS3neTzuMZ8kqwGWwTrI1-SZDlw_ETC2IbJPG_THqNZQ",
+        ),
+        (
+            "-----BEGIN PUBLIC KEY-----\n\
+             MCowBQYDK2VwAyEAFeU+2lIg5kmHuVuhszmjg8+GFa1Q+ev8EZXES8U6ExU=\n\
+             -----END PUBLIC KEY-----\n",
+            "eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhbm4iLCJleHAiOjJ9.M8yYGak2RRIO9MXTZ6XdVzbrpdZniAlAEt\
+             QWxTixlvu4I3H8dcJeP3mF6avpgK7AWqUD9ptfDcXCcclL8g8gBw",
+        ),
+    ];
+
     fn tokens() -> Tokens {
         Tokens::new(SECRET, "", true).unwrap()
     }
@@ -293,6 +330,29 @@ mod tests {
                 assert_eq!(buyer(&tokens, &forged), Err("unauthenticated"), "{forged}");
             }
             assert_eq!(buyer(&tokens, &good), Ok("ann".into()));
+        }
+    }
+
+    #[test]
+    fn a_public_key_verifies_the_tokens_of_its_private_key_alone() {
+        for (at, (key, _)) in SIGNED_BY_KEYS.into_iter().enumerate() {
+            let tokens = Tokens::new("", key, false).unwrap();
+            for (of, (_, token)) in SIGNED_BY_KEYS.into_iter().enumerate() {
+                let outcome = if of == at { Ok("ann".into()) } else { Err("unauthenticated") };
+                assert_eq!(buyer(&tokens, token), outcome, "{token}");
+                let (message, signature) = token.rsplit_once('.').unwrap();
+                let (head, _) = message.split_once('.').unwrap();
+                let eve = BASE64_URL_SAFE_NO_PAD.encode(r#"{"sub":"eve","exp":2}"#);
+                assert_eq!(buyer(&tokens, &format!("{head}.{eve}.{signature}")), Err("unauthenticated"));
+                // The public key is no shared secret.
+                let message = format!("{}.{eve}", BASE64_URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256"}"#));
+                let by_public_key = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()), message.as_bytes());
+                let forged = format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(by_public_key));
+                assert_eq!(buyer(&tokens, &forged), Err("unauthenticated"));
+            }
+        }
+        for no_key in ["secret", "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n"] {
+            assert!(Tokens::new("", no_key, false).is_err());
         }
     }
 
