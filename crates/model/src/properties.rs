@@ -2,9 +2,9 @@
 
 use stateright::{Model, Property};
 
+use super::orders::ORDERS;
 use super::state::{
-    GroupRow, GroupStatus, ORDERS, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status,
-    Ticket,
+    GroupRow, GroupStatus, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status, Ticket,
 };
 use super::variants::World;
 

@@ -1,9 +1,7 @@
 //! The transactions of src/ledger. Each is one step of the model, because PostgreSQL makes it atomic.
 
-use super::orders::Orders;
-use super::state::{
-    Epoch, GroupRow, GroupStatus, Ledger, ORDERS, Order, PurchaseRow, Release, Run, Snapshot, Status, Ticket,
-};
+use super::orders::{ORDERS, Order, Orders};
+use super::state::{Epoch, GroupRow, GroupStatus, Ledger, PurchaseRow, Release, Run, Snapshot, Status, Ticket};
 use super::variants::World;
 
 impl Ledger {

@@ -3,10 +3,10 @@
 use stateright::{Model, Property};
 
 use super::actions::Action;
-use super::orders::Orders;
+use super::orders::{ORDERS, Orders};
 use super::state::{
-    Budget, GROUPS, INSTANCES, Ledger, ORDERS, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release,
-    SaleKeys, Server, Splitter, Stamp, State, Violations,
+    Budget, GROUPS, INSTANCES, Ledger, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, SaleKeys,
+    Server, Splitter, Stamp, State, Violations,
 };
 use super::variants::World;
 

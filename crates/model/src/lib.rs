@@ -6,9 +6,10 @@
 //! A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out on purpose: the
 //! protocol must hold without it. Time exists only as the order of steps.
 //!
-//! `cargo test --test model -- --nocapture` prints the number of states of each configuration, and the steps by which each
+//! `cargo test -p seckill-model -- --nocapture` prints the number of states of each configuration, and the steps by which each
 //! broken variant fails.
 
+#![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod actions;

@@ -1,9 +1,8 @@
 //! The actions of the model, and when each can happen. Each names its rule and the code that it stands for.
 
-use super::orders::Orders;
+use super::orders::{ORDERS, Order, Orders};
 use super::state::{
-    INSTANCES, ORDERS, Order, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State,
-    Status,
+    INSTANCES, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status,
 };
 use super::variants::World;
 

@@ -1,6 +1,7 @@
 //! The modelled sale, the bounds of what may happen to it, and the ways in which the protocol is broken on purpose.
 
-use super::state::{Budget, ORDERS};
+use super::orders::ORDERS;
+use super::state::Budget;
 
 /// The model: a sale, its bounds, and a variant of the protocol.
 #[derive(Clone, Debug)]

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use redis::{Connection, Script, Value};
 use uuid::Uuid;
 
+use super::orders::{ORDERS, Order};
 use super::redis::Admission;
-use super::state::{Epoch, ORDERS, Order, Phase, SaleKeys, Server, Snapshot, Ticket};
+use super::state::{Epoch, Phase, SaleKeys, Server, Snapshot, Ticket};
 use super::variants::World;
 
 /// A memory of "sold out" lasts longer than the test: it ends only by `Step::ReturnUnits`.
@@ -77,12 +78,12 @@ struct Real {
 
 macro_rules! script {
     ($name:literal) => {
-        Script::new(include_str!(concat!("../../lua/", $name, ".lua")))
+        Script::new(include_str!(concat!("../../../lua/", $name, ".lua")))
     };
     (sale $name:literal) => {
         Script::new(concat!(
-            include_str!("../../lua/sale_begin.lua"),
-            include_str!(concat!("../../lua/", $name, ".lua"))
+            include_str!("../../../lua/sale_begin.lua"),
+            include_str!(concat!("../../../lua/", $name, ".lua"))
         ))
     };
 }

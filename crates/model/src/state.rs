@@ -1,16 +1,13 @@
 //! The state of the model: Redis servers with memory and disk, PostgreSQL, the broker, two instances.
 
-use super::orders::Orders;
+use super::orders::{ORDERS, Order, Orders};
 
-pub const ORDERS: usize = 3;
 /// Rows of purchase_groups. No order stands in two groups, so three orders make one group at most; broken variants make another.
 pub const GROUPS: usize = 2;
 pub const INSTANCES: usize = 2;
 /// Redis servers that can think they are the master.
 pub const MASTERS: usize = 2;
 
-/// An order id stands for a buyer and an idempotency key (rule 1). Repeats of a request have the same id.
-pub type Order = usize;
 /// 0 is none.
 pub type Epoch = u8;
 /// A run of a server; 0 is none.
@@ -94,7 +91,7 @@ pub struct SaleKeys {
     pub unconfirmed: [bool; ORDERS],
     /// The list of holders, each named by an order of that buyer.
     pub holders: [bool; ORDERS],
-    /// Orders that nobody paid in time (rule 17). Only the histories of tests/model/lua_histories.rs have such orders.
+    /// Orders that nobody paid in time (rule 17). Only the histories of crates/model/src/lua_histories.rs have such orders.
     pub lapsed: [bool; ORDERS],
 }
 

@@ -67,8 +67,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 macro_rules! script {
     ($name:literal) => {
         Script::new(concat!(
-            include_str!("../../../lua/sale_begin.lua"),
-            include_str!(concat!("../../../lua/", $name, ".lua"))
+            include_str!("../../../../lua/sale_begin.lua"),
+            include_str!(concat!("../../../../lua/", $name, ".lua"))
         ))
     };
 }
@@ -331,7 +331,11 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
         Step::Confirm(order) if matches!(model.tickets[order], Ticket::Open { .. }) => {}
         Step::Confirm(order) => {
             model.unconfirmed[order] = false;
-            real.call::<i64>(&Script::new(include_str!("../../../lua/confirm.lua")), &["unconfirmed"], &[&id(order)]);
+            real.call::<i64>(
+                &Script::new(include_str!("../../../../lua/confirm.lua")),
+                &["unconfirmed"],
+                &[&id(order)],
+            );
         }
         Step::Release(order) => {
             let expected = if model.tickets[order].is_hold() {

@@ -1,6 +1,7 @@
 //! The scripts of lua. Each is one step of the model, because Redis makes it atomic.
 
-use super::state::{Epoch, ORDERS, Order, Phase, SaleKeys, Server, Snapshot, Stamp, Ticket};
+use super::orders::{ORDERS, Order};
+use super::state::{Epoch, Phase, SaleKeys, Server, Snapshot, Stamp, Ticket};
 use super::variants::World;
 
 /// The reply of reserve.lua to one buyer.

@@ -1,8 +1,11 @@
-//! A set of orders.
+//! Orders, and a set of them.
 
 use std::fmt;
 
-use super::state::{ORDERS, Order};
+pub const ORDERS: usize = 3;
+
+/// An order id stands for a buyer and an idempotency key (rule 1). Repeats of a request have the same id.
+pub type Order = usize;
 
 /// A set of orders, a bit each. Its orders come by their numbers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
