@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use futures_util::future::join_all;
 use regex::Regex;
 use seckill::domain::alarm::AlarmKind;
 use seckill::telemetry::{METRICS, Metric, MetricKind};
@@ -153,20 +154,29 @@ fn every_kind_of_alarm_has_an_alert() {
     }
 }
 
+/// The files of unit tests of the rules.
+fn rule_tests() -> Vec<String> {
+    let folder = Path::new(RULES).parent().unwrap();
+    let entries = std::fs::read_dir(Path::new(TOP).join(folder)).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".test.yaml")).map(|name| folder.join(name).display().to_string()).collect()
+}
+
+async fn promtool(arguments: [&str; 3]) {
+    let mut command = Command::new("promtool");
+    let output = command.args(arguments).current_dir(TOP).output().await.expect("./dev test installs promtool");
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{arguments:?}: {}", said.concat());
+}
+
 /// promtool finds the configuration and the rules correct, and its unit tests make each alert fire and clear.
 #[tokio::test]
 async fn promtool_accepts_the_rules_and_their_tests_pass() {
-    for arguments in [
-        ["check", "config", "deploy/prometheus/prometheus.yaml"],
-        ["check", "rules", RULES],
-        ["test", "rules", "deploy/prometheus/rules.test.yaml"],
-    ] {
-        let mut command = Command::new("promtool");
-        let output = command.args(arguments).current_dir(TOP).output().await.expect("./dev test installs promtool");
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "{arguments:?}: {}", said.concat());
-    }
-    let tests = read("deploy/prometheus/rules.test.yaml");
+    let tests = rule_tests();
+    let checks = [["check", "config", "deploy/prometheus/prometheus.yaml"], ["check", "rules", RULES]];
+    let tested = tests.iter().map(|file| ["test", "rules", file.as_str()]);
+    join_all(checks.into_iter().chain(tested).map(promtool)).await;
+    let tests: String = tests.iter().map(|file| read(file)).collect();
     let fires = Regex::new(r"alertname: (\w+)\n +exp_alerts:\n").unwrap();
     let fires: BTreeSet<String> = fires.captures_iter(&tests).map(|found| found[1].to_owned()).collect();
     let alerts = rules();
