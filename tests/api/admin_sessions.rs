@@ -8,7 +8,7 @@ use seckill::admin::password::hash_new;
 use seckill::domain::account::{AccountRole, NewPassword};
 use serde_json::{Value, json};
 
-use crate::admin_api::{PASSWORD, Person, account, send};
+use crate::admin_api::{PASSWORD, Person, UNLIMITED, account, send};
 use seckill_harness::{System, eventually};
 
 const OTHER_PASSWORD: &str = "another password of the tests";
@@ -60,8 +60,10 @@ async fn sign_in(system: &System, name: &str, password: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
     const ENDED: [&str; 4] = ["401 signed-out"; 4];
-    let mut system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
-    system.serve(false).await;
+    let mut system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
+    for _ in 0..2 {
+        system.serve(false).await;
+    }
     account(&system, "vic", AccountRole::Viewer).await;
     account(&system, "root", AccountRole::Admin).await;
 
@@ -118,22 +120,25 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
         let error = seckill(&system, &["admin", command, "--name", "nobody"], &format!("{PASSWORD}\n")).unwrap_err();
         assert!(error.contains("there is no account nobody"), "{command}: {error}");
     }
-    system.finish().await;
+    system.stop().await;
 }
 
 /// The password is right when it is checked, and is changed before the session opens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
-    let system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
-    account(&system, "root", AccountRole::Admin).await;
+    let system = System::shared_with(&UNLIMITED).await;
+    account(&system, "changing", AccountRole::Admin).await;
     let (mut old, mut new, mut tried) = (PASSWORD, OTHER_PASSWORD, 0);
     let code = loop {
         let hash = hash_new(NewPassword::parse(new.into()).unwrap()).unwrap();
         let mut change = system.sql.begin().await.unwrap();
-        sqlx::query("UPDATE accounts SET password_hash = $1").bind(hash).execute(&mut *change).await.unwrap();
+        let changed = sqlx::query_scalar(
+            "UPDATE accounts SET password_hash = $1 WHERE name = 'changing' RETURNING pg_backend_pid()",
+        );
+        let holder: i32 = changed.bind(hash).fetch_one(&mut *change).await.unwrap();
         let is_answered = Cell::new(false);
         // Sent once: what is sent again would come after the change.
-        let credentials = json!({ "name": "root", "password": old });
+        let credentials = json!({ "name": "changing", "password": old });
         let signing_in = async {
             let answer = send(Person::signed_out(&system).request("POST", "session", Some(credentials))).await;
             is_answered.set(true);
@@ -142,9 +147,8 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
         let committed = async {
             // The session waits for the account's row.
             eventually(|| async {
-                let waiting = "SELECT count(*) FROM pg_stat_activity
-                               WHERE datname = current_database() AND wait_event_type = 'Lock'";
-                let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
+                let waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
+                let waiting: i64 = sqlx::query_scalar(waiting).bind(holder).fetch_one(&system.sql).await.unwrap();
                 (waiting > 0 || is_answered.get()).then_some(()).ok_or("nothing waits".to_owned())
             })
             .await;
@@ -159,8 +163,8 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
         (old, new) = (new, old);
     };
     assert_eq!(code, "401 wrong-credentials");
-    let open: i64 = sqlx::query_scalar("SELECT count(*) FROM sessions").fetch_one(&system.sql).await.unwrap();
-    assert_eq!(open, 0);
+    let open = "SELECT count(*) FROM sessions WHERE account = 'changing'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(open).fetch_one(&system.sql).await.unwrap(), 0);
     system.finish().await;
 }
 
@@ -176,7 +180,8 @@ async fn assert_bounded(system: &System, actor: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_fills_the_audit_log_by_being_refused() {
-    let system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
+    let mut system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
+    system.serve(false).await;
     account(&system, "vic", AccountRole::Viewer).await;
     account(&system, "root", AccountRole::Admin).await;
     let (vic, root) = (Person::sign_in(&system, "vic").await, Person::sign_in(&system, "root").await);
@@ -213,5 +218,5 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
     assert_bounded(&system, "anonymous").await;
     let guessed = "SELECT count(*) FROM audit_log WHERE action = 'sign-in refused' AND subject = 'account root'";
     assert_eq!(sqlx::query_scalar::<_, i64>(guessed).fetch_one(&system.sql).await.unwrap(), 1);
-    system.finish().await;
+    system.stop().await;
 }

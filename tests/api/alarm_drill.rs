@@ -58,7 +58,7 @@ const ROWS: [(&str, World, &str); 41] = [
     ("SeckillOrdersRejected", Sales, "Redis sells a unit more than PostgreSQL has"),
     ("SeckillTwoMasters", TwoMasters, "one of two instances uses another Redis server"),
     ("SeckillRefillFails", Sales, "a transaction that does not end holds the epoch of a sale that Redis has lost"),
-    ("SeckillRefillsRepeat", TwoMasters, "two instances take a sale from each other, again and again"),
+    ("SeckillRefillsRepeat", TwoMasters, "two instances take sales from each other, again and again"),
     ("SeckillHoldsStay", Sales, "the purchase row of a hold cannot be inserted"),
     ("SeckillQueueStands", TwoMasters, "no worker consumes the queue of purchases"),
     ("SeckillDeadLetters", Sales, "a message is published that no worker can read"),

@@ -178,7 +178,7 @@ async fn read(mut response: Response) -> Answer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_the_route_table_and_the_list_name_the_same_addresses() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let document = Document::of(&system).await;
     let documented: BTreeSet<String> =
         document.operations().map(|(method, path, _)| format!("{method} {path}")).collect();
@@ -422,7 +422,7 @@ async fn every_answer_is_one_that_the_document_lists() {
 /// A purchase can fail with every problem that the document lists, and with no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let document = Document::of(&system).await;
     let open = |terms| system.create_sale(terms);
     let sale = open(terms(5)).await;
@@ -450,7 +450,8 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
         let answer = limited().send().await;
         if answer.status == 429 { Ok(answer) } else { Err(answer.code()) }
     });
-    let mut refused = vec![over_limit.await];
+    let (over_limit, too_slow) = tokio::join!(over_limit, too_slow(&system, &sale));
+    let mut refused = vec![over_limit, too_slow];
     let other_units = json!({ "key": two.key, "quantity": 1 });
     for click in [
         system.buy(&sale, "ann").body("{}"),
@@ -470,9 +471,6 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
         refused.push(answered(click).await);
     }
     refused.push(system.buy(&paused, "ann").send().await);
-    let impatient = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "3000")]).await;
-    refused.push(too_slow(&impatient, &sale).await);
-    impatient.finish().await;
     for answer in &refused {
         document.assert_lists("POST", PURCHASES, answer);
     }
@@ -503,7 +501,7 @@ async fn too_slow(system: &System, sale: &Sale) -> Answer {
 /// docs/errors.md lists every code with its status, and says what to do about it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_catalogue_of_errors_is_complete() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let document = Document::of(&system).await;
     let mut catalogue = BTreeMap::new();
     for line in include_str!("../../docs/errors.md").lines() {
@@ -529,7 +527,7 @@ async fn the_catalogue_of_errors_is_complete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_has_a_page() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let page = reqwest::get(system.url("/docs")).await.unwrap();
     assert_eq!(page.status(), 200);
     let policy = page.headers()["content-security-policy"].to_str().unwrap();

@@ -25,16 +25,16 @@ fn address(system: &System) -> String {
     format!("http://{}", system.instances[0].address)
 }
 
-/// A client of the new application `shop`, which waits as long as a slow machine needs.
-async fn shop(system: &System) -> FlowClient {
-    let token = Caller::new(system, "shop").await.token;
-    FlowClient::new(&Service::new(&address(system)).unwrap(), "shop", &token).unwrap().with_timeout(PATIENCE)
+/// A client of a new application, which waits as long as a slow machine needs.
+async fn client(system: &System, app: &str) -> FlowClient {
+    let token = Caller::new(system, app).await.token;
+    FlowClient::new(&Service::new(&address(system)).unwrap(), app, &token).unwrap().with_timeout(PATIENCE)
 }
 
 /// A policy that lets one caller work at a time. Its leases outlast the test, so that only a release makes room.
-fn one_place(named: &str) -> NewPolicy {
+fn one_place(app: &str) -> NewPolicy {
     let place = Parameters { limit: Some(1), lease_ms: Some(3_600_000), ..Parameters::default() };
-    policy("shop", named, Algorithm::new(AlgorithmKind::Concurrency, &place).unwrap())
+    policy(app, "place", Algorithm::new(AlgorithmKind::Concurrency, &place).unwrap())
 }
 
 /// Asks for one permit of a policy, under the key `k`.
@@ -50,11 +50,11 @@ async fn granted(flow: &FlowClient, policy: &str) -> Permit {
 /// Each answer of the service is a decision of its own, and mistakes are errors.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_is_granted_refused_prepared_or_not_configured() {
-    let system = System::start().await;
-    let flow = shop(&system).await;
-    set(&system, policy("shop", "login", a_day(3))).await;
+    let system = System::shared().await;
+    let flow = client(&system, "client-decisions").await;
+    set(&system, policy("client-decisions", "login", a_day(3))).await;
     let page = Excess::parse(r#"degrade:{"page":"later"}"#).unwrap();
-    set(&system, NewPolicy { excess: page, ..policy("shop", "page", a_day(1)) }).await;
+    set(&system, NewPolicy { excess: page, ..policy("client-decisions", "page", a_day(1)) }).await;
 
     let Decision::Granted(permit) = flow.acquire("login", "ann", 2).await.unwrap() else { panic!("not granted") };
     assert_eq!((permit.remaining(), permit.reason(), permit.has_lease()), (Some(1), None, false));
@@ -79,7 +79,7 @@ async fn a_permit_is_granted_refused_prepared_or_not_configured() {
     let too_many = flow.acquire("login", "ann", 4).await.unwrap_err();
     assert_eq!((too_many.code(), too_many.may_retry()), (Some(&Code::InvalidRequest), false));
     let service = Service::new(&address(&system)).unwrap();
-    let stranger = FlowClient::new(&service, "shop", &"0".repeat(64)).unwrap().with_timeout(PATIENCE);
+    let stranger = FlowClient::new(&service, "client-decisions", &"0".repeat(64)).unwrap().with_timeout(PATIENCE);
     assert_eq!(stranger.acquire("login", "ann", 1).await.unwrap_err().code(), Some(&Code::Unauthenticated));
     system.finish().await;
 }
@@ -87,9 +87,9 @@ async fn a_permit_is_granted_refused_prepared_or_not_configured() {
 /// A lease returns however its holder ends: by hand, by a drop, by a task that is cancelled or panics, on a thread of no runtime.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_comes_back_however_its_holder_ends() {
-    let system = System::start().await;
-    let flow = shop(&system).await;
-    set(&system, one_place("place")).await;
+    let system = System::shared().await;
+    let flow = client(&system, "client-leases").await;
+    set(&system, one_place("client-leases")).await;
 
     let by_hand = granted(&flow, "place").await;
     assert!(by_hand.has_lease() && ask(&flow, "place").await.is_err(), "there is one place");
@@ -135,10 +135,10 @@ async fn a_lease_comes_back_however_its_holder_ends() {
 /// The outcome that a release reports reaches the policy's breaker.
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_that_are_reported_open_the_breaker_of_a_policy() {
-    let system = System::start().await;
-    let flow = shop(&system).await;
+    let system = System::shared().await;
+    let flow = client(&system, "client-breaker").await;
     let breaker = serde_json::from_value(json!({ "min_calls": 4, "open_ms": 600_000, "probes": 1 })).unwrap();
-    set(&system, NewPolicy { breaker: Some(breaker), ..policy("shop", "bank", a_day(1_000)) }).await;
+    set(&system, NewPolicy { breaker: Some(breaker), ..policy("client-breaker", "bank", a_day(1_000)) }).await;
     for outcome in [Outcome::Ok, Outcome::Ok, Outcome::Error, Outcome::Error] {
         ask(&flow, "bank").await.unwrap().release(outcome).await.unwrap();
     }
@@ -213,11 +213,12 @@ async fn way_to(system: &System) -> Way {
 /// is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_a_service_that_is_away_do_not_storm_it() {
-    let system = System::start().await;
-    set(&system, policy("shop", "login", a_day(1_000_000))).await;
+    let system = System::shared().await;
+    set(&system, policy("client-storm", "login", a_day(1_000_000))).await;
     let way = way_to(&system).await;
-    let token = Caller::new(&system, "shop").await.token;
-    let flow = FlowClient::new(&Service::new(&way.address).unwrap(), "shop", &token).unwrap().with_timeout(PATIENCE);
+    let token = Caller::new(&system, "client-storm").await.token;
+    let flow =
+        FlowClient::new(&Service::new(&way.address).unwrap(), "client-storm", &token).unwrap().with_timeout(PATIENCE);
     for _ in 0..10_000 {
         assert_eq!(ask(&flow, "login").await.unwrap_err().reason, Reason::ServiceAway);
     }

@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::admin_api::UNLIMITED;
 use crate::broken_network::Wire;
 use crate::payments_and_callbacks::Callback;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
@@ -100,7 +101,7 @@ impl Proxy {
 /// The first two answers are lost on the way. The client asks again under the same Idempotency-Key, and there is one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
-    let system = System::start_with(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
+    let system = System::shared_with(&UNLIMITED).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(5).unwrap(), ..terms(5) }).await;
     let proxy = Proxy::losing(2, &system).await;
     let ticket = buyer_at(&system, proxy.address, "ann").purchase(&purchase(&sale)).await.unwrap();
@@ -127,7 +128,7 @@ async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
 /// A purchase that is dropped before its answer, by a caller who has no more patience, is the same purchase when it is repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_that_is_cancelled_and_repeated_is_one() {
-    let system = System::start_with(&[("SECKILL_PURCHASE__BUYER_LIMIT", "-1")]).await;
+    let system = System::shared_with(&UNLIMITED).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(5).unwrap(), ..terms(5) }).await;
     let (ann, wanted) = (buyer(&system, "ann"), purchase(&sale));
     for _ in 0..3 {
@@ -151,7 +152,7 @@ async fn a_purchase_that_is_cancelled_and_repeated_is_one() {
 /// Refusals have the service's code and what belongs to it, and come at the first attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_typed_and_are_not_retried() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let sale = system.create_sale(terms(1)).await;
     let later = system.create_sale(NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(1) }).await;
     let (ann, bob) = (buyer(&system, "ann"), buyer(&system, "bob"));
@@ -185,7 +186,7 @@ async fn refusals_are_typed_and_are_not_retried() {
 /// What a buyer reads: sales, the state, the time, the channels, and a sign-in of development mode.
 #[tokio::test(flavor = "multi_thread")]
 async fn sales_and_their_state_are_read() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let sale = system.create_sale(terms(3)).await;
     let service = service_at(system.instances[0].address);
     let anyone = BuyerClient::without_token(&service);
@@ -212,10 +213,9 @@ async fn sales_and_their_state_are_read() {
 /// More orders than fit on a page are all read, each once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_of_many_orders_reads_them_page_by_page() {
-    let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
-    let system = System::start_with(&unlimited).await;
+    let system = System::shared_with(&UNLIMITED).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(1_000).unwrap(), ..terms(1_000) }).await;
-    let ann = buyer(&system, "ann");
+    let ann = buyer(&system, "ann-of-many");
     let mut bought = BTreeSet::new();
     for _ in 0..120 {
         bought.insert(ann.purchase(&purchase(&sale)).await.unwrap().order_id);
@@ -271,7 +271,7 @@ async fn follow_by_events(system: &System, user: &str, order: Uuid) -> (Proxy, O
 /// not poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let sale = system.create_sale(terms(5)).await;
     let ann = buyer(&system, "ann");
     let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
@@ -371,7 +371,7 @@ async fn a_follower_survives_the_end_of_its_stream() {
 /// The load program signs its crowd in, waits for the sale and follows winners through the client.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_follows_some_of_its_winners() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let sale = system.create_sale(terms(10)).await;
     let plan = Plan {
         base: format!("http://{}", system.instances[0].address),
@@ -397,7 +397,7 @@ async fn a_rush_follows_some_of_its_winners() {
 /// whether the crowd was sent by its schedule.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_has_more_than_buyers_in_it() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let sale = system.create_sale(terms(10)).await;
     let plan = Plan {
         base: format!("http://{}", system.instances[0].address),
@@ -432,7 +432,7 @@ async fn a_rush_has_more_than_buyers_in_it() {
 /// A wait for a status ends at its time-out, and an order that ends otherwise ends the wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_for_an_order_is_bounded() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let sale = system.create_sale(terms(5)).await;
     let ann = buyer(&system, "ann");
     let ticket = ann.purchase(&purchase(&sale)).await.unwrap();

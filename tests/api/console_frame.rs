@@ -11,7 +11,7 @@ use seckill::ledger::LedgerError;
 use seckill::ledger::accounts::{AccountChange, AccountOutcome};
 use serde_json::{Value, json};
 
-use crate::admin_api::{PASSWORD, Person, account};
+use crate::admin_api::{PASSWORD, Person, UNLIMITED, account};
 use crate::broken_network::wired_with;
 use crate::payments_and_callbacks::bought;
 use seckill_harness::folder::Folder;
@@ -56,12 +56,32 @@ fn assert_guarded(response: &Response) {
     assert_eq!(header(response, "referrer-policy"), "same-origin");
 }
 
-/// An admin, a manager and a viewer, signed in.
+/// A service without workers, so that nothing changes by itself. It has no queues.
+pub async fn without_workers() -> System {
+    let mut system = System::prepare(&[]).await;
+    system.serve(false).await;
+    system
+}
+
+const ROLES: [(&str, AccountRole); 3] =
+    [("root", AccountRole::Admin), ("max", AccountRole::Manager), ("vic", AccountRole::Viewer)];
+
+/// An admin, a manager and a viewer, whose sessions the tests of a system share.
 pub async fn people(system: &System) -> [Person; 3] {
     let mut people = Vec::new();
-    for (name, role) in [("root", AccountRole::Admin), ("max", AccountRole::Manager), ("vic", AccountRole::Viewer)] {
-        account(system, name, role).await;
-        people.push(Person::sign_in(system, name).await);
+    for (name, role) in ROLES {
+        people.push(Person::shared(system, name, role).await);
+    }
+    people.try_into().ok().unwrap()
+}
+
+/// Such people of one test: `first-root` and so on.
+async fn people_of(system: &System, first: &str) -> [Person; 3] {
+    let mut people = Vec::new();
+    for (name, role) in ROLES {
+        let name = format!("{first}-{name}");
+        account(system, &name, role).await;
+        people.push(Person::sign_in(system, &name).await);
     }
     people.try_into().ok().unwrap()
 }
@@ -76,9 +96,8 @@ async fn actions(system: &System, actor: &str) -> Vec<(String, String)> {
 /// pages there are.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_page_is_for_those_who_may_see_it() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
-    let people = people(&system).await;
+    let system = System::shared_with(&UNLIMITED).await;
+    let people = people_of(&system, "seeing").await;
     for (path, expected) in [
         ("/admin", [200, 200, 200]),
         ("/admin/", [200, 200, 200]),
@@ -97,7 +116,7 @@ async fn each_page_is_for_those_who_may_see_it() {
             assert_guarded(&page);
         }
     }
-    let refused = actions(&system, "vic").await;
+    let refused = actions(&system, "seeing-vic").await;
     assert!(refused.contains(&("refused".into(), "GET /admin/accounts".into())), "{refused:?}");
     // The navigation has what the account may see.
     let [admins, viewers] = [&people[0], &people[2]].map(|person| open(&system, Some(person), "/admin"));
@@ -112,14 +131,13 @@ async fn each_page_is_for_those_who_may_see_it() {
     // A session that has ended sees nothing any more.
     assert_eq!(people[0].call("DELETE", "session", None).await.status, 200);
     assert_eq!(open(&system, Some(&people[0]), "/admin").await.status(), 303);
-    system.stop().await;
+    system.finish().await;
 }
 
 /// After signing in, a person comes back to the page that was asked for, and to no other site's.
 #[tokio::test(flavor = "multi_thread")]
 async fn signing_in_leads_back_to_the_console_only() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::shared_with(&UNLIMITED).await;
     for (then, target) in [
         ("%2Fadmin%2Faccounts%3Fx%3D1", "/admin/accounts?x=1"),
         ("https%3A%2F%2Fevil.example%2Fadmin", "/admin"),
@@ -135,14 +153,13 @@ async fn signing_in_leads_back_to_the_console_only() {
         assert!(text.contains(&format!("data-then=\"{target}\"")), "{then}: {text}");
         assert!(!text.contains("evil") && !text.contains("\"><script>"), "{then}: {text}");
     }
-    system.stop().await;
+    system.finish().await;
 }
 
 /// The console's files are named by their content, kept for ever, and there without a session: the page to sign in needs them.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_may_be_kept_for_ever() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::shared_with(&UNLIMITED).await;
     let page = open(&system, None, "/admin/sign-in").await.text().await.unwrap();
     let files: Vec<&str> = page.split('"').filter(|word| word.starts_with("/admin/assets/")).collect();
     assert!(files.len() >= 4, "{files:?}");
@@ -159,15 +176,14 @@ async fn files_may_be_kept_for_ever() {
     }
     let missing = open(&system, None, "/admin/assets/console.0000000000000000.js").await;
     assert_eq!((missing.status().as_u16(), header(&missing, CACHE_CONTROL.as_str())), (404, "no-store"));
-    system.stop().await;
+    system.finish().await;
 }
 
 /// The overview shows the sales that are not over, the alarms that the account may see, and, to those who run sales, the queues and
 /// the processes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_shows_sales_alarms_queues_and_processes() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = without_workers().await;
     let [root, max, vic] = people(&system).await;
     let later = system.create_sale(NewSale { starts_in_ms: 600_000, ..terms(7) }).await;
     let sale = system.create_sale(terms(50)).await;
@@ -217,12 +233,29 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     assert_eq!((viewer["sales"].as_array().unwrap().len(), &viewer["work"]), (2, &Value::Null));
     assert_eq!(kinds(&viewer), ["drift", "parked"]);
     assert_eq!(kinds(&root.call("GET", "overview", None).await.body), ["drift", "refusals", "parked"]);
-    // The page says the same.
+    assert_eq!(
+        kinds(&root.call("GET", "alarms", None).await.body),
+        ["of-a-newer-version", "drift", "refusals", "parked"]
+    );
+    assert_eq!(kinds(&vic.call("GET", "alarms", None).await.body), ["drift", "parked"]);
+    // The pages say the same, and that of the alarms says what to do.
     for (person, knows_the_app, open_alarms) in [(&root, true, 3), (&max, false, 2), (&vic, false, 2)] {
         let page = open(&system, Some(person), "/admin").await.text().await.unwrap();
         assert_eq!(page.contains("secret-app"), knows_the_app);
         assert!(page.contains(&format!("<b>{open_alarms}</b>")), "{page}");
         assert!(page.contains(&format!("href=\"/admin/sales/{}\"", sale.id)), "{page}");
+        let page = open(&system, Some(person), "/admin/alarms").await.text().await.unwrap();
+        assert_eq!(page.contains("secret-app"), knows_the_app);
+        assert!(page.contains("/admin/runbooks/parked") && page.contains("What to do"), "{page}");
+    }
+    // There is nothing else to do.
+    for (path, text) in [
+        ("/admin/refunds", "No refunds fit"),
+        ("/admin/outflows", "No items are parked"),
+        ("/admin/outbox", "No messages are parked"),
+    ] {
+        let page = open(&system, Some(&max), path).await.text().await.unwrap();
+        assert!(page.contains(text), "{path}: {page}");
     }
     system.stop().await;
 }
@@ -230,9 +263,8 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
 /// A process that runs workers reports itself, so that a person sees that somebody works.
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_with_workers_are_seen() {
-    let system = System::start().await;
-    account(&system, "max", AccountRole::Manager).await;
-    let max = Person::sign_in(&system, "max").await;
+    let system = System::shared_with(&UNLIMITED).await;
+    let [_, max, _] = people(&system).await;
     let workers = eventually(|| async {
         let seen = max.call("GET", "overview", None).await.body;
         let workers = seen["work"]["workers"][0].clone();
@@ -289,15 +321,14 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn admins_look_after_accounts() {
     const OTHER_PASSWORD: &str = "another password of the tests";
-    let mut system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
-    system.serve(false).await;
-    let [root, max, vic] = people(&system).await;
+    let system = System::shared_with(&UNLIMITED).await;
+    let [root, max, vic] = people_of(&system, "managing").await;
     let new = json!({ "name": "new", "role": "viewer", "password": PASSWORD });
     for person in [&max, &vic] {
         for (method, path, body) in [
             ("GET", "accounts", None),
             ("POST", "accounts", Some(new.clone())),
-            ("PUT", "accounts/vic", Some(json!({ "role": "admin" }))),
+            ("PUT", "accounts/managing-vic", Some(json!({ "role": "admin" }))),
             ("PUT", "accounts/nobody", Some(json!({}))),
         ] {
             assert_eq!(person.call(method, path, body).await.code(), "403 forbidden", "{method} {path}");
@@ -341,39 +372,40 @@ async fn admins_look_after_accounts() {
     assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.status, 200);
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "disabled": true }))).await.status, 200);
     assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.code(), "401 wrong-credentials");
-    let listed = root.call("GET", "accounts", None).await.body;
-    let listed: Vec<_> =
-        listed["accounts"].as_array().unwrap().iter().map(|a| [&a["name"], &a["disabled"], &a["sessions"]]).collect();
-    assert_eq!(listed[1], [&json!("new"), &json!(true), &json!(0)], "{listed:?}");
+    let listed = async || {
+        let listed = root.call("GET", "accounts", None).await.body;
+        listed["accounts"].as_array().unwrap().iter().find(|account| account["name"] == "new").unwrap().clone()
+    };
+    let disabled = listed().await;
+    assert_eq!((&disabled["disabled"], &disabled["sessions"]), (&json!(true), &json!(0)), "{disabled}");
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "disabled": false }))).await.status, 200);
     assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.status, 200);
     // A session counts until it has been idle too long, which is before it ends.
     for (idle, sessions) in [("0 minutes", 1), ("31 minutes", 0)] {
         let seen = "UPDATE sessions SET seen_at = now() - $1::text::interval WHERE account = 'new'";
         sqlx::query(seen).bind(idle).execute(&system.sql).await.unwrap();
-        let listed = root.call("GET", "accounts", None).await.body;
-        assert_eq!(listed["accounts"][1]["sessions"], sessions, "{idle}: {listed}");
+        assert_eq!(listed().await["sessions"], sessions, "{idle}");
     }
     // A change of nothing is none.
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": null, "disabled": false }))).await.status, 200);
 
-    let about_new = actions(&system, "root").await.into_iter().filter(|(_, subject)| subject == "account new");
+    let about_new = actions(&system, "managing-root").await.into_iter().filter(|(_, subject)| subject == "account new");
     let about_new: Vec<String> = about_new.map(|(action, _)| action).collect();
     assert_eq!(
         about_new,
         ["account created", "role changed", "role changed", "password changed", "account disabled", "account enabled"]
     );
-    let details = "SELECT details FROM audit_log WHERE action = 'role changed' ORDER BY id LIMIT 1";
+    let details =
+        "SELECT details FROM audit_log WHERE action = 'role changed' AND subject = 'account new' ORDER BY id LIMIT 1";
     let details: Value = sqlx::query_scalar(details).fetch_one(&system.sql).await.unwrap();
     assert_eq!(details, json!({ "before": "viewer", "after": "admin" }));
-    system.stop().await;
+    system.finish().await;
 }
 
 /// The last admin who can sign in can be neither disabled nor demoted, not even by two admins who do so to each other at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admin_is_always_left() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = without_workers().await;
     for name in ["ann", "bob"] {
         account(&system, name, AccountRole::Admin).await;
     }
@@ -438,9 +470,7 @@ async fn an_admin_is_always_left() {
 /// The edge passes the console to the service and keeps nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_console_works_behind_the_edge() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
-    account(&system, "root", AccountRole::Admin).await;
+    let system = System::shared_with(&UNLIMITED).await;
     let site = Folder::new("site");
     let edge = Nginx::edge(&[system.instances[0].address], site.path(), &[]).await;
     let sent = browser().get(edge.url("/admin/accounts")).send().await.unwrap();
@@ -448,7 +478,7 @@ async fn the_console_works_behind_the_edge() {
         (sent.status().as_u16(), header(&sent, LOCATION.as_str())),
         (303, "/admin/sign-in?then=%2Fadmin%2Faccounts")
     );
-    let root = Person::sign_in(&system, "root").await.at(edge.address);
+    let root = Person::shared(&system, "root", AccountRole::Admin).await.at(edge.address);
     let session = root.request("GET", "session", None).header(ORIGIN, edge.url("")).send().await.unwrap();
     assert_eq!(session.status(), 200);
     let page = root.authenticated(browser().get(edge.url("/admin"))).send().await.unwrap();
@@ -460,7 +490,7 @@ async fn the_console_works_behind_the_edge() {
     assert_eq!(script.status(), 200);
     assert_eq!(header(&script, CACHE_CONTROL.as_str()), "public, max-age=31536000, immutable");
     // A page of ours behind the edge may change something; its address is the edge's.
-    let new = Some(json!({ "name": "new", "role": "viewer", "password": PASSWORD }));
+    let new = Some(json!({ "name": "edged", "role": "viewer", "password": PASSWORD }));
     let made = eventually(|| async {
         let made = root.request("POST", "accounts", new.clone()).header(ORIGIN, edge.url("")).send().await.unwrap();
         // A password takes the service too long to hash while others take the processors.
@@ -470,5 +500,5 @@ async fn the_console_works_behind_the_edge() {
     assert_eq!(made.status(), 201);
     // What only begins like the console is one of the published files, or none.
     assert_eq!(browser().get(edge.url("/administrator")).send().await.unwrap().status(), 404);
-    system.stop().await;
+    system.finish().await;
 }

@@ -22,8 +22,10 @@ async fn asked(system: &System, token: &str) -> Vec<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_applications_token_is_replaced_without_a_gap() {
-    let mut system = System::start().await;
-    system.serve(false).await;
+    let mut system = System::prepare(&[]).await;
+    for _ in 0..2 {
+        system.serve(false).await;
+    }
     account(&system, "root", AccountRole::Admin).await;
     account(&system, "max", AccountRole::Manager).await;
     let (root, max) = (Person::sign_in(&system, "root").await, Person::sign_in(&system, "max").await);
@@ -92,14 +94,15 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     }
     let actions = "SELECT count(*) FROM audit_log WHERE action = 'app token rotated' AND subject = 'app shop'";
     assert_eq!(sqlx::query_scalar::<_, i64>(actions).fetch_one(&system.sql).await.unwrap(), 3);
-    system.finish().await;
+    system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_tokens_are_for_this_shop_when_it_says_so() {
     let (shop, issuer) = ("shop.example", "https://id.example");
     let settings = [("SECKILL_AUTH__JWT_AUDIENCE", shop), ("SECKILL_AUTH__JWT_ISSUER", issuer)];
-    let system = System::start_with(&settings).await;
+    let mut system = System::prepare(&settings).await;
+    system.serve(false).await;
     let read = async |system: &System, more: Value| {
         let mut claims = json!({ "sub": "ann", "exp": chrono::Utc::now().timestamp() + 3600 });
         claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -129,10 +132,10 @@ async fn buyers_tokens_are_for_this_shop_when_it_says_so() {
         let request = reqwest::Client::new().get(system.url("/api/v1/orders")).bearer_auth(token);
         assert_eq!(request.send().await.unwrap().status(), 200);
     }
-    system.finish().await;
+    system.stop().await;
 
     // Without the settings, tokens for anybody are taken, as before.
-    let system = System::start().await;
+    let system = System::shared().await;
     for claims in [json!({}), json!({ "aud": "other.example", "iss": "https://other.example" })] {
         assert_eq!(read(&system, claims.clone()).await, 200, "{claims}");
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use seckill::config::Config;
 use seckill::doctor::{Check, Report, Verdict, examine};
-use seckill_harness::{Environment, PATIENCE, System, environment, eventually};
+use seckill_harness::{Environment, PATIENCE, System, eventually, quiet_environment};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -82,7 +82,7 @@ fn config(environment: &Environment, settings: &[(&str, &str)]) -> Config {
 /// No false alarm: servers as `./dev` starts them, with a service at work, and its settings.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_the_servers_of_dev_nothing_is_alarming() {
-    let system = System::start().await;
+    let system = System::shared_with(&[SLOW_BROKER]).await;
     eventually(|| async {
         let look = Look::at(&system.config).await;
         let alarming: Vec<&Check> = look
@@ -100,7 +100,7 @@ async fn on_the_servers_of_dev_nothing_is_alarming() {
 /// A server that is away makes its own checks unknown, and those that compare it with another one, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_away_hides_no_other() {
-    let environment = environment(&[]).await;
+    let environment = quiet_environment().await;
     for (variable, away, server, compared) in [
         ("REDIS_URL", "redis://127.0.0.1:1/", "redis", &[] as &[&str]),
         ("DATABASE_URL", "postgres://seckill@127.0.0.1:1/x", "postgres", &["redis.clock", "redis.memory"]),
@@ -124,7 +124,7 @@ async fn servers_that_say_nothing_are_given_up() {
     let at = silent.local_addr().unwrap();
     let (redis, postgres) = (format!("redis://{at}/"), format!("postgres://seckill@{at}/x"));
     let amqp = format!("amqp://{at}/%2f");
-    let environment = environment(&[]).await;
+    let environment = quiet_environment().await;
     let locks = ("SECKILL_REDIS__LOCK_URLS", redis.as_str());
     let all = [("REDIS_URL", redis.as_str()), locks, ("DATABASE_URL", postgres.as_str()), ("AMQP_URL", amqp.as_str())];
     let look = Look::within(&config(&environment, &all), Duration::from_millis(seckill::doctor::LIMIT_MS)).await;
@@ -137,7 +137,7 @@ async fn servers_that_say_nothing_are_given_up() {
 /// The program says the same as a table and as one document; its exit code is 0, 1 or 2, and no secret is printed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_tells_by_its_exit_code() {
-    let system = System::start_with(&[SLOW_BROKER]).await;
+    let system = System::shared_with(&[SLOW_BROKER]).await;
     let secret = system.environment["SECKILL_AUTH__JWT_SECRET"].clone();
     let doctor = |arguments: &[&str], settings: &[(&str, &str)]| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_seckill"));

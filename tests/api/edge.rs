@@ -1,5 +1,4 @@
-//! The edge (deploy/nginx.conf) with a bundle that `seckill publish` has written, in front of a service in a process of its own: its
-//! metrics then count nothing but these requests.
+//! The edge (deploy/nginx.conf) with a bundle that `seckill publish` has written.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -37,49 +36,35 @@ const FOR_EVER: &str = "public, max-age=31536000, immutable";
 /// A published sale behind the edge.
 struct Shop {
     system: System,
-    service: Process,
-    /// The service's own address.
-    address: SocketAddr,
     site: Folder,
     edge: Nginx,
     sale: Sale,
 }
 
 impl Shop {
-    async fn open(terms: NewSale) -> Self {
-        let system = System::prepare(&[]).await;
-        let address = free_address();
-        let service = Process::start_with(&system, address, &[("RUST_LOG", "error")], Stdio::inherit());
-        let service = service.ready(address).await;
-        let sale = system.create_sale(terms).await;
-        let site = Folder::new("site");
-        let publish = Command::new(env!("CARGO_BIN_EXE_seckill"))
-            .args(["publish", "--out"])
-            .arg(site.path())
-            .env_clear()
-            .envs(&system.environment)
-            .output()
-            .await
-            .unwrap();
-        assert!(publish.status.success(), "{}", String::from_utf8_lossy(&publish.stderr));
-        let edge = Nginx::edge(&[address], site.path(), &[]).await;
-        Self { system, service, address, site, edge, sale }
+    async fn open() -> Self {
+        let system = System::shared().await;
+        let address = system.instances[0].address;
+        Self::in_front_of(system, address).await
     }
 
-    /// How many requests have reached the service, by what they were for.
-    async fn requests(&self, kind: &str) -> u64 {
-        let metrics = reqwest::get(format!("http://{}/metrics", self.address)).await.unwrap().text().await.unwrap();
-        let name = format!("seckill_requests_total{{kind=\"{kind}\"}} ");
-        metrics.lines().find_map(|line| line.strip_prefix(&name)).map_or(0, |count| count.parse().unwrap())
+    async fn in_front_of(system: System, address: SocketAddr) -> Self {
+        let sale = system.create_sale(terms(50)).await;
+        let site = Folder::new("site");
+        // Another test may replace a picture meanwhile.
+        eventually(|| async {
+            let mut publish = Command::new(env!("CARGO_BIN_EXE_seckill"));
+            publish.args(["publish", "--out"]).arg(site.path()).env_clear().envs(&system.environment);
+            let publish = publish.output().await.unwrap();
+            publish.status.success().then_some(()).ok_or_else(|| String::from_utf8_lossy(&publish.stderr).into_owned())
+        })
+        .await;
+        let edge = Nginx::edge(&[address], site.path(), &[]).await;
+        Self { system, site, edge, sale }
     }
 
     fn page(&self) -> String {
         format!("/sales/{}", self.sale.id)
-    }
-
-    async fn close(self) {
-        self.service.end();
-        self.system.finish().await;
     }
 }
 
@@ -106,11 +91,22 @@ fn assert_secured(headers: &HeaderMap) {
     assert!(!headers["content-security-policy"].to_str().unwrap().contains("unsafe"));
 }
 
+/// How many requests have reached a service, by what they were for.
+async fn requests(service: SocketAddr, kind: &str) -> u64 {
+    let metrics = reqwest::get(format!("http://{service}/metrics")).await.unwrap().text().await.unwrap();
+    let name = format!("seckill_requests_total{{kind=\"{kind}\"}} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&name)).map_or(0, |count| count.parse().unwrap())
+}
+
 /// Viewing a page costs the service nothing, and its state at most eleven requests a second, whatever the crowd.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_views_cost_the_service_eleven_requests_a_second() {
-    let shop = Shop::open(terms(50)).await;
-    let before = [shop.requests("page").await, shop.requests("api").await, shop.requests("state").await];
+    // A process of its own, whose metrics count nothing but these requests.
+    let (system, service) = (System::prepare(&[]).await, free_address());
+    let process = Process::start_with(&system, service, &[("RUST_LOG", "error")], Stdio::inherit());
+    let process = process.ready(service).await;
+    let shop = Shop::in_front_of(system, service).await;
+    let before = [requests(service, "page").await, requests(service, "api").await, requests(service, "state").await];
     let began = Instant::now();
     let browsers = (0..BROWSERS).map(|n| {
         let (page, mark) = (shop.edge.url(&shop.page()), format!("data-sale=\"{}\"", shop.sale.id));
@@ -130,18 +126,19 @@ async fn ten_thousand_views_cost_the_service_eleven_requests_a_second() {
         viewed.unwrap();
     }
     let seconds = began.elapsed().as_secs() + 1;
-    let asked = shop.requests("state").await - before[2];
+    let asked = requests(service, "state").await - before[2];
     assert!((1..=11 * seconds).contains(&asked), "{asked} requests in {seconds} s");
-    assert_eq!([shop.requests("page").await, shop.requests("api").await], before[..2]);
+    assert_eq!([requests(service, "page").await, requests(service, "api").await], before[..2]);
     eprintln!("{VIEWS} views in {seconds} s: {asked} requests reached the service");
-    shop.close().await;
+    process.end();
+    shop.system.finish().await;
 }
 
 /// At the start all who ask learn within a tenth of a second that the sale is open, and the purchase key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
     const WATCHERS: usize = 8;
-    let shop = Shop::open(terms(50)).await;
+    let shop = Shop::open().await;
     // Its page is not published, and its state is there none the less.
     let planned = NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(50) };
     let sale = shop.system.create_sale(planned).await;
@@ -183,13 +180,13 @@ async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
     };
     let watched = join(join_all((0..WATCHERS).map(watch)), start);
     timeout(PATIENCE, watched).await.expect("the sale opens");
-    shop.close().await;
+    shop.system.finish().await;
 }
 
-/// One client cannot change what the others get, and cannot ask the service more often by another method.
+/// One client cannot change what the others get.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_spoils_the_state_for_others() {
-    let shop = Shop::open(terms(50)).await;
+    let shop = Shop::open().await;
     let path = format!("{}/state.js", shop.page());
     // Without a Host header, and with headers and a body that a server might refuse.
     let spoilers = [
@@ -209,23 +206,17 @@ async fn nobody_spoils_the_state_for_others() {
         wire.read_to_string(&mut answer).await.unwrap();
         assert!(["HTTP/1.1 20", "HTTP/1.1 304"].iter().any(|status| answer.starts_with(status)), "{answer}");
     }
-    let before = shop.requests("state").await;
-    for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
-        let answer = Client::new().request(method, shop.edge.url(&path)).send().await.unwrap();
-        assert_eq!(answer.status(), 405);
-    }
-    assert_eq!(shop.requests("state").await, before);
     // What does not exist is the service's answer, and shared as well.
     let unknown = shop.edge.get("/sales/999999/state.js").await;
     assert_eq!(unknown.status(), 404);
     assert_eq!(unknown.headers()[CACHE_CONTROL], "no-store");
-    shop.close().await;
+    shop.system.finish().await;
 }
 
 /// Each kind of file has its headers, and a browser that has it already gets 304.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_file_has_the_headers_of_its_kind() {
-    let shop = Shop::open(terms(50)).await;
+    let shop = Shop::open().await;
     std::fs::create_dir_all(shop.site.path().join("pictures")).unwrap();
     std::fs::write(shop.site.path().join("pictures/0123456789abcdef-480.jpg"), [0xff, 0xd8, 0xff, 0xd9]).unwrap();
     std::fs::write(shop.site.path().join("assets/.new"), "half").unwrap();
@@ -270,13 +261,13 @@ async fn every_file_has_the_headers_of_its_kind() {
     let posted = client.post(shop.edge.url("/")).send().await.unwrap();
     assert_eq!(posted.status(), 405);
     assert_secured(posted.headers());
-    shop.close().await;
+    shop.system.finish().await;
 }
 
 /// Events pass one by one, as they happen.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_not_held_back() {
-    let shop = Shop::open(terms(50)).await;
+    let shop = Shop::open().await;
     let order = shop.system.buy_at(shop.edge.address, &shop.sale, "ann").send().await.order_id();
     let token = shop.system.token("ann", 0);
     let order = shop.edge.url(&format!("/api/v1/orders/{order}"));
@@ -298,24 +289,27 @@ async fn events_are_not_held_back() {
             assert_eq!(done.status(), 200);
         }
     }
-    shop.close().await;
+    shop.system.finish().await;
 }
 
 /// While no instance answers, the pages are there, and the rest is a problem that says when to come again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pages_stay_when_the_service_is_away() {
-    let shop = Shop::open(terms(50)).await;
+    let shop = Shop::in_front_of(System::shared().await, free_address()).await;
     let page = shop.page();
-    let Shop { system, service, edge, site: _site, .. } = shop;
-    service.end();
-    assert_eq!(edge.get(&page).await.status(), 200);
+    assert_eq!(shop.edge.get(&page).await.status(), 200);
+    // Nobody asks the service for a state more often by another method.
+    for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
+        let answer = Client::new().request(method, shop.edge.url(&format!("{page}/state.js"))).send().await.unwrap();
+        assert_eq!(answer.status(), 405);
+    }
     for path in [format!("{page}/state.js"), "/api/v1/sales".to_owned()] {
-        let answer = edge.get(&path).await;
+        let answer = shop.edge.get(&path).await;
         assert_eq!(answer.status(), 503, "{path}");
         assert_eq!(answer.headers()[RETRY_AFTER], "1", "{path}");
         assert_eq!(answer.headers()[CONTENT_TYPE], "application/problem+json");
         let problem: Value = answer.json().await.unwrap();
         assert_eq!((&problem["code"], &problem["status"]), (&"temporarily-unavailable".into(), &503.into()));
     }
-    system.finish().await;
+    shop.system.finish().await;
 }

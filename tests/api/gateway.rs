@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::broken_network::wired;
-use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
+use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::folder::free_address;
 use seckill_harness::nginx::Nginx;
 use seckill_harness::{System, eventually};
@@ -92,12 +92,12 @@ fn asking(system: &System, caller: &Caller, path: &str, named: &str) -> RequestB
 /// The status says what an answer of `acquire` says in its body, and the headers say the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_says_whether_a_request_may_pass() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "status-shop").await;
     let later = Excess::parse(r#"degrade:{"page":"稍后"}"#).unwrap();
-    set(&system, policy("shop", "web", a_day(2))).await;
-    set(&system, NewPolicy { excess: later, ..policy("shop", "page", a_day(1)) }).await;
-    set(&system, NewPolicy { excess: Excess::Shadow, ..policy("shop", "trial", a_day(1)) }).await;
+    set(&system, policy("status-shop", "web", a_day(2))).await;
+    set(&system, NewPolicy { excess: later, ..policy("status-shop", "page", a_day(1)) }).await;
+    set(&system, NewPolicy { excess: Excess::Shadow, ..policy("status-shop", "trial", a_day(1)) }).await;
 
     let granted = asking(&system, &shop, "", "web").send().await.unwrap();
     assert_eq!(outcome(&granted), (204, "granted"));
@@ -119,7 +119,7 @@ async fn a_status_says_whether_a_request_may_pass() {
         let url = system.url(&format!("/api/v1/flow/authorize?policy=web&{query}"));
         Client::new().get(url).bearer_auth(&shop.token).send()
     };
-    assert_eq!(outcome(&by_query("key=b%20n&permits=2&app=shop").await.unwrap()), (204, "granted"));
+    assert_eq!(outcome(&by_query("key=b%20n&permits=2&app=status-shop").await.unwrap()), (204, "granted"));
     assert_eq!(outcome(&by_query("key=b%20n&deny=429").await.unwrap()), (429, "quota-exceeded"));
 
     // A prepared answer, a policy that is only tried out, and none at all.
@@ -139,9 +139,9 @@ async fn a_status_says_whether_a_request_may_pass() {
 /// A mistake of the gateway is 403, and a wrong token 401: nginx makes a failure of everything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_of_a_gateway_let_nothing_pass() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
-    set(&system, policy("shop", "web", a_day(5))).await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "mistaken-shop").await;
+    set(&system, policy("mistaken-shop", "web", a_day(5))).await;
     let stranger = Caller::of("0".repeat(64), shop.at);
     assert_eq!(outcome(&asking(&system, &stranger, "", "web").send().await.unwrap()), (401, "unauthenticated"));
     let without_token = Client::new().get(system.url("/api/v1/flow/authorize?policy=web")).send().await.unwrap();
@@ -165,7 +165,7 @@ async fn mistakes_of_a_gateway_let_nothing_pass() {
     }
     let large = asking(&system, &shop, "", "web").body("x".repeat(system.config.http.body_max_bytes + 1));
     assert_eq!(outcome(&large.send().await.unwrap()), (403, "body-too-large"));
-    let left = shop.ask(json!({ "app": "shop", "policy": "web" })).await;
+    let left = shop.ask(json!({ "app": "mistaken-shop", "policy": "web" })).await;
     assert_eq!(left["remaining"], 4, "mistakes use up nothing");
     system.finish().await;
 }
@@ -174,9 +174,9 @@ async fn mistakes_of_a_gateway_let_nothing_pass() {
 /// passes any other status on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_may_append_the_path_of_its_caller() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
-    set(&system, policy("shop", "web", a_day(9))).await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "envoy-shop").await;
+    set(&system, policy("envoy-shop", "web", a_day(9))).await;
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"];
     let paths = ["/", "/a/b%2Fc/", "/search?policy=other&key=mine&deny=x", "/api/v1/flow/acquire", "/%E5%AE%89/..;/"];
     let ask = |method: &str, path: &str| {
@@ -205,8 +205,8 @@ async fn a_gateway_may_append_the_path_of_its_caller() {
 /// nginx passes on what is granted, and answers the rest itself: 429 with its fields, the prepared answer, 403, 503.
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_passes_on_what_is_granted_and_nothing_else() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "nginx-shop").await;
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
     // Without policies everything passes, with method, body and query.
@@ -216,7 +216,7 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
     assert_eq!(echo, json!({ "method": "POST", "uri": "/a?b=c", "body": "hello", "lease": null }));
 
     // `/` counts by address, whatever the caller says about the terms.
-    set(&system, policy("shop", "web", a_day(2))).await;
+    set(&system, policy("nginx-shop", "web", a_day(2))).await;
     for left in [1, 0] {
         let claims = Client::new().get(nginx.url("/?policy=none&key=x")).header("Authorization", "Bearer x");
         let claims = claims.header("X-Seckill-Policy", "none").header("X-Seckill-Key", left.to_string());
@@ -238,7 +238,7 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
 
     // `/search/` counts by user, and an export costs twenty. Its excess has a prepared answer.
     let later = Excess::parse(r#"degrade:{"hits":[],"note":"稍后 $uri"}"#).unwrap();
-    set(&system, NewPolicy { excess: later, ..policy("shop", "search", a_day(21)) }).await;
+    set(&system, NewPolicy { excess: later, ..policy("nginx-shop", "search", a_day(21)) }).await;
     let search = |path: &str, user: &str| Client::new().get(nginx.url(path)).header("X-User", user).send();
     assert_eq!(search("/search/export/1", "ann").await.unwrap().status(), 200);
     assert_eq!(search("/search/a", "ann").await.unwrap().status(), 200);
@@ -264,13 +264,13 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
 /// A prepared answer too long for a header leaves the 429.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_prepared_answer_leaves_the_429() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "long-answer-shop").await;
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
     let prepared = |content: String| Excess::parse(&format!("degrade:{}", json!({ "page": content }))).unwrap();
     for (content, status) in [("a".repeat(4_000), 200), ("稍".repeat(4_000), 429)] {
-        set(&system, NewPolicy { excess: prepared(content), ..policy("shop", "web", a_day(1)) }).await;
+        set(&system, NewPolicy { excess: prepared(content), ..policy("long-answer-shop", "web", a_day(1)) }).await;
         eventually(|| async {
             let answer = nginx.get("/").await;
             let is_right = answer.status() == status && answer.headers().contains_key(RETRY_AFTER);
@@ -341,15 +341,15 @@ async fn without_the_service_each_location_is_open_or_closed() {
 /// A lease travels to the application, which gives it back; otherwise it ends by itself. A caller cannot name one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_application_receives_the_lease() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "lease-shop").await;
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
     let one_at_a_time = |lease_ms| {
         let terms = Parameters { limit: Some(1), lease_ms: Some(lease_ms), ..Parameters::default() };
         Algorithm::new(AlgorithmKind::Concurrency, &terms).unwrap()
     };
-    set(&system, policy("shop", "web", one_at_a_time(3_600_000))).await;
+    set(&system, policy("lease-shop", "web", one_at_a_time(3_600_000))).await;
     let ask = || async {
         let forged = Client::new().get(nginx.url("/")).header("X-Seckill-Lease", "forged");
         let answer = forged.send().await.unwrap();
@@ -357,11 +357,11 @@ async fn the_application_receives_the_lease() {
     };
     let (status, echo) = ask().await;
     assert_eq!((status, ask().await.0), (200, 429), "one at a time");
-    let give = json!({ "app": "shop", "policy": "web", "key": "127.0.0.1", "lease": echo["lease"] });
+    let give = json!({ "app": "lease-shop", "policy": "web", "key": "127.0.0.1", "lease": echo["lease"] });
     assert_eq!(shop.post("release", &give).await.1, json!({ "released": true }));
     assert_eq!(ask().await.0, 200);
     // A lease that is not given back ends by itself: there is only one, and it is granted again.
-    set(&system, policy("shop", "brief", one_at_a_time(500))).await;
+    set(&system, policy("lease-shop", "brief", one_at_a_time(500))).await;
     assert_eq!(asking(&system, &shop, "", "brief").send().await.unwrap().status(), 204);
     eventually(|| async {
         let status = asking(&system, &shop, "", "brief").send().await.unwrap().status();

@@ -37,7 +37,7 @@ fn shown(system: &System, sale: &Sale, by: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_lets_two_holds_lapse_waits_and_nobody_else() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let (sale, other) = (system.create_sale(terms(3)).await, system.create_sale(terms(3)).await);
     let first = system.buy(&sale, "hoarder").idempotent("first").from("10.3.0.1").send().await;
     assert_eq!(first.code(), "202");

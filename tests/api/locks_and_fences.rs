@@ -16,10 +16,13 @@ use seckill::ledger::{LedgerError, fences};
 use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 
+use seckill_harness::busy_machine::in_time;
 use seckill_harness::{Environment, PATIENCE, System, eventually, redis_at};
 
 /// Long enough for a renewal to be many seconds late on a busy machine.
 const LEASE: Duration = Duration::from_secs(20);
+/// The lease of a holder that is stopped until it has run out.
+const SLEPT_PAST: Duration = Duration::from_secs(2);
 
 /// A Redis server for one test, which can be stopped, continued and killed.
 struct Server {
@@ -76,7 +79,8 @@ async fn servers(number: usize) -> Vec<Server> {
 }
 
 /// A gate that keeps its locks on these servers, each of which may take so long to answer.
-fn gate_over(servers: &[Server], answer_ms: u64) -> Gate {
+fn gate_over(servers: &[Server], answer: Duration) -> Gate {
+    let answer_ms = answer.as_millis();
     let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
     let settings = [
         ("REDIS_URL", servers[0].url.clone()),
@@ -93,9 +97,9 @@ fn gate_over(servers: &[Server], answer_ms: u64) -> Gate {
 }
 
 /// Takes a lock that nobody has. Servers that answer too late on a busy machine are asked again.
-async fn taken(gate: &Gate) -> Lock {
+async fn taken(gate: &Gate, lease: Duration) -> Lock {
     eventually(|| async {
-        let lock = gate.lock("l", LEASE).await.map_err(|error| error.to_string())?;
+        let lock = gate.lock("l", lease).await.map_err(|error| error.to_string())?;
         lock.ok_or_else(|| "another has it".to_owned())
     })
     .await
@@ -108,48 +112,54 @@ async fn is_refused(gate: &Gate) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_holder_at_a_time_and_only_the_holder_gives_it_back() {
-    let system = System::prepare(&[]).await;
-    let gate = &system.stores.gate;
-    let held = gate.lock("l", LEASE).await.unwrap().unwrap();
-    // Longer than the lease: the lock is renewed while it is held.
-    sleep(LEASE + LEASE / 4).await;
-    let asked = Instant::now();
-    assert!(gate.lock("l", LEASE).await.unwrap().is_none(), "taken twice");
-    let spun = asked.elapsed();
-    // It waits for half a second, in steps of 25 to 75 ms; the rest is slack for a busy machine.
-    assert!(spun.as_millis() >= 425 && spun < PATIENCE, "gave up after {spun:?}");
-    assert!(held.still_held() && held.release().await.unwrap());
-    // A holder that dies: its lease runs out.
-    let next = gate.lock("l", LEASE / 4).await.unwrap().expect("free again");
-    drop(next);
-    let after = gate.holder().lock_within("l", LEASE, PATIENCE).await.unwrap().expect("free after the lease");
-    assert!(after.release().await.unwrap());
+    let system = System::shared().await;
+    in_time(async |lease| {
+        let (gate, name) = (&system.stores.gate, format!("one holder for {lease:?}"));
+        let held = gate.lock(&name, lease).await.unwrap().unwrap();
+        // Longer than the lease: the lock is renewed while it is held.
+        sleep(lease + lease / 4).await;
+        let asked = Instant::now();
+        assert!(gate.lock(&name, lease).await.unwrap().is_none(), "taken twice");
+        let spun = asked.elapsed();
+        // It waits for half a second, in steps of 25 to 75 ms; the rest is slack for a busy machine.
+        assert!(spun.as_millis() >= 425 && spun < PATIENCE, "gave up after {spun:?}");
+        assert!(held.still_held() && held.release().await.unwrap());
+        // A holder that dies: its lease runs out.
+        let next = gate.lock(&name, lease / 4).await.unwrap().expect("free again");
+        drop(next);
+        let after = gate.holder().lock_within(&name, lease, PATIENCE).await.unwrap().expect("free after the lease");
+        assert!(after.release().await.unwrap());
+    })
+    .await;
+    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_lock_is_not_given_back_for_another() {
-    let system = System::prepare(&[]).await;
+    let system = System::shared().await;
     let gate = &system.stores.gate;
-    let lost = gate.lock("l", Duration::from_secs(60)).await.unwrap().unwrap();
+    let lost = gate.lock("lost", Duration::from_secs(60)).await.unwrap().unwrap();
     let mut connection = redis_at(&system.config.redis.url).await.unwrap();
-    let key = format!("{}lock:{{l}}", system.config.redis.prefix);
+    let key = format!("{}lock:{{lost}}", system.config.redis.prefix);
     let _: () = redis::cmd("SET").arg(&key).arg("another").query_async(&mut connection).await.unwrap();
     assert!(!lost.release().await.unwrap());
     let holder: String = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
     assert_eq!(holder, "another");
     let _: () = redis::cmd("DEL").arg(&key).query_async(&mut connection).await.unwrap();
+    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_holders_take_a_lock_one_after_another_with_rising_tokens() {
-    let system = System::prepare(&[]).await;
+    let system = System::shared().await;
     let inside = Arc::new(AtomicUsize::new(0));
     let tokens = Arc::new(std::sync::Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..20)
         .map(|_| {
             let (gate, inside, tokens) = (system.stores.gate.clone(), Arc::clone(&inside), Arc::clone(&tokens));
             tokio::spawn(async move {
-                let lock = gate.holder().lock_within("l", LEASE, PATIENCE).await.unwrap().expect("in its turn");
+                let lock =
+                    gate.holder().lock_within("twenty holders", LEASE, PATIENCE).await.unwrap().expect("in its turn");
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
                 tokens.lock().unwrap().push(lock.token());
                 sleep(Duration::from_millis(5)).await;
@@ -161,82 +171,90 @@ async fn twenty_holders_take_a_lock_one_after_another_with_rising_tokens() {
     for task in tasks {
         task.await.unwrap();
     }
-    let tokens = tokens.lock().unwrap();
+    let tokens = std::mem::take(&mut *tokens.lock().unwrap());
     assert!(tokens.len() == 20 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_takes_again_what_it_has_and_the_last_handle_gives_it_back() {
-    let system = System::prepare(&[]).await;
+    let system = System::shared().await;
     let gate = &system.stores.gate;
     let holder = gate.holder();
-    let outer = holder.lock("l", LEASE).await.unwrap().unwrap();
-    let inner = holder.clone().lock("l", LEASE).await.unwrap().expect("its own");
+    let outer = holder.lock("taken again", LEASE).await.unwrap().unwrap();
+    let inner = holder.clone().lock("taken again", LEASE).await.unwrap().expect("its own");
     assert_eq!(outer.token(), inner.token());
     assert!(outer.release().await.unwrap());
     let stranger = gate.holder();
-    assert!(stranger.lock_within("l", LEASE, Duration::ZERO).await.unwrap().is_none(), "still held");
+    assert!(stranger.lock_within("taken again", LEASE, Duration::ZERO).await.unwrap().is_none(), "still held");
     let token = inner.token();
     assert!(inner.release().await.unwrap());
-    let next = stranger.lock_within("l", LEASE, Duration::ZERO).await.unwrap().expect("free");
+    let next = stranger.lock_within("taken again", LEASE, Duration::ZERO).await.unwrap().expect("free");
     assert!(next.token() > token);
+    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_survives_a_failed_renewal_and_its_holder_learns_when_it_is_lost() {
-    let servers = servers(1).await;
-    // A renewal is given up while the server hangs, and tried again.
-    let gate = gate_over(&servers, 1000);
-    let lock = taken(&gate).await;
-    // The server is away when the first renewal is due, after a third of the lease, and back when half of the lease is left.
-    sleep(LEASE / 4).await;
-    servers[0].signal("STOP");
-    sleep(LEASE / 4).await;
-    servers[0].signal("CONT");
-    // Longer than the lease would have lasted.
-    sleep(LEASE * 3 / 4).await;
-    assert!(lock.still_held(), "one failure lost it");
-    assert!(is_refused(&gate).await, "taken twice");
-    // The server is away for longer than a lease.
-    servers[0].signal("STOP");
-    let lost = timeout(PATIENCE, lock.lost()).await;
-    assert!(lost.is_ok() && !lock.still_held(), "still valid");
-    servers[0].signal("CONT");
+    in_time(async |lease| {
+        let servers = servers(1).await;
+        // A renewal is given up while the server hangs, and tried again.
+        let gate = gate_over(&servers, lease / 20);
+        let lock = taken(&gate, lease).await;
+        // The server is away when the first renewal is due, after a third of the lease, and back when half of the lease is left.
+        sleep(lease / 4).await;
+        servers[0].signal("STOP");
+        sleep(lease / 4).await;
+        servers[0].signal("CONT");
+        // Longer than the lease would have lasted.
+        sleep(lease * 3 / 4).await;
+        assert!(lock.still_held(), "one failure lost it");
+        assert!(is_refused(&gate).await, "taken twice");
+        // The server is away for longer than a lease.
+        servers[0].signal("STOP");
+        let lost = timeout(PATIENCE, lock.lost()).await;
+        assert!(lost.is_ok() && !lock.still_held(), "still valid");
+        servers[0].signal("CONT");
+    })
+    .await;
 }
 
 /// F17: two of five lock servers may die, and three may not.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_five_lock_servers_may_die_and_not_three() {
-    let mut servers = servers(5).await;
-    let (gate, other) = (gate_over(&servers, 5000), gate_over(&servers, 5000));
-    let mut last = FenceToken(0);
-    for dead in 0..3 {
-        if dead > 0 {
-            servers[dead - 1].kill();
+    in_time(async |lease| {
+        let mut servers = servers(5).await;
+        let (gate, other) = (gate_over(&servers, lease / 4), gate_over(&servers, lease / 4));
+        let mut last = FenceToken(0);
+        for dead in 0..3 {
+            if dead > 0 {
+                servers[dead - 1].kill();
+            }
+            let lock = taken(&gate, lease).await;
+            assert!(lock.token() > last);
+            last = lock.token();
+            if dead == 2 {
+                // Longer than the lease: the three that are left renew it.
+                sleep(lease + lease / 4).await;
+            }
+            assert!(lock.still_held(), "not renewed with {dead} dead");
+            assert!(is_refused(&other).await, "taken twice with {dead} dead");
+            // Where answers come too late nobody says that it was lost, and it is free after the lease at the latest.
+            assert!(lock.release().await.unwrap_or(true));
         }
-        let lock = taken(&gate).await;
-        assert!(lock.token() > last);
-        last = lock.token();
-        if dead == 2 {
-            // Longer than the lease: the three that are left renew it.
-            sleep(LEASE + LEASE / 4).await;
-        }
-        assert!(lock.still_held(), "not renewed with {dead} dead");
-        assert!(is_refused(&other).await, "taken twice with {dead} dead");
-        // Where answers come too late nobody says that it was lost, and it is free after the lease at the latest.
-        assert!(lock.release().await.unwrap_or(true));
-    }
-    let lock = taken(&gate).await;
-    servers[2].kill();
-    assert!(timeout(PATIENCE, lock.lost()).await.is_ok(), "valid without a majority");
-    assert!(gate.lock("l", LEASE).await.is_err(), "granted by a minority");
+        let lock = taken(&gate, lease).await;
+        servers[2].kill();
+        assert!(timeout(PATIENCE, lock.lost()).await.is_ok(), "valid without a majority");
+        assert!(gate.lock("l", lease).await.is_err(), "granted by a minority");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     let servers = servers(3).await;
-    let gate = gate_over(&servers, 5000);
-    let first = taken(&gate).await;
+    let gate = gate_over(&servers, Duration::from_secs(5));
+    let first = taken(&gate, LEASE).await;
     // As if the clock of one server were a day ahead.
     let ahead = first.token().0 + 86_400_000_000;
     assert!(first.release().await.unwrap());
@@ -244,7 +262,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     redis::cmd("SET").arg("sk:lock:{l}:fence").arg(ahead).query_async::<()>(&mut connection).await.unwrap();
     // Where the server ahead has answered too late, two others have given the lock, which is taken again.
     let high = eventually(|| async {
-        let high = taken(&gate).await;
+        let high = taken(&gate, LEASE).await;
         let token = high.token();
         high.release().await.map_err(|error| error.to_string())?;
         (token.0 > ahead).then_some(token).ok_or_else(|| format!("{token:?}"))
@@ -252,7 +270,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     .await;
     let mut servers = servers;
     servers[0].kill();
-    let next = taken(&gate).await;
+    let next = taken(&gate, LEASE).await;
     assert!(next.token() > high, "{:?} after {high:?}", next.token());
 }
 
@@ -303,7 +321,7 @@ async fn a_process_that_holds_a_lock() {
         return; // started by hand
     }
     let config = Config::read(&environment).unwrap();
-    let lock = stores(&config).unwrap().gate.lock("l", LEASE).await.unwrap().expect("free");
+    let lock = stores(&config).unwrap().gate.lock("l", SLEPT_PAST).await.unwrap().expect("free");
     let sql = PgPool::connect(&config.database.url).await.unwrap();
     println!("\nheld");
     let told = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await.unwrap();

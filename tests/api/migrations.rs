@@ -8,11 +8,12 @@ use std::process::Stdio;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use seckill::domain::ids::SaleId;
-use seckill_harness::{Environment, PATIENCE, Sale, System, eventually};
+use seckill_harness::{Environment, PATIENCE, Sale, System, eventually, quiet_environment};
 use sqlx::migrate::{Migrate, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, query, query_scalar, raw_sql};
 use tokio::process::Command;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
@@ -42,8 +43,9 @@ async fn migrations() -> Migrator {
 
 /// These settings, with a database that is new and empty.
 async fn with_empty_database(mut environment: Environment) -> Environment {
-    let (server, name) = environment["DATABASE_URL"].rsplit_once('/').unwrap();
-    let (url, create) = (format!("{server}/{name}_empty"), format!("CREATE DATABASE {name}_empty"));
+    let (server, name) =
+        (environment["DATABASE_URL"].rsplit_once('/').unwrap().0, format!("t{}", Uuid::new_v4().simple()));
+    let (url, create) = (format!("{server}/{name}"), format!("CREATE DATABASE {name}"));
     let mut maintenance = PgConnection::connect(&environment["DATABASE_URL"]).await.unwrap();
     raw_sql(AssertSqlSafe(create)).execute(&mut maintenance).await.unwrap();
     environment.insert("DATABASE_URL".to_owned(), url);
@@ -107,7 +109,7 @@ async fn contents(sql: &PgPool, columns: &[(String, String)]) -> BTreeMap<String
 /// Each migration is applied once, and no process fails because another one was faster.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_at_once_migrate_a_new_database() {
-    let environment = with_empty_database(seckill_harness::environment(&[]).await).await;
+    let environment = with_empty_database(quiet_environment().await).await;
     let outcomes = join_all((0..8).map(|_| succeeds(seckill(&environment, "migrate")))).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:#?}");
     let sql = PgPool::connect(&environment["DATABASE_URL"]).await.unwrap();
@@ -118,8 +120,8 @@ async fn eight_at_once_migrate_a_new_database() {
 /// One that waits for another longer than any statement of the service may take is not ended by that time-out.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_out_of_statements_does_not_end_a_migration() {
-    let settings = [("SECKILL_DATABASE__STATEMENT_TIMEOUT_MS", "300")];
-    let environment = with_empty_database(seckill_harness::environment(&settings).await).await;
+    let mut environment = with_empty_database(quiet_environment().await).await;
+    environment.insert("SECKILL_DATABASE__STATEMENT_TIMEOUT_MS".to_owned(), "300".to_owned());
     let sql = PgPool::connect(&environment["DATABASE_URL"]).await.unwrap();
     let mut another = PgConnection::connect(&environment["DATABASE_URL"]).await.unwrap();
     another.lock().await.unwrap();

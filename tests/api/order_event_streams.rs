@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::postgres::PgListener;
+use tokio::task::JoinHandle;
 
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One event: the number of the change, and the order.
 type Event = (i64, Value);
@@ -98,10 +101,38 @@ async fn cancel(system: &System, at: SocketAddr, order: &str, user: &str) {
     .await;
 }
 
+/// Many orders, each followed by its buyer at the first instance.
+struct Crowd(Vec<(String, String, JoinHandle<Vec<Event>>)>);
+
+impl Crowd {
+    async fn follow(system: &System) -> Self {
+        let (sale, at) = (system.create_sale(terms(60)).await, system.instances[0].address);
+        let mut readers = Vec::new();
+        for n in 0..60 {
+            let user = format!("u{n}");
+            let order = bought(system, &sale, &user).await;
+            let reader = Reader::open(system, at, &order, &user, None).await;
+            readers.push((user, order, tokio::spawn(reader.rest())));
+        }
+        Self(readers)
+    }
+
+    /// No change is missed, although changes commit out of their ids' order.
+    async fn cancel(self, system: &System) {
+        for (user, order, _) in &self.0 {
+            cancel(system, system.instances[0].address, order, user).await;
+        }
+        for (user, _, reader) in self.0 {
+            let events = reader.await.unwrap();
+            assert_eq!(statuses(&events), ["accepted", "pending_payment", "cancelled"], "{user}");
+        }
+    }
+}
+
 /// From the purchase to the final status, while other instances make the changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
-    let mut system = System::prepare(&[]).await;
+    let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "7")]).await;
     system.serve(false).await;
     let sale = system.create_sale(terms(5)).await;
     let order = bought(&system, &sale, "ann").await;
@@ -109,8 +140,11 @@ async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
     let mut early = Reader::open(&system, at, &order, "ann", None).await;
     let (first, accepted) = early.next().await.unwrap();
     assert_eq!((first, &accepted["status"]), (0, &json!("accepted")));
+    let crowd = Crowd::follow(&system).await;
 
     system.serve(true).await;
+    system.serve(true).await;
+    crowd.cancel(&system).await;
     let (made, waiting) = early.next().await.unwrap();
     assert_eq!(waiting["status"], "pending_payment");
     assert_eq!(waiting, system.get(&format!("/api/v1/orders/{order}"), Some("ann")).await.1);
@@ -142,92 +176,23 @@ async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
     system.finish().await;
 }
 
-/// Many orders, each followed by its buyer: no change is missed, although changes commit out of their ids' order.
+/// One instance: it tells of a change at once, to so many who follow an order, until it stops.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_that_follows_its_orders_misses_no_change() {
-    let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "7")]).await;
-    system.serve(false).await;
-    let sale = system.create_sale(terms(60)).await;
-    let at = system.instances[0].address;
-    let mut readers = Vec::new();
-    for n in 0..60 {
-        let user = format!("u{n}");
-        let order = bought(&system, &sale, &user).await;
-        let reader = Reader::open(&system, at, &order, &user, None).await;
-        readers.push((user, order, tokio::spawn(reader.rest())));
-    }
-    system.serve(true).await;
-    system.serve(true).await;
-    for (user, order, _) in &readers {
-        cancel(&system, at, order, user).await;
-    }
-    for (user, _, reader) in readers {
-        let events = reader.await.unwrap();
-        assert_eq!(statuses(&events), ["accepted", "pending_payment", "cancelled"], "{user}");
-    }
-    system.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_order_is_followed_by_its_buyer_and_within_bounds() {
-    let system = System::start_with(&[("SECKILL_HTTP__STREAMS_MAX", "5")]).await;
-    let sale = system.create_sale(terms(5)).await;
-    let (order, other) = (bought(&system, &sale, "ann").await, bought(&system, &sale, "bob").await);
-    let at = system.instances[0].address;
-    let without_token = reqwest::get(system.url(&format!("/api/v1/orders/{order}/events"))).await.unwrap();
-    assert_eq!(without_token.status(), 401);
-    let missing = uuid::Uuid::new_v4().to_string();
-    for (order, user, status) in [(&order, "bob", 404), (&missing, "ann", 404), (&"x".to_owned(), "ann", 400)] {
-        assert_eq!(request_stream(&system, at, order, user, None).await.status(), status, "{user}, {order}");
-    }
-    system.settled(&sale).await;
-    // The fifth stream of an order ends the oldest one, and no other.
-    let mut open = Vec::new();
-    for _ in 0..4 {
-        open.push(Reader::open(&system, at, &order, "ann", None).await);
-    }
-    let fifth = Reader::open(&system, at, &order, "ann", None).await;
-    assert_eq!(statuses(&open.remove(0).rest().await), ["pending_payment"]);
-    let open_other = || async {
-        let stream = request_stream(&system, at, &other, "bob", None).await;
-        if stream.status() == 200 { Ok(stream) } else { Err(stream.status().to_string()) }
-    };
-    let _last = eventually(open_other).await;
-    let refused = request_stream(&system, at, &other, "bob", None).await;
-    assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (503, true));
-    cancel(&system, at, &order, "ann").await;
-    for reader in open.into_iter().chain([fifth]) {
-        assert_eq!(statuses(&reader.rest().await), ["pending_payment", "cancelled"]);
-    }
-    // A closed stream makes room.
-    eventually(open_other).await;
-    system.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stopping_service_does_not_wait_for_streams() {
-    let shutdown_timeout_ms = 60_000;
-    let setting = shutdown_timeout_ms.to_string();
-    let mut system = System::start_with(&[("SECKILL_HTTP__SHUTDOWN_TIMEOUT_MS", &setting)]).await;
-    let sale = system.create_sale(terms(1)).await;
-    let order = bought(&system, &sale, "ann").await;
-    system.settled(&sale).await;
-    let at = system.instances[0].address;
-    let mut reader = Reader::open(&system, at, &order, "ann", None).await;
-    assert_eq!(reader.next().await.unwrap().1["status"], "pending_payment");
-    let began = Instant::now();
-    let ((), rest) = tokio::join!(system.stop(), reader.rest());
-    assert!(rest.is_empty(), "{rest:?}");
-    // A service that waited for its streams would be cut off by this time-out.
-    let cut_off = Duration::from_millis(shutdown_timeout_ms);
-    assert!(began.elapsed() < cut_off, "{:?}", began.elapsed());
-    system.finish().await;
+async fn an_instance_tells_at_once_within_bounds_until_it_stops() {
+    let shutdown_timeout_ms = SHUTDOWN_TIMEOUT.as_millis().to_string();
+    let system = System::start_with(&[
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000"),
+        ("SECKILL_HTTP__STREAMS_MAX", "5"),
+        ("SECKILL_HTTP__SHUTDOWN_TIMEOUT_MS", &shutdown_timeout_ms),
+    ])
+    .await;
+    every_change_sends_a_notice(&system).await;
+    an_order_is_followed_by_its_buyer_and_within_bounds(&system).await;
+    a_stopping_service_does_not_wait_for_streams(system).await;
 }
 
 /// Each change of an order sends a notice at once; the poll of each second is only a safety net.
-#[tokio::test(flavor = "multi_thread")]
-async fn every_change_sends_a_notice() {
-    let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
+async fn every_change_sends_a_notice(system: &System) {
     let [first, second] = [system.create_sale(terms(1)).await, system.create_sale(terms(1)).await];
     let mut notices = PgListener::connect_with(&system.sql).await.unwrap();
     notices.listen("seckill_orders").await.unwrap();
@@ -244,15 +209,62 @@ async fn every_change_sends_a_notice() {
             }
         }
     };
-    let order = bought(&system, &first, "ann").await;
+    let order = bought(system, &first, "ann").await;
     notified(&order, "pending_payment").await;
     system.settled(&first).await;
-    cancel(&system, system.instances[0].address, &order, "ann").await;
+    cancel(system, system.instances[0].address, &order, "ann").await;
     notified(&order, "cancelled").await;
-    let order = bought(&system, &second, "ann").await;
+    let order = bought(system, &second, "ann").await;
     notified(&order, "pending_payment").await;
     system.settled(&second).await;
     system.let_deadlines_pass(&second).await;
     notified(&order, "cancelled").await;
+}
+
+async fn an_order_is_followed_by_its_buyer_and_within_bounds(system: &System) {
+    let sale = system.create_sale(terms(5)).await;
+    let (order, other) = (bought(system, &sale, "ann").await, bought(system, &sale, "bob").await);
+    let at = system.instances[0].address;
+    let without_token = reqwest::get(system.url(&format!("/api/v1/orders/{order}/events"))).await.unwrap();
+    assert_eq!(without_token.status(), 401);
+    let missing = uuid::Uuid::new_v4().to_string();
+    for (order, user, status) in [(&order, "bob", 404), (&missing, "ann", 404), (&"x".to_owned(), "ann", 400)] {
+        assert_eq!(request_stream(system, at, order, user, None).await.status(), status, "{user}, {order}");
+    }
+    system.settled(&sale).await;
+    // The fifth stream of an order ends the oldest one, and no other.
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        open.push(Reader::open(system, at, &order, "ann", None).await);
+    }
+    let fifth = Reader::open(system, at, &order, "ann", None).await;
+    assert_eq!(statuses(&open.remove(0).rest().await), ["pending_payment"]);
+    let open_other = || async {
+        let stream = request_stream(system, at, &other, "bob", None).await;
+        if stream.status() == 200 { Ok(stream) } else { Err(stream.status().to_string()) }
+    };
+    let _last = eventually(open_other).await;
+    let refused = request_stream(system, at, &other, "bob", None).await;
+    assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (503, true));
+    cancel(system, at, &order, "ann").await;
+    for reader in open.into_iter().chain([fifth]) {
+        assert_eq!(statuses(&reader.rest().await), ["pending_payment", "cancelled"]);
+    }
+    // A closed stream makes room.
+    eventually(open_other).await;
+}
+
+async fn a_stopping_service_does_not_wait_for_streams(mut system: System) {
+    let sale = system.create_sale(terms(1)).await;
+    let order = bought(&system, &sale, "ann").await;
+    system.settled(&sale).await;
+    let at = system.instances[0].address;
+    let mut reader = Reader::open(&system, at, &order, "ann", None).await;
+    assert_eq!(reader.next().await.unwrap().1["status"], "pending_payment");
+    let began = Instant::now();
+    let ((), rest) = tokio::join!(system.stop(), reader.rest());
+    assert!(rest.is_empty(), "{rest:?}");
+    // A service that waited for its streams would be cut off by this time-out.
+    assert!(began.elapsed() < SHUTDOWN_TIMEOUT, "{:?}", began.elapsed());
     system.finish().await;
 }

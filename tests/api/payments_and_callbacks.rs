@@ -16,6 +16,19 @@ use seckill_harness::{Answer, Sale, System, eventually, terms};
 const SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
+/// A system for the tests below. The channel's key is being changed. Nothing runs out by itself while a test runs: the tests move the
+/// moments. The sweeper looks often.
+async fn shared() -> System {
+    let secrets = format!("{OTHER},{SECRET}");
+    let settings = [
+        ("SECKILL_CHANNELS__SANDBOX__SECRETS", secrets.as_str()),
+        ("SECKILL_PAYMENTS__WAIT_MS", "600000"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
+        ("SECKILL_RECONCILE__SWEEP_GRACE_MS", "100"),
+    ];
+    System::shared_with(&settings).await
+}
+
 /// Something the bank says.
 #[derive(Clone)]
 pub struct Callback {
@@ -122,6 +135,13 @@ async fn number(system: &System, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap()
 }
 
+/// Entries of the journal about orders of a sale.
+const JOURNAL: &str = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1";
+
+/// Refunds of a sale's orders that had ended when they were paid.
+const REFUNDS: &str = "SELECT count(*) FROM refunds r JOIN orders o ON o.id = r.order_id
+                       WHERE o.sale_id = $1 AND r.cause = 'order-ended'";
+
 async fn refund_key(system: &System, payment: Uuid) -> Uuid {
     sqlx::query_scalar("SELECT key FROM refunds WHERE payment_id = $1")
         .bind(payment)
@@ -132,18 +152,18 @@ async fn refund_key(system: &System, payment: Uuid) -> Uuid {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_paid_once_however_often_the_bank_says_so() {
-    let system = System::start().await;
+    let system = shared().await;
     let sale = system.create_sale(terms(5)).await;
     let order = order(&system, &sale, "ann").await;
     let payment = pay(&system, order, "ann").await;
     assert_eq!(pay(&system, order, "ann").await, payment, "asked again, it is the same payment");
     let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
     // The same message ten times at once, and another one that says the same (F9).
-    let again = Callback { id: "msg_other".into(), ..callback.clone() };
+    let again = Callback { id: format!("msg_{}", Uuid::new_v4()), ..callback.clone() };
     let told = (0..10).map(|n| if n % 2 == 0 { callback.send(&system) } else { again.send(&system) });
     assert_eq!(join_all(told).await, [200; 10]);
     assert_eq!(status(&system, order, "ann").await, "paid");
-    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 1);
+    assert_eq!(system.count(JOURNAL, &sale).await, 1);
     for what in ["payments", "cancel"] {
         let answer = post(&system, order, what, "ann", json!({ "channel": "sandbox" })).await;
         assert_eq!(answer.code(), "409 illegal-state", "{what}");
@@ -156,7 +176,7 @@ async fn an_order_is_paid_once_however_often_the_bank_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_itself() {
     const GOOD: usize = 40;
-    let system = System::start().await;
+    let system = shared().await;
     let sale = system.create_sale(terms(100)).await;
     let users: Vec<String> = (0..GOOD + 4).map(|n| format!("u{n}")).collect();
     let begun = join_all(users.iter().map(|user| async {
@@ -200,11 +220,15 @@ async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_it
     {
         assert_eq!(status(&system, begun[n].0, &users[n]).await, expected, "{n}");
     }
-    let booked = "SELECT count(*) FROM journal WHERE entry = 'payment' AND credit = 'sales'";
-    assert_eq!(number(&system, booked).await, i64::try_from(GOOD + 1).unwrap());
-    assert_eq!(number(&system, "SELECT count(*) FROM orders WHERE status = 'paid'").await, 41);
-    assert_eq!(number(&system, "SELECT count(*) FROM refunds WHERE cause = 'order-ended'").await, 1);
-    let transactions = number(&system, "SELECT count(DISTINCT xmin::text) FROM payments WHERE pays").await;
+    let booked = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id
+                  WHERE o.sale_id = $1 AND j.entry = 'payment' AND j.credit = 'sales'";
+    assert_eq!(system.count(booked, &sale).await, i64::try_from(GOOD + 1).unwrap());
+    let paid = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'paid'";
+    assert_eq!(system.count(paid, &sale).await, 41);
+    assert_eq!(system.count(REFUNDS, &sale).await, 1);
+    let transactions = "SELECT count(DISTINCT p.xmin::text) FROM payments p JOIN orders o ON o.id = p.order_id
+                        WHERE o.sale_id = $1 AND p.pays";
+    let transactions = system.count(transactions, &sale).await;
     assert!(transactions < 41, "each callback had a transaction of its own");
     system.finish().await;
 }
@@ -250,27 +274,21 @@ async fn an_order_that_is_locked_delays_only_its_own_payment() {
     system.finish().await;
 }
 
-/// Nothing runs out by itself while a test runs: the tests below move the moments. The sweeper looks often.
-const PATIENT: [(&str, &str); 3] = [
-    ("SECKILL_PAYMENTS__WAIT_MS", "600000"),
-    ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
-    ("SECKILL_RECONCILE__SWEEP_GRACE_MS", "100"),
-];
-
-/// Orders whose time to pay is over, and that wait for a payment that has begun.
+/// Orders of a sale whose time to pay is over, and that wait for a payment that has begun.
 const WAITING: &str = "SELECT count(*) FROM orders
-                       WHERE status = 'pending_payment' AND expires_at < now() AND wait_until > now()";
+                       WHERE sale_id = $1 AND status = 'pending_payment'
+                         AND expires_at < now() AND wait_until > now()";
 
 /// F10.
 #[tokio::test(flavor = "multi_thread")]
 async fn money_for_an_order_that_is_cancelled_goes_back_and_wakes_nothing() {
-    let system = System::start_with(&PATIENT).await;
+    let system = shared().await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(2) }).await;
     let (expires, cancels) = (order(&system, &sale, "ann").await, order(&system, &sale, "bob").await);
     let late = [(expires, pay(&system, expires, "ann").await), (cancels, pay(&system, cancels, "bob").await)];
     assert_eq!(post(&system, cancels, "cancel", "bob", json!({})).await.code(), "200");
     system.let_deadlines_pass(&sale).await;
-    assert_eq!(number(&system, WAITING).await, 1, "ann's payment began in time");
+    assert_eq!(system.count(WAITING, &sale).await, 1, "ann's payment began in time");
     let waited =
         "UPDATE orders SET wait_until = now() - interval '1 second' WHERE id = $1 AND status = 'pending_payment'";
     let waited = sqlx::query(waited).bind(expires).execute(&system.sql).await.unwrap();
@@ -282,15 +300,21 @@ async fn money_for_an_order_that_is_cancelled_goes_back_and_wakes_nothing() {
             assert_eq!(callback.send(&system).await, 200);
         }
     }
-    assert_eq!(number(&system, "SELECT count(*) FROM refunds WHERE cause = 'order-ended'").await, 2);
-    assert_eq!(number(&system, "SELECT count(*) FROM outflow_items WHERE channel = 'refunds-sandbox'").await, 2);
-    assert_eq!(number(&system, "SELECT count(*) FROM orders WHERE status = 'cancelled'").await, 2);
+    assert_eq!(system.count(REFUNDS, &sale).await, 2);
+    let leaving = "SELECT count(*) FROM outflow_items i
+                   JOIN refunds r ON r.key = i.id JOIN orders o ON o.id = r.order_id
+                   WHERE o.sale_id = $1 AND i.channel = 'refunds-sandbox'";
+    assert_eq!(system.count(leaving, &sale).await, 2);
+    let cancelled = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
+    assert_eq!(system.count(cancelled, &sale).await, 2);
     for (_, payment) in late {
         let key = refund_key(&system, payment).await;
         let callback = Callback::of("refund.succeeded", key, ("payment_key", payment), 100);
         assert_eq!([callback.send(&system).await, callback.send(&system).await], [200, 200]);
     }
-    assert_eq!(number(&system, "SELECT count(*) FROM journal WHERE entry = 'refund'").await, 2);
+    let given_back = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id
+                      WHERE o.sale_id = $1 AND j.entry = 'refund'";
+    assert_eq!(system.count(given_back, &sale).await, 2);
     assert_eq!((status(&system, expires, "ann").await.as_str(), system.stock(&sale).await), ("cancelled", 2));
     system.settled(&sale).await;
     system.finish().await;
@@ -299,7 +323,7 @@ async fn money_for_an_order_that_is_cancelled_goes_back_and_wakes_nothing() {
 /// Rule 8: who began to pay in time is not cancelled while the bank thinks, for a bounded time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_waits_for_a_payment_that_began_in_time() {
-    let system = System::start_with(&PATIENT).await;
+    let system = shared().await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(3) }).await;
     let (pays, fails) = (order(&system, &sale, "ann").await, order(&system, &sale, "bob").await);
     let (paying, failing) = (pay(&system, pays, "ann").await, pay(&system, fails, "bob").await);
@@ -310,22 +334,23 @@ async fn an_order_waits_for_a_payment_that_began_in_time() {
     let passed = "UPDATE orders SET expires_at = now() - interval '1 second' WHERE id = $1";
     sqlx::query(passed).bind(unpaid).execute(&system.sql).await.unwrap();
     becomes(&system, unpaid, "cat", "cancelled").await;
-    assert_eq!(number(&system, WAITING).await, 2, "who began to pay in time is not cancelled");
+    assert_eq!(system.count(WAITING, &sale).await, 2, "who began to pay in time is not cancelled");
     assert_eq!(Callback::of("payment.succeeded", paying, ("order_id", pays), 100).send(&system).await, 200);
     assert_eq!(status(&system, pays, "ann").await, "paid");
     // One that fails after the deadline leaves nothing to wait for.
     assert_eq!(Callback::of("payment.failed", failing, ("order_id", fails), 100).send(&system).await, 200);
     becomes(&system, fails, "bob", "cancelled").await;
     let early = "SELECT count(*) FROM orders
-                 WHERE user_id = 'bob' AND status = 'cancelled' AND updated_at < expires_at + interval '600 s'";
-    assert_eq!(number(&system, early).await, 1, "it did not wait to the end");
+                 WHERE sale_id = $1 AND user_id = 'bob' AND status = 'cancelled'
+                   AND updated_at < expires_at + interval '600 s'";
+    assert_eq!(system.count(early, &sale).await, 1, "it did not wait to the end");
     system.settled(&sale).await;
     system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_declined_order_can_be_paid_again_and_money_that_comes_twice_goes_back() {
-    let system = System::start().await;
+    let system = shared().await;
     let sale = system.create_sale(terms(1)).await;
     let order = order(&system, &sale, "ann").await;
     let declined = pay(&system, order, "ann").await;
@@ -335,22 +360,21 @@ async fn a_declined_order_can_be_paid_again_and_money_that_comes_twice_goes_back
     assert_eq!(status(&system, order, "ann").await, "paid");
     // The bank has thought better of the first one.
     assert_eq!(Callback::of("payment.succeeded", declined, ("order_id", order), 100).send(&system).await, 200);
-    let refunded: Uuid = sqlx::query_scalar("SELECT payment_id FROM refunds WHERE cause = 'order-already-paid'")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+    let refunded = "SELECT payment_id FROM refunds WHERE order_id = $1 AND cause = 'order-already-paid'";
+    let refunded: Uuid = sqlx::query_scalar(refunded).bind(order).fetch_one(&system.sql).await.unwrap();
     assert_eq!(refunded, declined);
     assert_eq!(status(&system, order, "ann").await, "paid");
     system.settled(&sale).await;
     system.finish().await;
 }
 
-/// A payment that was given up before it was sent, of which the bank has heard all the same.
+/// A payment that was given up because its order was cancelled, and of which the bank has heard all the same. Where it may have been sent,
+/// the channel is asked about it, and not told to charge.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
-    let sale = system.create_sale(terms(2)).await;
+    let sale = system.create_sale(terms(3)).await;
     let maker = Process::work(&system, "relay,fulfil,release");
     let orders = [order(&system, &sale, "ann").await, order(&system, &sale, "bob").await];
     for ((order, user), kind) in orders.into_iter().zip(["ann", "bob"]).zip(["payment.failed", "payment.succeeded"]) {
@@ -364,13 +388,39 @@ async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
         assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, refunds, "{kind}");
     }
     system.settled(&sale).await;
+
+    let order = order(&system, &sale, "cat").await;
+    let payment = pay(&system, order, "cat").await;
+    // It was sent once; the channel, asked about it, did not know it.
+    let unsure = "UPDATE payments SET unsure = true, claim = 1, sent_at = now() WHERE id = $1 AND status = 'created'";
+    let done = sqlx::query(unsure).bind(payment).execute(&system.sql).await.unwrap();
+    assert_eq!(done.rows_affected(), 1);
+    assert_eq!(post(&system, order, "cancel", "cat", json!({})).await.code(), "200");
+    let (status, asked): (String, bool) = sqlx::query_as("SELECT status, ask_at <= now() FROM payments WHERE id = $1")
+        .bind(payment)
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    assert_eq!((status.as_str(), asked), ("waiting", true));
+    let ledger = &system.stores.ledger;
+    let pace = seckill::domain::outflow::Pace::parse(100, 60).unwrap();
+    ledger.set_payment_pace("sandbox", pace).await.unwrap();
+    let ask_after = std::time::Duration::from_secs(1);
+    let payment_id = seckill::domain::payment::PaymentId(payment);
+    let claimed = ledger.claim_payments("sandbox", &[payment_id], 10, ask_after).await.unwrap();
+    let nothing = matches!(&claimed, Claimed::Due { payments, looked_at: 1 } if payments.is_empty());
+    assert!(nothing, "{claimed:?}");
+    // The money arrived after all: it goes back.
+    let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
+    assert_eq!(callback.send(&system).await, 200);
+    assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, 2);
     drop(maker);
     system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refunded_unit_is_sold_again_or_kept_as_the_sale_says() {
-    let system = System::start().await;
+    let system = shared().await;
     for keeps in [false, true] {
         let sale = system.create_sale(NewSale { refund_returns_stock: !keeps, ..terms(1) }).await;
         let order = order(&system, &sale, "ann").await;
@@ -391,8 +441,7 @@ async fn a_refunded_unit_is_sold_again_or_kept_as_the_sale_says() {
         system.settled(&sale).await;
         let left = i64::from(!keeps);
         assert_eq!((system.stock(&sale).await, system.available(&sale).await), (left, Some(left)));
-        let books = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1";
-        assert_eq!(system.count(books, &sale).await, 3);
+        assert_eq!(system.count(JOURNAL, &sale).await, 3);
         // Whoever had his money back may buy again, if there is something to buy. The instance remembers for a moment that
         // the sale was sold out.
         eventually(|| async {
@@ -407,8 +456,7 @@ async fn a_refunded_unit_is_sold_again_or_kept_as_the_sale_says() {
 /// A2: forged, stale, written anew, by a key that has been retired, replayed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
-    let secrets = format!("{OTHER},{SECRET}");
-    let system = System::start_with(&[("SECKILL_CHANNELS__SANDBOX__SECRETS", &secrets)]).await;
+    let system = shared().await;
     let sale = system.create_sale(terms(5)).await;
     let order = order(&system, &sale, "ann").await;
     let payment = pay(&system, order, "ann").await;
@@ -430,13 +478,13 @@ async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
     let elsewhere = Client::new().post(system.url("/api/v1/payments/callbacks/nobank")).body(good.body());
     assert_eq!(elsewhere.send().await.unwrap().status(), 404);
     assert_eq!(status(&system, order, "ann").await, "pending_payment");
-    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 0);
+    assert_eq!(system.count(JOURNAL, &sale).await, 0);
     // Both keys live while they are changed; a replay has no effect.
     assert_eq!(good.send(&system).await, 200);
     let new_key = Callback { secret: OTHER, ..good.clone() };
     assert_eq!([new_key.send(&system).await, good.send(&system).await], [200, 200]);
     assert_eq!(status(&system, order, "ann").await, "paid");
-    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 1);
+    assert_eq!(system.count(JOURNAL, &sale).await, 1);
     system.settled(&sale).await;
     system.finish().await;
 }
@@ -444,7 +492,7 @@ async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
 /// A3: what does not fit is set aside, and an alarm says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_about_another_amount_currency_or_order_changes_nothing() {
-    let system = System::start().await;
+    let system = shared().await;
     let sale = system.create_sale(terms(5)).await;
     let (order, other) = (order(&system, &sale, "ann").await, order(&system, &sale, "bob").await);
     let payment = pay(&system, order, "ann").await;
@@ -465,11 +513,17 @@ async fn a_callback_about_another_amount_currency_or_order_changes_nothing() {
     for bad in &wrong {
         assert_eq!([bad.send(&system).await, bad.send(&system).await], [422, 422], "{}", bad.data);
     }
-    assert_eq!(number(&system, "SELECT count(*) FROM callbacks_set_aside").await, 6, "each once");
-    assert_eq!(number(&system, "SELECT count(*) FROM journal").await, 0);
+    let ids: Vec<&str> = wrong.iter().map(|bad| bad.id.as_str()).collect();
+    let aside = sqlx::query_scalar("SELECT count(*) FROM callbacks_set_aside WHERE message_id = ANY($1)").bind(ids);
+    let aside: i64 = aside.fetch_one(&system.sql).await.unwrap();
+    assert_eq!(aside, 6, "each once");
+    assert_eq!(system.count(JOURNAL, &sale).await, 0);
     assert_eq!(status(&system, order, "ann").await, "pending_payment");
+    // Another test sets two aside. An alarm that was raised for fewer than six is not about these; the next check raises another.
+    let of_others = "DELETE FROM alarms WHERE kind = 'set-aside' AND (details->>'messages')::bigint < 6";
     let alarm = "SELECT count(*) FROM alarms WHERE kind = 'set-aside' AND cleared_at IS NULL";
     eventually(|| async {
+        sqlx::query(of_others).execute(&system.sql).await.unwrap();
         let alarms = number(&system, alarm).await;
         (alarms == 1).then_some(()).ok_or(format!("{alarms} alarms"))
     })
@@ -509,68 +563,34 @@ async fn nobody_pays_what_is_not_his_or_not_to_be_paid() {
 /// The schema holds what the code promises: psql is an interface too.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_schema_refuses_what_money_may_not_do() {
-    let system = System::start().await;
+    let system = shared().await;
     let sale = system.create_sale(terms(1)).await;
     let order = order(&system, &sale, "ann").await;
     paid(&system, order, "ann").await;
     for (sql, constraint) in [
         (
-            "UPDATE payments SET status = 'waiting', ask_at = now(), ended_at = NULL, pays = false",
+            "UPDATE payments SET status = 'waiting', ask_at = now(), ended_at = NULL, pays = false WHERE order_id = $1",
             "payments_legal_step",
         ),
-        ("UPDATE payments SET amount_cents = 1", "payments_unchanging"),
-        ("UPDATE journal SET amount_cents = 1", "journal_append_only"),
-        ("DELETE FROM journal", "journal_append_only"),
+        ("UPDATE payments SET amount_cents = 1 WHERE order_id = $1", "payments_unchanging"),
+        ("UPDATE journal SET amount_cents = 1 WHERE order_id = $1", "journal_append_only"),
+        ("DELETE FROM journal WHERE order_id = $1", "journal_append_only"),
         (
             "INSERT INTO journal (entry, subject, order_id, debit, credit, amount_cents, currency)
-             SELECT entry, subject, order_id, debit, credit, amount_cents, currency FROM journal",
+             SELECT entry, subject, order_id, debit, credit, amount_cents, currency FROM journal
+             WHERE order_id = $1",
             "journal_once",
         ),
         (
             "INSERT INTO payments (id, order_id, channel, amount_cents, currency, status, pays, ended_at)
-             SELECT gen_random_uuid(), order_id, channel, 100, 'CNY', 'succeeded', true, now() FROM payments",
+             SELECT gen_random_uuid(), order_id, channel, 100, 'CNY', 'succeeded', true, now() FROM payments
+             WHERE order_id = $1",
             "payments_one_pays",
         ),
     ] {
-        let error = sqlx::query(sql).execute(&system.sql).await.unwrap_err();
+        let error = sqlx::query(sql).bind(order).execute(&system.sql).await.unwrap_err();
         assert_eq!(error.as_database_error().and_then(|error| error.constraint()), Some(constraint), "{sql}");
     }
     system.settled(&sale).await;
-    system.finish().await;
-}
-
-/// A payment of unsure outcome waits to be sent again when its order is cancelled: the channel is asked about it, and not
-/// told to charge.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_payment_of_unsure_outcome_is_asked_about_when_its_order_is_cancelled() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
-    let sale = system.create_sale(terms(5)).await;
-    let order = bought(&system, &sale, "ann").await;
-    let ledger = &system.stores.ledger;
-    ledger.fulfil(&[seckill::domain::ids::OrderId(order)]).await.unwrap();
-    let payment = pay(&system, order, "ann").await;
-    // It was sent once; the channel, asked about it, did not know it.
-    let unsure = "UPDATE payments SET unsure = true, claim = 1, sent_at = now() WHERE id = $1 AND status = 'created'";
-    let done = sqlx::query(unsure).bind(payment).execute(&system.sql).await.unwrap();
-    assert_eq!(done.rows_affected(), 1);
-    assert_eq!(post(&system, order, "cancel", "ann", json!({})).await.code(), "200");
-    let (status, asked): (String, bool) = sqlx::query_as("SELECT status, ask_at <= now() FROM payments WHERE id = $1")
-        .bind(payment)
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
-    assert_eq!((status.as_str(), asked), ("waiting", true));
-    let pace = seckill::domain::outflow::Pace::parse(100, 60).unwrap();
-    ledger.set_payment_pace("sandbox", pace).await.unwrap();
-    let ask_after = std::time::Duration::from_secs(1);
-    let payment_id = seckill::domain::payment::PaymentId(payment);
-    let claimed = ledger.claim_payments("sandbox", &[payment_id], 10, ask_after).await.unwrap();
-    let nothing = matches!(&claimed, Claimed::Due { payments, looked_at: 1 } if payments.is_empty());
-    assert!(nothing, "{claimed:?}");
-    // The money arrived after all: it goes back.
-    let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
-    assert_eq!(callback.send(&system).await, 200);
-    assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, 1);
     system.finish().await;
 }

@@ -137,41 +137,41 @@ impl Caller {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_application_is_granted_refused_or_has_no_such_policy() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
-    set(&system, policy("shop", "login", a_day(3))).await;
-    let (status, first, headers) = shop.post("acquire", &json!({ "app": "shop", "policy": "login" })).await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "granted-shop").await;
+    set(&system, policy("granted-shop", "login", a_day(3))).await;
+    let (status, first, headers) = shop.post("acquire", &json!({ "app": "granted-shop", "policy": "login" })).await;
     assert_eq!((status, &first["code"], &first["remaining"]), (200, &json!(1), &json!(2)));
     assert_eq!(headers["ratelimit-policy"], "\"login\";q=3;w=86400");
     assert!(headers["ratelimit"].to_str().unwrap().starts_with("\"login\";r=2;t="), "{headers:?}");
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "login", "permits": 3 })).await, -1, "a refusal");
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "login", "permits": 2 })).await, 1);
-    let (_, refused, headers) = shop.post("acquire", &json!({ "app": "shop", "policy": "login" })).await;
+    assert_eq!(shop.code(json!({ "app": "granted-shop", "policy": "login", "permits": 3 })).await, -1, "a refusal");
+    assert_eq!(shop.code(json!({ "app": "granted-shop", "policy": "login", "permits": 2 })).await, 1);
+    let (_, refused, headers) = shop.post("acquire", &json!({ "app": "granted-shop", "policy": "login" })).await;
     assert_eq!((&refused["code"], &refused["remaining"], &refused["policy"]), (&json!(-1), &json!(0), &json!("login")));
     assert!(refused["retry_after_ms"].as_u64().unwrap() > 0 && headers.contains_key("retry-after"));
     // Each key has permits of its own. An unknown policy, or another application's, is not configured.
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "login", "key": "ann" })).await, 1);
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "log" })).await, 0);
-    let other = Caller::new(&system, "shop-2").await;
-    assert_eq!(other.code(json!({ "app": "shop-2", "policy": "login" })).await, 0);
+    assert_eq!(shop.code(json!({ "app": "granted-shop", "policy": "login", "key": "ann" })).await, 1);
+    assert_eq!(shop.code(json!({ "app": "granted-shop", "policy": "log" })).await, 0);
+    let other = Caller::new(&system, "granted-shop-2").await;
+    assert_eq!(other.code(json!({ "app": "granted-shop-2", "policy": "login" })).await, 0);
     // An application cannot ask for another one, or for an invalid number of permits.
-    assert_eq!(other.post("acquire", &json!({ "app": "shop", "policy": "login" })).await.0, 403);
+    assert_eq!(other.post("acquire", &json!({ "app": "granted-shop", "policy": "login" })).await.0, 403);
     for bad in [json!(0), json!(-1), json!(4), json!(1.5), json!("1e3"), json!(i64::MAX)] {
         let (status, answer, _) =
-            shop.post("acquire", &json!({ "app": "shop", "policy": "login", "permits": bad })).await;
+            shop.post("acquire", &json!({ "app": "granted-shop", "policy": "login", "permits": bad })).await;
         assert_eq!((status, &answer["code"]), (400, &json!("invalid-request")), "{bad}");
     }
-    let stranger = Caller { token: "0".repeat(64), ..Caller::new(&system, "shop-3").await };
-    assert_eq!(stranger.post("acquire", &json!({ "app": "shop-3", "policy": "login" })).await.0, 401);
+    let stranger = Caller { token: "0".repeat(64), ..Caller::new(&system, "granted-shop-3").await };
+    assert_eq!(stranger.post("acquire", &json!({ "app": "granted-shop-3", "policy": "login" })).await.0, 401);
     system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn minus_one_is_unlimited_and_policies_that_grant_nothing_are_refused() {
-    let system = System::start().await;
-    let shop = Caller::new(&system, "shop").await;
-    set(&system, policy("shop", "free", a_day(-1))).await;
-    let answer = shop.ask(json!({ "app": "shop", "policy": "free", "permits": 1_000_000 })).await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "unlimited-shop").await;
+    set(&system, policy("unlimited-shop", "free", a_day(-1))).await;
+    let answer = shop.ask(json!({ "app": "unlimited-shop", "policy": "free", "permits": 1_000_000 })).await;
     assert_eq!((&answer["code"], &answer["remaining"]), (&json!(1), &json!(-1)));
     // A14: no limit that would refuse everything, or nothing, by mistake.
     for limit in [0, -2, i64::MIN, i64::MAX] {
@@ -185,14 +185,14 @@ async fn minus_one_is_unlimited_and_policies_that_grant_nothing_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_policies_grant_together_or_nothing_is_used_up() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
-    set(&system, policy("shop", "user", a_day(10))).await;
-    set(&system, policy("shop", "address", a_day(2))).await;
-    set(&system, NewPolicy { spread: true, ..policy("shop", "content", a_day(4)) }).await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "together-shop").await;
+    set(&system, policy("together-shop", "user", a_day(10))).await;
+    set(&system, policy("together-shop", "address", a_day(2))).await;
+    set(&system, NewPolicy { spread: true, ..policy("together-shop", "content", a_day(4)) }).await;
     let both = |user: &str| {
         let also = json!([{ "policy": "content", "key": "c" }, { "policy": "address", "key": "9.9.9.9" }]);
-        json!({ "app": "shop", "policy": "user", "key": user, "also": also })
+        json!({ "app": "together-shop", "policy": "user", "key": user, "also": also })
     };
     assert_eq!(shop.code(both("ann")).await, 1);
     assert_eq!(shop.code(both("ben")).await, 1);
@@ -200,38 +200,41 @@ async fn several_policies_grant_together_or_nothing_is_used_up() {
         let answer = shop.ask(both("ann")).await;
         assert_eq!((&answer["code"], &answer["policy"]), (&json!(-1), &json!("address")));
     }
-    let left = shop.ask(json!({ "app": "shop", "policy": "user", "key": "ann" })).await;
+    let left = shop.ask(json!({ "app": "together-shop", "policy": "user", "key": "ann" })).await;
     assert_eq!(left["remaining"], 8, "refused requests use up nothing");
-    let left = shop.ask(json!({ "app": "shop", "policy": "content", "key": "c" })).await;
+    let left = shop.ask(json!({ "app": "together-shop", "policy": "content", "key": "c" })).await;
     assert_eq!(left["remaining"], 1, "the permits of another hash tag were given back");
     system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_excess_is_queued_degraded_or_only_counted() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "excess-shop").await;
     let queue = Excess::parse("queue:60000").unwrap();
-    set(&system, NewPolicy { excess: queue, ..policy("shop", "slow", bucket(20, 1)) }).await;
+    set(&system, NewPolicy { excess: queue, ..policy("excess-shop", "slow", bucket(20, 1)) }).await;
     set(
         &system,
-        NewPolicy { excess: Excess::parse(r#"degrade:{"page":"later"}"#).unwrap(), ..policy("shop", "page", a_day(1)) },
+        NewPolicy {
+            excess: Excess::parse(r#"degrade:{"page":"later"}"#).unwrap(),
+            ..policy("excess-shop", "page", a_day(1))
+        },
     )
     .await;
-    set(&system, NewPolicy { excess: Excess::Shadow, ..policy("shop", "trial", a_day(1)) }).await;
+    set(&system, NewPolicy { excess: Excess::Shadow, ..policy("excess-shop", "trial", a_day(1)) }).await;
 
     // Ten callers more than the bucket holds: they wait, and one is served every 50 ms.
     let began = Instant::now();
-    let answers = join_all((0..11).map(|_| shop.code(json!({ "app": "shop", "policy": "slow" })))).await;
+    let answers = join_all((0..11).map(|_| shop.code(json!({ "app": "excess-shop", "policy": "slow" })))).await;
     assert!(answers.iter().all(|code| *code == 1), "{answers:?}");
     assert!(began.elapsed() >= Duration::from_millis(490), "{:?}", began.elapsed());
 
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "page" })).await, 1);
-    let answer = shop.ask(json!({ "app": "shop", "policy": "page" })).await;
+    assert_eq!(shop.code(json!({ "app": "excess-shop", "policy": "page" })).await, 1);
+    let answer = shop.ask(json!({ "app": "excess-shop", "policy": "page" })).await;
     assert_eq!((&answer["code"], &answer["answer"]["page"]), (&json!(-1), &json!("later")));
 
-    assert_eq!(shop.code(json!({ "app": "shop", "policy": "trial" })).await, 1);
-    let answer = shop.ask(json!({ "app": "shop", "policy": "trial" })).await;
+    assert_eq!(shop.code(json!({ "app": "excess-shop", "policy": "trial" })).await, 1);
+    let answer = shop.ask(json!({ "app": "excess-shop", "policy": "trial" })).await;
     assert_eq!((&answer["code"], &answer["reason"]), (&json!(1), &json!("shadow")));
     system.finish().await;
 }
@@ -239,12 +242,12 @@ async fn the_excess_is_queued_degraded_or_only_counted() {
 /// A caller who goes while policies that are only tried out are counted takes no permit with him: nobody could give it back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
-    let mut system = System::prepare(&[]).await;
+    let mut system = System::shared().await;
     system.config.flow.timeout_ms = LIMITER_WAITS_MS;
-    app(&system, "shop").await;
+    app(&system, "leaving-shop").await;
     let one = Parameters { limit: Some(1), lease_ms: Some(3_600_000), ..Parameters::default() };
-    set(&system, policy("shop", "calls", Algorithm::new(AlgorithmKind::Concurrency, &one).unwrap())).await;
-    set(&system, NewPolicy { excess: Excess::Shadow, ..policy("shop", "trial", a_day(1_000_000)) }).await;
+    set(&system, policy("leaving-shop", "calls", Algorithm::new(AlgorithmKind::Concurrency, &one).unwrap())).await;
+    set(&system, NewPolicy { excess: Excess::Shadow, ..policy("leaving-shop", "trial", a_day(1_000_000)) }).await;
 
     let (wire, url) = wire_to(&system.environment["REDIS_URL"]).await;
     let redis = Redis { url, ..system.config.redis.clone() };
@@ -253,7 +256,7 @@ async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
     let permits = &Permits::new(Arc::new(policies), limiter, 10);
     let request = |policy: &str, key: &str| PermitRequest::new(policy, key.to_owned(), None).unwrap();
     let ask = |key: String| async move {
-        permits.acquire(&name("shop"), &[request("calls", &key), request("trial", &key)]).await.unwrap()
+        permits.acquire(&name("leaving-shop"), &[request("calls", &key), request("trial", &key)]).await.unwrap()
     };
     assert_eq!(ask("before".to_owned()).await.code, 1);
     wire.delay(Duration::from_millis(20));
@@ -262,7 +265,7 @@ async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
         let key = format!("after {ms} ms");
         let answer = tokio::time::timeout(Duration::from_millis(ms), ask(key.clone())).await;
         if let Some(lease) = answer.ok().and_then(|answer| answer.lease) {
-            permits.release(&name("shop"), &request("calls", &key), lease, None, None).await.unwrap();
+            permits.release(&name("leaving-shop"), &request("calls", &key), lease, None, None).await.unwrap();
         }
         eventually(|| async {
             let code = ask(key.clone()).await.code;
@@ -502,14 +505,14 @@ async fn a_limiter_that_swallows_packets_costs_at_most_the_time_out() {
 /// A lease is given back once, and a breaker opens on the reports of callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_given_back_and_reports_open_breakers() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "leasing-shop").await;
     let places = Parameters { limit: Some(2), lease_ms: Some(60_000), ..Parameters::default() };
-    set(&system, policy("shop", "places", Algorithm::new(AlgorithmKind::Concurrency, &places).unwrap())).await;
-    let ask = json!({ "app": "shop", "policy": "places", "key": "k" });
+    set(&system, policy("leasing-shop", "places", Algorithm::new(AlgorithmKind::Concurrency, &places).unwrap())).await;
+    let ask = json!({ "app": "leasing-shop", "policy": "places", "key": "k" });
     let first = shop.ask(ask.clone()).await;
     assert_eq!([shop.code(ask.clone()).await, shop.code(ask.clone()).await], [1, -1]);
-    let give = json!({ "app": "shop", "policy": "places", "key": "k", "lease": first["lease"] });
+    let give = json!({ "app": "leasing-shop", "policy": "places", "key": "k", "lease": first["lease"] });
     assert_eq!(shop.post("release", &give).await.1, json!({ "released": true }));
     assert_eq!(shop.post("release", &give).await.1, json!({ "released": false }));
     assert_eq!([shop.code(ask.clone()).await, shop.code(ask.clone()).await], [1, -1]);
@@ -518,14 +521,15 @@ async fn leases_are_given_back_and_reports_open_breakers() {
         // Calls of a slow machine are not slow calls, and all of them count together.
         let an_hour = BreakerTerms { slow_ms: 3_600_000, window_ms: 3_600_000, ..BreakerTerms::default() };
         let breaker = BreakerTerms { min_calls: 4, open_ms, probes: 1, ..an_hour };
-        set(&system, NewPolicy { breaker: Some(breaker), ..policy("shop", "bank", a_day(1000)) }).await;
+        set(&system, NewPolicy { breaker: Some(breaker), ..policy("leasing-shop", "bank", a_day(1000)) }).await;
     };
     let call = |outcome: &'static str| {
         let shop = &shop;
         async move {
-            let answer = shop.ask(json!({ "app": "shop", "policy": "bank" })).await;
+            let answer = shop.ask(json!({ "app": "leasing-shop", "policy": "bank" })).await;
             if answer["code"] == 1 {
-                let give = json!({ "app": "shop", "policy": "bank", "lease": answer["lease"], "outcome": outcome });
+                let give =
+                    json!({ "app": "leasing-shop", "policy": "bank", "lease": answer["lease"], "outcome": outcome });
                 assert_eq!(shop.post("release", &give).await.0, 200);
             }
             answer

@@ -2,7 +2,7 @@
 
 use seckill_harness::System;
 
-use crate::pages::{Place, png, sale_with_picture, seckill};
+use crate::pages::{PRODUCT, Place, png, sale_with_picture, seckill};
 
 /// What is not a picture is refused with a clear word, and the product stays as it was.
 #[tokio::test(flavor = "multi_thread")]
@@ -26,17 +26,17 @@ async fn hostile_pictures_are_refused_and_change_nothing() {
         ("long.png", vec![0; 10 * 1024 * 1024 + 1], "10 MiB"),
     ] {
         let file = place.file(name, content);
-        let words = ["product", "set", "--name", "Phone", "--description", "New", "--picture", &file];
+        let words = ["product", "set", "--name", PRODUCT, "--description", "New", "--picture", &file];
         let refused = seckill(&system, &words).expect_err(name);
         assert!(refused.contains(word) && refused.contains(name) && refused.lines().count() == 1, "{name}: {refused}");
     }
     let (long_alt, long_text) = ("a".repeat(301), "a".repeat(5001));
     for (name, option, value, word) in [
-        ("Phone", "--picture", "/nowhere/phone.png", "No such file"),
+        (PRODUCT, "--picture", "/nowhere/phone.png", "No such file"),
         ("", "--description", "x", "name"),
         ("Kettle", "--alt", "A kettle", "no picture"),
-        ("Phone", "--alt", &long_alt, "alt"),
-        ("Phone", "--description", &long_text, "description"),
+        (PRODUCT, "--alt", &long_alt, "alt"),
+        (PRODUCT, "--description", &long_text, "description"),
     ] {
         let refused = seckill(&system, &["product", "set", "--name", name, option, value]).expect_err(word);
         assert!(refused.contains(word) && refused.lines().count() == 1, "{word}: {refused}");

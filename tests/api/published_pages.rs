@@ -7,11 +7,14 @@ use std::process::{Child, Command, Stdio};
 
 use reqwest::header::ORIGIN;
 use reqwest::{Client, Method};
+use seckill::domain::ids::SaleId;
 use seckill::domain::sale::SaleStatus;
 use seckill_harness::{System, eventually, terms};
 use serde_json::{Value, json};
 
-use crate::pages::{Place, command, get, header, loaded, page, parsed, png, sale_with_picture, seckill};
+use crate::pages::{
+    KNOWN, PRODUCT, Place, command, get, header, loaded, page, parsed, png, sale_with_picture, seckill,
+};
 
 /// A published bundle.
 struct Bundle(PathBuf);
@@ -92,13 +95,23 @@ async fn many_sales(system: &System, sales: i32) {
     .unwrap();
 }
 
-/// The bundle is complete: every file is in the manifest with its hash and headers, and its pages name only files in it.
+/// What is published of one system, from its first sale on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bundle_lists_every_file_with_its_hash_and_headers() {
-    let (system, place) = (System::start().await, Place::new());
+async fn bundles_show_all_sales_and_follow_their_changes() {
+    let (mut system, place) = (System::start().await, Place::new());
     let sale = sale_with_picture(&system, &place).await.id;
     let bundle = Bundle::new(&place, "new/folder");
-    let published = publish(&system, &bundle);
+    a_bundle_lists_every_file_with_its_hash_and_headers(&system, sale, &bundle).await;
+    publishing_again_writes_only_what_has_changed(&system, &place, sale, &bundle).await;
+    a_watching_publisher_follows_changes_until_it_is_stopped(&system, &place).await;
+    system.serve(false).await;
+    a_changed_sale_or_product_is_shown_everywhere(&system, &place).await;
+    system.finish().await;
+}
+
+/// The bundle is complete: every file is in the manifest with its hash and headers, and its pages name only files in it.
+async fn a_bundle_lists_every_file_with_its_hash_and_headers(system: &System, sale: SaleId, bundle: &Bundle) {
+    let published = publish(system, bundle);
     assert_eq!((&published["sales"], &published["files_unchanged"]), (&json!(1), &json!(0)));
     let files = bundle.files();
     let manifest = bundle.manifest();
@@ -114,7 +127,7 @@ async fn a_bundle_lists_every_file_with_its_hash_and_headers() {
         // The service sends the same file with the same headers, except at the address of no page.
         let address = format!("/{}", path.trim_end_matches("index.html"));
         if path != "404.html" {
-            let answer = get(&system, &address).await;
+            let answer = get(system, &address).await;
             let headers = answer.headers().clone();
             assert_eq!(answer.bytes().await.unwrap(), content.as_slice(), "{path}");
             assert_eq!(header(&headers, "content-type"), entry["content_type"], "{path}");
@@ -132,24 +145,18 @@ async fn a_bundle_lists_every_file_with_its_hash_and_headers() {
     for path in ["index.html", "404.html", "orders/index.html", &format!("sales/{sale}/index.html")] {
         assert!(listed.contains(path), "{path}");
     }
-    system.finish().await;
 }
 
 /// Nothing changes when nothing has changed; the page of a removed sale goes, and what others have put there stays.
-#[tokio::test(flavor = "multi_thread")]
-async fn publishing_again_writes_only_what_has_changed() {
-    let (system, place) = (System::start().await, Place::new());
-    let sale = sale_with_picture(&system, &place).await.id;
-    let bundle = Bundle::new(&place, "bundle");
-    publish(&system, &bundle);
+async fn publishing_again_writes_only_what_has_changed(system: &System, place: &Place, sale: SaleId, bundle: &Bundle) {
     let (files, written) = (bundle.files(), fs::metadata(bundle.0.join("index.html")).unwrap().modified().unwrap());
-    let again = publish(&system, &bundle);
+    let again = publish(system, bundle);
     assert_eq!((&again["files_written"], &again["pages_removed"]), (&json!(0), &json!(0)));
     assert_eq!(bundle.files(), files);
     assert_eq!(fs::metadata(bundle.0.join("index.html")).unwrap().modified().unwrap(), written);
     // In another folder, the same bytes.
-    let other = Bundle::new(&place, "other");
-    publish(&system, &other);
+    let other = Bundle::new(place, "other");
+    publish(system, &other);
     assert_eq!(other.files(), files);
 
     fs::write(bundle.0.join("robots.txt"), "User-agent: *").unwrap();
@@ -157,14 +164,13 @@ async fn publishing_again_writes_only_what_has_changed() {
     fs::write(bundle.0.join(asset), "broken by hand").unwrap();
     let second = system.create_sale(terms(1)).await.id;
     assert!(system.stores.remove_sale(sale, "test").await.unwrap());
-    let third = publish(&system, &bundle);
+    let third = publish(system, bundle);
     assert_eq!((&third["sales"], &third["pages_removed"]), (&json!(1), &json!(1)));
     let now = bundle.files();
     assert!(!now.contains_key(&format!("sales/{sale}/index.html")) && !bundle.0.join(format!("sales/{sale}")).exists());
     assert!(now.contains_key(&format!("sales/{second}/index.html")) && now.contains_key("robots.txt"));
     assert_eq!(now[asset], files[asset]);
     assert!(!bundle.text("index.html").contains(&format!("/sales/{sale}\"")));
-    system.finish().await;
 }
 
 /// What a killed publish leaves is whole, file by file, and the next one completes it.
@@ -203,12 +209,10 @@ async fn a_publish_killed_in_the_middle_leaves_whole_files_and_the_next_complete
 }
 
 /// `--watch` follows changes by itself, alone in its folder, and ends when it is told to.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_watching_publisher_follows_changes_until_it_is_stopped() {
-    let (system, place) = (System::start().await, Place::new());
-    let sale = sale_with_picture(&system, &place).await.id;
-    let bundle = Bundle::new(&place, "bundle");
-    let mut watching = Process::publish(&system, &bundle, &["--watch"]);
+async fn a_watching_publisher_follows_changes_until_it_is_stopped(system: &System, place: &Place) {
+    let sale = sale_with_picture(system, place).await.id;
+    let bundle = Bundle::new(place, "watched");
+    let mut watching = Process::publish(system, &bundle, &["--watch"]);
     let file = bundle.0.join(format!("sales/{sale}/index.html"));
     let shows = async |path: &Path, text: &str| {
         eventually(|| async {
@@ -218,7 +222,7 @@ async fn a_watching_publisher_follows_changes_until_it_is_stopped() {
         .await;
     };
     shows(&file, "Rings.").await;
-    seckill(&system, &["product", "set", "--name", "Phone", "--description", "Rings louder."]).unwrap();
+    seckill(system, &["product", "set", "--name", PRODUCT, "--description", "Rings louder."]).unwrap();
     shows(&file, "Rings louder.").await;
     let second = system.create_sale(terms(1)).await.id;
     shows(&bundle.0.join("index.html"), &format!("/sales/{second}\"")).await;
@@ -228,18 +232,16 @@ async fn a_watching_publisher_follows_changes_until_it_is_stopped() {
         gone.then_some(()).ok_or("the removed sale's page is there".to_owned())
     })
     .await;
-    let refused = seckill(&system, &["publish", "--out", &bundle.argument()]).unwrap_err();
+    let refused = seckill(system, &["publish", "--out", &bundle.argument()]).unwrap_err();
     assert!(refused.contains("another publish") && refused.lines().count() == 1, "{refused}");
     watching.send("-TERM");
     assert!(watching.0.wait().unwrap().success());
-    system.finish().await;
 }
 
 /// Pages at another origin than the API: they name it, their policy allows it, and the API lets listed origins call.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_elsewhere_may_call_the_api_if_their_origin_is_listed() {
-    let listed = [("SECKILL_HTTP__CORS_ORIGINS", "https://shop.example,http://127.0.0.1:8000")];
-    let (system, place) = (System::start_with(&listed).await, Place::new());
+    let (system, place) = (System::shared_with(&KNOWN).await, Place::new());
     let sale = system.create_sale(terms(5)).await;
     let bundle = Bundle::new(&place, "bundle");
     seckill(&system, &["publish", "--out", &bundle.argument(), "--api", "https://api.example/"]).unwrap();
@@ -300,20 +302,17 @@ async fn pages_elsewhere_may_call_the_api_if_their_origin_is_listed() {
 }
 
 /// A change is on every instance's pages, on the API and in the next bundle.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_changed_sale_or_product_is_shown_everywhere() {
-    let (mut system, place) = (System::start().await, Place::new());
-    system.serve(false).await;
-    let sale = sale_with_picture(&system, &place).await.id;
-    let bundle = Bundle::new(&place, "bundle");
+async fn a_changed_sale_or_product_is_shown_everywhere(system: &System, place: &Place) {
+    let sale = sale_with_picture(system, place).await.id;
+    let bundle = Bundle::new(place, "changed");
     let (shown, file) = (format!("/sales/{sale}"), format!("sales/{sale}/index.html"));
     let urls: Vec<String> = system.instances.iter().map(|i| format!("http://{}{shown}", i.address)).collect();
-    publish(&system, &bundle);
-    let first = page(&system, &shown).await;
+    publish(system, &bundle);
+    let first = page(system, &shown).await;
     assert!(first.contains("Rings.") && first.contains("A red phone") && first.contains("1.00"));
     assert_eq!(bundle.text(&file), first);
-    assert_eq!(bundle.text("index.html"), page(&system, "/").await);
-    assert_eq!(bundle.text("orders/index.html"), page(&system, "/orders").await);
+    assert_eq!(bundle.text("index.html"), page(system, "/").await);
+    assert_eq!(bundle.text("orders/index.html"), page(system, "/orders").await);
 
     let product = system.get(&format!("/api/v1/sales/{sale}"), None).await.1;
     assert_eq!(product["waves"], json!([{ "after_s": 60, "units": 2 }]));
@@ -329,7 +328,7 @@ async fn a_changed_sale_or_product_is_shown_everywhere() {
 
     // By a command, and by the database's interface.
     let other = place.file("blue.png", png(300, 200, [30, 30, 200]));
-    seckill(&system, &["product", "set", "--name", "Phone", "--picture", &other]).unwrap();
+    seckill(system, &["product", "set", "--name", PRODUCT, "--picture", &other]).unwrap();
     sqlx::query("UPDATE sales SET price_cents = 4200 WHERE id = $1")
         .bind(sale.get())
         .execute(&system.sql)
@@ -345,16 +344,16 @@ async fn a_changed_sale_or_product_is_shown_everywhere() {
         .await;
     }
     let changed = system.get(&product, None).await.1["picture"].clone();
-    assert_eq!((&changed["width"], &changed["alt"]), (&json!(300), &json!("Phone")));
+    assert_eq!((&changed["width"], &changed["alt"]), (&json!(300), &json!(PRODUCT)));
     assert_eq!(changed["small"], changed["large"]);
     // Pages that are open still find the old one.
-    assert_eq!(get(&system, picture["small"].as_str().unwrap()).await.status(), 200);
-    let second = publish(&system, &bundle);
-    assert_eq!(bundle.text(&file), page(&system, &shown).await);
+    assert_eq!(get(system, picture["small"].as_str().unwrap()).await.status(), 200);
+    let second = publish(system, &bundle);
+    assert_eq!(bundle.text(&file), page(system, &shown).await);
     assert!(second["files_unchanged"].as_u64() > second["files_written"].as_u64(), "{second}");
 
     // Only what is given changes.
-    seckill(&system, &["product", "set", "--name", "Phone", "--alt", "A blue phone"]).unwrap();
+    seckill(system, &["product", "set", "--name", PRODUCT, "--alt", "A blue phone"]).unwrap();
     system.is_followed().await;
     let (_, now) = system.get(&product, None).await;
     assert_eq!((&now["description"], &now["picture"]["small"]), (&json!("Rings."), &changed["small"]));
@@ -362,6 +361,5 @@ async fn a_changed_sale_or_product_is_shown_everywhere() {
     // What has closed is told, too: the page says how the offer stands.
     assert!(system.stores.set_sale_status(sale, SaleStatus::Closed, "test").await.unwrap());
     system.is_followed().await;
-    assert!(page(&system, &shown).await.contains("Discontinued"));
-    system.finish().await;
+    assert!(page(system, &shown).await.contains("Discontinued"));
 }

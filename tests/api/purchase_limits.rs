@@ -4,6 +4,15 @@ use futures_util::future::join_all;
 
 use seckill_harness::{Answer, Click, System, eventually, terms};
 
+/// Few requests from one address and of one sale, in windows that outlast the tests.
+pub const FEW: [(&str, &str); 5] = [
+    ("SECKILL_PURCHASE__ADDRESS_LIMIT", "2"),
+    ("SECKILL_PURCHASE__ADDRESS_WINDOW_MS", "86400000"),
+    ("SECKILL_PURCHASE__BUYER_WINDOW_MS", "86400000"),
+    ("SECKILL_PURCHASE__SALE_LIMIT", "12"),
+    ("SECKILL_PURCHASE__SALE_WINDOW_MS", "86400000"),
+];
+
 /// Sends a purchase again while the shop is closed, as it may be for a moment on a busy machine. What was refused so was not counted.
 pub async fn answered(click: Click<'_>) -> Answer {
     eventually(|| async {
@@ -25,7 +34,7 @@ pub async fn accepted_at_once(click: Click<'_>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_has_five_requests_a_minute_and_a_hundred_repeats_are_one_purchase() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let sale = system.create_sale(terms(5)).await;
     let answers = join_all((0..100).map(|_| answered(system.buy(&sale, "ann").idempotent("k")))).await;
     let accepted: Vec<_> = answers.iter().filter(|answer| answer.status == 202).collect();
@@ -46,9 +55,7 @@ async fn a_buyer_has_five_requests_a_minute_and_a_hundred_repeats_are_one_purcha
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_refused_by_one_limit_uses_up_nothing_of_another() {
-    let window = ("SECKILL_PURCHASE__ADDRESS_WINDOW_MS", "86400000");
-    let buyers = ("SECKILL_PURCHASE__BUYER_WINDOW_MS", "86400000");
-    let system = System::start_with(&[("SECKILL_PURCHASE__ADDRESS_LIMIT", "2"), window, buyers]).await;
+    let system = System::shared_with(&FEW).await;
     let sale = system.create_sale(terms(50)).await;
     let from = |user: &'static str, address: &'static str| system.buy(&sale, user).from(address).send();
     assert_eq!(from("ann", "9.9.9.9").await.code(), "202");
@@ -73,14 +80,13 @@ async fn a_request_refused_by_one_limit_uses_up_nothing_of_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sale_itself_has_a_limit() {
-    let system =
-        System::start_with(&[("SECKILL_PURCHASE__SALE_LIMIT", "7"), ("SECKILL_PURCHASE__SALE_WINDOW_MS", "86400000")])
-            .await;
+    let system = System::shared_with(&FEW).await;
     let sale = system.create_sale(terms(50)).await;
-    let users: Vec<String> = (0..20).map(|n| format!("u{n}")).collect();
-    let answers = join_all(users.iter().map(|user| answered(system.buy(&sale, user)))).await;
-    assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 7);
+    let callers: Vec<_> = (0..25).map(|n| (format!("u{n}"), format!("10.8.0.{n}"))).collect();
+    let clicks = callers.iter().map(|(user, address)| answered(system.buy(&sale, user).from(address)));
+    let answers = join_all(clicks).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 12);
     system.settled(&sale).await;
-    assert_eq!(system.stock(&sale).await, 43);
+    assert_eq!(system.stock(&sale).await, 38);
     system.finish().await;
 }

@@ -219,13 +219,13 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
 async fn a_late_supervisor_does_not_undo_a_pause() {
     use seckill::domain::sale::SaleStatus::{Closed, Open, Paused};
 
-    let world = World::on(OwnRedis::start().await, &[]).await;
-    let (stores, sale) = (&world.system.stores, &world.sales[0]);
+    let system = System::shared().await;
+    let (stores, sale) = (&system.stores, &system.create_sale(terms(50)).await);
     for status in [Paused, Closed] {
         let before = stores.ledger.epoch(sale.id).await.unwrap().unwrap();
         assert!(stores.set_sale_status(sale.id, status, "test").await.unwrap());
         assert!(!stores.gate.set_sale_state(before.shards, before.epoch, before.status, before.version).await.unwrap());
-        let code = world.system.buy(sale, "ann").send().await.status;
+        let code = system.buy(sale, "ann").send().await.status;
         assert_eq!(code, if status == Paused { 503 } else { 403 }, "{status}");
     }
     let row = stores.ledger.epoch(sale.id).await.unwrap().unwrap();
@@ -233,7 +233,8 @@ async fn a_late_supervisor_does_not_undo_a_pause() {
         stores.gate.set_sale_state(row.shards, row.epoch, Open, row.version).await.unwrap(),
         "a newer version counts"
     );
-    world.settle().await;
+    system.settled(sale).await;
+    system.finish().await;
 }
 
 /// A server that deletes keys when its memory is full would lose tickets and stock: the service does not start on it.

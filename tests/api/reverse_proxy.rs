@@ -13,6 +13,8 @@ use tokio::time::timeout;
 
 use seckill_harness::nginx::Nginx;
 
+use crate::purchase_limits::FEW;
+
 /// The edge in front of a system, without pages.
 async fn edge(system: &System, changes: &[(&str, &str)]) -> Nginx {
     Nginx::edge(&[system.instances[0].address], Path::new("/nonexistent"), changes).await
@@ -41,7 +43,7 @@ async fn assert_too_many(answer: Response) {
 /// The buyer's address is the one that nginx sees, whatever the buyer claims it to be.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_cannot_choose_an_address() {
-    let system = System::start_with(&[("SECKILL_PURCHASE__ADDRESS_LIMIT", "3")]).await;
+    let system = System::shared_with(&FEW).await;
     let proxy = edge(&system, &[]).await;
     let sale = system.create_sale(terms(50)).await;
     let mut answers = Vec::new();
@@ -64,7 +66,7 @@ async fn a_buyer_cannot_choose_an_address() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let few = [
         ("limit_conn connections 1000;", "limit_conn connections 4;"),
         ("client_body_timeout 5s;", "client_body_timeout 1h;"),
@@ -116,7 +118,7 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
 /// nginx keeps slow clients to itself, and closes them.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_end_at_nginx() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let quick = [
         ("client_header_timeout 5s;", "client_header_timeout 1s;"),
         ("client_body_timeout 5s;", "client_body_timeout 1s;"),

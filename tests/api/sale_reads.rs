@@ -8,7 +8,7 @@ use serde_json::Value;
 use seckill::domain::sale::NewSale;
 use seckill::ledger::notices::Topic;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
-use seckill_harness::{System, eventually, redis_at, terms};
+use seckill_harness::{Sale, System, eventually, redis_at, terms};
 
 use crate::broken_network::wired_with;
 use crate::callers_apart::keys;
@@ -79,11 +79,20 @@ async fn a_flood_of_unknown_ids_reaches_neither_postgres_nor_redis() {
     system.finish().await;
 }
 
+/// What the other instance loads, changes or removes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster() {
+async fn two_instances_load_once_and_follow_every_change() {
     let mut system = System::start().await;
     system.serve(false).await;
-    count_queries(&system).await;
+    a_cold_hot_key_is_loaded_once_by_the_whole_cluster(&system).await;
+    changes_that_are_no_longer_known_leave_no_stale_copy(&system).await;
+    new_sales_are_known_at_once_and_removed_ones_gone_within_a_second(&system).await;
+    changes_without_a_notice_are_found(&system).await;
+    system.finish().await;
+}
+
+async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster(system: &System) {
+    count_queries(system).await;
     let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Hot') RETURNING id")
         .fetch_one(&system.sql)
         .await
@@ -107,7 +116,7 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster() {
     join_all(reads).await;
     // One load, unless it took so long that the loader's lease of 2 s ended, which lets another one load.
     let leases_ended = i64::try_from(began.elapsed().as_secs() / 2).unwrap();
-    let loads = queries(&system, "%FROM products WHERE id = $1%").await;
+    let loads = queries(system, "%FROM products WHERE id = $1%").await;
     assert!((1..=1 + leases_ended).contains(&loads), "{loads} loads in {:?}", began.elapsed());
     // Both instances see a change, although both have the old document in memory.
     sqlx::query("UPDATE products SET description = 'new' WHERE id = $1").bind(id).execute(&system.sql).await.unwrap();
@@ -118,13 +127,12 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster() {
         })
         .await;
     }
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_loader_delays_readers_no_longer_than_its_lease() {
-    let system = System::start().await;
-    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Hot') RETURNING id")
+    let system = System::shared().await;
+    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Loaded by the dead') RETURNING id")
         .fetch_one(&system.sql)
         .await
         .unwrap();
@@ -141,24 +149,65 @@ async fn a_dead_loader_delays_readers_no_longer_than_its_lease() {
     system.finish().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second() {
-    let mut system = System::start().await;
-    system.serve(false).await;
-    let sale = system.create_sale(terms(5)).await;
-    let seen = async |path: &str| {
+/// An instance that is so far behind that PostgreSQL no longer has the changes one by one serves no copy from before them.
+async fn changes_that_are_no_longer_known_leave_no_stale_copy(system: &System) {
+    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Old') RETURNING id")
+        .fetch_one(&system.sql)
+        .await
+        .unwrap();
+    let names = async || {
         let mut all = Vec::new();
         for instance in &system.instances {
-            all.push(read_at(&format!("http://{}{path}", instance.address)).await.0);
+            let product = read_at(&format!("http://{}/api/v1/products/{id}", instance.address)).await.1;
+            all.push(product["name"].as_str().unwrap_or_default().to_owned());
         }
         all
     };
+    let followed = async || {
+        eventually(|| async {
+            let behind: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM instances WHERE catalog_version < (SELECT version FROM catalog_version)",
+            )
+            .fetch_one(&system.sql)
+            .await
+            .unwrap();
+            (behind == 0).then_some(()).ok_or(format!("{behind} are behind"))
+        })
+        .await;
+    };
+    followed().await;
+    assert_eq!(names().await, ["Old", "Old"]);
+    sqlx::raw_sql(
+        "BEGIN;
+         UPDATE products SET name = 'New' WHERE name = 'Old';
+         INSERT INTO products (name) VALUES ('Other');
+         DELETE FROM catalog_changes WHERE version < (SELECT version FROM catalog_version);
+         COMMIT",
+    )
+    .execute(&system.sql)
+    .await
+    .unwrap();
+    followed().await;
+    assert_eq!(names().await, ["New", "New"]);
+}
+
+/// What each instance answers to a read.
+async fn seen(system: &System, path: &str) -> Vec<u16> {
+    let mut all = Vec::new();
+    for instance in &system.instances {
+        all.push(read_at(&format!("http://{}{path}", instance.address)).await.0);
+    }
+    all
+}
+
+async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second(system: &System) {
+    let sale = system.create_sale(terms(5)).await;
     let path = format!("/api/v1/sales/{}", sale.id);
-    assert_eq!(seen(&path).await, [200, 200]);
+    assert_eq!(seen(system, &path).await, [200, 200]);
     assert!(system.stores.remove_sale(sale.id, "test").await.unwrap());
     // The removal waits for the instances no longer than 3 s, which is too short for a busy machine.
     eventually(|| async {
-        let all = seen(&path).await;
+        let all = seen(system, &path).await;
         (all == [404, 404]).then_some(()).ok_or(format!("{all:?}"))
     })
     .await;
@@ -167,8 +216,11 @@ async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second() {
     let bought = system.create_sale(terms(5)).await;
     assert_eq!(system.buy(&bought, "ann").send().await.code(), "202");
     assert!(!system.stores.remove_sale(bought.id, "test").await.unwrap());
+    system.settled(&bought).await;
+}
 
-    // Without notices, the poll finds the change.
+/// The poll finds a change that sends no notice.
+async fn changes_without_a_notice_are_found(system: &System) {
     sqlx::raw_sql(
         "CREATE OR REPLACE FUNCTION record_catalog_change() RETURNS trigger LANGUAGE plpgsql AS $$
          DECLARE next bigint; BEGIN
@@ -184,21 +236,37 @@ async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second() {
         .await
         .unwrap();
     eventually(|| async {
-        let all = seen(&format!("/api/v1/products/{id}")).await;
+        let all = seen(system, &format!("/api/v1/products/{id}")).await;
         (all == [200, 200]).then_some(()).ok_or(format!("{all:?}"))
     })
     .await;
-    system.settled(&bought).await;
-    system.finish().await;
+}
+
+/// Waits until a sale has left Redis.
+async fn leaves_redis(system: &System, sale: &Sale) {
+    eventually(|| async {
+        let view = system.stores.gate.sale_view(system.shards(sale).await).await.unwrap();
+        view.is_none().then_some(()).ok_or(format!("{view:?}"))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
-    let system = System::start_with(&[
+    let mut system = System::prepare(&[
         ("SECKILL_RECONCILE__RETIRE_AFTER_MS", "1500"),
         ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
     ])
     .await;
+    // A refill that never ended leaves its sale without a run id. When the sale has ended, it is removed from Redis like others.
+    let unfilled = system.create_sale(terms(5)).await;
+    let ended = "WITH unfilled AS (UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1)
+                 UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
+    sqlx::query(ended).bind(unfilled.id.get()).execute(&system.sql).await.unwrap();
+    assert!(system.stores.gate.sale_view(system.shards(&unfilled).await).await.unwrap().is_some());
+    system.serve(true).await;
+    leaves_redis(&system, &unfilled).await;
+
     let sale = system.create_sale(terms(5)).await;
     let order = system.buy(&sale, "ann").idempotent("k").send().await.order_id();
     system.settled(&sale).await;
@@ -206,11 +274,7 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
     let ended =
         "UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
     sqlx::query(ended).bind(sale.id.get()).execute(&system.sql).await.unwrap();
-    eventually(|| async {
-        let view = system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap();
-        view.is_none().then_some(()).ok_or(format!("{view:?}"))
-    })
-    .await;
+    leaves_redis(&system, &sale).await;
     eventually(|| async {
         let (status, shown) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
         let ended = (status, shown["status"].as_str()) == (200, Some("ended"));
@@ -223,28 +287,6 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
     assert_eq!((other.code(), other.order_id()), ("409 already-purchased".into(), order));
     assert_eq!(system.buy(&sale, "bob").send().await.code(), "403 ended");
     assert!(system.audit(&sale).await.unwrap().unwrap().held);
-    system.finish().await;
-}
-
-/// A refill that never ended leaves its sale without a run id. When the sale has ended, it is removed from Redis like others.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sale_whose_refill_never_ended_is_removed_from_redis_too() {
-    let mut system = System::prepare(&[
-        ("SECKILL_RECONCILE__RETIRE_AFTER_MS", "1500"),
-        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "200"),
-    ])
-    .await;
-    let sale = system.create_sale(terms(5)).await;
-    let ended = "WITH unfilled AS (UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1)
-                 UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
-    sqlx::query(ended).bind(sale.id.get()).execute(&system.sql).await.unwrap();
-    assert!(system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap().is_some());
-    system.serve(true).await;
-    eventually(|| async {
-        let view = system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap();
-        view.is_none().then_some(()).ok_or(format!("{view:?}"))
-    })
-    .await;
     system.finish().await;
 }
 
@@ -284,56 +326,10 @@ async fn a_reader_who_hangs_up_keeps_no_document_from_others() {
     system.finish().await;
 }
 
-/// An instance that is so far behind that PostgreSQL no longer has the changes one by one serves no copy from before them.
-#[tokio::test(flavor = "multi_thread")]
-async fn changes_that_are_no_longer_known_leave_no_stale_copy() {
-    let mut system = System::start().await;
-    system.serve(false).await;
-    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Old') RETURNING id")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
-    let names = async || {
-        let mut all = Vec::new();
-        for instance in &system.instances {
-            let product = read_at(&format!("http://{}/api/v1/products/{id}", instance.address)).await.1;
-            all.push(product["name"].as_str().unwrap_or_default().to_owned());
-        }
-        all
-    };
-    let followed = async || {
-        eventually(|| async {
-            let behind: i64 = sqlx::query_scalar(
-                "SELECT count(*) FROM instances WHERE catalog_version < (SELECT version FROM catalog_version)",
-            )
-            .fetch_one(&system.sql)
-            .await
-            .unwrap();
-            (behind == 0).then_some(()).ok_or(format!("{behind} are behind"))
-        })
-        .await;
-    };
-    followed().await;
-    assert_eq!(names().await, ["Old", "Old"]);
-    sqlx::raw_sql(
-        "BEGIN;
-         UPDATE products SET name = 'New' WHERE name = 'Old';
-         INSERT INTO products (name) VALUES ('Other');
-         DELETE FROM catalog_changes WHERE version < (SELECT version FROM catalog_version);
-         COMMIT",
-    )
-    .execute(&system.sql)
-    .await
-    .unwrap();
-    followed().await;
-    assert_eq!(names().await, ["New", "New"]);
-    system.finish().await;
-}
-
 /// What a sale left behind is cleared when it is long over, and what another sale needs is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() {
-    let system = System::start().await;
+    let system = System::shared().await;
     let (over, present) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
     for sale in [&over, &present] {
         for user in ["ann", "ben"] {
@@ -371,7 +367,8 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
             (left == [0, steps_left, 0, 0]).then_some(()).ok_or(format!("{left:?}"))
         })
         .await;
-        sqlx::raw_sql("DELETE FROM order_events").execute(&system.sql).await.unwrap();
+        let told = "DELETE FROM order_events WHERE order_id = $1";
+        sqlx::query(told).bind(untold).execute(&system.sql).await.unwrap();
     }
     // An order whose steps are gone is followed from its present status.
     let owner: String = sqlx::query_scalar("SELECT user_id FROM orders WHERE id = $1")

@@ -24,6 +24,19 @@ use crate::admin_api::{self, Person};
 const BODIES: usize = 60;
 const SIGN_INS: usize = 5;
 
+/// No limit of requests, and a second channel.
+const SETTINGS: [(&str, &str); 9] = [
+    ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
+    ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
+    ("SECKILL_ADMIN__LOGIN_LIMIT", "10000"),
+    ("SECKILL_CHANNELS__BANK__KIND", "sandbox"),
+    ("SECKILL_CHANNELS__BANK__URL", "http://127.0.0.1:9"),
+    ("SECKILL_CHANNELS__BANK__RATE", "1"),
+    ("SECKILL_CHANNELS__BANK__REFUND_RATE", "1"),
+    ("SECKILL_CHANNELS__BANK__JITTER_MS", "0"),
+    ("SECKILL_CHANNELS__BANK__TIMEOUT_MS", "1000"),
+];
+
 /// The document, by which bodies are made.
 struct Maker {
     document: Value,
@@ -218,8 +231,7 @@ impl Callers<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
-    let unlimited = [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_ADMIN__LOGIN_LIMIT", "10000")];
-    let system = System::start_with(&[&unlimited[..], &[("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")]].concat()).await;
+    let system = System::shared_with(&SETTINGS).await;
     // More units than one buyer may have are a 400 that no schema can tell: this sale allows all of them.
     let any = NewSale { per_user: Units::parse(10_000).unwrap(), ..terms(0) };
     let sale = system.create_sale(NewSale { stock: Stock::parse(-1).unwrap(), ..any }).await;
@@ -314,15 +326,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
 /// The names of the channels are those that are offered.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_names_the_channels_that_are_offered() {
-    let second = [
-        ("SECKILL_CHANNELS__BANK__KIND", "sandbox"),
-        ("SECKILL_CHANNELS__BANK__URL", "http://127.0.0.1:9"),
-        ("SECKILL_CHANNELS__BANK__RATE", "1"),
-        ("SECKILL_CHANNELS__BANK__REFUND_RATE", "1"),
-        ("SECKILL_CHANNELS__BANK__JITTER_MS", "0"),
-        ("SECKILL_CHANNELS__BANK__TIMEOUT_MS", "1000"),
-    ];
-    let system = System::start_with(&second).await;
+    let system = System::shared_with(&SETTINGS).await;
     let document = system.get("/api/openapi.json", None).await.1;
     let offered = system.get("/api/v1/payments/channels", None).await.1;
     assert_eq!(offered["channels"], json!(["bank", "sandbox"]));

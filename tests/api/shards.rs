@@ -9,11 +9,13 @@ use seckill::domain::captcha::CaptchaKind;
 use seckill::domain::ids::{IdempotencyKey, OrderId, Shard, Units, UserId};
 use seckill::domain::sale::{NewSale, Wave};
 use seckill::domain::shards::{SaleShards, ShardCount};
+use seckill::gate::lock::Lock;
 use seckill::sale_work::refill::lock_name;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::callers_apart::redis;
 use crate::challenges::{Caller, EASY, guarded};
 use crate::own_redis::OwnRedis;
 use crate::purchase_limits;
@@ -48,6 +50,13 @@ fn key(system: &System, of: SaleShards, shard: i16, name: &str) -> String {
     format!("{}{{{}}}:{name}", system.config.redis.prefix, of.tag(Shard(shard)))
 }
 
+/// Takes the lock of a sale's refill: nobody finishes one while it is held.
+async fn refill_lock(system: &System, of: SaleShards) -> Lock {
+    let server: String = redis(system, &["INFO", "server"]).await;
+    let run_id = server.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
+    system.stores.gate.lock(&lock_name(of, run_id), Duration::from_secs(600)).await.unwrap().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_gets_exactly_the_stock_of_all_shards() {
     // All buyers have one address.
@@ -71,7 +80,7 @@ async fn a_crowd_gets_exactly_the_stock_of_all_shards() {
 /// All buyers live at one shard: it sells its own part, and then those of the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_of_one_shard_get_the_units_of_all() {
-    let system = System::start_with(&[UNLIMITED]).await;
+    let system = System::shared_with(&[UNLIMITED]).await;
     let sale = system.create_sale(sharded(12, 4)).await;
     let of = system.shards(&sale).await;
     let users: Vec<String> = buyers_of(of, 0).take(16).collect();
@@ -149,17 +158,14 @@ async fn borrowed_units_and_waves_survive_a_loss_of_memory() {
 /// A lender that is being refilled is not empty: nobody hears "sold out" meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_lender_is_refilled_nothing_is_sold_out() {
-    let redis = OwnRedis::start().await;
-    let system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let system = System::shared_with(&[UNLIMITED]).await;
     let sale = system.create_sale(sharded(2, 2)).await;
     let of = system.shards(&sale).await;
     let users: Vec<String> = buyers_of(of, 0).take(3).collect();
     assert_eq!(answered(&system, &sale, &users[0]).await.code(), "202");
     system.settled(&sale).await;
-    // Nobody finishes the refill while the lock is held.
-    let name = lock_name(system.shards(&sale).await, &redis.info("server", "run_id").await);
-    let lock = system.stores.gate.lock(&name, Duration::from_secs(60)).await.unwrap().unwrap();
-    redis.ask(&["HSET", &key(&system, of, 1, "sale"), "state", "filling"]).await.unwrap();
+    let lock = refill_lock(&system, of).await;
+    redis::<()>(&system, &["HSET", &key(&system, of, 1, "sale"), "state", "filling"]).await;
     for _ in 0..5 {
         assert_eq!(buy(&system, &sale, &users[1]).await.status, 503);
     }
@@ -173,7 +179,6 @@ async fn while_a_lender_is_refilled_nothing_is_sold_out() {
 /// A buyer whose request died after the loan was written, as `reserve.lua` leaves it.
 struct Dead<'a> {
     system: &'a System,
-    redis: &'a OwnRedis,
     of: SaleShards,
     user: String,
     order: String,
@@ -181,20 +186,20 @@ struct Dead<'a> {
 }
 
 impl<'a> Dead<'a> {
-    async fn after_the_loan(system: &'a System, redis: &'a OwnRedis, sale: &Sale, lender: i16) -> Self {
-        let dead = Self::unlisted(system, redis, sale, lender).await;
+    async fn after_the_loan(system: &'a System, sale: &Sale, lender: i16) -> Self {
+        let dead = Self::unlisted(system, sale, lender).await;
         dead.list(0).await;
         dead
     }
 
     /// The same, which the reconciler does not find yet.
-    async fn unlisted(system: &'a System, redis: &'a OwnRedis, sale: &Sale, lender: i16) -> Self {
+    async fn unlisted(system: &'a System, sale: &Sale, lender: i16) -> Self {
         let of = system.shards(sale).await;
         let user = buyers_of(of, 0).next().unwrap();
         let secret = system.stores.ledger.order_id_secret().await.unwrap();
         let (buyer, idempotency) = (UserId::parse(&user).unwrap(), IdempotencyKey::parse("k").unwrap());
         let order = OrderId::derive(&secret, sale.id, &buyer, &idempotency).to_string();
-        let dead = Self { system, redis, of, user, order, lender };
+        let dead = Self { system, of, user, order, lender };
         dead.set(0, "tickets", &dead.order, &format!("o|1|{}|{lender}|1", dead.user)).await;
         dead.set(0, "loans", &dead.user, &dead.order).await;
         dead.set(0, "sale", "loan", "1").await;
@@ -202,19 +207,20 @@ impl<'a> Dead<'a> {
     }
 
     async fn set(&self, shard: i16, name: &str, field: &str, value: &str) {
-        self.redis.ask(&["HSET", &key(self.system, self.of, shard, name), field, value]).await.unwrap();
+        redis::<()>(self.system, &["HSET", &key(self.system, self.of, shard, name), field, value]).await;
     }
 
     async fn list(&self, shard: i16) {
         let now_ms = self.system.stores.ledger.now_ms().await.unwrap().to_string();
         let key = key(self.system, self.of, shard, "unconfirmed");
-        self.redis.ask(&["ZADD", &key, &now_ms, &self.order]).await.unwrap();
+        redis::<()>(self.system, &["ZADD", &key, &now_ms, &self.order]).await;
     }
 
     /// The lender has given the unit, too.
     async fn after_the_hold(&self) {
         self.set(self.lender, "tickets", &self.order, &format!("l|1|{}|1", self.user)).await;
-        self.redis.ask(&["HINCRBY", &key(self.system, self.of, self.lender, "sale"), "stock", "-1"]).await.unwrap();
+        let sale = key(self.system, self.of, self.lender, "sale");
+        redis::<()>(self.system, &["HINCRBY", &sale, "stock", "-1"]).await;
         self.list(self.lender).await;
     }
 
@@ -223,22 +229,20 @@ impl<'a> Dead<'a> {
     }
 }
 
-async fn system_with(redis: &OwnRedis, unconfirmed_after_ms: &str) -> System {
-    let after = ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", unconfirmed_after_ms);
-    System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url()), after]).await
+/// A system whose reconciler finishes what a request has left after this time.
+async fn finishing_after(ms: &str) -> System {
+    System::shared_with(&[UNLIMITED, ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", ms)]).await
 }
 
 /// The repeat takes nothing, while his lender is away or holds nothing; and finds the same hold once the lender is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_whose_lender_is_away_waits_and_finds_the_same_hold() {
-    let redis = OwnRedis::start().await;
-    let system = system_with(&redis, "600000").await;
+    let system = finishing_after("600000").await;
     let sale = system.create_sale(sharded(4, 2)).await;
-    let dead = Dead::after_the_loan(&system, &redis, &sale, 1).await;
+    let dead = Dead::after_the_loan(&system, &sale, 1).await;
     assert_eq!(buy(&system, &sale, &dead.user).await.status, 503, "a loan is no hold");
     dead.after_the_hold().await;
-    let name = lock_name(system.shards(&sale).await, &redis.info("server", "run_id").await);
-    let lock = system.stores.gate.lock(&name, Duration::from_secs(60)).await.unwrap().unwrap();
+    let lock = refill_lock(&system, dead.of).await;
     dead.state("filling").await;
     for _ in 0..3 {
         assert_eq!(buy(&system, &sale, &dead.user).await.status, 503, "the lender is away");
@@ -257,17 +261,16 @@ async fn a_repeat_whose_lender_is_away_waits_and_finds_the_same_hold() {
 /// The reconciler finishes what a dead request has left: a hold is committed, and a loan without one is taken back.
 #[tokio::test(flavor = "multi_thread")]
 async fn loans_of_dead_requests_are_finished() {
-    let redis = OwnRedis::start().await;
-    let system = system_with(&redis, "100").await;
+    let system = finishing_after("100").await;
     let sale = system.create_sale(sharded(4, 2)).await;
-    let dead = Dead::after_the_loan(&system, &redis, &sale, 1).await;
+    let dead = Dead::after_the_loan(&system, &sale, 1).await;
     let ticket = answered(&system, &sale, &dead.user).await;
     assert_eq!((ticket.code().as_str(), ticket.order_id()), ("202", dead.order.clone()));
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.available(&sale).await), (1, Some(3)));
 
     let sale = system.create_sale(sharded(4, 2)).await;
-    let dead = Dead::unlisted(&system, &redis, &sale, 1).await;
+    let dead = Dead::unlisted(&system, &sale, 1).await;
     dead.after_the_hold().await;
     dead.list(0).await;
     eventually(|| async {
@@ -285,26 +288,24 @@ async fn loans_of_dead_requests_are_finished() {
 /// As many loans as the reconciler reads at once wait for a lender that is being refilled: what is behind them is finished.
 #[tokio::test(flavor = "multi_thread")]
 async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
-    let redis = OwnRedis::start().await;
-    let system = system_with(&redis, "100").await;
+    let system = finishing_after("100").await;
     let sale = system.create_sale(sharded(6, 3)).await;
     let of = system.shards(&sale).await;
-    let name = lock_name(of, &redis.info("server", "run_id").await);
-    let lock = system.stores.gate.lock(&name, Duration::from_secs(600)).await.unwrap().unwrap();
-    let state = async |state| redis.ask(&["HSET", &key(&system, of, 1, "sale"), "state", state]).await.unwrap();
+    let lock = refill_lock(&system, of).await;
+    let state = async |state| redis::<()>(&system, &["HSET", &key(&system, of, 1, "sale"), "state", state]).await;
     state("filling").await;
     let [tickets, loans, unconfirmed] = ["tickets", "loans", "unconfirmed"].map(|name| key(&system, of, 0, name));
     for (n, user) in buyers_of(of, 0).skip(1).take(500).enumerate() {
         let order = Uuid::from_u128(n as u128 + 1).to_string();
-        redis.ask(&["HSET", &tickets, &order, &format!("o|1|{user}|1|{}", n + 2)]).await.unwrap();
-        redis.ask(&["HSET", &loans, &user, &order]).await.unwrap();
-        redis.ask(&["ZADD", &unconfirmed, "1", &order]).await.unwrap();
+        redis::<()>(&system, &["HSET", &tickets, &order, &format!("o|1|{user}|1|{}", n + 2)]).await;
+        redis::<()>(&system, &["HSET", &loans, &user, &order]).await;
+        redis::<()>(&system, &["ZADD", &unconfirmed, "1", &order]).await;
     }
-    let dead = Dead::after_the_loan(&system, &redis, &sale, 2).await;
-    redis.ask(&["HSET", &key(&system, of, 0, "sale"), "loan", "501"]).await.unwrap();
+    let dead = Dead::after_the_loan(&system, &sale, 2).await;
+    redis::<()>(&system, &["HSET", &key(&system, of, 0, "sale"), "loan", "501"]).await;
     eventually(|| async {
-        let listed = redis.query(&["ZSCORE", &unconfirmed, &dead.order]).await.unwrap();
-        (listed == redis::Value::Nil).then_some(()).ok_or("the loan of the dead request is still there".to_owned())
+        let listed: Option<String> = redis(&system, &["ZSCORE", &unconfirmed, &dead.order]).await;
+        listed.is_none().then_some(()).ok_or("the loan of the dead request is still there".to_owned())
     })
     .await;
     state("open").await;
@@ -317,7 +318,7 @@ async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
 /// A buyer who asks for two units where each shard has one: a hold comes from one shard.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_units_are_sold_out_where_each_shard_has_one() {
-    let system = System::start_with(&[UNLIMITED]).await;
+    let system = System::shared_with(&[UNLIMITED]).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..sharded(3, 2) }).await;
     let of = system.shards(&sale).await;
     let users: Vec<String> = buyers_of(of, 0).take(3).collect();
@@ -342,11 +343,10 @@ fn two_of(sale: &Sale) -> Value {
 /// A lender that is paused, while the buyer's home is not, has units that may be for sale again at any moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_that_has_reached_one_shard_makes_nothing_sold_out() {
-    let redis = OwnRedis::start().await;
-    let system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let system = System::shared_with(&[UNLIMITED]).await;
     let sale = system.create_sale(sharded(4, 2)).await;
     let of = system.shards(&sale).await;
-    let pause = async || redis.ask(&["HSET", &key(&system, of, 1, "sale"), "state", "paused"]).await.unwrap();
+    let pause = async || redis::<()>(&system, &["HSET", &key(&system, of, 1, "sale"), "state", "paused"]).await;
     for (n, user) in buyers_of(of, 0).take(5).enumerate() {
         pause().await;
         let once = buy(&system, &sale, &user).await;
@@ -442,8 +442,7 @@ async fn lapsed_holds_of_a_borrower_count_at_home() {
 /// The auditor knows where each hold has to be: at the shard of its record, and a loan of it at its buyer's home.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_at_another_shard_than_its_record_says_is_found() {
-    let redis = OwnRedis::start().await;
-    let mut system = System::start_with(&[UNLIMITED, ("REDIS_URL", &redis.url())]).await;
+    let system = System::shared_with(&[UNLIMITED]).await;
     let sale = system.create_sale(sharded(4, 2)).await;
     let of = system.shards(&sale).await;
     for user in buyers_of(of, 0).take(3) {
@@ -455,29 +454,29 @@ async fn a_hold_at_another_shard_than_its_record_says_is_found() {
         verdict.findings.into_iter().map(|finding| finding.problem).collect::<Vec<_>>()
     };
     assert_eq!(found().await, [""; 0]);
-    let (order, shard): (Uuid, i16) =
-        sqlx::query_as("SELECT id, shard FROM orders WHERE shard = 1").fetch_one(&system.sql).await.unwrap();
+    let borrowed = sqlx::query_scalar("SELECT id FROM orders WHERE sale_id = $1 AND shard = 1").bind(sale.id.get());
+    let order: Uuid = borrowed.fetch_one(&system.sql).await.unwrap();
     let set_shard = async |shard: i16| {
         let set = sqlx::query("UPDATE orders SET shard = $2 WHERE id = $1").bind(order).bind(shard);
         set.execute(&system.sql).await.unwrap();
     };
     set_shard(0).await;
     assert_eq!(found().await, ["live orders are not where their records say"]);
-    set_shard(shard).await;
+    set_shard(1).await;
     assert_eq!(found().await, [""; 0]);
     let tickets = key(&system, of, 0, "tickets");
-    redis.ask(&["HDEL", &tickets, &order.to_string()]).await.unwrap();
+    redis::<()>(&system, &["HDEL", &tickets, &order.to_string()]).await;
     assert_eq!(
         found().await,
         ["live orders are not where their records say"],
         "the buyer's home has forgotten the loan"
     );
-    system.stop().await;
+    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_never_change_and_a_version_without_them_refills_nothing() {
-    let system = System::start_with(&[UNLIMITED]).await;
+    let system = System::shared_with(&[UNLIMITED]).await;
     let sale = system.create_sale(sharded(4, 2)).await;
     let change = sqlx::query("UPDATE sales SET shards = 3 WHERE id = $1").bind(sale.id.get()).execute(&system.sql);
     assert!(change.await.unwrap_err().to_string().contains("never change"));

@@ -1,29 +1,37 @@
 //! Sign-in under attack: whom a stranger's wrong passwords keep out, and what checking passwords may cost.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::process::Stdio;
 
 use futures_util::future::join_all;
 use reqwest::Client;
-use reqwest::header::{COOKIE, SET_COOKIE};
+use reqwest::header::{CONTENT_TYPE, COOKIE, ORIGIN, SET_COOKIE};
 use seckill::domain::account::AccountRole;
 use serde_json::json;
 
-use crate::admin_api::{PASSWORD, account};
-use crate::permits_and_policies::patient;
+use crate::admin_api::{PASSWORD, Person, account, send};
 use crate::purchase_limits::accepted_at_once;
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 use seckill_harness::{Answer, System, terms};
 
-const WRONG: &str = "not the password";
+/// Tests of guesses share a system. Each has accounts, and addresses that it signs in from, of its own.
+pub const GUESSED: [(&str, &str); 1] = [("SECKILL_ADMIN__LOGIN_LIMIT", "2")];
+
+const WRONG: &str = "not the password, and secret";
 /// As answers name the device's cookie in development mode.
 const DEVICE: &str = "seckill_device=";
 
 /// An attempt to sign in from an address, by a browser that has this cookie.
 async fn attempt(system: &System, name: &str, password: &str, from: &str, cookie: Option<&str>) -> Answer {
+    attempt_at(system.instances[0].address, name, password, from, cookie).await
+}
+
+/// An attempt at the instance with this address.
+async fn attempt_at(at: SocketAddr, name: &str, password: &str, from: &str, cookie: Option<&str>) -> Answer {
     let body = json!({ "name": name, "password": password });
-    let mut request = Client::new().post(system.url("/api/v1/admin/session")).json(&body);
+    let mut request = Client::new().post(format!("http://{at}/api/v1/admin/session")).json(&body);
     request = request.header("x-forwarded-for", from);
     if let Some(cookie) = cookie {
         request = request.header(COOKIE, cookie);
@@ -48,34 +56,34 @@ fn limit(answer: &Answer) -> &str {
 /// A20: the address is limited, and the administrator signs in.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_cannot_lock_an_administrator_out() {
-    let system = patient(&[("SECKILL_ADMIN__LOGIN_LIMIT", "3")]).await;
-    account(&system, "root", AccountRole::Admin).await;
+    let system = System::shared_with(&GUESSED).await;
+    account(&system, "hammered", AccountRole::Admin).await;
     for n in 0..40 {
-        let answer = attempt(&system, "root", WRONG, "10.0.0.1", None).await;
-        assert_eq!(answer.status, if n < 3 { 401 } else { 429 }, "attempt {n}");
+        let answer = attempt(&system, "hammered", WRONG, "10.2.0.1", None).await;
+        assert_eq!(answer.status, if n < 2 { 401 } else { 429 }, "attempt {n}");
     }
-    let refused = attempt(&system, "root", PASSWORD, "10.0.0.1", None).await;
-    assert_eq!(limit(&refused), "\"account-address\";q=3;w=600", "even with the right password");
-    assert_eq!(attempt(&system, "root", PASSWORD, "10.0.0.2", None).await.status, 200);
+    let refused = attempt(&system, "hammered", PASSWORD, "10.2.0.1", None).await;
+    assert_eq!(limit(&refused), "\"account-address\";q=2;w=600", "even with the right password");
+    assert_eq!(attempt(&system, "hammered", PASSWORD, "10.2.0.2", None).await.status, 200);
     // Nor can it lock out its neighbours behind the same address by guessing at one account.
-    account(&system, "ann", AccountRole::Viewer).await;
-    assert_eq!(attempt(&system, "ann", PASSWORD, "10.0.0.1", None).await.status, 200);
+    account(&system, "neighbour", AccountRole::Viewer).await;
+    assert_eq!(attempt(&system, "neighbour", PASSWORD, "10.2.0.1", None).await.status, 200);
     system.finish().await;
 }
 
 /// A20 from many addresses: the account's own limit refuses strangers only.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_addresses_lock_out_only_strangers() {
-    let system = patient(&[("SECKILL_ADMIN__LOGIN_LIMIT", "2")]).await;
-    for name in ["root", "eve"] {
+    let system = System::shared_with(&GUESSED).await;
+    for name in ["besieged", "eve"] {
         account(&system, name, AccountRole::Admin).await;
     }
-    let home = attempt(&system, "root", PASSWORD, "10.9.0.1", None).await;
+    let home = attempt(&system, "besieged", PASSWORD, "10.9.0.1", None).await;
     assert_eq!(home.status, 200);
     let eves = device(&attempt(&system, "eve", PASSWORD, "10.9.0.2", None).await);
     // The first sign-in was a stranger's, too.
     for n in 1..20 {
-        assert_eq!(attempt(&system, "root", WRONG, &format!("10.0.0.{n}"), None).await.status, 401, "attempt {n}");
+        assert_eq!(attempt(&system, "besieged", WRONG, &format!("10.0.0.{n}"), None).await.status, 401, "attempt {n}");
     }
     for (from, cookie) in [
         ("10.8.0.1", None),
@@ -84,7 +92,7 @@ async fn many_addresses_lock_out_only_strangers() {
         ("10.8.0.4", Some(format!("{DEVICE}{}", "0.".repeat(20_000)))),
         ("10.9.0.2", None),
     ] {
-        let refused = attempt(&system, "root", PASSWORD, from, cookie.as_deref()).await;
+        let refused = attempt(&system, "besieged", PASSWORD, from, cookie.as_deref()).await;
         assert_eq!(limit(&refused), "\"account\";q=20;w=3600", "{from}");
     }
     // The same limit for a name that no account has: the answers do not tell which exist.
@@ -94,29 +102,77 @@ async fn many_addresses_lock_out_only_strangers() {
     let refused = attempt(&system, "nobody", WRONG, "10.1.0.77", None).await;
     assert_eq!(limit(&refused), "\"account\";q=20;w=3600");
     // Who has signed in from here, or with this browser, is no stranger.
-    assert_eq!(attempt(&system, "root", PASSWORD, "10.9.0.1", None).await.status, 200);
-    assert_eq!(attempt(&system, "root", PASSWORD, "10.7.0.1", Some(&device(&home))).await.status, 200);
+    assert_eq!(attempt(&system, "besieged", PASSWORD, "10.9.0.1", None).await.status, 200);
+    assert_eq!(attempt(&system, "besieged", PASSWORD, "10.7.0.1", Some(&device(&home))).await.status, 200);
     system.finish().await;
 }
 
 /// A guesser behind the administrator's own address.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_known_browser_is_limited_by_itself_alone() {
-    let system = patient(&[("SECKILL_ADMIN__LOGIN_LIMIT", "2")]).await;
-    account(&system, "root", AccountRole::Admin).await;
-    let known = device(&attempt(&system, "root", PASSWORD, "10.9.0.1", None).await);
-    attempt(&system, "root", WRONG, "10.9.0.1", None).await;
+    let system = System::shared_with(&GUESSED).await;
+    account(&system, "known", AccountRole::Admin).await;
+    let known = device(&attempt(&system, "known", PASSWORD, "10.3.0.1", None).await);
+    attempt(&system, "known", WRONG, "10.3.0.1", None).await;
     for n in 0..4 {
-        attempt(&system, &format!("nobody{n}"), WRONG, "10.9.0.1", None).await;
+        attempt(&system, &format!("unknown{n}"), WRONG, "10.3.0.1", None).await;
     }
-    let refused = attempt(&system, "nobody", WRONG, "10.9.0.1", None).await;
+    let refused = attempt(&system, "unknown", WRONG, "10.3.0.1", None).await;
     assert_eq!(limit(&refused), "\"address\";q=6;w=600");
-    let again = attempt(&system, "root", PASSWORD, "10.9.0.1", Some(&known)).await;
+    let again = attempt(&system, "known", PASSWORD, "10.3.0.1", Some(&known)).await;
     assert_eq!(again.status, 200);
     // A browser that is known already stays the same one: it cannot collect attempts.
-    assert_eq!(attempt(&system, "root", WRONG, "10.9.0.1", Some(&device(&again))).await.status, 401);
-    let refused = attempt(&system, "root", PASSWORD, "10.9.0.1", Some(&known)).await;
+    assert_eq!(attempt(&system, "known", WRONG, "10.3.0.1", Some(&device(&again))).await.status, 401);
+    let refused = attempt(&system, "known", PASSWORD, "10.3.0.1", Some(&known)).await;
     assert_eq!(limit(&refused), "\"device\";q=2;w=600");
+    system.finish().await;
+}
+
+/// A15 through the console's page: looking at the page costs no attempt, a form that another site sends is none, and
+/// wrong passwords are limited as everywhere. Who is signed in stays so, and can read what happened.
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_in_by_the_page_is_limited_like_any_other() {
+    let system = System::shared_with(&GUESSED).await;
+    account(&system, "paged", AccountRole::Admin).await;
+    let root = Person::sign_in(&system, "paged").await;
+    let http = Client::new();
+    let (page, api) = (system.url("/admin/sign-in"), system.url("/api/v1/admin/session"));
+    // All from one address that knows nobody, so that whatever counts as an attempt counts together.
+    let typed = |url: &str, kind: &str, body: String| {
+        http.post(url).header("x-forwarded-for", "10.6.0.1").header(CONTENT_TYPE, kind).body(body)
+    };
+    for _ in 0..10 {
+        assert_eq!(http.get(&page).send().await.unwrap().status(), 200);
+        let form = || "name=paged&password=x".to_owned();
+        let answer = typed(&page, "application/x-www-form-urlencoded", form()).send().await.unwrap();
+        assert_eq!(answer.status(), 405, "the page itself takes no password");
+        let answer = typed(&api, "application/x-www-form-urlencoded", form()).send().await.unwrap();
+        assert_eq!(answer.status(), 403);
+    }
+    // As the page's script sends it.
+    let attempt = |name: &str, password: &str| {
+        let body = json!({ "name": name, "password": password }).to_string();
+        send(typed(&api, "application/json", body).header(ORIGIN, format!("http://{}", system.instances[0].address)))
+    };
+    let mut refused = Vec::new();
+    for _ in 0..2 {
+        refused.push(attempt("paged", WRONG).await);
+    }
+    assert!(refused.iter().all(|answer| answer.code() == "401 wrong-credentials"), "{refused:?}");
+    let limited = attempt("paged", PASSWORD).await;
+    assert_eq!(limited.code(), "429 quota-exceeded", "even with the right password");
+    // What the script shows: what is wrong, and for how long.
+    let wait: u64 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(wait > 0 && limited.body["detail"].as_str().unwrap().contains("limit"), "{limited:?}");
+    refused.push(limited);
+    for answer in &refused {
+        assert!(!answer.body.to_string().contains(WRONG), "{}", answer.body);
+    }
+    assert_eq!(http.get(&page).send().await.unwrap().status(), 200);
+    assert_eq!(root.call("GET", "session", None).await.status, 200);
+    let log = root.call("GET", "audit-log?action=sign-in%20refused&subject=account%20paged", None).await.body;
+    assert_eq!(log["lines"].as_array().unwrap().len(), 2, "{log}");
+    assert!(!log.to_string().contains(WRONG), "{log}");
     system.finish().await;
 }
 
@@ -137,23 +193,21 @@ fn threads(process: &Process, named: &str) -> Vec<(i64, u64)> {
 /// A crowd that signs in takes one thread, which gives way to all others. What is more than a short line hears 503.
 #[tokio::test(flavor = "multi_thread")]
 async fn passwords_are_checked_by_a_thread_of_their_own_in_a_bounded_line() {
-    let mut system = System::start_with(&[("SECKILL_DATABASE__MAX_CONNECTIONS", "64")]).await;
-    account(&system, "root", AccountRole::Admin).await;
-    let sale = system.create_sale(terms(30)).await;
+    let system = System::prepare(&[("SECKILL_DATABASE__MAX_CONNECTIONS", "64")]).await;
     let address = free_address();
     let process = Process::start_with(&system, address, &[("RUST_LOG", "error")], Stdio::inherit());
     let process = process.ready(address).await;
-    let own = std::mem::replace(&mut system.instances[0].address, address);
+    let sale = system.create_sale(terms(30)).await;
     let before = threads(&process, "passwords");
     let crowd = (0..200).map(|n| {
-        let (system, name, from) = (&system, format!("nobody{n}"), format!("10.0.{n}.1"));
-        async move { attempt(system, &name, WRONG, &from, None).await }
+        let (name, from) = (format!("nobody{n}"), format!("10.0.{n}.1"));
+        async move { attempt_at(address, &name, WRONG, &from, None).await }
     });
     let buyers = async {
         let mut at_once = 0;
         for n in 0..30 {
             let user = format!("b{n}");
-            at_once += usize::from(accepted_at_once(system.buy(&sale, &user).idempotent("k")).await);
+            at_once += usize::from(accepted_at_once(system.buy_at(address, &sale, &user).idempotent("k")).await);
         }
         at_once
     };
@@ -167,8 +221,7 @@ async fn passwords_are_checked_by_a_thread_of_their_own_in_a_bounded_line() {
     let ((_, idle), (nice, busy)) = (before[0], after[0]);
     assert_eq!(nice, 19);
     assert!(busy > idle, "{checked} passwords were checked elsewhere");
-    system.instances[0].address = own;
-    process.end();
     system.settled(&sale).await;
+    process.end();
     system.finish().await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, NewPolicy, WhenDown};
+use seckill_harness::busy_machine::in_time;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,13 +15,24 @@ use tokio::time::{sleep, timeout};
 
 use crate::permits_and_policies::{self, Caller, policy};
 
-/// Short deadlines, and yet long enough for a buyer on a busy machine, who sends all at once.
-const IMPATIENT: [(&str, &str); 3] = [
-    ("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "15000"),
-    ("SECKILL_HTTP__SEND_TIMEOUT_MS", "5000"),
-    ("SECKILL_HTTP__KEEP_ALIVE_MS", "15000"),
-];
+/// Short deadlines, and yet long enough for a buyer on a busy machine, who sends all at once and tries again.
+const IMPATIENT: Duration = Duration::from_secs(4);
+const KEEP_ALIVE: &str = "SECKILL_HTTP__KEEP_ALIVE_MS";
 const PING: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// A system that gives clients so long to send something, and a third of it to read an answer. Without more settings it is shared.
+async fn impatient(patience: Duration, more: &[(&str, &str)]) -> System {
+    let [sent, read] = [patience, patience / 3].map(millis);
+    let deadlines = [("SECKILL_HTTP__CLIENT_TIMEOUT_MS", sent.as_str()), ("SECKILL_HTTP__SEND_TIMEOUT_MS", &read)];
+    match more {
+        [] => System::shared_with(&deadlines).await,
+        more => System::start_with(&[&deadlines, more].concat()).await,
+    }
+}
+
+fn millis(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
 
 /// A connection to a service.
 struct Wire(TcpStream);
@@ -172,13 +184,12 @@ async fn five_buy(system: &System, sale: &Sale) {
 /// Each of them alone, so that a failure names the kind.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_slow_client_is_disconnected() {
-    let system = System::start_with(&IMPATIENT).await;
-    let address = system.instances[0].address;
     // Purchases read their body before anything else, cancellations read none.
     let (read, unread) = ("/api/v1/sales/1/purchases", "/api/v1/orders/00000000-0000-0000-0000-000000000000/cancel");
-    // A machine that is busy takes everybody for slow now and then.
-    let answered = || async {
-        let quick = tokio::join!(
+    in_time(async |patience| {
+        let system = impatient(patience, &[(KEEP_ALIVE, &millis(patience))]).await;
+        let address = system.instances[0].address;
+        let answered = tokio::join!(
             slow_head(address),
             slow_second_head(address),
             slow_unread_body(address),
@@ -188,21 +199,21 @@ async fn every_kind_of_slow_client_is_disconnected() {
             mute(address),
             deaf(address),
         );
-        if quick == (true, true, true, true, true, true, true, ()) { Ok(()) } else { Err(format!("{quick:?}")) }
-    };
-    eventually(answered).await;
-    let metrics = reqwest::get(system.url("/metrics")).await.unwrap().text().await.unwrap();
-    for what in ["head", "answer"] {
-        assert!(metrics.contains(&format!("seckill_clients_cut_total{{what=\"{what}\"}}")), "{what}");
-    }
-    system.finish().await;
+        assert_eq!(answered, (true, true, true, true, true, true, true, ()));
+        let metrics = reqwest::get(system.url("/metrics")).await.unwrap().text().await.unwrap();
+        for what in ["head", "answer"] {
+            assert!(metrics.contains(&format!("seckill_clients_cut_total{{what=\"{what}\"}}")), "{what}");
+        }
+        system.finish().await;
+    })
+    .await;
 }
 
 /// actix-http leaves a connection open for ever whose deadline has passed when it is set: with a short one that is every other
 /// connection, with a long one it takes a busy machine. They are closed half a minute later.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed_even_where_its_deadline_was_missed() {
-    let system = System::start_with(&[("SECKILL_HTTP__KEEP_ALIVE_MS", "100")]).await;
+    let system = System::start_with(&[(KEEP_ALIVE, "100")]).await;
     let address = system.instances[0].address;
     let closed = join_all((0..20).map(|_| silent(address)));
     assert!(timeout(PATIENCE, closed).await.is_ok(), "a connection stays open");
@@ -234,74 +245,79 @@ async fn who_sends_far_ahead_is_cut_at_once() {
 /// A request that waits for its answer is not cut, whatever came in the packets before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_behind_another_may_wait() {
-    let system = System::start_with(&[("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "15000")]).await;
-    let shop = Caller::new(&system, "shop").await;
-    let one = Algorithm::new(
-        AlgorithmKind::Concurrency,
-        &Parameters { limit: Some(1), lease_ms: Some(600_000), ..Parameters::default() },
-    )
-    .unwrap();
-    let excess = Excess::Queue { patience: Duration::from_secs(60) };
-    // A request that waits while Redis is slow for a moment is granted, and not refused: what is looked at is its connection.
-    let patient = NewPolicy { excess, when_down: WhenDown::Open, ..policy("shop", "slow", one) };
-    permits_and_policies::set(&system, patient).await;
-    let body = r#"{"app":"shop","policy":"slow"}"#;
-    let lease = eventually(|| async {
-        let answer = shop.ask(serde_json::from_str(body).unwrap()).await;
-        let is_of_redis = answer["lease"].is_string() && answer["reason"].is_null();
-        is_of_redis.then(|| answer["lease"].clone()).ok_or_else(|| answer.to_string())
+    in_time(async |patience| {
+        let system = impatient(patience, &[]).await;
+        let shop = Caller::new(&system, "shop").await;
+        let one = Algorithm::new(
+            AlgorithmKind::Concurrency,
+            &Parameters { limit: Some(1), lease_ms: Some(600_000), ..Parameters::default() },
+        )
+        .unwrap();
+        let excess = Excess::Queue { patience: Duration::from_secs(60) };
+        // A request that waits while Redis is slow for a moment is granted, and not refused: what is looked at is its connection.
+        let patient = NewPolicy { excess, when_down: WhenDown::Open, ..policy("shop", "slow", one) };
+        permits_and_policies::set(&system, patient).await;
+        let body = r#"{"app":"shop","policy":"slow"}"#;
+        let lease = eventually(|| async {
+            let answer = shop.ask(serde_json::from_str(body).unwrap()).await;
+            let is_of_redis = answer["lease"].is_string() && answer["reason"].is_null();
+            is_of_redis.then(|| answer["lease"].clone()).ok_or_else(|| answer.to_string())
+        })
+        .await;
+        let mut wire = Wire::to(system.instances[0].address).await;
+        let (token, length) = (&shop.token, body.len());
+        let head = format!(
+            "POST /api/v1/flow/acquire HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
+        );
+        assert!(wire.ask(&[PING, &head].concat()).await.starts_with("HTTP/1.1 200"));
+        wire.send(body).await;
+        // Longer than the deadline of a head.
+        sleep(patience + patience / 4).await;
+        let release = json!({ "app": "shop", "policy": "slow", "lease": lease });
+        // One that Redis has carried out, and answered too late, is repeated in vain.
+        eventually(|| async {
+            let (status, answer, _) = shop.post("release", &release).await;
+            (status == 200).then_some(()).ok_or_else(|| answer.to_string())
+        })
+        .await;
+        assert!(wire.ask("").await.contains(r#""code":1"#));
+        system.finish().await;
     })
     .await;
-    let mut wire = Wire::to(system.instances[0].address).await;
-    let (token, length) = (&shop.token, body.len());
-    let head = format!(
-        "POST /api/v1/flow/acquire HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
-    );
-    assert!(wire.ask(&[PING, &head].concat()).await.starts_with("HTTP/1.1 200"));
-    wire.send(body).await;
-    // Longer than the deadline of a head.
-    sleep(Duration::from_secs(18)).await;
-    let release = json!({ "app": "shop", "policy": "slow", "lease": lease });
-    // One that Redis has carried out, and answered too late, is repeated in vain.
-    eventually(|| async {
-        let (status, answer, _) = shop.post("release", &release).await;
-        (status == 200).then_some(()).ok_or_else(|| answer.to_string())
-    })
-    .await;
-    assert!(wire.ask("").await.contains(r#""code":1"#));
-    system.finish().await;
 }
 
 /// A client that is quick is not taken for a slow one: a connection is used again and again, with pauses and pipelines.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quick_client_keeps_its_connection() {
-    let settings = [("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "15000"), ("SECKILL_HTTP__SEND_TIMEOUT_MS", "5000")];
-    let system = System::start_with(&settings).await;
-    let mut wire = Wire::to(system.instances[0].address).await;
-    let waits = "POST /api/v1/dev/token HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n";
-    for _ in 0..2 {
-        assert!(wire.ask(PING).await.starts_with("HTTP/1.1 200"));
-        // Longer than all deadlines but that of idle connections.
-        sleep(Duration::from_secs(17)).await;
-        wire.send(waits).await;
-        let mut go_on = [0; 25];
-        wire.0.read_exact(&mut go_on).await.unwrap();
-        assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
-        assert!(wire.ask(r#"{"user":"ann"}"#).await.starts_with("HTTP/1.1 200"));
-        // Two in one packet, and half a third one.
-        let (half, rest) = PING.split_at(20);
-        wire.ask_for(2, &[PING, PING, half].concat()).await;
-        sleep(Duration::from_millis(300)).await;
-        assert!(wire.ask(rest).await.contains("HTTP/1.1 200"));
-    }
-    system.finish().await;
+    in_time(async |patience| {
+        let system = impatient(patience, &[]).await;
+        let mut wire = Wire::to(system.instances[0].address).await;
+        let waits = "POST /api/v1/dev/token HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n";
+        for _ in 0..2 {
+            assert!(wire.ask(PING).await.starts_with("HTTP/1.1 200"));
+            // Longer than all deadlines but that of idle connections.
+            sleep(patience + patience / 4).await;
+            wire.send(waits).await;
+            let mut go_on = [0; 25];
+            wire.0.read_exact(&mut go_on).await.unwrap();
+            assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+            assert!(wire.ask(r#"{"user":"ann"}"#).await.starts_with("HTTP/1.1 200"));
+            // Two in one packet, and half a third one.
+            let (half, rest) = PING.split_at(20);
+            wire.ask_for(2, &[PING, PING, half].concat()).await;
+            sleep(Duration::from_millis(300)).await;
+            assert!(wire.ask(rest).await.contains("HTTP/1.1 200"));
+        }
+        system.finish().await;
+    })
+    .await;
 }
 
 /// A hundred of each kind at once, and twenty deaf ones: five buyers buy meanwhile, and all the connections end.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_slow_clients_disturb_no_buyer() {
     const EACH: usize = 100;
-    let system = System::start_with(&IMPATIENT).await;
+    let system = impatient(IMPATIENT, &[(KEEP_ALIVE, &millis(IMPATIENT))]).await;
     let sale = system.create_sale(terms(5)).await;
     let address = system.instances[0].address;
     let path = format!("/api/v1/sales/{}/purchases", sale.id);
@@ -334,8 +350,9 @@ async fn many_slow_clients_disturb_no_buyer() {
 /// More connections than a thread may have: the others wait, and are served when the silent ones have been closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_do_not_take_all_places_for_long() {
-    let bounded = [("SECKILL_HTTP__WORKERS", "1"), ("SECKILL_HTTP__MAX_CONNECTIONS", "8")];
-    let system = System::start_with(&[&IMPATIENT[..], &bounded].concat()).await;
+    let idle = millis(IMPATIENT);
+    let bounded = [("SECKILL_HTTP__WORKERS", "1"), ("SECKILL_HTTP__MAX_CONNECTIONS", "8"), (KEEP_ALIVE, &idle)];
+    let system = impatient(IMPATIENT, &bounded).await;
     let sale = system.create_sale(terms(5)).await;
     let address = system.instances[0].address;
     let crowd: Vec<_> = (0..16).map(|_| tokio::spawn(mute(address))).collect();

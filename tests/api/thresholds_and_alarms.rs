@@ -10,20 +10,20 @@ use serde_json::json;
 
 use crate::broken_network::wired;
 use crate::metrics_and_logs::collector;
-use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
+use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::purchase_limits::answered;
 use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_by_the_second_and_by_the_minute() {
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
-    set(&system, policy("shop", "login", a_day(3))).await;
+    let system = System::shared().await;
+    let shop = Caller::new(&system, "counted-shop").await;
+    set(&system, policy("counted-shop", "login", a_day(3))).await;
     for _ in 0..10 {
-        shop.code(json!({ "app": "shop", "policy": "login" })).await;
+        shop.code(json!({ "app": "counted-shop", "policy": "login" })).await;
     }
-    let id: i64 = sqlx::query_scalar("SELECT id FROM policies").fetch_one(&system.sql).await.unwrap();
     let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
+    let id = ledger.policies(Some(&Name::parse("counted-shop", "app").unwrap())).await.unwrap()[0].id;
     eventually(|| async {
         let PolicyCounts { granted, refused, .. } = recent(gate, id, 60).await.unwrap();
         ((granted, refused) == (3, 7)).then_some(()).ok_or(format!("{granted} {refused}"))
@@ -37,9 +37,11 @@ async fn requests_are_counted_by_the_second_and_by_the_minute() {
         write_minutes(ledger, gate).await.unwrap();
     }
     let rows: Vec<(i64, i64, i64)> = sqlx::query_as(
-        "SELECT granted, refused, waited_ms FROM policy_minutes WHERE minute = to_timestamp($1::bigint * 60)",
+        "SELECT granted, refused, waited_ms FROM policy_minutes
+         WHERE minute = to_timestamp($1::bigint * 60) AND policy_id = $2",
     )
     .bind(minute)
+    .bind(id)
     .fetch_all(&system.sql)
     .await
     .unwrap();

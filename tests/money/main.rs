@@ -1,8 +1,8 @@
 //! Tests of payments and refunds, with a bank in a process of its own (`seckill channel-sandbox`) and workers that are killed.
 //! Our books and the bank's must agree to the cent.
 //!
-//! These tests are a binary of their own, which cargo runs alone. They run one after another, because two of them count the
-//! requests that a bank receives in a second. SECKILL_TEST_LONG=1 runs them at full length.
+//! These tests are a binary of their own, which cargo runs alone. The peak of payments runs alone there. SECKILL_TEST_LONG=1 runs
+//! them at full length, and one after another.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
 

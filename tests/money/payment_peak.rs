@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn a_peak_of_payments_is_delayed_and_none_is_refused() {
     let payments = if long() { 3_000 } else { 600 };
     let rate = 200;
-    let world = World::with_orders(payments, &Rates { pay: rate, refund: 1 }, true, &[]).await;
+    let world = World::alone(payments, &Rates { pay: rate, refund: 1 }, true).await;
     let begun = Instant::now();
     // All requests are sent within a second; none waits for the answer to an earlier one.
     let coming = (0..payments).map(|buyer| {

@@ -8,14 +8,14 @@ use crate::world::{Rates, World, long};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
-    let (refunds, pause) = if long() { (300, 60) } else { (10, 2) };
+    let (refunds, pause) = if long() { (300, 60) } else { (6, 2) };
     leave_one_a_second(refunds, refunds / 2, pause).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backlog_leaves_at_one_a_second() {
     // The backlog takes ten minutes, or a few seconds.
-    let (backlog, before) = if long() { (600, 10) } else { (8, 2) };
+    let (backlog, before) = if long() { (600, 10) } else { (5, 1) };
     leave_one_a_second(backlog + before, before, 1).await;
 }
 

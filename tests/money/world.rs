@@ -9,14 +9,15 @@ use reqwest::Client;
 use seckill::app::payment_service;
 use seckill::domain::sale::NewSale;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use crate::bank::Bank;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
-/// Lets one test run at a time, because tests count the requests that a bank receives in a second.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// How many tests run at the same time, but for one that counts hundreds of requests that a bank receives in a second.
+const BESIDE: u32 = 3;
+static ROOM: Semaphore = Semaphore::const_new(BESIDE as usize);
 /// The most requests under way at once.
 const CONCURRENCY: usize = 32;
 
@@ -80,7 +81,7 @@ pub struct World {
     pub sale: Sale,
     pub orders: Vec<Uuid>,
     http: Client,
-    _alone: MutexGuard<'static, ()>,
+    _room: SemaphorePermit<'static>,
 }
 
 /// The rates of the bank and of its channel, per second.
@@ -103,7 +104,23 @@ impl World {
         workers: bool,
         settings: &[(&str, &str)],
     ) -> Self {
-        let alone = ALONE.lock().await;
+        Self::in_room(if long() { BESIDE } else { 1 }, at, orders, rates, workers, settings).await
+    }
+
+    /// As `with_orders`, while no other test runs.
+    pub async fn alone(orders: usize, rates: &Rates, workers: bool) -> Self {
+        Self::in_room(BESIDE, None, orders, rates, workers, &[]).await
+    }
+
+    async fn in_room(
+        room: u32,
+        at: Option<SocketAddr>,
+        orders: usize,
+        rates: &Rates,
+        workers: bool,
+        settings: &[(&str, &str)],
+    ) -> Self {
+        let room = ROOM.acquire_many(room).await.unwrap();
         let mut bank = Bank::reserve_address();
         let (url, rate, refund_rate) = (bank.url(), rates.pay.to_string(), rates.refund.to_string());
         let jitter = jitter_ms().to_string();
@@ -128,7 +145,7 @@ impl World {
             async move { buy(system, sale, &format!("u{n}")).await }
         });
         let made: Vec<Uuid> = made.buffered(CONCURRENCY).collect().await;
-        let world = Self { system, bank, sale, orders: made, http: Client::new(), _alone: alone };
+        let world = Self { system, bank, sale, orders: made, http: Client::new(), _room: room };
         world
             .wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", i64::try_from(orders).unwrap())
             .await;

@@ -7,7 +7,8 @@ use rand::{RngExt, SeedableRng};
 use seckill::domain::outflow::Pace;
 use seckill::flow::outflow_changes::OutflowChange;
 
-use crate::worker_processes::{Machine, Worker, Works, jitter_ms, long, pass};
+use crate::worker_processes::{Worker, Works, jitter_ms, long, pass};
+use seckill_harness::busy_machine::Machine;
 use seckill_harness::eventually;
 use seckill_harness::receiver::Receiver;
 
@@ -127,11 +128,11 @@ async fn kill_at_random(works: &Works, workers: &mut [Worker], seconds: f64, dic
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and_restarted() {
-    let (run_s, pause_s) = if long() { (60.0, 60.0) } else { (10.0, 2.0) };
+    let (run_s, pause_s) = if long() { (60.0, 60.0) } else { (7.0, 2.0) };
     let seed = rand::random();
     let mut dice = StdRng::seed_from_u64(seed);
     eprintln!("seed {seed}");
-    let works = Works::prepare(&[]).await;
+    let works = Works::alone().await;
     let mut workers = works.workers(20).await;
     let sides = [Side::open(&works, "refunds", 1).await, Side::open(&works, "payments", 50).await];
     let (machine, mut phases) = (Machine::now(), [Vec::new(), Vec::new()]);

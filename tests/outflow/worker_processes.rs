@@ -11,7 +11,7 @@ use seckill::ledger::Ledger;
 use seckill::ledger::outflow::items::{Enqueued, NewItem};
 use serde_json::json;
 use sqlx::PgPool;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use seckill_harness::receiver::Receiver;
@@ -24,8 +24,9 @@ pub fn jitter_ms() -> i64 {
     if long() { 15 } else { 1_000 }
 }
 
-/// Lets one test run at a time, so that tests do not disturb each other's timing.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// How many tests run at the same time, but for one that must not be disturbed.
+const BESIDE: u32 = 3;
+static ROOM: Semaphore = Semaphore::const_new(BESIDE as usize);
 
 /// A `seckill work --only outflow` process, killed when the value is dropped.
 pub struct Worker(Child);
@@ -70,17 +71,26 @@ pub struct Works {
     pub environment: Environment,
     pub ledger: Ledger,
     pub sql: PgPool,
-    _alone: MutexGuard<'static, ()>,
+    _room: SemaphorePermit<'static>,
 }
 
 impl Works {
     pub async fn prepare(settings: &[(&str, &str)]) -> Self {
-        let alone = ALONE.lock().await;
+        Self::in_room(if long() { BESIDE } else { 1 }, settings).await
+    }
+
+    /// While no other test runs.
+    pub async fn alone() -> Self {
+        Self::in_room(BESIDE, &[]).await
+    }
+
+    async fn in_room(room: u32, settings: &[(&str, &str)]) -> Self {
+        let room = ROOM.acquire_many(room).await.unwrap();
         let environment = environment(settings).await;
         let config = Config::read(&environment).unwrap();
         let ledger = stores(&config).unwrap().ledger;
         let sql = PgPool::connect(&config.database.url).await.unwrap();
-        Self { environment, ledger, sql, _alone: alone }
+        Self { environment, ledger, sql, _room: room }
     }
 
     pub async fn channel(&self, name: &str, rate: u32, receiver: &Receiver) {
@@ -141,44 +151,4 @@ pub fn long() -> bool {
 
 pub async fn pass(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-}
-
-/// The clock ticks of the processors that this process may use, over all programs.
-pub struct Machine {
-    all: u64,
-    idle: u64,
-}
-
-impl Machine {
-    pub fn now() -> Self {
-        let (stat, allowed) = (std::fs::read_to_string("/proc/stat").unwrap(), processors());
-        let mut sum = Self { all: 0, idle: 0 };
-        for line in stat.lines() {
-            let mut words = line.split_whitespace();
-            let number = words.next().and_then(|name| name.strip_prefix("cpu")?.parse::<u32>().ok());
-            if number.is_some_and(|number| allowed.contains(&number)) {
-                let ticks: Vec<u64> = words.map(|ticks| ticks.parse().unwrap()).collect();
-                sum.all += ticks.iter().sum::<u64>();
-                sum.idle += ticks[3];
-            }
-        }
-        sum
-    }
-
-    /// The share of the time since then in which the processors were idle, in per cent.
-    pub fn idle_since(&self) -> f64 {
-        let Self { all, idle } = Self::now();
-        100.0 * (idle - self.idle) as f64 / (all - self.all) as f64
-    }
-}
-
-/// The numbers of the processors that this process may use, such as of "0-1,4".
-fn processors() -> Vec<u32> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        first.parse::<u32>().unwrap()..=last.parse().unwrap()
-    };
-    list.split(',').flat_map(range).collect()
 }

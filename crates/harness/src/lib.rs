@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
+pub mod busy_machine;
 pub mod folder;
 pub mod nginx;
 pub mod own_postgres;
@@ -9,10 +10,12 @@ pub mod own_rabbitmq;
 pub mod receiver;
 pub mod redis_cluster;
 pub mod redis_group;
+mod shared;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use seckill::app::{Service, Stopper, stores};
@@ -31,6 +34,8 @@ use sqlx::migrate::Migrator;
 use sqlx::{Connection, PgConnection, PgPool};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
+
+use shared::SharedSystem;
 
 /// How long a condition may take to come true: as long as a slow machine with both cores busy may need. A test that passes
 /// never waits so long; a test that fails takes this long to say so.
@@ -89,9 +94,12 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         .into_iter()
         .map(|name| (name.to_owned(), std::env::var(name).expect("run the tests by ./dev test")))
         .collect();
-    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
-    let template = TEMPLATE.get_or_init(|| template(&environment)).await;
-    create_database(&environment, &format!("{name} TEMPLATE {template}")).await;
+    let is_elsewhere = settings.iter().any(|(name, _)| *name == "DATABASE_URL");
+    if !is_elsewhere {
+        static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+        let template = TEMPLATE.get_or_init(|| template(&environment)).await;
+        create_database(&environment, &format!("{name} TEMPLATE {template}")).await;
+    }
     let server = environment["DATABASE_URL"].rsplit_once('/').unwrap().0.to_owned();
     let own = [
         ("DATABASE_URL", format!("{server}/{name}")),
@@ -106,6 +114,8 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_ALARMS__CLEAR_AFTER_MS", "0".into()),
         // Nothing listens there: a test that needs a bank starts one.
         ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
+        // Tests ask until something has come true.
+        ("SECKILL_HTTP__BUYER_READS", "100000".into()),
         // Many tests share few cores: a slow server is not a dead one, and a thread that waits has no crowd.
         ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000".into()),
         ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "20000".into()),
@@ -120,9 +130,24 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     ];
     environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
     environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    let config = Config::read(&environment).unwrap();
-    stores(&config).unwrap().ledger.migrate().await.unwrap();
+    if is_elsewhere {
+        stores(&Config::read(&environment).unwrap()).unwrap().ledger.migrate().await.unwrap();
+    }
     environment
+}
+
+/// The settings of a system where nobody runs or writes, for tests that only look; each has a queue prefix of its own.
+pub async fn quiet_environment() -> Environment {
+    static QUIET: OnceCell<Environment> = OnceCell::const_new();
+    let mut environment = QUIET.get_or_init(|| environment(&[])).await.clone();
+    environment.insert("SECKILL_AMQP__PREFIX".into(), format!("t{}.", uuid::Uuid::new_v4().simple()));
+    environment
+}
+
+/// Deletes the queues of a system.
+async fn demolished(config: &Config) {
+    let broker = Broker::new(config);
+    eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
 }
 
 /// A migrated database, which is copied for each test: a copy takes half as long as all the migrations.
@@ -170,13 +195,14 @@ pub struct System {
     pub instances: Vec<Instance>,
     http: reqwest::Client,
     tokens: Tokens,
+    shared: Option<Arc<SharedSystem>>,
 }
 
 /// One running service.
 pub struct Instance {
     pub address: SocketAddr,
-    stopper: Stopper,
-    running: JoinHandle<anyhow::Result<()>>,
+    /// Nothing if other tests use the service, too.
+    own: Option<(Stopper, JoinHandle<anyhow::Result<()>>)>,
 }
 
 impl System {
@@ -191,9 +217,30 @@ impl System {
         system
     }
 
+    /// One instance with workers that other tests use at the same time: for a test that only asks for answers. Its sales, buyers,
+    /// products, accounts and applications have names of their own, and what it counts is theirs alone.
+    pub async fn shared() -> Self {
+        Self::shared_with(&[]).await
+    }
+
+    /// Likewise; shared by those who want the same settings.
+    pub async fn shared_with(settings: &[(&str, &str)]) -> Self {
+        let shared = SharedSystem::with(settings).await;
+        let running = shared.running();
+        let mut system = Self::of(running.environment.clone()).await;
+        let instance = Instance { address: running.address, own: None };
+        system.wait_until_ready(&instance).await;
+        system.instances.push(instance);
+        system.shared = Some(shared);
+        system
+    }
+
     /// Prepares a system without a running service.
     pub async fn prepare(settings: &[(&str, &str)]) -> Self {
-        let environment = environment(settings).await;
+        Self::of(environment(settings).await).await
+    }
+
+    async fn of(environment: Environment) -> Self {
         let config = Config::read(&environment).unwrap();
         let tokens = Tokens::new(&config.auth.jwt_secret, "", true).unwrap();
         Self {
@@ -202,6 +249,7 @@ impl System {
             tokens: tokens.requiring(&config.auth.jwt_audience, &config.auth.jwt_issuer),
             http: http_client(),
             instances: Vec::new(),
+            shared: None,
             environment,
             config,
         }
@@ -211,8 +259,13 @@ impl System {
     pub async fn serve(&mut self, with_workers: bool) {
         let service = Service::bind(self.config.clone(), with_workers).await.unwrap();
         let (address, stopper) = (service.address(), service.stopper());
-        self.instances.push(Instance { address, stopper, running: tokio::spawn(service.run()) });
-        let ready = format!("http://{address}/readyz");
+        let instance = Instance { address, own: Some((stopper, tokio::spawn(service.run()))) };
+        self.wait_until_ready(&instance).await;
+        self.instances.push(instance);
+    }
+
+    async fn wait_until_ready(&self, instance: &Instance) {
+        let ready = format!("http://{}/readyz", instance.address);
         eventually(|| async {
             let answer = self.http.get(&ready).send().await.map_err(|e| e.to_string())?;
             answer.status().is_success().then_some(()).ok_or_else(|| answer.status().to_string())
@@ -220,18 +273,19 @@ impl System {
         .await;
     }
 
-    /// Stops all instances gracefully, and deletes the system's queues.
+    /// Stops all instances gracefully, and deletes the system's queues. What others share goes on.
     pub async fn finish(mut self) {
         self.stop().await;
-        let broker = Broker::new(&self.config);
-        eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
+        if self.shared.is_none() {
+            demolished(&self.config).await;
+        }
     }
 
     /// Stops all instances gracefully.
     pub async fn stop(&mut self) {
-        for instance in self.instances.drain(..) {
-            instance.stopper.stop().await;
-            instance.running.await.unwrap().unwrap();
+        for (stopper, running) in self.instances.drain(..).filter_map(|instance| instance.own) {
+            stopper.stop().await;
+            running.await.unwrap().unwrap();
         }
     }
 

@@ -84,7 +84,7 @@ pub async fn the_dead_letter_queue_is_deleted(scene: Scene<'_>, wire: &Wire) {
     let delete = async {
         loop {
             delete_queue(scene.system, "dead").await;
-            sleep(Duration::from_secs(2)).await;
+            sleep(Duration::from_secs(1)).await;
         }
     };
     scene.drill.fires_while(&alerts, delete).await;

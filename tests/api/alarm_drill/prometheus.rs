@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use crate::dashboards::read;
 use seckill_harness::folder::free_address;
 
-/// Rules are evaluated once a second: who asks more often only takes processor time from what is drilled.
+/// Rules are evaluated twice a second: who asks more often only takes processor time from what is drilled.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The server, which ends with the value.
@@ -34,9 +34,9 @@ impl Prometheus {
         let (serving, working) = (listed(serve), listed(work));
         let mut config = read("deploy/prometheus/prometheus.yaml");
         for (from, to) in [
-            ("scrape_interval: 5s", "scrape_interval: 1s"),
-            ("scrape_timeout: 4s", "scrape_timeout: 1s"),
-            ("evaluation_interval: 5s", "evaluation_interval: 1s"),
+            ("scrape_interval: 5s", "scrape_interval: 500ms"),
+            ("scrape_timeout: 4s", "scrape_timeout: 500ms"),
+            ("evaluation_interval: 5s", "evaluation_interval: 500ms"),
             ("serve-1:8080, serve-2:8080", serving.as_str()),
             ("work-1:9100, work-2:9100", working.as_str()),
         ] {

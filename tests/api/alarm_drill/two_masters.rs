@@ -18,25 +18,29 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
     let system = &programs.system;
     let other_redis = OwnRedis::start().await;
     let (at_left, at_right, at_work) = (free_address(), free_address(), free_address());
-    let left = programs.start("left", at_left, &["serve"], &[]).await;
-    let right = programs.start("right", at_right, &["serve"], &[]).await;
-    let command = ["work", "--only", "relay,sweep,outflow,alarms"];
-    let work = programs.start("work", at_work, &command, &[]).await;
+    let (left, right, work) = tokio::join!(
+        programs.start("left", at_left, &["serve"], &[]),
+        programs.start("right", at_right, &["serve"], &[]),
+        programs.start("work", at_work, &["work", "--only", "relay,sweep,outflow,alarms"], &[]),
+    );
     let sale = system.create_sale(terms(10)).await;
     let drill = Drill::start(World::TwoMasters, &programs, &[at_left, at_right], &[at_work]).await;
     let scene = Scene { drill: &drill, system, at: at_left };
     let masters = async {
-        let alerts = ["SeckillTwoMasters", "SeckillRefillsRepeat"];
         let split = async {
             drop(right);
             programs.start("right", at_right, &["serve"], &[("REDIS_URL", other_redis.url().as_str())]).await
         };
-        let right = drill.fires_after(&alerts, split).await;
+        let right = drill.fires_after(&["SeckillTwoMasters"], split).await;
+        // Each instance leaves a sale alone for ten seconds that was taken from it. With another sale, some seconds later, one of the
+        // two is taken in each window.
+        let create = async { system.stores.create_sale(&terms(10).check().unwrap(), "test").await.unwrap() };
+        drill.fires_after(&["SeckillRefillsRepeat"], create).await;
         let unite = async {
             drop(right);
             programs.start("right", at_right, &["serve"], &[]).await
         };
-        drill.clears_after(&alerts, unite).await
+        drill.clears_after(&["SeckillTwoMasters", "SeckillRefillsRepeat"], unite).await
     };
     let consumer = async {
         let alerts = ["SeckillQueueStands"];

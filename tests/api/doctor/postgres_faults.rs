@@ -1,10 +1,12 @@
 //! Faults of PostgreSQL, planted in a server of the test's own.
 
+use std::time::Duration;
+
 use seckill::doctor::Verdict::{self, Fail, Pass, Unknown, Warn};
 use seckill_harness::{Environment, environment, eventually};
 
-use super::Look;
 use super::transaction_pooler::{self, Pooling};
+use super::{Look, config};
 use seckill_harness::own_postgres::OwnPostgres;
 
 /// The settings of a system whose ledger is on this server.
@@ -90,15 +92,17 @@ async fn a_pooler_is_found() {
     let through = async |pooling| {
         let port = transaction_pooler::start(postgres.port(), pooling).await;
         let url = format!("postgres://seckill@127.0.0.1:{port}/postgres");
-        Look::with(&environment, &[("DATABASE_URL", &url)]).await
+        // A notice that does not come is waited for in half of the time. On a slow machine the look is repeated.
+        eventually(|| async {
+            let look = Look::within(&config(&environment, &[("DATABASE_URL", &url)]), Duration::from_secs(6)).await;
+            let unknown = look.of("postgres").find(|check| check.verdict == Unknown).map(|check| format!("{check:#?}"));
+            unknown.map_or(Ok(look), Err)
+        })
+        .await
     };
     let shared = through(Pooling::Transaction).await;
     shared.shows("postgres.sessions", Fail, "two connections share a session");
     shared.shows("postgres.notices", Warn, "does not reach");
-    // All else is answered through it.
-    for check in shared.of("postgres") {
-        assert_ne!(check.verdict, Unknown, "{check:#?}");
-    }
     let alone = through(Pooling::SessionWithoutOptions).await;
     alone.shows("postgres.sessions", Warn, "statement_timeout is 0 ms");
     assert_eq!(alone.verdict("postgres.notices"), Pass);

@@ -3,9 +3,11 @@
 use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use reqwest::RequestBuilder;
 use seckill::doctor::Verdict::{self, Fail, Pass, Unknown, Warn};
 use seckill::queue::{Broker, Publisher};
-use seckill_harness::{Environment, environment, eventually, secret};
+use seckill_harness::{Environment, eventually, http_client, quiet_environment, secret};
+use serde_json::{Value, json};
 
 use super::{Look, config};
 use seckill_harness::folder::Folder;
@@ -34,7 +36,7 @@ fn text(value: &str) -> AMQPValue {
 /// Queues and an exchange that are missing, or of another kind than the workers declare.
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_of_another_kind_are_found() {
-    let environment = environment(&[]).await;
+    let environment = quiet_environment().await;
     let (settings, prefix) = (config(&environment, &[]), environment["SECKILL_AMQP__PREFIX"].clone());
     let look = async || Look::with(&environment, &[]).await;
     look().await.shows("rabbitmq.queues", Warn, "do not exist yet");
@@ -72,7 +74,7 @@ async fn queues_of_another_kind_are_found() {
 /// The doctor makes no queue and no exchange where there is none, and takes no message away.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_changes_nothing() {
-    let environment = environment(&[]).await;
+    let environment = quiet_environment().await;
     let url = &environment["AMQP_URL"];
     let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
@@ -112,7 +114,7 @@ async fn a_look_changes_nothing() {
 /// Heartbeats so rare that a silent broker is noticed late.
 #[tokio::test(flavor = "multi_thread")]
 async fn rare_heartbeats_are_found() {
-    let environment = environment(&[]).await;
+    let environment = quiet_environment().await;
     let rare = format!("{}?heartbeat=60", environment["AMQP_URL"]);
     Look::with(&environment, &[("AMQP_URL", &rare)]).await.shows("rabbitmq.heartbeat", Warn, "60 s");
     Look::with(&environment, &[]).await.shows("rabbitmq.heartbeat", Pass, "10 s");
@@ -129,6 +131,8 @@ async fn faults_of_a_whole_broker_are_found() {
         "default_user = seckill".to_owned(),
         format!("default_pass = {password}"),
         "heartbeat = 0".to_owned(),
+        // The management interface shows policies when it has collected them.
+        "collect_statistics_interval = 250".to_owned(),
         "vm_memory_high_watermark.absolute = 1GB".to_owned(),
         "disk_free_limit.absolute = 10MB".to_owned(),
     ];
@@ -136,7 +140,8 @@ async fn faults_of_a_whole_broker_are_found() {
     listens(amqp).await;
     listens(management).await;
     let url = format!("amqp://seckill:{password}@127.0.0.1:{amqp}/%2f");
-    let environment = environment(&[("AMQP_URL", &url)]).await;
+    let mut environment = quiet_environment().await;
+    environment.insert("AMQP_URL".to_owned(), url.clone());
     let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
     let broker = Broker::new(&config(&environment, &[]));
     let link = Publisher::new(broker);
@@ -150,11 +155,13 @@ async fn faults_of_a_whole_broker_are_found() {
         assert_eq!(look.verdict(name), Pass, "{:#?}", look.checks[name]);
     }
 
-    policies_are_found(&own, &environment, &prefix, &format!("http://127.0.0.1:{management}"), &password).await;
-    alternate_exchange_is_found(&own, &environment, &prefix).await;
+    let management = Management { address: format!("http://127.0.0.1:{management}"), password: password.clone() };
+    policies_are_found(&management, &environment, &prefix).await;
+    alternate_exchange_is_found(&management, &environment, &prefix).await;
 
-    own.control(&["add_user", "limited", &password]);
-    own.control(&["set_permissions", "limited", "^other", "^other", "^other"]);
+    management.put("users/limited", json!({ "password": password, "tags": "" })).await;
+    let other = json!({ "configure": "^other", "write": "^other", "read": "^other" });
+    management.put("permissions/%2F/limited", other).await;
     let limited = Look::with(&environment, &[("AMQP_URL", &url.replace("seckill:", "limited:"))]).await;
     limited.shows("rabbitmq.permissions", Fail, "limited");
     limited.shows("rabbitmq.alarms", Unknown, "may not publish");
@@ -163,6 +170,27 @@ async fn faults_of_a_whole_broker_are_found() {
     shows_in_time(&environment, &[], "rabbitmq.alarms", Fail, "memory").await;
     own.control(&["set_vm_memory_high_watermark", "absolute", "1GB"]);
     shows_in_time(&environment, &[], "rabbitmq.alarms", Pass, "takes messages").await;
+}
+
+/// The broker's management interface, which changes policies and users sooner than `rabbitmqctl` starts.
+struct Management {
+    address: String,
+    password: String,
+}
+
+impl Management {
+    async fn put(&self, what: &str, body: Value) {
+        self.send(http_client().put(format!("{}/api/{what}", self.address)).json(&body)).await;
+    }
+
+    async fn delete(&self, what: &str) {
+        self.send(http_client().delete(format!("{}/api/{what}", self.address))).await;
+    }
+
+    async fn send(&self, request: RequestBuilder) {
+        let answer = request.basic_auth("seckill", Some(&self.password)).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    }
 }
 
 /// The management interface shows policies a moment after they were set.
@@ -182,17 +210,22 @@ async fn shows_in_time(
     .await;
 }
 
-async fn policies_are_found(own: &OwnRabbitmq, environment: &Environment, prefix: &str, address: &str, password: &str) {
-    let management = [("SECKILL_AMQP__MANAGEMENT_URL", address)];
+async fn policies_are_found(management: &Management, environment: &Environment, prefix: &str) {
+    let Management { address, password } = management;
+    let shown = [("SECKILL_AMQP__MANAGEMENT_URL", address.as_str())];
     let name = "rabbitmq.policies";
-    shows_in_time(environment, &management, name, Pass, "no policy makes messages leave our 8 queues").await;
+    shows_in_time(environment, &shown, name, Pass, "no policy makes messages leave our 8 queues").await;
     let pattern = format!("^{prefix}order-placed$").replace('.', "\\.");
-    for (term, verdict) in [("message-ttl", Fail), ("expires", Fail), ("delivery-limit", Warn)] {
-        own.control(&["set_policy", "planted", &pattern, &format!(r#"{{"{term}":600000}}"#), "--apply-to", "queues"]);
-        shows_in_time(environment, &management, name, verdict, &format!("{prefix}order-placed ({term})")).await;
+    let losing = json!({ "message-ttl": 600_000, "expires": 600_000 });
+    for (definition, verdict, terms) in
+        [(losing, Fail, "message-ttl, expires"), (json!({ "delivery-limit": 600_000 }), Warn, "delivery-limit")]
+    {
+        let planted = json!({ "pattern": pattern, "definition": definition, "apply-to": "queues" });
+        management.put("policies/%2F/planted", planted).await;
+        shows_in_time(environment, &shown, name, verdict, &format!("{prefix}order-placed ({terms})")).await;
     }
-    own.control(&["clear_policy", "planted"]);
-    shows_in_time(environment, &management, name, Pass, "").await;
+    management.delete("policies/%2F/planted").await;
+    shows_in_time(environment, &shown, name, Pass, "").await;
     let with_user = address.replace("http://", &format!("http://seckill:{password}@"));
     let asked = Look::with(environment, &[("SECKILL_AMQP__MANAGEMENT_URL", &with_user)]).await;
     assert_eq!(asked.verdict(name), Pass);
@@ -204,16 +237,17 @@ async fn policies_are_found(own: &OwnRabbitmq, environment: &Environment, prefix
 }
 
 /// AMQP shows one policy: what takes a message that should have come back.
-async fn alternate_exchange_is_found(own: &OwnRabbitmq, environment: &Environment, prefix: &str) {
+async fn alternate_exchange_is_found(management: &Management, environment: &Environment, prefix: &str) {
     let (connection, channel) = channel(&environment["AMQP_URL"]).await;
     declare(&channel, "unrouted", &[]).await;
     let options = QueueBindOptions { nowait: false };
     let bound = channel.queue_bind("unrouted".into(), "amq.fanout".into(), "".into(), options, FieldTable::default());
     bound.await.unwrap();
     let pattern = format!("^{prefix}seckill$").replace('.', "\\.");
-    let terms = r#"{"alternate-exchange":"amq.fanout"}"#;
-    own.control(&["set_policy", "alternate", &pattern, terms, "--apply-to", "exchanges"]);
+    let terms = json!({ "alternate-exchange": "amq.fanout" });
+    let alternate = json!({ "pattern": pattern, "definition": terms, "apply-to": "exchanges" });
+    management.put("policies/%2F/alternate", alternate).await;
     shows_in_time(environment, &[], "rabbitmq.policies", Fail, "did not come back").await;
-    own.control(&["clear_policy", "alternate"]);
+    management.delete("policies/%2F/alternate").await;
     connection.close(200, "".into()).await.unwrap();
 }

@@ -2,14 +2,16 @@
 
 use seckill::app::stores;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
-use seckill_harness::{Environment, environment, eventually, secret, terms};
+use seckill_harness::{Environment, environment, eventually, quiet_environment, secret, terms};
 
 use super::{Look, config};
 use crate::own_redis::OwnRedis;
 
-/// The settings of a system whose sales are on this server.
+/// The settings of a system whose sales would be on this server.
 async fn system_on(redis: &OwnRedis) -> Environment {
-    environment(&[("REDIS_URL", &redis.url())]).await
+    let mut environment = quiet_environment().await;
+    environment.insert("REDIS_URL".to_owned(), redis.url());
+    environment
 }
 
 /// Another policy than noeviction, no append-only file, and one that is not flushed.
@@ -72,7 +74,7 @@ async fn an_append_only_file_that_fails_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn too_little_memory_for_the_planned_sales_is_found() {
     let redis = OwnRedis::start().await;
-    let environment = system_on(&redis).await;
+    let environment = environment(&[("REDIS_URL", &redis.url())]).await;
     let stores = stores(&config(&environment, &[])).unwrap();
     let bound = async |maxmemory: &str| {
         redis.ask(&["CONFIG", "SET", "maxmemory", maxmemory]).await.unwrap();
@@ -158,7 +160,7 @@ async fn a_clock_that_is_off_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_servers_that_keep_no_locks_are_found() {
     let (one, two, three) = (OwnRedis::start().await, OwnRedis::start().await, OwnRedis::start().await);
-    let environment = environment(&[]).await;
+    let environment = quiet_environment().await;
     let gone = "redis://127.0.0.1:1/";
     let (a, b, c) = (one.url(), two.url(), three.url());
     let with = async |urls: &[&str]| Look::with(&environment, &[("SECKILL_REDIS__LOCK_URLS", &urls.join(","))]).await;
