@@ -43,11 +43,12 @@ async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
     let system = &programs.system;
     let (redis, redis_url) = wire_to(&system.environment["REDIS_URL"]).await;
     let at = free_address();
+    let drill = Drill::start(World::Crowd, &programs, &[at], &[]);
     let serve = programs.start("serve", at, &["serve", "--with-workers"], &[("REDIS_URL", redis_url.as_str())]).await;
     let sale = system.create_sale(terms(100_000)).await;
-    let drill = Drill::start(World::Crowd, &programs, &[at], &[]).await;
     let scene = Scene { drill: &drill, system, at };
     scene.bought(&sale, "first").await;
+    drill.begin().await;
     let crowd = async {
         redis.delay(ONE_WAY);
         scene.execute(SLOW_INSERTS).await;

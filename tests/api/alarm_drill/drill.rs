@@ -19,13 +19,16 @@ pub struct Drill {
 }
 
 impl Drill {
-    /// Starts Prometheus for these instances and these workers, and waits until no alert fires: a service at rest is no alarm.
-    pub async fn start(world: World, programs: &Programs, serve: &[SocketAddr], work: &[SocketAddr]) -> Self {
+    /// Starts Prometheus for these instances and these workers. They may be started after it: it looks for them after five seconds.
+    pub fn start(world: World, programs: &Programs, serve: &[SocketAddr], work: &[SocketAddr]) -> Self {
         let prometheus = Prometheus::start(programs.folder(), &short_rules::text(), serve, work);
-        prometheus.is_ready(rules().len()).await;
-        let drill = Self { world, prometheus, fired: RefCell::default(), cleared: RefCell::default() };
-        drill.nothing_fires().await;
-        drill
+        Self { world, prometheus, fired: RefCell::default(), cleared: RefCell::default() }
+    }
+
+    /// Waits until all are watched and no alert fires: a service at rest is no alarm.
+    pub async fn begin(&self) {
+        self.prometheus.is_ready(rules().len()).await;
+        self.nothing_fires().await;
     }
 
     /// Causes the condition of alerts of which none fires, and waits until each of them has fired.

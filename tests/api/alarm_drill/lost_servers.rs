@@ -32,6 +32,7 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     let (redis, redis_url) = wire_to(&system.environment["REDIS_URL"]).await;
     let (broker, broker_url) = wire_to(&system.environment["AMQP_URL"]).await;
     let (at, at_work) = (free_address(), free_address());
+    let drill = Drill::start(World::LostServers, &programs, &[at], &[at_work]);
     let serves = [("DATABASE_URL", postgres_url.as_str()), ("REDIS_URL", redis_url.as_str())];
     let works = [("REDIS_URL", redis_url.as_str()), ("AMQP_URL", broker_url.as_str())];
     let (serve, work) = tokio::join!(
@@ -42,7 +43,7 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     let sale = system.create_sale(terms(100_000)).await;
     bought(system, at, &sale, "first").await;
     system.settled(&sale).await;
-    let drill = Drill::start(World::LostServers, &programs, &[at], &[at_work]).await;
+    drill.begin().await;
     let lose_postgres = async {
         drill.fires_after(&NO_POSTGRES, async { postgres.cut() }).await;
         drill.clears_after(&NO_POSTGRES, async { postgres.mend() }).await;

@@ -40,6 +40,7 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
     ];
     let programs = Programs::prepare(&settings).await;
     let system = &programs.system;
+    let drill = Drill::start(World::Money, &programs, &[at], &[at_work]);
     let bank = Bank { programs: &programs, at: at_bank, callbacks_at: at };
     let (opened, serve, work) = tokio::join!(
         bank.open(),
@@ -51,7 +52,7 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
     // Counters with labels appear with the first order.
     let first = order(system, at, &sale, "first").await;
     let others = join_all(["ann", "ben", "eve"].map(async |user| (order(system, at, &sale, user).await, user))).await;
-    let drill = Drill::start(World::Money, &programs, &[at], &[at_work]).await;
+    drill.begin().await;
     let scene = Scene { drill: &drill, system, at };
 
     let unconfigured = ["SeckillChannelNotConfigured"];

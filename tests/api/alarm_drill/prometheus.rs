@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use crate::dashboards::read;
 use seckill_harness::folder::free_address;
 
-/// Rules are evaluated twice a second: who asks more often only takes processor time from what is drilled.
+/// Rules are evaluated twice a second. A shorter interval would take processor time from the drilled service.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The server, which ends with the value.

@@ -37,12 +37,13 @@ async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_r
     let system = &programs.system;
     let (broker, broker_url) = wire_to(&system.environment["AMQP_URL"]).await;
     let at = free_address();
+    let drill = Drill::start(World::Sales, &programs, &[at], &[]);
     let serve = programs.start("serve", at, &["serve", "--with-workers"], &[("AMQP_URL", broker_url.as_str())]).await;
     // Counters with labels appear with the first order.
     let sale = system.create_sale(terms(100)).await;
     bought(system, at, &sale, "first").await;
     system.settled(&sale).await;
-    let drill = Drill::start(World::Sales, &programs, &[at], &[]).await;
+    drill.begin().await;
     let scene = Scene { drill: &drill, system, at };
     let messages = async {
         tokio::join!(no_queue_takes_a_message(scene, &sale), a_message_cannot_be_read(scene));

@@ -1,50 +1,41 @@
 //! deploy/prometheus/rules.yaml with shorter durations, so that the drill takes seconds and not days.
 //!
 //! Expressions, metrics, labels, thresholds and annotations stay as they are, and each alert is still caused by its condition: what
-//! is shorter is how long a window looks back and how long a condition must last. Most are a twentieth, up to a bound, so that what must
-//! last longer than its window still does. The bound of the windows is longer than the pause after a failed step, which grows to 5 s. The
-//! windows of the error budget, up to three days, have a smaller part.
-
-use std::ops::RangeInclusive;
+//! is shorter is how long a window looks back and how long a condition must last. Both are a twentieth, up to a bound, so that what
+//! must last longer than its window still does. The bound of the windows is longer than the pause after a failed step, which grows to 5 s.
+//! The windows of the error budget, up to three days, have a smaller part.
 
 use regex::{Captures, Regex};
 use serde_json::Value;
 
 use crate::dashboards::{RULES, read};
 
-/// How much shorter the durations of a rule are.
-struct Scale {
-    part: f64,
-    windows_s: RangeInclusive<f64>,
-    wait_max_s: f64,
+const PART: f64 = 20.0;
+const WINDOW_MAX_S: f64 = 6.0;
+const WAIT_MAX_S: f64 = 7.5;
+
+/// Six hours become 4 s. A rate needs some scrapes, of which there are two a second.
+const BUDGET_PART: f64 = 5400.0;
+const BUDGET_WINDOW_MIN_S: f64 = 3.0;
+
+/// How far a window looks back that looks back so far in production.
+fn window(seconds: f64) -> f64 {
+    (seconds / PART).min(WINDOW_MAX_S)
 }
 
-const USUAL: Scale = Scale { part: 20.0, windows_s: 0.0..=6.0, wait_max_s: 7.5 };
-/// Six hours become 6 s. A rate needs some scrapes, of which there are two a second.
-const BUDGET: Scale = Scale { part: 3600.0, windows_s: 3.0..=f64::INFINITY, wait_max_s: 7.5 };
-/// An instance leaves a sale alone for ten seconds that another one has taken from it.
-const REFILLS: Scale = Scale { part: 10.0, windows_s: 0.0..=9.0, wait_max_s: 10.5 };
+/// How long a condition must last.
+fn wait(seconds: f64) -> f64 {
+    (seconds / PART).min(WAIT_MAX_S)
+}
 
-impl Scale {
-    fn of(rule: &Value) -> &'static Self {
-        let name = ["record", "alert"].iter().find_map(|kind| rule.get(*kind)?.as_str()).unwrap();
-        match name {
-            "seckill:answers:rate5m" => &BUDGET,
-            "SeckillRefillsRepeat" => &REFILLS,
-            _ if name.starts_with("seckill:unavailable:ratio") => &BUDGET,
-            _ => &USUAL,
-        }
-    }
+fn budget_window(seconds: f64) -> f64 {
+    (seconds / BUDGET_PART).max(BUDGET_WINDOW_MIN_S)
+}
 
-    /// How far a window looks back that looks back so far in production.
-    fn window(&self, seconds: f64) -> f64 {
-        (seconds / self.part).clamp(*self.windows_s.start(), *self.windows_s.end())
-    }
-
-    /// How long a condition must last.
-    fn wait(&self, seconds: f64) -> f64 {
-        (seconds / self.part).min(self.wait_max_s)
-    }
+/// Whether a rule records something for the alerts about the error budget.
+fn is_of_budget(rule: &Value) -> bool {
+    let name = rule.get("record").and_then(Value::as_str).unwrap_or_default();
+    name.starts_with("seckill:unavailable:ratio") || name == "seckill:answers:rate5m"
 }
 
 fn durations() -> Regex {
@@ -63,7 +54,7 @@ fn seconds(found: &Captures<'_>) -> f64 {
 }
 
 /// A text with each duration in it made shorter.
-fn shortened(text: &str, shorter: impl Fn(f64) -> f64) -> String {
+fn shortened(text: &str, shorter: fn(f64) -> f64) -> String {
     durations()
         .replace_all(text, |found: &Captures<'_>| format!("{:.0}ms", shorter(seconds(found)) * 1000.0))
         .into_owned()
@@ -75,11 +66,10 @@ fn files() -> (Value, Value) {
     let mut short = file.clone();
     for group in short["groups"].as_array_mut().unwrap() {
         for rule in group["rules"].as_array_mut().unwrap() {
-            let scale = Scale::of(rule);
-            let expression = shortened(rule["expr"].as_str().unwrap(), |seconds| scale.window(seconds));
+            let look_back = if is_of_budget(rule) { budget_window } else { window };
+            let expression = shortened(rule["expr"].as_str().unwrap(), look_back);
             rule["expr"] = expression.into();
-            let lasts = rule.get("for").and_then(Value::as_str);
-            if let Some(lasts) = lasts.map(|lasts| shortened(lasts, |seconds| scale.wait(seconds))) {
+            if let Some(lasts) = rule.get("for").and_then(Value::as_str).map(|lasts| shortened(lasts, wait)) {
                 rule["for"] = lasts.into();
             }
         }
@@ -102,8 +92,8 @@ fn only_durations_are_shorter() {
     let all: Vec<f64> = durations().captures_iter(&short).map(|found| seconds(&found)).collect();
     assert!(all.len() > 50, "{all:?}");
     // The longest windows of the error budget only say that it matters: their alerts clear by shorter ones.
-    let long: Vec<f64> = all.into_iter().filter(|seconds| *seconds > REFILLS.wait_max_s).collect();
-    assert_eq!(long, [24.0, 24.0, 72.0, 72.0], "a day and three days, each in both sums of its rule");
+    let long: Vec<f64> = all.into_iter().filter(|seconds| *seconds > WAIT_MAX_S).collect();
+    assert_eq!(long, [16.0, 16.0, 48.0, 48.0], "a day and three days, each in both sums of its rule");
 }
 
 /// An alert that must not fire for what has happened once does not do so here, either.
@@ -117,8 +107,7 @@ fn what_must_last_longer_than_its_window_still_must() {
         for found in durations().captures_iter(rule["expr"].as_str().unwrap()) {
             let back = seconds(&found);
             if lasts > back {
-                let scale = Scale::of(rule);
-                assert!(scale.wait(lasts) > scale.window(back), "{}", rule["alert"]);
+                assert!(wait(lasts) > window(back), "{}", rule["alert"]);
                 compared += 1;
             }
         }

@@ -1,6 +1,6 @@
 //! Two Redis servers that are used as the master, and a worker that leaves work undone.
 
-use seckill_harness::terms;
+use seckill_harness::{eventually, terms};
 
 use super::World;
 use super::drill::Drill;
@@ -10,21 +10,25 @@ use crate::own_redis::OwnRedis;
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 
+const NO_REFILL_FOR_3_S: &str = "SELECT NOT EXISTS (
+    SELECT FROM audit_log WHERE action = 'refill' AND at > now() - interval '3 seconds')";
+
 /// An instance at the wrong Redis server, a queue without a consumer and a step that always fails are alerts until each is put right.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() {
     let settings = [("SECKILL_OUTBOX__RESEND_AFTER_MS", "500"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")];
     let programs = Programs::prepare(&settings).await;
     let system = &programs.system;
-    let other_redis = OwnRedis::start().await;
     let (at_left, at_right, at_work) = (free_address(), free_address(), free_address());
+    let drill = Drill::start(World::TwoMasters, &programs, &[at_left, at_right], &[at_work]);
+    let other_redis = OwnRedis::start().await;
     let (left, right, work) = tokio::join!(
         programs.start("left", at_left, &["serve"], &[]),
         programs.start("right", at_right, &["serve"], &[]),
         programs.start("work", at_work, &["work", "--only", "relay,sweep,outflow,alarms"], &[]),
     );
     let sale = system.create_sale(terms(10)).await;
-    let drill = Drill::start(World::TwoMasters, &programs, &[at_left, at_right], &[at_work]).await;
+    drill.begin().await;
     let scene = Scene { drill: &drill, system, at: at_left };
     let masters = async {
         let split = async {
@@ -32,9 +36,16 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
             programs.start("right", at_right, &["serve"], &[("REDIS_URL", other_redis.url().as_str())]).await
         };
         let right = drill.fires_after(&["SeckillTwoMasters"], split).await;
-        // Each instance leaves a sale alone for ten seconds that was taken from it. With another sale, some seconds later, one of the
-        // two is taken in each window.
-        let create = async { system.stores.create_sale(&terms(10).check().unwrap(), "test").await.unwrap() };
+        // An instance leaves a sale alone for ten seconds that was taken from it. With another sale, some seconds later, there is a
+        // refill in each window.
+        let create = async {
+            eventually(|| async {
+                let quiet = sqlx::query_scalar(NO_REFILL_FOR_3_S).fetch_one(&system.sql).await.unwrap();
+                if quiet { Ok(()) } else { Err("sales are refilled all the time".to_owned()) }
+            })
+            .await;
+            system.stores.create_sale(&terms(10).check().unwrap(), "test").await.unwrap()
+        };
         drill.fires_after(&["SeckillRefillsRepeat"], create).await;
         let unite = async {
             drop(right);
