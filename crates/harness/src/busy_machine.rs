@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// The first span of a test of deadlines. The last one is eight times as long.
+/// The span of the first try. The last try has a span of eight times this length.
 const SPAN: Duration = Duration::from_secs(2);
 /// A machine that was idle for this share of the time, in per cent, is not to blame for a failure.
 const IDLE: f64 = 75.0;

@@ -223,7 +223,7 @@ impl System {
         Self::shared_with(&[]).await
     }
 
-    /// Likewise; shared by those who want the same settings.
+    /// As `shared`, with these settings. Tests with the same settings share one system.
     pub async fn shared_with(settings: &[(&str, &str)]) -> Self {
         let shared = SharedSystem::with(settings).await;
         let running = shared.running();
