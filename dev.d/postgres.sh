@@ -18,7 +18,7 @@ no_orphans() { [ -z "$(orphans)" ]; }
 end_orphans() { no_orphans || { orphans | xargs kill -QUIT 2>/dev/null || true; wait_for 10 no_orphans; }; }
 
 pg_start() {
-  local data=$POSTGRES_DIR/data max_connections=200
+  local data=$POSTGRES_DIR/data max_connections=200 naptime=1min
   if [ "$(id -u)" = 0 ]; then install -d -o postgres -g postgres -m 700 "$POSTGRES_DIR"; else mkdir -p "$POSTGRES_DIR"; fi
   cd "$POSTGRES_DIR"
   if [ ! -s "$data/PG_VERSION" ]; then
@@ -27,10 +27,11 @@ pg_start() {
   fi
   end_orphans || die "processes of an earlier PostgreSQL do not end: $(orphans | xargs)"
   rm -f "$data/postmaster.pid"                   # else PostgreSQL takes its own zombie for a running server
-  [ "$DIR" = "$TOP/.dev/run" ] || max_connections=300   # every test has a pool of its own
+  [ "$DIR" = "$TOP/.dev/run" ] || max_connections=600   # every test has a pool of its own
+  [ "$DIR" != "$TOP/.dev/test" ] || naptime=1h   # autovacuum looks into each database so often, and the tests have hundreds
   spawn pid log "${AS_POSTGRES[@]}" "$(pg_bin postgres)" -D "$data" -p "$POSTGRES_PORT" -c listen_addresses=$HOST \
     -c unix_socket_directories= -c max_connections=$max_connections -c shared_buffers=256MB -c max_wal_size=4GB \
-    -c wal_compression=lz4 -c shared_preload_libraries=pg_stat_statements \
+    -c autovacuum_naptime=$naptime -c wal_compression=lz4 -c shared_preload_libraries=pg_stat_statements \
     -c pg_stat_statements.max=50000              # every test has a database of its own, and some count its statements
 }
 pg_ready() { # also creates the database, if the server is new

@@ -16,11 +16,13 @@ print_summary() {
   failed_tests
 }
 finish_tests() { # WHAT EXIT-CODE BEGIN
+  [ ! -s $TESTS_LOG ] || sed -n 's/^test \(.*\) \.\.\. .* <\([0-9.]*\)s>$/\2 \1/p' $TESTS_LOG | sort -rn >$SECONDS_LOG
   print_summary
   verdict test "$@"
 }
 
 TESTS_LOG=.dev/log/tests.log                     # all that the tests print
+OTHER_TESTS_LOG=.dev/log/other-tests.log
 BUILD_LOG=.dev/log/build-tests.log
 SECONDS_LOG=.dev/log/test-seconds.txt            # seconds by test, the slowest first
 use_one_build() { export RUSTC_WORKSPACE_WRAPPER=clippy-driver CARGO_INCREMENTAL=1; }
@@ -29,8 +31,8 @@ build_tests() { house_tests --no-run "$@" 2>&1 | tee $BUILD_LOG; }   # TARGETS o
 no_warnings() { # cargo repeats the warnings of what is built already
   ! grep -E '^warning: .* generated [0-9]+ warning' $BUILD_LOG
 }
-cargo_tests() { # TARGETS of cargo test, then -- and arguments of the test programs
-  local code=0 host targets=()
+cargo_tests() { # LOG TARGETS of cargo test, then -- and arguments of the test programs
+  local code=0 host targets=() log=$1; shift
   while [ $# -gt 0 ] && [ "$1" != -- ]; do targets+=("$1"); shift; done
   [ $# = 0 ] || shift
   host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
@@ -38,9 +40,20 @@ cargo_tests() { # TARGETS of cargo test, then -- and arguments of the test progr
   # The seconds of each test: an option that this compiler's test programs have only if they take themselves for a nightly one's.
   export "CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
   # In a subshell: if this script held the pipe itself, an interrupted run would wait for tee for ever.
-  (house_tests --no-fail-fast "${targets[@]}" -- -Z unstable-options --report-time "$@") > >(exec tee -a $TESTS_LOG 9>&-) 2>&1 9>&- || code=$?
+  (house_tests --no-fail-fast "${targets[@]}" -- -Z unstable-options --report-time "$@") > >(exec tee -a "$log" 9>&-) 2>&1 9>&- || code=$?
   wait_for 10 ended $! || true                   # a process that a test left behind would keep the pipe open for ever
-  sed -n 's/^test \(.*\) \.\.\. .* <\([0-9.]*\)s>$/\2 \1/p' $TESTS_LOG | sort -rn >$SECONDS_LOG
+  return $code
+}
+tests_side_by_side() { # ARGUMENTS of the test programs: tests/api beside all others
+  local code=0 path name others=(--lib --bins --examples) beside
+  for path in tests/*.rs tests/*/main.rs crates/*/tests/*.rs; do
+    name=${path%/main.rs} name=${name##*/} name=${name%.rs}
+    case $name in api | faults | tls) ;; *) others+=(--test "$name") ;; esac
+  done
+  cargo_tests $OTHER_TESTS_LOG "${others[@]}" -- "$@" & beside=$!
+  cargo_tests $TESTS_LOG --test api -- "$@" || code=1
+  wait $beside || code=1
+  cat $OTHER_TESTS_LOG >>$TESTS_LOG
   return $code
 }
 ended() { [ -z "$(start_time "$1")" ]; }         # PID
@@ -65,6 +78,9 @@ failed_tests() { # prints the names of the failed tests that cargo's output list
 documentation() {
   RUSTDOC=$TOP/dev.d/rustdoc.sh house_tests --doc --quiet
 }
+
+# Its own features, and so its own build of what it needs: with them, every client in the house would want a provider of TLS.
+client_over_tls() { (cd crates/client && cargo test --quiet --locked --features tls --lib --test tls); }
 
 CARGO_DENY_VERSION=0.20.2
 cargo_deny() {
@@ -98,7 +114,7 @@ begin_run() {
   use_one_build
   use test
   lock_run test
-  rm -f $TESTS_LOG
+  rm -f $TESTS_LOG $OTHER_TESTS_LOG
   trap 'exit 130' INT TERM
 }
 
@@ -112,7 +128,7 @@ run_check() { # what one runs before each commit: nothing of it needs a server
   shell_scripts
   compile "${EVERY_TARGET[@]}" --test faults
   check "no warnings, of the compiler or of clippy" "See $BUILD_LOG" no_warnings
-  check "tests without servers" "" cargo_tests --lib --bins --test rooms --test rulebook -- --skip histories
+  check "tests without servers" "" cargo_tests $TESTS_LOG --lib --bins --test rooms --test rulebook -- --skip histories
   print_summary
   trap - EXIT
   if [ $CHECKS_FAILED = 0 ]; then echo "==> PASSED: the checks, in $(since "$begin")"; else echo "==> FAILED, after $(since "$begin"): see above"; fi
@@ -147,7 +163,7 @@ run_areas() { # AREA[/PART]…: a name of tests/ such as money, or a part of one
     [ "${area%%/*}" != unit ] || targets=(--lib --bins)
     compile "${targets[@]}"
     case $area in */*) targets+=(-- "${area#*/}") ;; esac
-    check "the tests of $area" "" cargo_tests "${targets[@]}"
+    check "the tests of $area" "" cargo_tests $TESTS_LOG "${targets[@]}"
   done
   return $CHECKS_FAILED
 }
@@ -169,9 +185,8 @@ run_tests() {
   start_empty test
   need_room 8                                    # the databases of all tests take five
   eval "$(urls)"
-  check "tests" "" cargo_tests "${EVERY_TARGET[@]}" -- --skip a_death_at_any_failpoint
-  # Its own features, and so its own build of what it needs: with them, every client in the house would want a provider of TLS.
-  check "the client over TLS" "" cargo test --quiet --locked -p seckill-client --features tls --lib --test tls
+  check "tests" "" tests_side_by_side --skip a_death_at_any_failpoint
+  check "the client over TLS" "" client_over_tls
   check "documentation, and its examples" "" documentation
   check "dependencies: bans, licenses, sources" "deny.toml says what is allowed" cargo_deny
   return $CHECKS_FAILED
