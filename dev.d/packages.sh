@@ -13,7 +13,7 @@ missing() { # THING…: prints the packages that provide the missing ones
       promtool) command -v promtool >/dev/null || echo prometheus ;;   # the server comes with it
       protoc) command -v protoc >/dev/null || echo protobuf-compiler ;;
       chromium)                                  # without its recommendations it comes without any font
-        [ -x /usr/bin/chromium ] || echo chromium fonts-liberation
+        [ -x /usr/lib/chromium/chromium-headless-shell ] || echo chromium-headless-shell fonts-liberation
         [ -x /usr/bin/chromedriver ] || echo chromium-driver ;;
       chinese)                                   # a font, for pictures of the pages
         [ -n "$(fc-list :lang=zh 2>/dev/null)" ] || echo fontconfig fonts-wqy-microhei ;;
