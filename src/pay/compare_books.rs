@@ -34,8 +34,16 @@ impl PaymentService {
     /// # Errors
     /// A channel whose books cannot be read, or a database that cannot.
     pub async fn compare(&self) -> Result<Vec<ChannelVerdict>, PayError> {
+        self.compare_within(PATIENCE).await
+    }
+
+    /// As `compare`, but waits up to `patience`.
+    ///
+    /// # Errors
+    /// As `compare`.
+    pub async fn compare_within(&self, patience: Duration) -> Result<Vec<ChannelVerdict>, PayError> {
         try_join_all(self.channels.iter().map(async |channel| {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + patience;
             loop {
                 let verdict = self.compare_with(channel).await?;
                 if (verdict.held && verdict.under_way == 0) || Instant::now() >= deadline {

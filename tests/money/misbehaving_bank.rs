@@ -45,7 +45,7 @@ async fn the_books_hold_while_the_bank_misbehaves_and_workers_die() {
         });
         buyers.buffer_unordered(64).collect::<()>().await;
     };
-    let deaths = if long() { 60 } else { 10 };
+    let deaths = if long() { 60 } else { 7 };
     let killing = async {
         for _ in 0..deaths {
             tokio::time::sleep(Duration::from_millis(dice.random_range(200..900))).await;

@@ -130,6 +130,8 @@ impl World {
             ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", &refund_rate),
             ("SECKILL_CHANNELS__SANDBOX__JITTER_MS", &jitter),
             ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
+            // Who is asked to come again comes at once.
+            ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
             ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
             ("SECKILL_PAYMENTS__ON_ITS_WAY_MS", "3000"),
         ];

@@ -110,7 +110,7 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_REDIS__PREFIX", format!("{name}:")),
         ("SECKILL_AMQP__PREFIX", format!("{name}.")),
         ("SECKILL_DATABASE__MAX_CONNECTIONS", "8".into()),
-        ("SECKILL_ALARMS__INTERVAL_MS", "200".into()),
+        ("SECKILL_ALARMS__INTERVAL_MS", "1000".into()),
         ("SECKILL_ALARMS__CLEAR_AFTER_MS", "0".into()),
         // Nothing listens there: a test that needs a bank starts one.
         ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
