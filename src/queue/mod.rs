@@ -53,6 +53,9 @@ pub struct DeadLetters {
 
 /// The type of a message that is a mark: its body is the time at which it was published, in milliseconds.
 const MARK: &str = "mark";
+/// The largest frame, in bytes, unless the address names another (`frame_max`). A link keeps 64 of them in its buffers: 8 MiB of the server's
+/// own size, 1 MiB of this. Larger messages are sent in several. RabbitMQ takes no less than 8 KiB.
+const FRAME_MAX: u32 = 16 * 1024;
 
 /// The broker's address, and the names of its queues.
 #[derive(Clone)]
@@ -120,6 +123,7 @@ impl Broker {
     async fn connect_to(&self, mut node: AMQPUri, name: &'static str) -> Result<Connection, QueueError> {
         let name = ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
         node.query.heartbeat = node.query.heartbeat.or(Some(self.config.heartbeat_s));
+        node.query.frame_max = node.query.frame_max.or(Some(FRAME_MAX));
         Ok(match node.scheme {
             AMQPScheme::AMQP => Connection::connect_uri(node, name).await?,
             AMQPScheme::AMQPS => tls_connection::connect(node, name, self.config.ca_file.as_ref()).await?,
