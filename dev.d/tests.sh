@@ -16,6 +16,7 @@ print_summary() {
   failed_tests
 }
 finish_tests() { # WHAT EXIT-CODE BEGIN
+  end_beside
   [ ! -s $TESTS_LOG ] || sed -n 's/^test \(.*\) \.\.\. .* <\([0-9.]*\)s>$/\2 \1/p' $TESTS_LOG | sort -rn >$SECONDS_LOG
   print_summary
   verdict test "$@"
@@ -44,15 +45,20 @@ cargo_tests() { # LOG TARGETS of cargo test, then -- and arguments of the test p
   wait_for 10 ended $! || true                   # a process that a test left behind would keep the pipe open for ever
   return $code
 }
+BESIDE=                                          # the process group of the tests that run beside tests/api
+end_beside() { [ -z "$BESIDE" ] || kill -- "-$BESIDE" 2>/dev/null || true; }
 tests_side_by_side() { # ARGUMENTS of the test programs: tests/api beside all others
-  local code=0 path name others=(--lib --bins --examples) beside
+  local code=0 path name others=(--lib --bins --examples)
   for path in tests/*.rs tests/*/main.rs crates/*/tests/*.rs; do
     name=${path%/main.rs} name=${name##*/} name=${name%.rs}
     case $name in api | faults | tls) ;; *) others+=(--test "$name") ;; esac
   done
-  cargo_tests $OTHER_TESTS_LOG "${others[@]}" -- "$@" & beside=$!
+  set -m                                         # a process group of its own, which `end_beside` ends: Ctrl-C does not reach it
+  cargo_tests $OTHER_TESTS_LOG "${others[@]}" -- "$@" </dev/null & BESIDE=$!
+  set +m
   cargo_tests $TESTS_LOG --test api -- "$@" || code=1
-  wait $beside || code=1
+  wait $BESIDE || code=1
+  BESIDE=
   cat $OTHER_TESTS_LOG >>$TESTS_LOG
   return $code
 }
