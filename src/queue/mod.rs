@@ -53,8 +53,8 @@ pub struct DeadLetters {
 
 /// The type of a message that is a mark: its body is the time at which it was published, in milliseconds.
 const MARK: &str = "mark";
-/// The largest frame, in bytes, unless the address names another (`frame_max`). A link keeps 64 of them in its buffers: 8 MiB of the server's
-/// own size, 1 MiB of this. Larger messages are sent in several. RabbitMQ takes no less than 8 KiB.
+/// The largest frame, in bytes, unless the address names another one (`frame_max`). A connection buffers 64 frames: 1 MiB, and 8 MiB with the
+/// server's default of 128 KiB. A larger message takes several frames.
 const FRAME_MAX: u32 = 16 * 1024;
 
 /// The broker's address, and the names of its queues.

@@ -71,6 +71,26 @@ async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     assert_eq!(eventually(dead_letters).await, None);
 }
 
+/// A message that is larger than a frame, and than all buffers of a connection together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_many_frames_arrives_whole() {
+    let system = System::prepare(&[]).await;
+    let publisher = Publisher::new(Broker::new(&system.config));
+    let body: Vec<u8> = (0..1_500_000_u32).map(|n| (n % 251) as u8).collect();
+    let sent = Outgoing { body: body.clone(), ..message(Destination::OrdersPlaced) };
+    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
+    published(&publisher, &[sent]).await;
+    let url = format!("{}?frame_max=16384", system.config.amqp.url);
+    let connection = lapin::Connection::connect(&url, Default::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let queue = format!("{}orders-placed", system.config.amqp.prefix);
+    let options = lapin::options::BasicGetOptions { no_ack: true };
+    let found = channel.basic_get(queue.into(), options).await.unwrap().expect("the message");
+    assert!(found.delivery.data == body, "{} bytes", found.delivery.data.len());
+    connection.close(200, "".into()).await.unwrap();
+    system.finish().await;
+}
+
 /// Publishes until the broker has confirmed every message. It may refuse the first ones of a queue that it has just declared.
 pub async fn published(publisher: &Publisher, messages: &[Outgoing]) {
     eventually(|| async {
