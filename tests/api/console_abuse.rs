@@ -46,7 +46,7 @@ async fn plant(system: &System) {
     sqlx::query(line).bind(ESCAPE).execute(&system.sql).await.unwrap();
 }
 
-/// A11: what somebody wrote is text on every page, wherever it stands; and no page and no answer contains a secret.
+/// A11: pages show what people write as text, never as markup. No page and no answer contains a secret.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_what_people_write_as_text_and_no_secret() {
     let (system, people) = staffed().await;

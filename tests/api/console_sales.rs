@@ -517,8 +517,8 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     system.stop().await;
 }
 
-/// A stream is for those who are signed in, of a sale that exists, and not for any number of them: neither of one account
-/// nor of all. A service that stops does not wait for those who watch.
+/// A stream needs a signed-in account and a sale that exists. Each account and each instance has a maximum of streams. A service that
+/// stops ends them.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_service() {
     let shutdown_timeout_ms = 60_000;

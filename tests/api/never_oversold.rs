@@ -58,7 +58,7 @@ async fn next_buyer(system: &System, sale: &Sale) -> (String, String) {
     .await
 }
 
-/// An order that ends gives its unit to somebody else within a second.
+/// The unit of a cancelled order is sold to another buyer within a second.
 async fn handed_on(system: &System, sale: &Sale) -> (String, String) {
     let order = answered(system.buy(sale, "ann").idempotent("k")).await.order_id();
     system.settled(sale).await;

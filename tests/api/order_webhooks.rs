@@ -94,8 +94,8 @@ fn assert_signed(arrival: &Arrival, steps: &[(i64, uuid::Uuid, String)], sale: &
     chrono::DateTime::parse_from_rfc3339(arrival.body["timestamp"].as_str().unwrap()).unwrap();
 }
 
-/// What the shop does not take is parked, raises an alarm, and holds back what comes behind it of that order alone: of the others it
-/// hears every step in order and signed by both keys, although it fails twice at each message.
+/// A message that the shop refuses is parked, raises an alarm, and delays only later messages of the same order. The messages of other orders
+/// arrive in order and signed by both keys, although the shop fails twice at each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own_order() {
     let well = Arc::new(AtomicBool::new(false));
