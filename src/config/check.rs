@@ -76,6 +76,7 @@ impl Config {
             (self.http.client_timeout_ms, "http.client_timeout_ms"),
             (self.http.send_timeout_ms, "http.send_timeout_ms"),
             (self.http.keep_alive_ms, "http.keep_alive_ms"),
+            (self.http.shutdown_timeout_ms, "http.shutdown_timeout_ms"),
         ] {
             must((100..=3_600_000).contains(&time), setting, "must be 100 to 3600000")?;
         }
@@ -179,20 +180,41 @@ impl Config {
             must((10..=86_400_000).contains(&interval), setting, "must be 10 to 86400000 ms")?;
         }
         for (time, setting) in [
-            (self.outbox.resend_after_ms, "outbox.resend_after_ms"),
             (self.outbox.backoff_base_ms, "outbox.backoff_base_ms"),
             (self.outbox.backoff_max_ms, "outbox.backoff_max_ms"),
-            (reconcile.unconfirmed_after_ms, "reconcile.unconfirmed_after_ms"),
+            (self.outflow.backoff_base_ms, "outflow.backoff_base_ms"),
+            (self.outflow.backoff_max_ms, "outflow.backoff_max_ms"),
+        ] {
+            must((10..=86_400_000).contains(&time), setting, "must be 10 to 86400000 ms (a day)")?;
+        }
+        for (time, setting) in [
+            (self.outbox.resend_after_ms, "outbox.resend_after_ms"),
             (reconcile.sweep_grace_ms, "reconcile.sweep_grace_ms"),
             (reconcile.retire_after_ms, "reconcile.retire_after_ms"),
         ] {
-            must(time <= 31_536_000_000, setting, "must be at most 31536000000 ms (a year)")?;
+            must((100..=31_536_000_000).contains(&time), setting, "must be 100 to 31536000000 ms (a year)")?;
         }
-        Ok(())
+        // Longer than a commit takes is right; shorter ones are finished by the reconciler, which is dearer.
+        let unconfirmed_ms = reconcile.unconfirmed_after_ms;
+        must((1..=86_400_000).contains(&unconfirmed_ms), "reconcile.unconfirmed_after_ms", "must be 1 to 86400000 ms")?;
+        let days = 1..=3650;
+        must(days.contains(&self.retention.messages_days), "retention.messages_days", "must be 1 to 3650")?;
+        must(days.contains(&self.retention.steps_days), "retention.steps_days", "must be 1 to 3650")
     }
 
     /// Refuses lists of servers that cannot be what is meant.
     fn check_servers(&self) -> Result<(), ConfigError> {
+        // Without one, a server that does not answer is waited for, for ever.
+        for (time, setting) in [
+            (self.database.acquire_timeout_ms, "database.acquire_timeout_ms"),
+            (self.database.statement_timeout_ms, "database.statement_timeout_ms"),
+            (self.redis.connect_timeout_ms, "redis.connect_timeout_ms"),
+            (self.redis.response_timeout_ms, "redis.response_timeout_ms"),
+            (self.amqp.connect_timeout_ms, "amqp.connect_timeout_ms"),
+            (self.amqp.confirm_timeout_ms, "amqp.confirm_timeout_ms"),
+        ] {
+            must((10..=600_000).contains(&time), setting, "must be 10 to 600000 ms")?;
+        }
         for (address, setting) in
             [(&self.database.url, "database.url"), (&self.redis.url, "redis.url"), (&self.amqp.url, "amqp.url")]
         {
@@ -301,7 +323,8 @@ impl Config {
         }
         must(terms.wait_ms <= 86_400_000, "payments.wait_ms", "must be at most 86400000 (a day)")?;
         must((100..=3_600_000).contains(&terms.ask_after_ms), "payments.ask_after_ms", "must be 100 to 3600000")?;
-        must(terms.on_its_way_ms <= 86_400_000, "payments.on_its_way_ms", "must be at most 86400000 (a day)")?;
+        let on_its_way = 1000..=86_400_000;
+        must(on_its_way.contains(&terms.on_its_way_ms), "payments.on_its_way_ms", "must be 1000 to 86400000 (a day)")?;
         self.channels.iter_mut().try_for_each(|(name, channel)| check_channel(name, channel, self.dev))
     }
 }

@@ -89,6 +89,33 @@ fn a_wrong_value_names_its_setting() {
     }
 }
 
+/// A time of nothing is a loop without a pause, or what never works. Where it is meant to mean something, its comment says so.
+#[test]
+fn no_time_may_be_nothing_unless_its_comment_says_what_that_means() {
+    let (mut section, mut comment, mut checked, mut taken) = (String::new(), String::new(), 0, Vec::new());
+    for line in include_str!("../../config.default.toml").lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            name.trim_end_matches(']').clone_into(&mut section);
+        } else if line.starts_with('#') {
+            comment.push_str(line);
+        } else if let Some((name, _)) = line.split_once(" = ") {
+            let is_time = ["_ms", "_s", "_days"].iter().any(|unit| name.ends_with(unit));
+            // An entry of a list has no variable of this form.
+            if is_time && !section.contains('.') && !comment.contains(" 0 ") {
+                let variable = format!("SECKILL_{}__{}", section.to_uppercase(), name.to_uppercase());
+                match read(&[(&variable, "0")]) {
+                    Ok(_) => taken.push(variable),
+                    Err(error) => assert!(error.contains(&format!("{section}.{name}")), "{error}"),
+                }
+                checked += 1;
+            }
+            comment.clear();
+        }
+    }
+    assert!(taken.is_empty(), "{taken:?} may be 0");
+    assert!(checked > 30, "{checked}");
+}
+
 #[test]
 fn an_unknown_setting_is_refused_by_its_name() {
     for name in [
