@@ -143,7 +143,7 @@ run_check() { # what one runs before each commit: nothing of it needs a server
 
 needs() { # AREA: the packages that its tests need, besides the servers
   case $1 in
-    api) echo faketime nginx promtool python ;;
+    api) echo faketime nginx pgbouncer promtool python ;;
     browser) echo chinese chromium faketime npm ;;
   esac
 }
@@ -180,7 +180,7 @@ run_tests() {
   # shellcheck disable=SC2064 # the time is that of now
   trap "finish_tests 'all tests and checks' \$? $(now)" EXIT
   mapfile -t servers < <(private_servers)
-  ensure curl cc chinese chromium faketime nginx npm pip promtool python shellcheck "${servers[@]}"
+  ensure curl cc chinese chromium faketime nginx npm pgbouncer pip promtool python shellcheck "${servers[@]}"
   install_axe
   rm -rf target/screenshots                      # those that the tests leave are of this run
 
@@ -189,7 +189,7 @@ run_tests() {
   compile "${EVERY_TARGET[@]}" --test faults
   check "no warnings, of the compiler or of clippy" "See $BUILD_LOG" no_warnings
   start_empty test
-  need_room 8                                    # the databases of all tests take five
+  need_room 9                                    # the databases of all tests take six
   eval "$(urls)"
   check "tests" "" tests_side_by_side --skip a_death_at_any_failpoint
   check "the client over TLS" "" client_over_tls

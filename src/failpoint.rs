@@ -4,7 +4,7 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 55] = [
+pub const PLACES: [&str; 58] = [
     "purchase.reserved",
     "purchase.committed",
     "loan.written",
@@ -15,6 +15,8 @@ pub const PLACES: [&str; 55] = [
     "commit.fallback",
     "confirm.before",
     "relay.claimed",
+    "relay.sending",
+    "relay.leased",
     "relay.published",
     "relay.settled",
     "fulfil.before_commit",
@@ -39,8 +41,9 @@ pub const PLACES: [&str; 55] = [
     "refill.begun",
     "refill.put",
     "refill.shard_opened",
-    "refill.opened",
     "refill.recorded",
+    "refill.opened",
+    "remove.deleted",
     "outflow.claimed",
     "outflow.sent",
     "outflow.settled",

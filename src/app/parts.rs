@@ -22,12 +22,13 @@ pub(super) struct Rhythm {
     every: Duration,
     topic: Option<Topic>,
     gives_way: bool,
+    rests: bool,
 }
 
 impl Rhythm {
     /// After this pause, when there is nothing to do.
     pub fn every(every: Duration, name: &'static str) -> Self {
-        Self { name, every, topic: None, gives_way: false }
+        Self { name, every, topic: None, gives_way: false, rests: false }
     }
 
     /// Or earlier, when this topic is notified.
@@ -38,6 +39,11 @@ impl Rhythm {
     /// Rests before each step while purchases wait, and never stops.
     pub fn giving_way(self) -> Self {
         Self { gives_way: true, ..self }
+    }
+
+    /// Pauses the longer, the longer a step took: for what counts or looks through what has piled up.
+    pub fn in_proportion(self) -> Self {
+        Self { rests: true, ..self }
     }
 }
 
@@ -84,6 +90,7 @@ impl Parts {
     async fn check_servers(&self, with_broker: bool) -> anyhow::Result<()> {
         self.stores.gate.check_tls().await?;
         self.stores.ledger.check_tls().await?;
+        self.stores.ledger.check_session().await?;
         if with_broker {
             Broker::new(&self.config).check_tls().await?;
         }
@@ -101,13 +108,14 @@ impl Parts {
         F: Future<Output = Result<Step, E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let Rhythm { name, every, topic, gives_way } = rhythm;
+        let Rhythm { name, every, topic, gives_way, rests } = rhythm;
         let terms = worker::Terms {
             name,
             every,
             wake: topic.map(|topic| self.listener.subscribe(topic)),
             given_up: self.stores.ledger.outages(),
             gives_way: gives_way.then(|| Arc::clone(&self.pressure)),
+            rests,
         };
         let step = move || -> worker::StepFuture {
             let step = step(of.clone());

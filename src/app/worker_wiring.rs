@@ -175,7 +175,9 @@ impl<'a> WorkerWiring<'a> {
                 parts.repeat(
                     Rhythm::every(outbox_poll, "release").or_when(Topic::Outbox).giving_way(),
                     stores,
-                    move |stores| async move { stores.release_units(outbox_batch_max, retry).await },
+                    move |stores| async move {
+                        stores.release_units(outbox_batch_max, retry, terms.retire_after_ms).await
+                    },
                 );
             }
             Worker::Waves => {
@@ -195,7 +197,7 @@ impl<'a> WorkerWiring<'a> {
             Worker::Drift => {
                 let watch = Arc::new(Mutex::new(DriftWatch::new(stores.clone(), terms.retire_after_ms)));
                 let every = Duration::from_millis(terms.drift_interval_ms);
-                parts.repeat(Rhythm::every(every, "drift"), watch, |watch| async move {
+                parts.repeat(Rhythm::every(every, "drift").in_proportion(), watch, |watch| async move {
                     watch.lock().await.check_sales().await
                 });
             }
@@ -236,13 +238,15 @@ impl<'a> WorkerWiring<'a> {
                 let (every, service) = (Duration::from_secs(1), self.payment_service);
                 for channel in service.channels.iter() {
                     let state = (service.clone(), Arc::clone(channel));
-                    parts.repeat(Rhythm::every(every, "ask"), state, |(service, channel)| async move {
+                    parts.repeat(Rhythm::every(every, "ask").in_proportion(), state, |(service, channel)| async move {
                         service.poll(&channel).await
                     });
                 }
-                parts.repeat(Rhythm::every(METRICS_EVERY, "money"), service.clone(), |service| async move {
-                    service.watch().await
-                });
+                parts.repeat(
+                    Rhythm::every(METRICS_EVERY, "money").in_proportion(),
+                    service.clone(),
+                    |service| async move { service.watch().await },
+                );
             }
             Worker::Shop => self.spawn_order_webhooks(),
         }
@@ -262,29 +266,41 @@ impl<'a> WorkerWiring<'a> {
             (&config.reconcile, config.outbox.resend_after_ms, config.orders.batch_max);
         let (sweep_grace_ms, retire_after_ms) = (terms.sweep_grace_ms, terms.retire_after_ms);
         let every = Duration::from_millis(terms.sweep_interval_ms);
-        self.parts.repeat(Rhythm::every(every, "sweep").giving_way(), self.expiry.clone(), move |expiry| async move {
-            expiry.sweep(sweep_grace_ms, batch_max).await
-        });
-        self.parts.repeat(Rhythm::every(every, "resend").giving_way(), self.relay.clone(), move |relay| async move {
-            let resent = relay.resend(resend_after_ms).await?;
-            if let Err(error) = relay.watch_dead_letters().await {
-                tracing::debug!(%error, "cannot count the dead letters");
-            }
-            Ok::<_, SaleError>(resent)
-        });
+        self.parts.repeat(
+            Rhythm::every(every, "sweep").giving_way().in_proportion(),
+            self.expiry.clone(),
+            move |expiry| async move { expiry.sweep(sweep_grace_ms, batch_max).await },
+        );
+        self.parts.repeat(
+            Rhythm::every(every, "resend").giving_way().in_proportion(),
+            self.relay.clone(),
+            move |relay| async move {
+                let resent = relay.resend(resend_after_ms).await?;
+                if let Err(error) = relay.watch_dead_letters().await {
+                    tracing::debug!(%error, "cannot count the dead letters");
+                }
+                Ok::<_, SaleError>(resent)
+            },
+        );
         let in_turn = Arc::new(Mutex::new(SalesInTurn::new(SALES_A_SWEEP)));
         let state = (self.parts.stores.clone(), in_turn);
-        self.parts.repeat(Rhythm::every(every, "retire").giving_way(), state, move |(stores, in_turn)| async move {
-            stores.ledger.clear_changes().await?;
-            stores.ledger.clear_marks().await?;
-            stores.retire_sales(&mut *in_turn.lock().await, retire_after_ms).await.map(|()| Step::Idle)
-        });
+        self.parts.repeat(
+            Rhythm::every(every, "retire").giving_way().in_proportion(),
+            state,
+            move |(stores, in_turn)| async move {
+                stores.ledger.clear_changes().await?;
+                stores.ledger.clear_marks().await?;
+                stores.retire_sales(&mut *in_turn.lock().await, retire_after_ms).await.map(|()| Step::Idle)
+            },
+        );
         let kept = &config.retention;
         let terms = RetentionTerms { messages_days: kept.messages_days.into(), steps_days: kept.steps_days.into() };
         let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), terms)));
-        self.parts.repeat(Rhythm::every(CLEAR_EVERY, "retention").giving_way(), retention, |retention| async move {
-            retention.lock().await.step().await
-        });
+        self.parts.repeat(
+            Rhythm::every(CLEAR_EVERY, "retention").giving_way().in_proportion(),
+            retention,
+            |retention| async move { retention.lock().await.step().await },
+        );
     }
 
     fn spawn_alarms(&self) {
@@ -297,7 +313,7 @@ impl<'a> WorkerWiring<'a> {
             clear_after_ms: settings.clear_after_ms.cast_signed(),
         };
         let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
-        self.parts.repeat(Rhythm::every(every, "alarms"), watch, |watch| async move {
+        self.parts.repeat(Rhythm::every(every, "alarms").in_proportion(), watch, |watch| async move {
             watch.check().await.map(|()| Step::Idle)
         });
         if let Ok(secret) = Secret::parse(&settings.webhook_secret) {
@@ -328,14 +344,12 @@ impl<'a> WorkerWiring<'a> {
         self.parts.repeat(Rhythm::every(every, "outflow").or_when(Topic::Outflow), drain.clone(), |drain| async move {
             drain.step().await
         });
-        self.parts.repeat(Rhythm::every(every, "outflow depths"), drain.clone(), |drain| async move {
+        self.parts.repeat(Rhythm::every(every, "outflow depths").in_proportion(), drain.clone(), |drain| async move {
             drain.count_waiting().await
         });
-        self.parts.repeat(
-            Rhythm::every(METRICS_EVERY, "outflow watch"),
-            drain,
-            |drain| async move { drain.watch().await },
-        );
+        self.parts.repeat(Rhythm::every(METRICS_EVERY, "outflow watch").in_proportion(), drain, |drain| async move {
+            drain.watch().await
+        });
     }
 
     fn spawn_order_webhooks(&self) {

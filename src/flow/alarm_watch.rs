@@ -12,8 +12,8 @@ use crate::domain::alarm::{AlarmKind, Refusals, Trouble, too_many_refused};
 use crate::domain::message::OutboxKind;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 use crate::gate::{Gate, GateError};
-use crate::ledger::Ledger;
 use crate::ledger::flow::alarms::AlarmChanges;
+use crate::ledger::{Ledger, LedgerError};
 
 /// When to raise an alarm.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +42,27 @@ impl AlarmWatch {
     /// One slow call may be chance.
     const PINGS: usize = 3;
 
-    /// Checks once. Alarms about something that cannot be read now stay as they are.
+    /// Checks once. Alarms about something that cannot be read now stay as they are, and keep none of the others from being raised.
+    ///
+    /// # Errors
+    /// The first of those that were met.
     pub async fn check(&self) -> Result<(), FlowError> {
-        let open = self.ledger.open_alarm_kinds().await?;
+        let (open, ledger) = (self.ledger.open_alarm_kinds().await?, &self.ledger);
+        let checks = [
+            self.check_outbox(&open).await,
+            self.update_to(AlarmKind::Drift, ledger.drifts().await, &open).await,
+            self.update_to(AlarmKind::DeadChannel, ledger.dead_channels().await, &open).await,
+            self.update_to(AlarmKind::SetAside, ledger.callbacks_aside().await, &open).await,
+            self.update_to(AlarmKind::RefundFailed, ledger.failed_refunds().await, &open).await,
+            self.update_to(AlarmKind::MoneyStuck, ledger.stuck_money().await, &open).await,
+            self.update_to(AlarmKind::ReceiverAway, ledger.dead_receivers().await, &open).await,
+            self.check_limiter(&open).await,
+        ];
+        checks.into_iter().collect()
+    }
+
+    /// Reports what is to be done, and raises alarms about what waits too long or is parked.
+    async fn check_outbox(&self, open: &[String]) -> Result<(), FlowError> {
         let backlog = self.ledger.backlog().await?;
         for message in OutboxKind::VARIANTS.iter().map(|kind| kind.as_str()).chain(["order_event"]) {
             let row = backlog.iter().find(|row| row.kind == message);
@@ -53,21 +71,37 @@ impl AlarmWatch {
             gauge("seckill_outbox_parked", row.map_or(0, |row| row.parked));
             gauge("seckill_outbox_oldest_seconds", row.map_or(0, |row| row.oldest_s));
         }
+        let parked = backlog.iter().filter(|row| row.parked > 0);
+        let parked: Vec<_> = parked.map(|row| Trouble::new(&row.kind, json!({ "rows": row.parked }))).collect();
+        self.update(AlarmKind::Parked, &parked, open).await?;
+        let old = backlog.iter().filter(|row| row.oldest_s >= self.terms.outbox_age_s);
+        let old: Vec<_> = old.map(|row| Trouble::new(&row.kind, json!({ "oldest_s": row.oldest_s }))).collect();
+        self.update(AlarmKind::OutboxOld, &old, open).await?;
         metrics::gauge!("seckill_orders_accepted").set(self.ledger.accepted_purchases().await? as f64);
-        for (kind, troubles) in self.ledger.troubles(&backlog, self.terms.outbox_age_s).await? {
-            self.update(kind, &troubles, &open).await?;
-        }
+        Ok(())
+    }
+
+    async fn update_to(
+        &self,
+        kind: AlarmKind,
+        troubles: Result<Vec<Trouble>, LedgerError>,
+        open: &[String],
+    ) -> Result<(), FlowError> {
+        self.update(kind, &troubles?, open).await
+    }
+
+    async fn check_limiter(&self, open: &[String]) -> Result<(), FlowError> {
         match self.fastest_ping().await {
             Ok(took) => {
-                self.update(AlarmKind::LimiterDown, &[], &open).await?;
+                self.update(AlarmKind::LimiterDown, &[], open).await?;
                 let slow = (took >= self.terms.slow_ping)
                     .then(|| Trouble::new("redis", json!({ "ping_ms": took.as_millis() as u64 })));
-                self.update(AlarmKind::LimiterSlow, slow.as_slice(), &open).await?;
-                self.check_policies(&open).await
+                self.update(AlarmKind::LimiterSlow, slow.as_slice(), open).await?;
+                self.check_policies(open).await
             }
             Err(error) => {
                 let down = Trouble::new("redis", json!({ "error": error.to_string() }));
-                self.update(AlarmKind::LimiterDown, &[down], &open).await
+                self.update(AlarmKind::LimiterDown, &[down], open).await
             }
         }
     }

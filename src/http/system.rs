@@ -28,6 +28,8 @@ const LEVEL_MAX: u64 = (1 << 53) - 1;
 pub struct Health {
     /// PostgreSQL answered the last heartbeat.
     pub ledger: AtomicBool,
+    /// The database lacks migrations of this program.
+    pub lacks_migrations: AtomicBool,
     /// Redis answered the last check of the sales.
     pub gate: AtomicBool,
     /// The instance is stopping: send it no more requests.
@@ -37,6 +39,7 @@ pub struct Health {
 impl Health {
     fn is_ready(&self) -> bool {
         self.ledger.load(Ordering::Relaxed)
+            && !self.lacks_migrations.load(Ordering::Relaxed)
             && self.gate.load(Ordering::Relaxed)
             && !self.stopping.load(Ordering::Relaxed)
     }
@@ -88,13 +91,15 @@ struct Readiness {
     ready: bool,
     /// PostgreSQL answered the last heartbeat.
     postgres: bool,
+    /// The database has all migrations of this program.
+    schema: bool,
     /// Redis answered the last check of the sales.
     redis: bool,
     /// The instance is stopping.
     leaving: bool,
 }
 
-/// Ready: PostgreSQL and Redis answered the checks
+/// Ready: PostgreSQL and Redis answered the checks, and the database has this program's migrations
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -111,6 +116,7 @@ pub async fn ready(app_state: Data<AppState>) -> HttpResponse {
     let body = Readiness {
         ready,
         postgres: health.ledger.load(Ordering::Relaxed),
+        schema: !health.lacks_migrations.load(Ordering::Relaxed),
         redis: health.gate.load(Ordering::Relaxed),
         leaving: health.stopping.load(Ordering::Relaxed),
     };

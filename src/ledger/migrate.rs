@@ -51,6 +51,14 @@ fn blocked(error: &LedgerError) -> Option<Blocked> {
 }
 
 impl Ledger {
+    /// Whether the schema has all migrations of this program. It may have newer ones.
+    pub async fn has_migrations(&self) -> Result<bool, LedgerError> {
+        let ours: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
+        let applied = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE success AND version = ANY($1)");
+        let applied: i64 = applied.bind(&ours).fetch_one(&self.reserved).await?;
+        Ok(usize::try_from(applied).is_ok_and(|applied| applied == ours.len()))
+    }
+
     /// Brings the schema up to date. May run at any time, and in several processes at once: one works, and the others wait for it.
     ///
     /// # Errors

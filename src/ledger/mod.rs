@@ -16,6 +16,7 @@ mod primary;
 pub mod processes;
 pub mod purchase_form;
 pub mod sales;
+mod session;
 pub mod sessions;
 
 use std::collections::HashSet;
@@ -43,6 +44,12 @@ pub enum LedgerError {
     /// Another transaction has kept what this one needs locked for too long. Nothing was changed.
     #[error("another transaction keeps a row locked")]
     Locked,
+    /// The server has cancelled the statement, which took longer than it may. Nothing was changed.
+    #[error("a statement was cancelled: {0}")]
+    TooSlow(#[source] sqlx::Error),
+    /// The transaction met another one: a deadlock, or a failure of serialization. Nothing was changed, and the same may work at once.
+    #[error("a transaction met another one: {0}")]
+    Conflict(#[source] sqlx::Error),
     /// A constraint of the schema refused the change, which had no effect.
     #[error("constraint {0} refused the change")]
     Refused(String),
@@ -59,6 +66,11 @@ pub enum LedgerError {
     /// Another holder has written under a newer fencing token: the lock was lost. The transaction is to be rolled back.
     #[error("fencing token {0} is older than the newest seen")]
     Overtaken(FenceToken),
+    /// A pooler that shares sessions stands before the server, and settings of ours would be those of others.
+    #[error(
+        "database.url leads to a pooler that does not pass on the settings of a session; name PostgreSQL itself: {0}"
+    )]
+    Pooled(String),
     /// A row that this version of the program does not write.
     #[error("unreadable row: {0}")]
     Unreadable(&'static str),
@@ -67,9 +79,13 @@ pub enum LedgerError {
 impl From<sqlx::Error> for LedgerError {
     fn from(error: sqlx::Error) -> Self {
         match error {
+            sqlx::Error::Configuration(ref cause) if cause.is::<session::Unset>() => Self::Pooled(cause.to_string()),
+            sqlx::Error::Database(ref db) if session::is_refused(&**db) => Self::Pooled(db.to_string()),
             sqlx::Error::Database(ref db) => match (db.constraint(), db.code().as_deref()) {
                 (Some(constraint), _) => Self::Refused(constraint.to_owned()),
                 (None, Some("55P03")) => Self::Locked,
+                (None, Some("57014")) => Self::TooSlow(error),
+                (None, Some("40001" | "40P01")) => Self::Conflict(error),
                 (None, Some(code)) if OUTAGES.iter().any(|outage| code.starts_with(outage)) => Self::Unreachable(error),
                 _ => Self::Failed(error),
             },
@@ -85,15 +101,15 @@ impl From<sqlx::Error> for LedgerError {
 }
 
 /// Errors by which the server says that it cannot work, whatever the row: connection; read-only, which a server becomes in a
-/// failover; a table, column or right that is missing; out of resources; shutting down, starting or too slow; failures of its
-/// disk, and inside.
+/// failover; a table, column or right that is missing; out of resources; shutting down or starting; failures of its
+/// disk, and inside. Of 57, without a statement that was cancelled.
 const OUTAGES: [&str; 7] = ["08", "25006", "42", "53", "57", "58", "XX"];
 
 impl LedgerError {
-    /// Whether the same request may work a little later: the server could not be reached or cannot work, so that any other request
-    /// would have failed too, or something was locked.
+    /// Whether the same request may work a little later, and what it is about is not to blame. A statement that was too slow may be slow each
+    /// time: it is tried in smaller parts, or counted as a failure.
     pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Locked)
+        matches!(self, Self::Unreachable(_) | Self::Locked | Self::Conflict(_))
     }
 }
 
@@ -140,7 +156,7 @@ impl Ledger {
                 .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms));
             let pool = match &primary {
                 Some(primary) => primary.admit_only_primary(pool),
-                None => pool,
+                None => pool.after_connect(|connection, _| Box::pin(session::begin(connection))),
             };
             let (primary, interrupted) = (primary.clone(), Arc::clone(&interrupted));
             // sqlx tests a connection that comes back, for as long as it takes. A server that has vanished would keep the
@@ -204,6 +220,7 @@ impl Ledger {
     /// A connection that belongs to no pool.
     async fn connect(&self, options: &PgConnectOptions) -> Result<PgConnection, LedgerError> {
         let mut connection = PgConnection::connect_with(options).await?;
+        session::begin(&mut connection).await?;
         if let Some((primary, _)) = &self.primary {
             primary.admit(&mut connection).await?;
         }
@@ -225,6 +242,17 @@ impl Ledger {
         refused.map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "PostgreSQL", problem, address, setting }))
     }
 
+    /// Checks that the server is PostgreSQL itself. One that cannot be reached now is not checked.
+    ///
+    /// # Errors
+    /// `Pooled` where a pooler stands before it.
+    pub async fn check_session(&self) -> Result<(), LedgerError> {
+        match self.connect(&self.reserved.connect_options()).await {
+            Err(error @ LedgerError::Pooled(_)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for a step no longer than a living server can take. Without this, a connection to a server that has vanished
     /// would be waited on for ever.
     ///
@@ -232,6 +260,21 @@ impl Ledger {
     /// `Unreachable` after the time-out, else the step's own.
     pub async fn in_time<T>(&self, step: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
         Self::within(self.timeout, step).await
+    }
+
+    /// Waits for a step that may take long, for as long as the server answers pings.
+    ///
+    /// # Errors
+    /// `Unreachable` when the server does not, else the step's own.
+    pub async fn while_it_answers<T>(
+        &self,
+        step: impl Future<Output = Result<T, LedgerError>>,
+    ) -> Result<T, LedgerError> {
+        let mut outages = self.outages();
+        tokio::select! {
+            done = step => done,
+            _ = outages.changed() => Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
+        }
     }
 
     /// Waits for a step no longer than `limit`.
@@ -314,27 +357,12 @@ impl Ledger {
 
 /// How to connect to each server that the address names.
 fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, LedgerError> {
-    let statement_timeout = config.statement_timeout_ms.to_string();
-    let session = [
-        ("statement_timeout", statement_timeout.as_str()),
-        // Of a row that another transaction keeps locked, so that what is about other rows goes on.
-        ("lock_timeout", "2000"),
-        ("idle_in_transaction_session_timeout", "30000"),
-        // Compiling a statement takes longer than any of ours runs: an audit would take a second instead of
-        // milliseconds.
-        ("jit", "off"),
-        // So that the server ends the sessions of a process that has vanished, and their locks.
-        ("tcp_keepalives_idle", "10"),
-        ("tcp_keepalives_interval", "3"),
-        ("tcp_keepalives_count", "3"),
-        ("tcp_user_timeout", "15000"),
-    ];
     let server = |address: String| {
         let mut options: PgConnectOptions = address.parse().map_err(LedgerError::Failed)?;
         if let Some(file) = &config.ca_file {
             options = options.ssl_root_cert_from_pem(file.pem());
         }
-        let options = options.application_name("seckill").options(session);
+        let options = session::set(options.application_name("seckill"), config.statement_timeout_ms);
         Ok(options.log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1)))
     };
     servers::each_postgres(&config.url).into_iter().map(server).collect()

@@ -25,6 +25,8 @@ use task::{ClaimedRow, Task};
 const NO_ROOM_MS: i64 = 500;
 const UNANSWERED_MS: i64 = 10_000;
 const NO_CHANNEL_MS: i64 = 60_000;
+/// How long rows are kept for a relay that waits for a slow broker. If it dies meanwhile, they are sent after this time.
+const LEASE_MS: i64 = 30_000;
 /// Releases of groups in one claim: each is of hundreds of holds.
 const GROUP_RELEASES: i64 = 4;
 
@@ -54,6 +56,11 @@ pub struct ClaimedBatch<T> {
     pub rows: Vec<OutboxRow<T>>,
 }
 
+/// Rows of the outbox that are not locked, and not due before the lease ends.
+pub struct LeasedBatch<T> {
+    pub rows: Vec<OutboxRow<T>>,
+}
+
 /// What became of a claim's messages at the broker, by row id.
 #[derive(Debug, Default)]
 pub struct PublishOutcome {
@@ -80,12 +87,16 @@ pub struct ReleaseOutcome {
 impl Ledger {
     /// Whether messages are due. Asked before a transaction claims them: most of the time there are none.
     pub async fn has_due_messages(&self) -> Result<bool, LedgerError> {
+        // The first row of each index. Any other question about rows that are due becomes a scan of the outbox while many of them wait.
         let due = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM outbox WHERE status = 'pending' AND kind IN ('group_placed', 'group_expire')
-                                AND next_attempt_at <= now())
-                   OR EXISTS (SELECT FROM outbox WHERE status = 'pending'
-                                AND kind IN ('order_placed', 'order_expire', 'payment_requested')
-                                AND next_attempt_at <= now()) AS "due!""#
+            r#"SELECT coalesce(least(
+                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind = 'group_placed'
+                    ORDER BY next_attempt_at, id LIMIT 1),
+                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind = 'group_expire'
+                    ORDER BY next_attempt_at, id LIMIT 1),
+                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending'
+                      AND kind IN ('order_placed', 'order_expire', 'payment_requested')
+                    ORDER BY next_attempt_at, id LIMIT 1)) <= now(), false) AS "due!""#
         );
         Ok(due.fetch_one(&self.pool).await?)
     }
@@ -93,10 +104,11 @@ impl Ledger {
     /// Whether releases of units are due, likewise.
     pub async fn has_due_releases(&self) -> Result<bool, LedgerError> {
         let due = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM outbox WHERE status = 'pending' AND kind IN ('group_release')
-                                AND next_attempt_at <= now())
-                   OR EXISTS (SELECT FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
-                                AND next_attempt_at <= now()) AS "due!""#
+            r#"SELECT coalesce(least(
+                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind = 'group_release'
+                    ORDER BY next_attempt_at, id LIMIT 1),
+                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
+                    ORDER BY next_attempt_at, id LIMIT 1)) <= now(), false) AS "due!""#
         );
         Ok(due.fetch_one(&self.pool).await?)
     }
@@ -222,19 +234,6 @@ impl Ledger {
         }
         Ok(by_sale)
     }
-
-    /// Settles the releases of sales that Redis no longer keeps: nothing is left to be released.
-    pub async fn retire_releases(&self, retire_after_ms: u64) -> Result<u64, LedgerError> {
-        let done = sqlx::query!(
-            "UPDATE outbox o SET status = 'processed', processed_at = now() FROM sales s
-             WHERE o.kind IN ('hold_release', 'wave_release', 'group_release') AND o.status = 'pending' AND s.id = o.sale_id
-               AND s.ends_at < now() - $1::bigint * interval '1 ms'",
-            retire_after_ms.cast_signed()
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected())
-    }
 }
 
 impl<T> ClaimedBatch<T> {
@@ -258,25 +257,60 @@ impl<T> ClaimedBatch<T> {
 }
 
 impl ClaimedBatch<BrokerMessage> {
+    /// Unlocks the rows, which are due again after `LEASE_MS`. For a broker that takes long: those who process messages of another queue
+    /// would wait for the rows of theirs.
+    pub async fn lease(mut self) -> Result<LeasedBatch<BrokerMessage>, LedgerError> {
+        let ids: Vec<i64> = self.rows.iter().map(|row| row.id).collect();
+        postpone(&mut self.tx, &ids, LEASE_MS).await?;
+        self.tx.commit().await?;
+        Ok(LeasedBatch { rows: self.rows })
+    }
+
     /// Marks what the broker has confirmed as sent, counts the failures, postpones what found no room, and unlocks all
     /// rows.
-    pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
-        let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
-        sqlx::query!(
-            "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
-            sent
-        )
-        .execute(&mut *self.tx)
-        .await?;
-        for (id, error) in failed {
-            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-            count_failure(&mut self.tx, *id, attempts, error, terms).await?;
-        }
-        postpone(&mut self.tx, postponed, NO_ROOM_MS).await?;
-        postpone(&mut self.tx, unanswered, UNANSWERED_MS).await?;
-        postpone(&mut self.tx, without_channel, NO_CHANNEL_MS).await?;
-        Ok(self.tx.commit().await?)
+    pub async fn settle_sent(self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
+        settle_sent(self.tx, &self.rows, outcome, terms).await
     }
+}
+
+impl LeasedBatch<BrokerMessage> {
+    /// The same, of rows that are leased.
+    pub async fn settle_sent(
+        self,
+        ledger: &Ledger,
+        outcome: &PublishOutcome,
+        terms: RetryTerms,
+    ) -> Result<(), LedgerError> {
+        settle_sent(ledger.begin().await?, &self.rows, outcome, terms).await
+    }
+
+    /// Ends the lease: nothing is known of the messages.
+    pub async fn give_back(self, ledger: &Ledger) -> Result<(), LedgerError> {
+        let ids: Vec<i64> = self.rows.iter().map(|row| row.id).collect();
+        let mut tx = ledger.begin().await?;
+        postpone(&mut tx, &ids, 0).await?;
+        Ok(tx.commit().await?)
+    }
+}
+
+async fn settle_sent(
+    mut tx: Transaction<'static, Postgres>,
+    rows: &[OutboxRow<BrokerMessage>],
+    outcome: &PublishOutcome,
+    terms: RetryTerms,
+) -> Result<(), LedgerError> {
+    let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
+    sqlx::query!("UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'", sent)
+        .execute(&mut *tx)
+        .await?;
+    for (id, error) in failed {
+        let attempts = rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
+        count_failure(&mut tx, *id, attempts, error, terms).await?;
+    }
+    postpone(&mut tx, postponed, NO_ROOM_MS).await?;
+    postpone(&mut tx, unanswered, UNANSWERED_MS).await?;
+    postpone(&mut tx, without_channel, NO_CHANNEL_MS).await?;
+    Ok(tx.commit().await?)
 }
 
 impl ClaimedBatch<UnitRelease> {
@@ -286,8 +320,14 @@ impl ClaimedBatch<UnitRelease> {
     }
 
     /// Marks releases as processed where the sale's epoch is still the one that Redis answered under (rule 9). The
-    /// others stay pending and are carried out again; those that were refused are postponed, and failures are counted.
-    pub async fn settle_released(mut self, outcome: &ReleaseOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
+    /// others stay pending and are carried out again. Of those that were refused, the ones of sales that are no more, or ended
+    /// `retire_after_ms` ago, have nothing to be released in; the others are postponed. Failures are counted.
+    pub async fn settle_released(
+        mut self,
+        outcome: &ReleaseOutcome,
+        terms: RetryTerms,
+        retire_after_ms: u64,
+    ) -> Result<(), LedgerError> {
         let ReleaseOutcome { released, refused, failed } = outcome;
         let (ids, epochs): (Vec<i64>, Vec<i64>) = released.iter().map(|(id, epoch)| (*id, epoch.0)).unzip();
         sqlx::query!(
@@ -302,6 +342,17 @@ impl ClaimedBatch<UnitRelease> {
         for (id, error) in failed {
             let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
             count_failure(&mut self.tx, *id, attempts, error, terms).await?;
+        }
+        if !refused.is_empty() {
+            sqlx::query!(
+                "UPDATE outbox o SET status = 'processed', processed_at = now()
+                 WHERE id = ANY($1) AND NOT EXISTS (
+                     SELECT FROM sales WHERE id = o.sale_id AND ends_at >= now() - $2::bigint * interval '1 ms')",
+                refused,
+                retire_after_ms.cast_signed()
+            )
+            .execute(&mut *self.tx)
+            .await?;
         }
         postpone(&mut self.tx, refused, NO_ROOM_MS).await?;
         Ok(self.tx.commit().await?)
@@ -330,11 +381,11 @@ async fn claim_groups(
     Ok(rows.fetch_all(&mut **tx).await?)
 }
 
-/// Postpones rows that could not be tried by `wait_ms`. No attempt is counted.
+/// Postpones pending rows that could not be tried by `wait_ms`. No attempt is counted.
 async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64], wait_ms: i64) -> Result<(), LedgerError> {
     if !ids.is_empty() {
         sqlx::query!(
-            "UPDATE outbox SET next_attempt_at = now() + $2::bigint * interval '1 ms' WHERE id = ANY($1)",
+            "UPDATE outbox SET next_attempt_at = now() + $2::bigint * interval '1 ms' WHERE id = ANY($1) AND status = 'pending'",
             ids,
             wait_ms
         )
@@ -358,7 +409,7 @@ async fn count_failure(
     let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
     sqlx::query!(
         "UPDATE outbox SET attempts = $2, status = $3, last_error = $4, next_attempt_at = now() + $5::bigint * interval '1 ms'
-         WHERE id = $1",
+         WHERE id = $1 AND status <> 'processed'",
         id,
         attempts.cast_signed(),
         if parked { "parked" } else { "pending" },

@@ -126,7 +126,10 @@ impl Primary {
         let (opened, taken) = (Arc::clone(self), Arc::clone(self));
         pool.after_connect(move |connection, _| {
             let primary = Arc::clone(&opened);
-            Box::pin(async move { primary.admit(connection).await })
+            Box::pin(async move {
+                super::session::begin(connection).await?;
+                primary.admit(connection).await
+            })
         })
         // sqlx would test an old connection first, for as long as a server that has vanished takes to answer.
         .test_before_acquire(false)

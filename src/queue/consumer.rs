@@ -61,48 +61,41 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
     /// messages that can never be processed: these go to the dead-letter queue, as does what cannot be decoded.
     ///
     /// # Errors
-    /// When the broker fails; what was delivered is delivered again. When `settle` fails; the batch is kept, and the
-    /// next step settles it.
+    /// When the broker fails; what was delivered is delivered again. When `settle` fails, or this call is given up while it settles; the
+    /// batch is kept, and the next step settles it: a broker that delivers a message again may count how often.
     pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Received<M>) -> F) -> Result<Step, E>
     where
         F: Future<Output = Result<Vec<usize>, E>>,
         E: From<QueueError>,
     {
-        let mut subscription = match self.subscription.take() {
-            Some(subscription) => subscription,
-            None => self.broker.subscribe(&self.source).await?,
-        };
-        let queue = self.source.as_str();
-        let began = Instant::now();
-        let batch = match self.unsettled.take() {
-            Some(batch) => batch,
-            None => {
-                let receive = stop.run_until_cancelled(subscription.receive(self.batch_max, self.bytes_max));
-                match tokio::time::timeout(WAIT_MAX, receive).await {
-                    Ok(Some(deliveries)) => Batch::decode(queue, deliveries?),
-                    Ok(None) | Err(_) => {
-                        self.subscription = Some(subscription);
-                        return Ok(Step::Idle);
-                    }
+        let (queue, began) = (self.source.as_str(), Instant::now());
+        if self.subscription.is_none() {
+            (self.subscription, self.unsettled) = (Some(self.broker.subscribe(&self.source).await?), None);
+        }
+        if let (Some(subscription), None) = (&mut self.subscription, &self.unsettled) {
+            let receive = stop.run_until_cancelled(subscription.receive(self.batch_max, self.bytes_max));
+            match tokio::time::timeout(WAIT_MAX, receive).await {
+                Ok(Some(Ok(deliveries))) => self.unsettled = Some(Batch::decode(queue, deliveries)),
+                Ok(Some(Err(error))) => {
+                    self.subscription = None;
+                    return Err(error.into());
                 }
-            }
-        };
-        let was_idle = began.elapsed() > IDLE_FROM;
-        let failed = match &batch.received {
-            Received { messages, mark_ms: None, .. } if messages.is_empty() => Ok(Vec::new()),
-            received => settle(received.clone()).await,
-        };
-        match failed {
-            Ok(failed) => {
-                subscription.acknowledge(queue, &batch, &failed).await?;
-                self.subscription = Some(subscription);
-                Ok(if was_idle { Step::Idle } else { Step::More })
-            }
-            Err(error) => {
-                (self.subscription, self.unsettled) = (Some(subscription), Some(batch));
-                Err(error)
+                Ok(None) | Err(_) => return Ok(Step::Idle),
             }
         }
+        let was_idle = began.elapsed() > IDLE_FROM;
+        let failed = match self.unsettled.as_ref().map(|batch| &batch.received) {
+            Some(received) if !received.messages.is_empty() || received.mark_ms.is_some() => {
+                settle(received.clone()).await?
+            }
+            _ => Vec::new(),
+        };
+        // Taken from here on: what is acknowledged in part is delivered again.
+        if let (Some(subscription), Some(batch)) = (self.subscription.take(), self.unsettled.take()) {
+            subscription.acknowledge(queue, &batch, &failed).await?;
+            self.subscription = Some(subscription);
+        }
+        Ok(if was_idle { Step::Idle } else { Step::More })
     }
 }
 

@@ -265,6 +265,8 @@ impl Topology {
         arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
         arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(self.max_length.into()));
         arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        // RabbitMQ 4 takes a message away after 20 deliveries where a queue names no limit, and 3 knows no word for none.
+        arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(i32::MAX));
         arguments
     }
 

@@ -144,6 +144,11 @@ impl Catalog {
         Ok(Ledger::within(BEAT_MAX, beat).await?)
     }
 
+    /// Whether the database has all migrations of this program.
+    pub async fn has_migrations(&self) -> Result<bool, SaleError> {
+        Ok(Ledger::within(BEAT_MAX, self.ledger.has_migrations()).await?)
+    }
+
     async fn send_heartbeat(&self) -> Result<Heartbeat, LedgerError> {
         let asked_at = Instant::now();
         let answer = self.ledger.send_heartbeat(self.instance, self.version.load(Ordering::Relaxed)).await?;

@@ -6,8 +6,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::refill::{REFILL_LEASE, lock_name};
+use crate::die_at;
 use crate::domain::ids::SaleId;
 use crate::domain::sale::{NewSale, ProductChange, SaleStatus};
+use crate::gate::server_runs::has_no_master;
 use crate::ledger::sales::products::NewPicture;
 use crate::sale::{SaleError, Stores};
 
@@ -84,9 +87,25 @@ impl Stores {
     /// Removes a sale that was never bought in, also from Redis and from every instance's memory; `false` when there is
     /// no such sale, or it has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
-        let Some(of) = self.ledger.shards_of(&[sale]).await?.pop() else { return Ok(false) };
-        let Some(version) = self.ledger.remove_sale(sale, actor).await? else { return Ok(false) };
-        self.gate.delete_sale(of.shards).await?;
+        let Some(of) = self.ledger.shards_of(&[sale]).await?.pop().map(|of| of.shards) else { return Ok(false) };
+        if self.ledger.is_bought_in(sale).await? {
+            return Ok(false);
+        }
+        // Redis goes first: a sale that stays in the ledger is refilled, and nobody would find the keys of one that is no more. Under the lock of
+        // its refills, so that none begins in between.
+        let run_id = self.gate.connect_to_runs().await?.run_id(of).ok_or_else(has_no_master)?;
+        let lock = self.gate.holder().lock_within(&lock_name(of, &run_id), REFILL_LEASE, WAIT_MAX).await?;
+        let Some(lock) = lock else { return Err(SaleError::Busy("a refill of the sale")) };
+        self.gate.delete_sale(of).await?;
+        die_at!("remove.deleted");
+        let removed = self.ledger.remove_sale(sale, actor).await;
+        if let Err(error) = lock.release().await {
+            tracing::debug!(%sale, %error, "refill lock not released; its lease ends by itself");
+        }
+        if !matches!(removed, Ok(Some(_))) {
+            self.gate.want_refill(sale);
+        }
+        let Some(version) = removed? else { return Ok(false) };
         self.ledger.wait_for_instances(version, WAIT_MAX).await?;
         Ok(true)
     }

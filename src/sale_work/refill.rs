@@ -19,7 +19,10 @@ use crate::sale_work::sales_in_turn::SalesInTurn;
 
 /// The lease of a refill's lock, which is renewed meanwhile. After the death of its instance, the sale stays closed this
 /// long, but not when the Redis server has been restarted since.
-const REFILL_LEASE: Duration = Duration::from_secs(3);
+pub(super) const REFILL_LEASE: Duration = Duration::from_secs(3);
+
+/// A long refill says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// Bounds how many refills use PostgreSQL at the same time. A refill waits for half a second without using it.
 pub(super) type LedgerSlots = Arc<Semaphore>;
@@ -39,7 +42,6 @@ pub(super) fn is_whole(row: &EpochRow, servers: &ServerRuns, state: SaleState) -
 impl Stores {
     /// Removes from Redis those of the next sales in turn that ended more than `retire_after_ms` ago. Their orders stay in the ledger.
     pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
-        self.ledger.retire_releases(retire_after_ms).await?;
         let sales = in_turn.next(&self.ledger).await?.sales;
         for row in self.ledger.retired(&sales, retire_after_ms).await? {
             self.gate.delete_sale(row.shards).await?;
@@ -82,7 +84,8 @@ impl Stores {
         if is_whole(&row, servers, state) { Ok(()) } else { self.refill(servers, run_id, &row, slots).await }
     }
 
-    /// Raises the epoch, reads a snapshot of the ledger, writes it to Redis, opens the sale, and records the runs of its servers.
+    /// Raises the epoch, reads a snapshot of the ledger, writes it to Redis, records the runs of the sale's servers, and opens it. Recorded
+    /// first, because the commits of an open sale share the row of its epoch among each other, and leave no moment to change it.
     async fn refill(
         &self,
         servers: &ServerRuns,
@@ -106,7 +109,7 @@ impl Stores {
         let begun_at = Instant::now();
         let tickets = self.put_tickets(servers, of, epoch, &mut snapshot).await?;
         die_at!("refill.put");
-        let (left, waves) = (snapshot.left, std::mem::take(&mut snapshot.waves));
+        let (left, waves) = (snapshot.left()?, std::mem::take(&mut snapshot.waves));
         drop(snapshot);
         drop(slot);
         if row.epoch > Epoch(0) {
@@ -118,12 +121,10 @@ impl Stores {
         let (document, version) = ledger.in_time(ledger.document(DocId::Sale(sale.get()))).await?;
         let Some(Document::Sale(terms)) = document else { return Ok(()) };
         // A Redis that was flushed meanwhile refuses no older epoch; the ledger knows the current one.
-        let current = ledger.in_time(ledger.epoch(sale)).await?.map(|row| row.epoch);
-        not_overtaken(current == Some(epoch))?;
-        not_overtaken(servers.open(&terms, version, epoch, left, &waves).await?)?;
-        die_at!("refill.opened");
         not_overtaken(ledger.in_time(ledger.record_fill(sale, epoch, run_id)).await?)?;
         die_at!("refill.recorded");
+        not_overtaken(servers.open(&terms, version, epoch, left, &waves).await?)?;
+        die_at!("refill.opened");
         metrics::counter!("seckill_refills_total").increment(1);
         tracing::info!(
             %sale, epoch = epoch.0, left = left.as_i64(), tickets, took_ms = began.elapsed().as_millis(), "sale refilled"
@@ -141,13 +142,18 @@ impl Stores {
         epoch: Epoch,
         snapshot: &mut RefillSnapshot,
     ) -> Result<usize, SaleError> {
-        let mut count = 0;
+        let (mut count, mut reported) = (0, Instant::now());
         loop {
-            let page = self.ledger.in_time(snapshot.next_tickets()).await?;
+            let page = self.ledger.while_it_answers(snapshot.next_tickets()).await?;
             if page.is_empty() {
                 return Ok(count);
             }
             count += page.len();
+            metrics::counter!("seckill_refill_tickets_total").increment(page.len() as u64);
+            if reported.elapsed() >= PROGRESS_EVERY {
+                reported = Instant::now();
+                tracing::info!(sale = %of.sale, epoch = epoch.0, tickets = count, "sale being refilled");
+            }
             for (shard, rows) in by_shard(of, page) {
                 if !servers.put_tickets(of, shard, epoch, &rows).await? {
                     return Err(SaleError::Overtaken);

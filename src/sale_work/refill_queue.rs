@@ -34,8 +34,8 @@ const CONTEST_PAUSE: Duration = Duration::from_secs(10);
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
 /// How long a stopping process waits for its refills.
 const FINISH_MAX: Duration = Duration::from_secs(5);
-/// A refill that takes longer is given up.
-const REFILL_MAX: Duration = Duration::from_secs(600);
+/// The pause of a refill that met a server which is away.
+const AWAY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How urgently a sale is needed, most urgently first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +71,8 @@ pub(super) struct RefillQueue {
     planned_from: Option<Instant>,
     /// Some of them have waited for that moment since places were given last.
     held_back: bool,
+    /// A server has been away since a refill succeeded last, which was reported.
+    is_away: bool,
 }
 
 impl RefillQueue {
@@ -87,6 +89,7 @@ impl RefillQueue {
             failed_slots: Arc::new(Semaphore::new(FAILED_SLOTS)),
             planned_from: None,
             held_back: false,
+            is_away: false,
         }
     }
 
@@ -152,8 +155,7 @@ impl RefillQueue {
             };
             let (stores, mut servers, slots) = (self.stores.clone(), servers.clone(), Arc::clone(slots));
             self.running.spawn(async move {
-                let refill = tokio::time::timeout(REFILL_MAX, stores.refill_once(&mut servers, of, &slots));
-                let result = refill.await.unwrap_or(Err(SaleError::Busy("a refill that took too long")));
+                let result = stores.refill_once(&mut servers, of, &slots).await;
                 (sale, servers.run_id(of), result)
             });
         }
@@ -203,9 +205,11 @@ impl RefillQueue {
             Ok(()) => {
                 self.filled.extend(run.map(|run| (sale, run)));
                 self.sick.remove(&sale);
+                self.is_away = false;
             }
-            // Another instance refills it: it is looked at again in the next check.
-            Err(SaleError::Busy(_)) => {}
+            Err(SaleError::Busy(_)) => {
+                tracing::debug!(%sale, "another instance refills the sale, which is looked at again in the next check");
+            }
             // Without a pause, two instances that cannot see each other's lock would overtake each other for ever.
             Err(SaleError::Overtaken) => {
                 self.filled.extend(run.map(|run| (sale, run)));
@@ -214,7 +218,11 @@ impl RefillQueue {
             }
             // Redis or PostgreSQL is away, which is no fault of the sale.
             Err(error) if error.is_outage() && !error.is_locked() => {
-                tracing::debug!(%sale, %error, "sale not refilled");
+                if !std::mem::replace(&mut self.is_away, true) {
+                    tracing::warn!(%sale, %error, "sale not refilled, because a server is away; so it may be with others");
+                }
+                metrics::counter!("seckill_step_failures_total", "step" => "refill").increment(1);
+                self.rest(sale, AWAY_PAUSE.mul_f64(rand::random_range(0.5..1.5)));
                 return true;
             }
             Err(error) => {

@@ -1,14 +1,21 @@
 //! Publishes the outbox's messages to the broker (protocol, rule 6).
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::die_at;
 use crate::ledger::Ledger;
-use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
+use crate::ledger::outbox::{BrokerMessage, ClaimedBatch, LeasedBatch, OutboxRow, PublishOutcome, RetryTerms};
 use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
 use crate::sale_work::relay_messages::messages_for;
 use crate::telemetry::spans::{Span, SpanKind};
+
+/// How long the rows of a batch stay locked while the broker has it: much shorter than consumers wait for a lock.
+const LOCKED_MAX: Duration = Duration::from_millis(500);
 
 /// Publishes outbox rows to the broker.
 #[derive(Clone)]
@@ -35,21 +42,30 @@ impl Relay {
         die_at!("relay.claimed");
         let (mut messages, carried) = messages_for(&claim.rows);
         let spans = publish_spans(&claim.rows, &carried, &mut messages);
-        let published = self.publisher.publish(&messages).await;
-        end_spans(spans, &published);
-        let receipts = published?;
-        die_at!("relay.published");
-        let mut outcome = PublishOutcome::default();
-        for (places, receipt) in carried.iter().zip(receipts) {
-            let ids = places.iter().map(|place| claim.rows[*place].id);
-            match receipt {
-                Receipt::Confirmed => outcome.sent.extend(ids),
-                Receipt::NoRoom => outcome.postponed.extend(ids),
-                Receipt::Unanswered => outcome.unanswered.extend(ids),
-                Receipt::Unroutable => outcome.failed.extend(ids.map(|id| (id, "no queue accepts it".to_owned()))),
-                Receipt::NoSuchChannel => outcome.without_channel.extend(ids),
+        let mut publishing = pin!(async {
+            die_at!("relay.sending");
+            self.publisher.publish(&messages).await
+        });
+        let (claim, published) = match timeout(LOCKED_MAX, &mut publishing).await {
+            Ok(published) => (Claim::Locked(claim), published),
+            Err(_) => {
+                let leased = claim.lease().await?;
+                die_at!("relay.leased");
+                (Claim::Leased(leased), publishing.await)
             }
-        }
+        };
+        end_spans(spans, &published);
+        let receipts = match published {
+            Ok(receipts) => receipts,
+            Err(error) => {
+                if let Claim::Leased(claim) = claim {
+                    claim.give_back(&self.ledger).await?;
+                }
+                return Err(error.into());
+            }
+        };
+        die_at!("relay.published");
+        let outcome = outcome_of(claim.rows(), &carried, receipts);
         if !outcome.postponed.is_empty() {
             tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; messages wait in the outbox");
         }
@@ -57,11 +73,12 @@ impl Relay {
             let rows = outcome.without_channel.len();
             tracing::error!(rows, "payments of a channel that is not configured wait in the outbox until it is");
         }
-        let done = claim.rows.len();
+        let rows = claim.rows();
+        let done = rows.len();
         metrics::histogram!("seckill_relay_batch_size").record(done as f64);
         for places in &carried {
             if let Some(first) = places.first() {
-                let kind = claim.rows[*first].task.key().0.as_str();
+                let kind = rows[*first].task.key().0.as_str();
                 metrics::histogram!("seckill_message_batch_size", "kind" => kind).record(places.len() as f64);
             }
         }
@@ -75,7 +92,10 @@ impl Relay {
         for (result, rows) in results {
             metrics::counter!("seckill_relayed_total", "result" => result).increment(rows as u64);
         }
-        claim.settle_sent(&outcome, self.retry).await?;
+        match claim {
+            Claim::Locked(claim) => claim.settle_sent(&outcome, self.retry).await?,
+            Claim::Leased(claim) => claim.settle_sent(&self.ledger, &outcome, self.retry).await?,
+        }
         die_at!("relay.settled");
         Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))
     }
@@ -100,7 +120,8 @@ impl Relay {
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
         let now_ms = self.ledger.now_ms().await?;
         let overdue = self.ledger.queues_with_overdue(after_ms).await?;
-        let sources = self.publisher.sources().into_iter().filter(|source| overdue.contains(&source.key()));
+        let sources =
+            self.publisher.sources().into_iter().filter(|source| overdue.iter().any(|queue| queue == source.as_str()));
         let (queues, marks): (Vec<String>, Vec<Outgoing>) = sources
             .map(|source| {
                 let queue = source.key();
@@ -123,6 +144,36 @@ impl Relay {
             usize::try_from(self.batch_max).unwrap_or(usize::MAX),
         ))
     }
+}
+
+/// Rows that are being published: locked at first, and leased where the broker takes long.
+enum Claim {
+    Locked(ClaimedBatch<BrokerMessage>),
+    Leased(LeasedBatch<BrokerMessage>),
+}
+
+impl Claim {
+    fn rows(&self) -> &[OutboxRow<BrokerMessage>] {
+        match self {
+            Self::Locked(claim) => &claim.rows,
+            Self::Leased(claim) => &claim.rows,
+        }
+    }
+}
+
+fn outcome_of(rows: &[OutboxRow<BrokerMessage>], carried: &[Vec<usize>], receipts: Vec<Receipt>) -> PublishOutcome {
+    let mut outcome = PublishOutcome::default();
+    for (places, receipt) in carried.iter().zip(receipts) {
+        let ids = places.iter().map(|place| rows[*place].id);
+        match receipt {
+            Receipt::Confirmed => outcome.sent.extend(ids),
+            Receipt::NoRoom => outcome.postponed.extend(ids),
+            Receipt::Unanswered => outcome.unanswered.extend(ids),
+            Receipt::Unroutable => outcome.failed.extend(ids.map(|id| (id, "no queue accepts it".to_owned()))),
+            Receipt::NoSuchChannel => outcome.without_channel.extend(ids),
+        }
+    }
+    outcome
 }
 
 /// Begins a span for each row that is traced, and gives it to the row's message to carry on: such a row has one of its own. Returns

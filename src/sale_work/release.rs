@@ -17,12 +17,17 @@ use crate::sale::{SaleError, Step, Stores};
 const HOLDS_A_CALL: usize = 500;
 
 impl Stores {
-    /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill. A row that
-    /// Redis answers with an error fails alone.
+    /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill, unless Redis keeps
+    /// the sale no more. A row that Redis answers with an error fails alone.
     ///
     /// # Errors
     /// Redis or PostgreSQL cannot be reached: the whole batch is to be tried again.
-    pub async fn release_units(&self, batch_max: i64, retry: RetryTerms) -> Result<Step, SaleError> {
+    pub async fn release_units(
+        &self,
+        batch_max: i64,
+        retry: RetryTerms,
+        retire_after_ms: u64,
+    ) -> Result<Step, SaleError> {
         if !self.ledger.has_due_releases().await? {
             return Ok(Step::Idle);
         }
@@ -52,7 +57,7 @@ impl Stores {
         }
         let done = claim.rows.len();
         die_at!("release.done");
-        claim.settle_released(&outcome, retry).await?;
+        claim.settle_released(&outcome, retry, retire_after_ms).await?;
         die_at!("release.settled");
         Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
     }

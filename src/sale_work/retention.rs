@@ -1,7 +1,8 @@
-//! Clears the messages and steps of sales that ended long ago, a page at a time.
+//! Clears what nobody needs any more, a page of each table at a time.
 
 use uuid::Uuid;
 
+use crate::ledger::LedgerError;
 use crate::ledger::sales::retention::Cursor;
 use crate::sale::{SaleError, Step, Stores};
 
@@ -19,6 +20,7 @@ pub struct Retention {
     outbox: Cursor,
     steps: Cursor,
     lapsed_holds: Uuid,
+    groups: Uuid,
     /// How many of the next steps are left out.
     rest: u32,
 }
@@ -28,37 +30,56 @@ const REST: u32 = 4;
 
 impl Retention {
     pub fn new(stores: Stores, terms: RetentionTerms) -> Self {
-        Self { stores, terms, outbox: 0, steps: 0, lapsed_holds: Uuid::nil(), rest: 0 }
+        let (lapsed_holds, groups) = (Uuid::nil(), Uuid::nil());
+        Self { stores, terms, outbox: 0, steps: 0, lapsed_holds, groups, rest: 0 }
     }
 
-    /// Clears one page of each table.
+    /// Clears one page of each table. One that cannot be cleared keeps none of the others from it.
+    ///
+    /// # Errors
+    /// The first that a table met.
     pub async fn step(&mut self) -> Result<Step, SaleError> {
         if self.rest > 0 {
             self.rest -= 1;
             return Ok(Step::Idle);
         }
         let (ledger, terms) = (&self.stores.ledger, self.terms);
-        ledger.mark_cleared(terms.messages_days, terms.steps_days).await?;
-        let (outbox, rows) = ledger.clear_outbox(self.outbox).await?;
-        let (steps, old_steps) = ledger.clear_steps(self.steps).await?;
-        let messages = ledger.clear_processed_messages(terms.messages_days).await?;
-        let (lapsed_holds, old_lapses) = ledger.clear_lapsed_holds(self.lapsed_holds).await?;
-        let groups = ledger.clear_groups().await?;
-        let cleared = [
-            ("outbox", rows),
-            ("steps", old_steps),
+        let marked = ledger.mark_cleared(terms.messages_days, terms.steps_days).await;
+        let messages = ledger.clear_processed_messages(terms.messages_days).await;
+        let pages = [
+            ("outbox", walk(ledger.clear_outbox(self.outbox).await, &mut self.outbox)),
+            ("steps", walk(ledger.clear_steps(self.steps).await, &mut self.steps)),
+            ("lapsed-holds", walk(ledger.clear_lapsed_holds(self.lapsed_holds).await, &mut self.lapsed_holds)),
+            ("groups", walk(ledger.clear_groups(self.groups).await, &mut self.groups)),
             ("messages", messages),
-            ("lapsed-holds", old_lapses),
-            ("groups", groups),
         ];
-        for (what, cleared) in cleared {
-            metrics::counter!("seckill_cleared_total", "what" => what).increment(cleared);
+        let is_at_the_end = self.outbox == 0 && self.steps == 0;
+        let (mut all, mut failed) = (0, marked.err());
+        for (what, cleared) in pages {
+            match cleared {
+                Ok(rows) => {
+                    metrics::counter!("seckill_cleared_total", "what" => what).increment(rows);
+                    all += rows;
+                }
+                Err(error) => {
+                    tracing::warn!(what, %error, "not cleared; tried again");
+                    failed.get_or_insert(error);
+                }
+            }
         }
-        let is_at_the_end = outbox == 0 && steps == 0;
-        if is_at_the_end && cleared.iter().all(|(_, rows)| *rows == 0) {
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        if is_at_the_end && all == 0 {
             self.rest = REST;
         }
-        (self.outbox, self.steps, self.lapsed_holds) = (outbox, steps, lapsed_holds);
         Ok(Step::Idle)
     }
+}
+
+/// Goes on from where a page has ended. Returns how many of its rows were cleared.
+fn walk<C>(page: Result<(C, u64), LedgerError>, cursor: &mut C) -> Result<u64, LedgerError> {
+    let (next, rows) = page?;
+    *cursor = next;
+    Ok(rows)
 }

@@ -11,18 +11,23 @@ use crate::sale::{SaleError, Step, Stores};
 /// Waves are asked for at least so often: one may have been planned meanwhile. The ledger looks no further ahead.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// How long the waves of a sale rest after they could not be released.
+const FAILED_FOR: Duration = Duration::from_secs(10);
+
 /// Knows when the next wave is due, so that PostgreSQL is asked seldom.
 pub struct WaveWatch {
     stores: Stores,
     /// Waves of these are released later, so that those of other sales do not wait for the same lock.
     locked: Arc<LockedSales>,
+    /// Nor for the same error.
+    failed: LockedSales,
     waves_max: i64,
     next_look: Instant,
 }
 
 impl WaveWatch {
     pub fn new(stores: Stores, locked: Arc<LockedSales>, waves_max: i64) -> Self {
-        Self { stores, locked, waves_max, next_look: Instant::now() }
+        Self { stores, locked, failed: LockedSales::new(FAILED_FOR), waves_max, next_look: Instant::now() }
     }
 
     /// Releases the waves that are due, at most `waves_max`.
@@ -31,18 +36,21 @@ impl WaveWatch {
         if now < self.next_look {
             return Ok(Step::Idle);
         }
-        let due = self.stores.ledger.due_waves(self.waves_max).await?;
+        let later: Vec<SaleId> = self.locked.all().into_iter().chain(self.failed.all()).collect();
+        let due = self.stores.ledger.due_waves(self.waves_max, &later).await?;
         let mut released = 0;
         for sale in due.sales {
-            if self.locked.contains(sale) {
-                continue;
-            }
             match self.stores.release_waves(sale).await {
+                Ok(waves) => released += waves,
                 Err(error) if error.is_locked() => {
                     tracing::error!(%sale, "the sale is locked by another transaction; its waves are released later");
                     self.locked.insert(sale);
                 }
-                waves => released += waves?,
+                Err(error) if error.is_outage() => return Err(error),
+                Err(error) => {
+                    tracing::error!(%sale, %error, "waves not released; tried again later");
+                    self.failed.insert(sale);
+                }
             }
         }
         self.next_look = now + due.next_in.map_or(LOOK_EVERY, |next_in| next_in.min(LOOK_EVERY));

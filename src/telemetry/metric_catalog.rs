@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 63] = [
+pub const METRICS: [Metric; 64] = [
     metric(
         "seckill_requests_total",
         Counter,
@@ -96,7 +96,12 @@ pub const METRICS: [Metric; 63] = [
     ),
     metric("seckill_commit_batch_size", Histogram, "", "Purchases in one commit"),
     metric("seckill_commit_seconds", Histogram, "", "Duration of committing a group of purchases"),
-    metric("seckill_outbox_pending", Gauge, "kind", "Outbox rows that wait to be carried out"),
+    metric(
+        "seckill_outbox_pending",
+        Gauge,
+        "kind",
+        "Outbox rows that wait to be carried out; at most 200000 of each index are counted",
+    ),
     metric("seckill_outbox_parked", Gauge, "kind", "Outbox rows that are parked: they are not retried automatically"),
     metric("seckill_outbox_oldest_seconds", Gauge, "kind", "Age of the oldest pending outbox row"),
     metric("seckill_orders_accepted", Gauge, "", "Accepted purchases that have no order yet"),
@@ -160,6 +165,7 @@ pub const METRICS: [Metric; 63] = [
     metric("seckill_drift_total", Counter, "", "Times that the stock in Redis differed from PostgreSQL's"),
     metric("seckill_drift_units_total", Counter, "", "Units by which it differed"),
     metric("seckill_refills_total", Counter, "", "Refills of a sale in Redis from PostgreSQL"),
+    metric("seckill_refill_tickets_total", Counter, "", "Tickets that refills have written, also those that go on"),
     metric(
         "seckill_refill_failures_total",
         Counter,

@@ -17,6 +17,10 @@ const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 /// How long a step may take. Steps are bounded and take seconds at most; one that waits for a dead server is given up.
 const STEP_MAX: Duration = Duration::from_secs(120);
 
+/// So what looks through all that has piled up takes a twentieth of a connection's time, but is never left out for longer than this.
+const REST_FACTOR: u32 = 19;
+const REST_MAX: Duration = Duration::from_secs(60);
+
 /// How long a worker that gives way lets pass after a notice. If the notice is of the first purchases of a rush, the instances
 /// that serve it have said by then that purchases wait.
 const RUSH_SEEN_WITHIN: Duration = Duration::from_millis(50);
@@ -32,6 +36,8 @@ pub struct Terms {
     pub given_up: watch::Receiver<()>,
     /// Rests before each step while purchases wait.
     pub gives_way: Option<Arc<Pressure>>,
+    /// The pause is `REST_FACTOR` times as long as the step took, if that is longer than `every`.
+    pub rests: bool,
 }
 
 /// A step, which fails with a text. It is boxed, so that the loop is compiled once for all workers.
@@ -41,7 +47,7 @@ pub type StepFuture = BoxFuture<'static, Result<Step, String>>;
 /// is first. A step that has begun is finished, unless `given_up` changes meanwhile: the server that it waits for does not
 /// answer. After a failure the loop pauses, longer after each, with jitter.
 pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnMut() -> StepFuture + Send>) {
-    let Terms { name, every, mut wake, mut given_up, gives_way } = terms;
+    let Terms { name, every, mut wake, mut given_up, gives_way, rests } = terms;
     let mut pause = Pause::default();
     let mut behind_since: Option<Instant> = None;
     let mut took = Duration::ZERO;
@@ -75,7 +81,7 @@ pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnM
             }
             Ok(Step::Idle) => {
                 pause.reset();
-                every
+                if rests { every.max((took * REST_FACTOR).min(REST_MAX)) } else { every }
             }
             Err(error) => {
                 let rest = pause.longer();

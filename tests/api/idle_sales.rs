@@ -164,7 +164,7 @@ impl World {
             catalog.load_changes(beat.catalog_version).await.unwrap();
             holds.finish_holds().await.unwrap();
             drift.check_sales().await.unwrap();
-            stores.ledger.due_waves(100).await.unwrap();
+            stores.ledger.due_waves(100, &[]).await.unwrap();
             stores.retire_sales(&mut in_turn, retire_after_ms).await.unwrap();
             retention.step().await.unwrap();
         }

@@ -19,7 +19,7 @@ async fn many_sales(system: &System, planned: usize) -> Vec<Sale> {
     planned.buffer_unordered(8).collect().await
 }
 
-async fn sells(system: &System, sale: &Sale) {
+pub(crate) async fn sells(system: &System, sale: &Sale) {
     eventually(|| async {
         let user = format!("u{}", uuid::Uuid::new_v4().simple());
         let answer = system.buy(sale, &user).send().await.code();

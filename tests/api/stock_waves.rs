@@ -96,3 +96,43 @@ fn waves_are_part_of_the_stock() {
     assert!(waves(11).check().is_err());
     assert!(NewSale { waves: vec![Wave { after_ms: 0, units: 1 }], ..terms(-1) }.check().is_err());
 }
+
+/// A sale whose waves cannot be released, for whatever reason, keeps those of no other sale.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_odd_error_of_one_sale_keeps_the_waves_of_no_other() {
+    let system = System::start().await;
+    let planned = NewSale { waves: vec![Wave { after_ms: 3_600_000, units: 20 }], ends_in_ms: 86_400_000, ..terms(30) };
+    let sick = system.create_sale(planned.clone()).await;
+    let well = join_all((0..3).map(|_| system.create_sale(planned.clone()))).await;
+    let refuse = format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'odd'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE OF stock ON sales FOR EACH ROW WHEN (NEW.id = {}) EXECUTE FUNCTION refuse()",
+        sick.id
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(refuse)).execute(&system.sql).await.unwrap();
+    sqlx::raw_sql("UPDATE sale_waves SET due_at = now()").execute(&system.sql).await.unwrap();
+    for sale in &well {
+        system.left(sale, 30).await;
+    }
+    assert_eq!(system.stock(&sick).await, 10);
+    sqlx::raw_sql("DROP TRIGGER refuse ON sales").execute(&system.sql).await.unwrap();
+    system.left(&sick, 30).await;
+    system.finish().await;
+}
+
+/// A sale is removed with all that it has left: messages, and keys of Redis.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_sale_that_was_removed() {
+    let mut system = System::prepare(&[]).await;
+    // Without workers, the units that were added stay on their way.
+    system.serve(false).await;
+    let sale = system.create_sale(terms(10)).await;
+    assert!(system.stores.add_stock(sale.id, 5, "test").await.unwrap());
+    let releases = "SELECT count(*) FROM outbox WHERE sale_id = $1";
+    assert_eq!(system.count(releases, &sale).await, 1);
+    let of = system.shards(&sale).await;
+    assert!(system.stores.remove_sale(sale.id, "test").await.unwrap());
+    assert_eq!(system.count(releases, &sale).await, 0);
+    assert!(system.stores.gate.sale_view(of).await.unwrap().is_none());
+    system.finish().await;
+}

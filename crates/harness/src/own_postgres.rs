@@ -175,11 +175,15 @@ fn is_root() -> bool {
     run(Command::new("id").arg("-u")).trim() == "0"
 }
 
-/// A program of the newest PostgreSQL. PostgreSQL refuses to run as root, so root runs it as the user `postgres`.
+/// A program of the newest PostgreSQL.
 fn program(name: &str) -> Command {
     let version = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
     let versions = std::fs::read_dir("/usr/lib/postgresql").unwrap().map(|entry| entry.unwrap().path());
-    let program = versions.max_by_key(version).expect("PostgreSQL is installed").join("bin").join(name);
+    as_postgres(&versions.max_by_key(version).expect("PostgreSQL is installed").join("bin").join(name))
+}
+
+/// A program that refuses to run as root: root runs it as the user `postgres`.
+pub fn as_postgres(program: &Path) -> Command {
     let mut command = if is_root() {
         let mut as_postgres = Command::new("setpriv");
         as_postgres.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program);

@@ -208,10 +208,12 @@ impl Ledger {
         from
     }
 
-    /// Rule 11, ledger::sales::epochs: records the run that the epoch was filled on.
-    pub fn record(&mut self, epoch: Epoch, run: Run) {
-        if self.epoch == epoch {
+    /// Rule 11, ledger::sales::epochs: records the run that the epoch is filled on, unless another refill has raised it.
+    pub fn record(&mut self, epoch: Epoch, run: Run) -> bool {
+        let is_current = self.epoch == epoch;
+        if is_current {
             self.run = run;
         }
+        is_current
     }
 }

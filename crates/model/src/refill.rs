@@ -19,9 +19,9 @@ impl World {
             RefillStep::Raised(..) => out.push(Action::Snapshot(i)),
             RefillStep::Read(run, ..) => out.push(redis_step(run, Action::Begin(i))),
             RefillStep::Begun(run, ..) => out.push(redis_step(run, Action::Put(i))),
-            RefillStep::Put(run, ..) if may_open => out.push(redis_step(run, Action::Open(i))),
+            RefillStep::Put(..) if may_open => out.push(Action::Record(i)),
             RefillStep::Put(..) => {}
-            RefillStep::Opened(..) => out.push(Action::Record(i)),
+            RefillStep::Recorded(run, ..) => out.push(redis_step(run, Action::Open(i))),
         }
     }
 
@@ -45,11 +45,9 @@ impl World {
             RefillStep::Begun(of, epoch, from) if same_run(of) && redis.now.put(epoch, &from) => {
                 RefillStep::Put(of, epoch, from)
             }
-            RefillStep::Put(of, epoch, from) if same_run(of) && redis.open(self, epoch, &from) => {
-                RefillStep::Opened(of, epoch)
-            }
-            RefillStep::Opened(of, epoch) => {
-                ledger.record(epoch, of);
+            RefillStep::Put(of, epoch, from) if ledger.record(epoch, of) => RefillStep::Recorded(of, epoch, from),
+            RefillStep::Recorded(of, epoch, from) if same_run(of) => {
+                redis.open(self, epoch, &from);
                 RefillStep::Idle
             }
             _ => RefillStep::Idle,

@@ -203,7 +203,7 @@ pub enum RefillStep {
     Read(Run, Epoch, Snapshot),
     Begun(Run, Epoch, Snapshot),
     Put(Run, Epoch, Snapshot),
-    Opened(Run, Epoch),
+    Recorded(Run, Epoch, Snapshot),
 }
 
 /// One moment of PostgreSQL, as a refill reads it.

@@ -10,8 +10,10 @@ use crate::ledger::{Ledger, LedgerError};
 /// A receiver that is away for no longer raises no alarm: it may be starting anew.
 const RECEIVER_AWAY_S: i64 = 10;
 
-/// The most rows of one index that are counted for people.
+/// The most rows of one index that are counted for people,
 const BACKLOG_MAX: i64 = 10_000;
+/// and for alarms and metrics, which are read every few seconds.
+const WATCHED_MAX: i64 = 200_000;
 
 /// A stored alarm.
 #[derive(Debug, Clone)]
@@ -59,7 +61,7 @@ pub struct Backlog {
 
 /// Counts what is to be done, at most `most` rows of each index, in its order. Four partial indexes of the outbox and two of a small
 /// table have them all, so that the query reads no row that is done.
-async fn backlog_on(connection: &mut PgConnection, most: Option<i64>) -> Result<Vec<Backlog>, LedgerError> {
+async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Backlog>, LedgerError> {
     // One row more shows that there are more. Of order events, the first index has the parked ones, too, at its end.
     let rows = sqlx::query!(
         r#"SELECT part AS "part!", kind AS "kind!", count(*) AS "rows!",
@@ -99,11 +101,11 @@ async fn backlog_on(connection: &mut PgConnection, most: Option<i64>) -> Result<
             pending: row.pending,
             parked: row.parked,
             oldest_s: row.oldest_s,
-            more: most.is_some_and(|most| in_part(row.part) > most),
+            more: in_part(row.part) > most,
         };
         match kinds.iter_mut().find(|known| known.kind == counted.kind) {
-            Some(known) => known.add(&counted, most.unwrap_or(i64::MAX)),
-            None => kinds.push(counted.at_most(most.unwrap_or(i64::MAX))),
+            Some(known) => known.add(&counted, most),
+            None => kinds.push(counted.at_most(most)),
         }
     }
     Ok(kinds)
@@ -145,9 +147,12 @@ impl Ledger {
         let slight: Vec<bool> = troubles.iter().map(|trouble| trouble.slight).collect();
         let mut tx = self.begin().await?;
         sqlx::query!(
-            "UPDATE alarms SET seen_at = now() WHERE kind = $1 AND cleared_at IS NULL AND subject = ANY($2)",
+            "UPDATE alarms a SET seen_at = now(), details = wrong.details
+             FROM unnest($2::text[], $3::jsonb[]) AS wrong (subject, details)
+             WHERE a.kind = $1 AND a.cleared_at IS NULL AND a.subject = wrong.subject",
             kind,
-            &subjects
+            &subjects,
+            &details
         )
         .execute(&mut *tx)
         .await?;
@@ -237,58 +242,69 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent: all of them, for the alarms.
+    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent: at most `WATCHED_MAX` of each
+    /// index are read, which are those that wait the longest.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
-        backlog_on(&mut *self.pool.acquire().await?, None).await
+        backlog_on(&mut *self.pool.acquire().await?, WATCHED_MAX).await
     }
 
-    /// The same for people, who look often: at most `BACKLOG_MAX` of each index are read, which are those that wait the longest.
+    /// The same for people, who look often: at most `BACKLOG_MAX`.
     pub async fn shown_backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
-        backlog_on(&mut *self.begin_reading().await?, Some(BACKLOG_MAX)).await
+        backlog_on(&mut *self.begin_reading().await?, BACKLOG_MAX).await
     }
 
-    /// How many purchases have no order yet. One that has two records counts twice until both are settled.
+    /// How many purchases have no order yet, up to `WATCHED_MAX` of each kind of record. One that has two records counts twice until both are
+    /// settled.
     pub async fn accepted_purchases(&self) -> Result<i64, LedgerError> {
         let accepted = sqlx::query_scalar!(
-            r#"SELECT (SELECT count(*) FROM outbox WHERE kind = 'order_placed' AND status <> 'processed')
-                    + (SELECT coalesce(sum(members), 0) FROM purchase_groups WHERE settled_at IS NULL) AS "accepted!""#
+            r#"SELECT (SELECT count(*) FROM (SELECT FROM outbox WHERE kind = 'order_placed' AND status <> 'processed' LIMIT $1) AS part)
+                    + (SELECT coalesce(sum(members), 0) FROM (SELECT members FROM purchase_groups WHERE settled_at IS NULL LIMIT $1) AS part)
+                 AS "accepted!""#,
+            WATCHED_MAX
         );
         Ok(accepted.fetch_one(&self.pool).await?)
     }
 
-    /// The troubles that the tables show, by kind.
-    pub async fn troubles(
-        &self,
-        backlog: &[Backlog],
-        outbox_age_s: i64,
-    ) -> Result<Vec<(AlarmKind, Vec<Trouble>)>, LedgerError> {
-        let parked = backlog.iter().filter(|row| row.parked > 0);
-        let parked = parked.map(|row| Trouble::new(&row.kind, json!({ "rows": row.parked })));
-        let old = backlog.iter().filter(|row| row.oldest_s >= outbox_age_s);
-        let old = old.map(|row| Trouble::new(&row.kind, json!({ "oldest_s": row.oldest_s })));
-        let drift = sqlx::query_scalar!(
+    /// Sales whose stock in Redis was found to differ within the last minute.
+    pub async fn drifts(&self) -> Result<Vec<Trouble>, LedgerError> {
+        let sales = sqlx::query_scalar!(
             "SELECT DISTINCT subject FROM audit_log
              WHERE actor = 'reconciler' AND action = 'drift' AND at > now() - interval '1 minute'"
-        )
-        .fetch_all(&self.pool)
-        .await?;
+        );
+        Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
+    }
+
+    /// Channels with parked outflow items.
+    pub async fn dead_channels(&self) -> Result<Vec<Trouble>, LedgerError> {
         let channels = sqlx::query!(
             r#"SELECT channel, count(*) AS "items!" FROM outflow_items WHERE status = 'parked' GROUP BY channel"#
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let dead = channels.iter().map(|row| Trouble::new(&row.channel, json!({ "parked": row.items })));
+        );
+        let channels = channels.fetch_all(&self.pool).await?;
+        Ok(channels.iter().map(|row| Trouble::new(&row.channel, json!({ "parked": row.items }))).collect())
+    }
+
+    /// Channels with callbacks that were set aside, and that nobody has settled.
+    pub async fn callbacks_aside(&self) -> Result<Vec<Trouble>, LedgerError> {
         let aside = sqlx::query!(
             r#"SELECT channel, count(*) AS "messages!", max(problem) AS "problem!" FROM callbacks_set_aside
                WHERE settled_at IS NULL GROUP BY channel"#
-        )
-        .fetch_all(&self.pool)
-        .await?;
+        );
+        let details = |messages: i64, problem: &str| json!({ "messages": messages, "problem": problem });
+        let aside = aside.fetch_all(&self.pool).await?;
+        Ok(aside.iter().map(|row| Trouble::new(&row.channel, details(row.messages, &row.problem))).collect())
+    }
+
+    /// Channels that have refused refunds.
+    pub async fn failed_refunds(&self) -> Result<Vec<Trouble>, LedgerError> {
         let refused = sqlx::query!(
             r#"SELECT channel, count(*) AS "refunds!" FROM refunds WHERE status = 'failed' GROUP BY channel"#
-        )
-        .fetch_all(&self.pool)
-        .await?;
+        );
+        let refused = refused.fetch_all(&self.pool).await?;
+        Ok(refused.iter().map(|row| Trouble::new(&row.channel, json!({ "refunds": row.refunds }))).collect())
+    }
+
+    /// Channels with money that has been under way for a quarter of an hour.
+    pub async fn stuck_money(&self) -> Result<Vec<Trouble>, LedgerError> {
         let stuck = sqlx::query!(
             r#"SELECT channel AS "channel!", count(*) AS "rows!" FROM (
                  SELECT channel FROM payments
@@ -297,27 +313,15 @@ impl Ledger {
                  SELECT r.channel FROM refunds r JOIN outflow_items i ON i.id = r.key
                  WHERE r.status = 'requested' AND i.done_at < now() - interval '15 minutes') AS stuck
                GROUP BY channel"#
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let stuck = stuck.iter().map(|row| Trouble::new(&row.channel, json!({ "rows": row.rows })));
-        let aside = aside
-            .iter()
-            .map(|row| Trouble::new(&row.channel, json!({ "messages": row.messages, "problem": row.problem })));
-        let refused = refused.iter().map(|row| Trouble::new(&row.channel, json!({ "refunds": row.refunds })));
-        let drift = drift.iter().map(|sale| Trouble::new(sale, json!({})));
+        );
+        let stuck = stuck.fetch_all(&self.pool).await?;
+        Ok(stuck.iter().map(|row| Trouble::new(&row.channel, json!({ "rows": row.rows }))).collect())
+    }
+
+    /// Receivers that do not answer.
+    pub async fn dead_receivers(&self) -> Result<Vec<Trouble>, LedgerError> {
         let away = self.receivers_away(RECEIVER_AWAY_S).await?;
-        let away =
-            away.iter().map(|row| Trouble::new(&row.receiver, json!({ "away_s": row.away_s, "error": row.error })));
-        Ok(vec![
-            (AlarmKind::Parked, parked.collect()),
-            (AlarmKind::OutboxOld, old.collect()),
-            (AlarmKind::Drift, drift.collect()),
-            (AlarmKind::DeadChannel, dead.collect()),
-            (AlarmKind::SetAside, aside.collect()),
-            (AlarmKind::RefundFailed, refused.collect()),
-            (AlarmKind::MoneyStuck, stuck.collect()),
-            (AlarmKind::ReceiverAway, away.collect()),
-        ])
+        let details = |away_s: i64, error: &str| json!({ "away_s": away_s, "error": error });
+        Ok(away.iter().map(|row| Trouble::new(&row.receiver, details(row.away_s, &row.error))).collect())
     }
 }

@@ -109,7 +109,7 @@ pub(super) async fn unlocked_epochs(
 ) -> Result<HashSet<SaleId>, LedgerError> {
     let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
     let free = sqlx::query_scalar!(
-        "SELECT sale_id FROM sale_epochs WHERE sale_id = ANY($1) ORDER BY sale_id FOR SHARE SKIP LOCKED",
+        "SELECT sale_id FROM sale_epochs WHERE sale_id = ANY($1) ORDER BY sale_id FOR KEY SHARE SKIP LOCKED",
         &sales
     );
     Ok(free.fetch_all(connection).await?.into_iter().map(SaleId::from_db).collect())
@@ -123,11 +123,11 @@ pub(super) async fn insert_nothing_on(connection: &mut PgConnection) -> Result<(
 /// Inserts purchase rows, whatever group the purchases name.
 async fn insert_rows_on(connection: &mut PgConnection, purchases: &[&Purchase]) -> Result<Vec<Committed>, LedgerError> {
     let rows = Columns::of(purchases);
-    // One statement: one round trip and one commit. FOR SHARE makes a refill wait for this insert, or this insert see
-    // the new epoch. The order by key keeps two groups with the same rows from a deadlock.
+    // One statement: one round trip and one commit. FOR KEY SHARE makes a raise of the epoch wait for this insert, or this insert see
+    // the new epoch; other changes of the row pass. The order by key keeps two groups with the same rows from a deadlock.
     let inserted = sqlx::query!(
         "WITH current AS MATERIALIZED (
-               SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR SHARE)
+               SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR KEY SHARE)
              INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, address, trace)
              SELECT 'order_placed', p.order_id, p.sale_id, p.user_id, p.quantity, p.epoch, p.shard, p.address, p.trace
              FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::bigint[], $6::smallint[], $7::text[], $8::text[])
@@ -165,7 +165,7 @@ async fn insert_groups_on(connection: &mut PgConnection, purchases: &[Purchase])
     let made = sqlx::query!(
         r#"WITH form AS MATERIALIZED (SELECT grouped FROM purchase_form WHERE grouped FOR SHARE),
                 current AS MATERIALIZED (
-                  SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($1) ORDER BY sale_id FOR SHARE),
+                  SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($1) ORDER BY sale_id FOR KEY SHARE),
                 made AS (
                   INSERT INTO purchase_groups
                     (id, sale_id, epoch, shard, members, units, order_ids, user_ids, quantities, addresses)

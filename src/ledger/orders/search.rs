@@ -195,7 +195,7 @@ async fn accepted_in_time(tx: &mut PgConnection, search: &OrderSearch) -> Result
     part.rollback().await?;
     match read {
         Ok((found, _)) => Ok(Some(found)),
-        Err(error) if error.is_outage() => {
+        Err(error @ LedgerError::TooSlow(_)) => {
             tracing::debug!(%error, "purchases without an order not read");
             Ok(None)
         }

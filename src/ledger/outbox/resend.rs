@@ -4,7 +4,8 @@ use crate::ledger::{Ledger, LedgerError};
 
 impl Ledger {
     /// The queues, by their keys, that may hold messages which were sent and are not processed, and are overdue by `after_ms`. A row
-    /// about an order does not say whether its message was about one or about many, so both queues of its kind are named.
+    /// about an order does not say whether its message was about one or about many, so both queues of its kind are named. Of payments the kind is
+    /// named, and not the channels.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT unnest(ARRAY['order-placed', 'orders-placed']) AS "queue!" WHERE EXISTS (
@@ -19,9 +20,9 @@ impl Ledger {
                UNION ALL SELECT 'groups-expire' WHERE EXISTS (
                  SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_expire'
                    AND due_at < now() - $1::bigint * interval '1 ms')
-               UNION ALL SELECT DISTINCT 'payment-requested.' || p.channel FROM outbox o JOIN payments p ON p.id = o.order_id
-                 WHERE o.status = 'sent' AND o.kind = 'payment_requested'
-                   AND o.sent_at < now() - $1::bigint * interval '1 ms'"#,
+               UNION ALL SELECT 'payment-requested' WHERE EXISTS (
+                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'payment_requested'
+                   AND sent_at < now() - $1::bigint * interval '1 ms')"#,
             after_ms.cast_signed()
         )
         .fetch_all(&self.pool)
@@ -73,10 +74,10 @@ impl Ledger {
                                AND passed_at < now() - $1::bigint * interval '1 ms' GROUP BY queue) AS of_queue
                            HAVING count(*) = 2)
              UPDATE outbox SET status = 'pending', next_attempt_at = now()
-             WHERE id IN (SELECT id FROM outbox, mark WHERE status = 'sent' AND kind = 'order_expire'
-                            AND due_at < mark.at - $1::bigint * interval '1 ms'
-                            AND sent_at < mark.at - $1::bigint * interval '1 ms'
-                          ORDER BY due_at LIMIT $2 FOR UPDATE OF outbox SKIP LOCKED)",
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
+                            AND due_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
+                            AND sent_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
+                          ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
             after_ms,
             limit
         )
@@ -98,22 +99,23 @@ impl Ledger {
             "WITH mark AS (SELECT max(published_at) AS at FROM queue_marks
                            WHERE queue = 'groups-expire' AND passed_at < now() - $1::bigint * interval '1 ms')
              UPDATE outbox SET status = 'pending', next_attempt_at = now()
-             WHERE id IN (SELECT id FROM outbox, mark WHERE status = 'sent' AND kind = 'group_expire'
-                            AND due_at < mark.at - $1::bigint * interval '1 ms'
-                            AND sent_at < mark.at - $1::bigint * interval '1 ms'
-                          ORDER BY sent_at LIMIT $2 FOR UPDATE OF outbox SKIP LOCKED)",
+             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'group_expire'
+                            AND due_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
+                            AND sent_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
+                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
             after_ms,
             limit
         )
         .execute(&self.pool)
         .await?;
         let payments = sqlx::query!(
-            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
+            "WITH marks AS (SELECT queue, max(published_at) AS at FROM queue_marks
+                            WHERE queue LIKE 'payment-requested.%' AND passed_at < now() - $1::bigint * interval '1 ms'
+                            GROUP BY queue)
+             UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT o.id FROM outbox o JOIN payments p ON p.id = o.order_id
-                          WHERE o.status = 'sent' AND o.kind = 'payment_requested'
-                            AND o.sent_at < (SELECT max(published_at) FROM queue_marks
-                                             WHERE queue = 'payment-requested.' || p.channel
-                                               AND passed_at < now() - $1::bigint * interval '1 ms')
+                          WHERE o.status = 'sent' AND o.kind = 'payment_requested' AND o.sent_at < (SELECT max(at) FROM marks)
+                            AND o.sent_at < (SELECT at FROM marks WHERE queue = 'payment-requested.' || p.channel)
                           ORDER BY o.sent_at LIMIT $2 FOR UPDATE OF o SKIP LOCKED)",
             after_ms,
             limit

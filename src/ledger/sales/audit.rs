@@ -68,6 +68,8 @@ impl Ledger {
     ) -> Result<Option<LedgerSnapshot>, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        // It counts all that a sale has, and looks for it in all of the outbox.
+        (&mut *tx).execute("SET LOCAL statement_timeout = '300s'").await?;
         // Right after a rush the planner's statistics still say that these tables are small: it would join them row by
         // row.
         (&mut *tx).execute("SET LOCAL enable_nestloop = off").await?;

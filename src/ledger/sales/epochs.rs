@@ -1,6 +1,6 @@
 //! Epochs: a purchase counts only under the sale's current fill of Redis (protocol, rules 10 and 11).
 
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgExecutor, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Executor, PgExecutor, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::terms::{per_user, shard_count};
@@ -9,6 +9,11 @@ use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
 use crate::domain::stock::Stock;
 use crate::ledger::{Ledger, LedgerError};
+
+/// How a change of an epoch's row waits: first for those who share the row, one of whom may keep it for less time than all of them together.
+const IN_ROW: &str = "SET LOCAL lock_timeout = '250ms'; SET LOCAL statement_timeout = '400ms'";
+/// Then in the line for the table. The commits of all sales stand behind it, so it waits for less time than they do.
+const IN_TABLE: &str = "SET LOCAL lock_timeout = '150ms'; LOCK TABLE sale_epochs IN EXCLUSIVE MODE";
 
 /// A sale's epoch, and the run of the Redis server that it was filled on. Without a `run_id` the sale is to be refilled.
 #[derive(Debug, Clone)]
@@ -90,8 +95,10 @@ pub struct LedgerTicket {
 /// What a sale's Redis is refilled from, all of one snapshot. Its tickets are read page by page.
 pub struct RefillSnapshot {
     tx: Transaction<'static, Postgres>,
-    pub left: Stock,
-    /// Waves whose units are part of `left`.
+    stock: i64,
+    /// The units of the purchases without an order that were read so far.
+    promised: i64,
+    /// Waves whose units are part of the stock.
     pub waves: Vec<WaveId>,
     /// The statements that read the next page, of what is not read to its end.
     unread: &'static [&'static str],
@@ -166,15 +173,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// Raises the epoch. Waits for the transactions that have locked it shared, up to 3 s; purchases of older epochs are
-    /// refused from then on.
+    /// Raises the epoch, once the transactions that share its row have ended. Purchases of older epochs are refused from then on.
+    ///
+    /// # Errors
+    /// `Locked` when a transaction keeps the row.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
-        let mut tx = self.begin().await?;
-        // The second setting says that this version counts the purchases of group rows (migration 36), the third that it fills all shards
-        // (migration 42).
-        (&mut *tx)
-            .execute("SET LOCAL lock_timeout = '3s'; SET LOCAL seckill.groups = 'on'; SET LOCAL seckill.shards = 'on'")
-            .await?;
+        let mut tx = self.lock_epoch(sale).await?;
+        // That this version counts the purchases of group rows (migration 36), and fills all shards (migration 42).
+        (&mut *tx).execute("SET LOCAL seckill.groups = 'on'; SET LOCAL seckill.shards = 'on'").await?;
         let epoch = sqlx::query_scalar!(
             "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL, in_redis = true WHERE sale_id = $1 RETURNING epoch",
             sale.get()
@@ -183,6 +189,21 @@ impl Ledger {
         .await?;
         tx.commit().await?;
         Ok(Epoch(epoch))
+    }
+
+    /// Locks an epoch's row for a change. Transactions that share the row overtake one that waits for it, as long as new ones come. After a
+    /// while it waits in the line for the table instead, where nobody overtakes.
+    async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
+        for wait in [IN_ROW, IN_TABLE] {
+            let mut tx = self.begin().await?;
+            (&mut *tx).execute(wait).await?;
+            let lock = sqlx::query!("SELECT FROM sale_epochs WHERE sale_id = $1 FOR UPDATE", sale.get());
+            match lock.execute(&mut *tx).await.map_err(LedgerError::from) {
+                Err(LedgerError::TooSlow(_)) if wait == IN_ROW => {}
+                locked => return locked.map(|_| tx),
+            }
+        }
+        Err(LedgerError::Locked)
     }
 
     /// Asks for a refill of the sale, unless its epoch has been raised meanwhile.
@@ -220,16 +241,18 @@ impl Ledger {
         Ok(resting)
     }
 
-    /// Records the server that the epoch was filled on; `false` when another refill has taken over.
+    /// Records the server that the epoch is filled on; `false` when another refill has taken over.
     pub async fn record_fill(&self, sale: SaleId, epoch: Epoch, run_id: &str) -> Result<bool, LedgerError> {
+        let mut tx = self.lock_epoch(sale).await?;
         let done = sqlx::query!(
             "UPDATE sale_epochs SET run_id = $3, filled_at = now() WHERE sale_id = $1 AND epoch = $2",
             sale.get(),
             epoch.0,
             run_id
         )
-        .execute(&self.pool)
+        .execute(&mut *tx)
         .await?;
+        tx.commit().await?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -237,8 +260,12 @@ impl Ledger {
     /// can commit after this snapshot.
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
         let mut tx = self.begin().await?;
-        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        let left = left_to_sell(&mut tx, sale).await?;
+        // The first page of a sale with millions of purchases takes as long as sorting them.
+        (&mut *tx)
+            .execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 0")
+            .await?;
+        let stock =
+            sqlx::query_scalar!("SELECT stock FROM sales WHERE id = $1", sale.get()).fetch_one(&mut *tx).await?;
         let waves =
             sqlx::query_scalar!("SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NOT NULL", sale.get())
                 .fetch_all(&mut *tx)
@@ -263,7 +290,8 @@ impl Ledger {
         let waves = waves.into_iter().map(WaveId).collect();
         Ok(RefillSnapshot {
             tx,
-            left,
+            stock,
+            promised: 0,
             waves,
             unread: &["FETCH 5000 FROM orders_tickets", "FETCH 5000 FROM purchase_tickets"],
         })
@@ -278,6 +306,9 @@ impl RefillSnapshot {
             let rows: Vec<(Uuid, String, i64, i16, bool, Option<i64>)> =
                 sqlx::query_as(*page).persistent(false).fetch_all(&mut *self.tx).await?;
             if !rows.is_empty() {
+                if later.is_empty() {
+                    self.promised += rows.iter().map(|(_, _, units, ..)| units).sum::<i64>();
+                }
                 let ticket = |(order, user, units, shard, live, lapsed_at_ms)| LedgerTicket {
                     order: OrderId(order),
                     user,
@@ -291,6 +322,13 @@ impl RefillSnapshot {
             self.unread = later;
         }
         Ok(Vec::new())
+    }
+
+    /// What is left to sell, once all tickets were read: the stock, less the units of purchases without an order, each of them once,
+    /// whatever records it has.
+    pub fn left(&self) -> Result<Stock, LedgerError> {
+        let left = if self.stock == -1 { -1 } else { (self.stock - self.promised).max(0) };
+        Stock::parse(left).map_err(|_| LedgerError::Unreadable("sales.stock"))
     }
 }
 
@@ -314,17 +352,4 @@ pub(in crate::ledger) async fn shards_of(
         Ok(Sharded { shards, per_user: per_user(row.per_user)? })
     };
     rows.into_iter().map(of).collect()
-}
-
-/// The stock, less the units of purchases without an order, each of them once, whatever records it has.
-async fn left_to_sell(tx: &mut PgConnection, sale: SaleId) -> Result<Stock, LedgerError> {
-    let row = sqlx::query!(
-        r#"SELECT stock, (SELECT coalesce(sum(quantity), 0)::bigint FROM accepted_purchases WHERE sale_id = $1) AS "promised!"
-           FROM sales WHERE id = $1"#,
-        sale.get()
-    )
-    .fetch_one(tx)
-    .await?;
-    let left = if row.stock == -1 { -1 } else { (row.stock - row.promised).max(0) };
-    Stock::parse(left).map_err(|_| LedgerError::Unreadable("sales.stock"))
 }

@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, LedgerError};
 
 /// Rows that one step looks at.
 const PAGE: i64 = 5000;
-/// Group rows that one step clears: of tens of thousands of purchases.
+/// Group rows that one step looks at: of tens of thousands of purchases.
 const GROUPS: i64 = 500;
 
 /// Where the walk over a table goes on; 0 is its beginning.
@@ -57,19 +57,21 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears the settled group rows of a cleared sale, at most `GROUPS`. The rows of their orders' outbox are cleared by `clear_outbox`.
-    pub async fn clear_groups(&self) -> Result<u64, LedgerError> {
-        let done = sqlx::query!(
-            "DELETE FROM purchase_groups WHERE id IN (
-               SELECT id FROM purchase_groups WHERE settled_at IS NOT NULL AND sale_id = (
-                 SELECT id FROM sales s WHERE cleared_at IS NOT NULL
-                   AND EXISTS (SELECT FROM purchase_groups WHERE sale_id = s.id AND settled_at IS NOT NULL) LIMIT 1)
-               LIMIT $1)",
+    /// Clears the settled group rows of cleared sales, likewise. The rows of their orders' outbox are cleared by `clear_outbox`.
+    pub async fn clear_groups(&self, from: Uuid) -> Result<(Uuid, u64), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH page AS (SELECT id, sale_id FROM purchase_groups WHERE id > $1 ORDER BY id LIMIT $2),
+                    gone AS (
+                      DELETE FROM purchase_groups g USING page p, sales s
+                      WHERE g.id = p.id AND g.settled_at IS NOT NULL AND s.id = p.sale_id AND s.cleared_at IS NOT NULL
+                      RETURNING g.id)
+               SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone) AS "gone!""#,
+            from,
             GROUPS
         )
-        .execute(&self.pool)
+        .fetch_one(&self.pool)
         .await?;
-        Ok(done.rows_affected())
+        Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
     }
 
     /// Clears the steps of orders of sales whose steps may go, likewise. A step that the shop has not heard of stays.

@@ -200,13 +200,14 @@ impl Ledger {
         Ok(Some(version))
     }
 
-    /// Removes a sale that was never bought in. Returns the catalogue's version with the change; `None` when there is no
+    /// Whether the sale has purchases or orders.
+    pub async fn is_bought_in(&self, sale: SaleId) -> Result<bool, LedgerError> {
+        is_bought_in(&mut *self.pool.acquire().await?, sale).await
+    }
+
+    /// Removes a sale that was never bought in, which was asked before: while the epoch's row is locked, its commits wait. Returns the catalogue's version with the change; `None` when there is no
     /// such sale, or it has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
-        // Looked at before anything is locked: while the epoch's row is locked, commits of all sales may wait.
-        if is_bought_in(&mut *self.pool.acquire().await?, sale).await? {
-            return Ok(None);
-        }
         let mut tx = self.begin().await?;
         sqlx::query("SET LOCAL statement_timeout = '2s'").execute(&mut *tx).await?;
         // The epoch row goes first: purchases lock it shared while they insert their rows.
@@ -214,7 +215,13 @@ impl Ledger {
         if epochs.rows_affected() == 0 || is_bought_in(&mut tx, sale).await? {
             return Ok(None);
         }
-        sqlx::query!("DELETE FROM sale_waves WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
+        sqlx::query!(
+            "WITH waves AS (DELETE FROM sale_waves WHERE sale_id = $1 RETURNING id)
+             DELETE FROM outbox WHERE kind = 'wave_release' AND order_id IN (SELECT id FROM waves)",
+            sale.get()
+        )
+        .execute(&mut *tx)
+        .await?;
         sqlx::query!("DELETE FROM sales WHERE id = $1", sale.get()).execute(&mut *tx).await?;
         audit_log::append(&mut tx, actor, "sale removed", &format!("sale {sale}"), json!({})).await?;
         let version = version(&mut tx).await?;

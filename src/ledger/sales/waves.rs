@@ -64,12 +64,16 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The sales with waves that are due: of the `limit` waves that come first within a second. The index `sale_waves_to_release` has them.
-    pub async fn due_waves(&self, limit: i64) -> Result<DueWaves, LedgerError> {
+    /// The sales with waves that are due: of the `limit` waves that come first within a second, without those of some sales. The index
+    /// `sale_waves_to_release` has them.
+    pub async fn due_waves(&self, limit: i64, without: &[SaleId]) -> Result<DueWaves, LedgerError> {
+        let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
         let waves = sqlx::query!(
             r#"SELECT sale_id, ceil(extract(epoch FROM due_at - now()) * 1000)::bigint AS "in_ms!" FROM sale_waves
-               WHERE released_at IS NULL AND due_at <= now() + interval '1 second' ORDER BY due_at LIMIT $1"#,
-            limit
+               WHERE released_at IS NULL AND due_at <= now() + interval '1 second' AND sale_id <> ALL($2)
+               ORDER BY due_at LIMIT $1"#,
+            limit,
+            &without
         )
         .fetch_all(&self.pool)
         .await?;
