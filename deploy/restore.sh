@@ -25,7 +25,9 @@ on() { # DATABASE ARGS…: psql there
   local database=$1; shift
   psql -XAtq -v ON_ERROR_STOP=1 -d "$server/$database$terms" "$@"
 }
-redis() { redis-cli -e --no-auth-warning -u "$REDIS_URL" ${SECKILL_REDIS__CA_FILE:+--cacert "$SECKILL_REDIS__CA_FILE"} "$@"; }
+# redis-cli 7.0 sends the empty user name of redis://:password@host/, which no server knows.
+redis_url=$(sed -E 's,^(rediss?://):,\1default:,' <<<"$REDIS_URL")
+redis() { redis-cli -e --no-auth-warning -u "$redis_url" ${SECKILL_REDIS__CA_FILE:+--cacert "$SECKILL_REDIS__CA_FILE"} "$@"; }
 
 made=$(pg_restore --list "$file" | sed -n 's/^; Archive created at //p') || die "$file cannot be read"
 [ -n "$made" ] || die "$file is not a dump of deploy/backup.sh"
@@ -52,7 +54,8 @@ DELETE FROM instances;
 INSERT INTO audit_log (actor, action, subject, details)
 VALUES ('restore.sh', 'restore', 'database', jsonb_build_object('dump', :'made'));
 SQL
-on "${name}_restoring" -c ANALYZE
+# A role that does not own the tables of the system is told of each that it may not look at.
+on "${name}_restoring" -c "SET client_min_messages = error" -c ANALYZE
 
 echo "emptying Redis: the keys that begin with $prefix"
 redis --scan --pattern "$prefix*" | while mapfile -t -n 500 keys && [ ${#keys[@]} -gt 0 ]; do redis UNLINK "${keys[@]}" </dev/null >/dev/null; done

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -14,7 +15,8 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::world::{Rates, World, buy};
-use seckill_harness::{Sale, terms};
+use seckill_harness::folder::free_address;
+use seckill_harness::{Sale, eventually, redis_at, secret, terms};
 
 const RATES: Rates = Rates { pay: 200, refund: 1 };
 /// Buyers of the rush. The dump begins when some of them have bought.
@@ -24,11 +26,34 @@ const BOUGHT_BEFORE_THE_DUMP: i64 = 60;
 const LATE: usize = 20;
 
 /// Runs a script of deploy/ with the settings of the system.
-async fn script(world: &World, name: &str, file: &Path) {
+async fn script(world: &World, name: &str, file: &Path) -> String {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name));
     let done = command.arg(file).envs(&world.system.environment).output().await.unwrap();
     let said = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(done.status.success(), "{name}: {said}");
+    said
+}
+
+/// A Redis server with a password, and its address in the form that names no user.
+struct LockedRedis(Child, String);
+
+impl LockedRedis {
+    async fn start() -> Self {
+        let (port, password) = (free_address().port(), secret());
+        let mut server = std::process::Command::new("redis-server");
+        server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--requirepass", &password]);
+        let child = server.current_dir("/").stdout(Stdio::null()).spawn().unwrap();
+        let url = format!("redis://:{password}@127.0.0.1:{port}/");
+        eventually(|| async { redis_at(&url).await.map(drop).map_err(|error| error.to_string()) }).await;
+        Self(child, url)
+    }
+}
+
+impl Drop for LockedRedis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 async fn buy_all(world: &World, sale: &Sale, users: impl IntoIterator<Item = String>) -> HashSet<Uuid> {
@@ -54,7 +79,12 @@ async fn drop_database(world: &World) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     // Messages that the dump takes for sent, and the broker has given away since, are sent again after this time.
-    let soon = [("SECKILL_OUTBOX__RESEND_AFTER_MS", "1000"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "1000")];
+    let redis = LockedRedis::start().await;
+    let soon = [
+        ("SECKILL_OUTBOX__RESEND_AFTER_MS", "1000"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "1000"),
+        ("REDIS_URL", redis.1.as_str()),
+    ];
     let mut world = World::with_orders(20, &RATES, true, &soon).await;
     for buyer in 0..10 {
         assert_eq!(world.pay(buyer).await, 202);
@@ -95,7 +125,8 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     world.system.stop().await;
 
     drop_database(&world).await;
-    script(&world, "restore.sh", &file).await;
+    let said = script(&world, "restore.sh", &file).await;
+    assert_eq!(said.lines().count(), 3, "{said}");
     world.system.serve(true).await;
 
     // All of the dump is there, and nothing else.
