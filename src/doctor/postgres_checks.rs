@@ -205,10 +205,9 @@ fn sessions(facts: &DatabaseFacts, own: bool, timeout_ms: u64) -> Finding {
         return Finding::fail("two connections share a session: a pooler hands sessions out by the transaction", fix);
     }
     if facts.statement_timeout_ms != timeout_ms {
-        let fix = "connect without the pooler, or give our role what it drops: ALTER ROLE … SET statement_timeout, \
-                   idle_in_transaction_session_timeout = '30s', jit = off";
+        let fix = "let DATABASE_URL lead to PostgreSQL itself: the service refuses a pooler that drops its settings";
         let found = format!("statement_timeout is {} ms, and not our {timeout_ms} ms", facts.statement_timeout_ms);
-        return Finding::warn(found, fix);
+        return Finding::fail(found, fix);
     }
     Finding::pass("connections have sessions of their own, with our settings")
 }

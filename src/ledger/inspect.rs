@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use sqlx::postgres::{PgConnectOptions, PgListener, PgSslMode};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, raw_sql};
 use uuid::Uuid;
 
@@ -194,7 +194,10 @@ impl Ledger {
     pub async fn hears_notices(&self, wait: Duration) -> Result<bool, LedgerError> {
         let channel = format!("seckill_doctor_{}", Uuid::new_v4().simple());
         let mut connection = self.own_connection().await?;
-        let mut listener = PgListener::connect_with(&self.pool).await?;
+        // A pool that takes a connection as it is, through a pooler too.
+        let options = PgConnectOptions::clone(&self.pool.connect_options());
+        let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+        let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen(&channel).await?;
         raw_sql(AssertSqlSafe(format!("SELECT pg_notify('{channel}', '')"))).execute(&mut connection).await?;
         connection.close().await?;

@@ -104,7 +104,7 @@ async fn a_pooler_is_found() {
     shared.shows("postgres.sessions", Fail, "two connections share a session");
     shared.shows("postgres.notices", Warn, "does not reach");
     let alone = through(Pooling::SessionWithoutOptions).await;
-    alone.shows("postgres.sessions", Warn, "statement_timeout is 0 ms");
+    alone.shows("postgres.sessions", Fail, "statement_timeout is 0 ms");
     assert_eq!(alone.verdict("postgres.notices"), Pass);
 }
 
