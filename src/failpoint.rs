@@ -4,7 +4,7 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 58] = [
+pub const PLACES: [&str; 60] = [
     "purchase.reserved",
     "purchase.committed",
     "loan.written",
@@ -25,6 +25,8 @@ pub const PLACES: [&str; 58] = [
     "group.after_commit",
     "group.split_before",
     "group.split_after",
+    "cancel.before_commit",
+    "cancel.after_commit",
     "expire.before_commit",
     "expire.after_commit",
     "expire_group.before_commit",

@@ -31,6 +31,7 @@ use crate::pay::payment_batcher::PaymentBatcher;
 use crate::pay::success_batcher::SuccessBatcher;
 use crate::queue::Broker;
 use crate::sale::Stores;
+use crate::sale::cancellations::Cancellations;
 use crate::sale::catalog::Catalog;
 use crate::sale::challenges::{ChallengeTerms, Challenges, PoolTerms};
 use crate::sale::confirmer::Confirmer;
@@ -95,6 +96,7 @@ impl Service {
         let catalog = Arc::new(catalog);
         let health = Arc::new(Health::default());
         health.ledger.store(true, Ordering::Relaxed);
+        health.note_migrations(catalog.has_migrations().await?);
 
         let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance()).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
@@ -242,6 +244,7 @@ struct ThreadParts {
     confirmer: Confirmer,
     order_reader: OrderReader,
     ticket_reader: OrderReader,
+    cancellations: Cancellations,
     pressure: Arc<Pressure>,
     wait_target: Duration,
     /// The most that each thread may have open.
@@ -266,6 +269,7 @@ impl ThreadParts {
             &parts.tasks,
         );
         let (confirmer, confirming) = Confirmer::new(parts.stores.gate.clone());
+        let cancellations = Cancellations::start(&parts.stores.ledger, &committer, &parts.tasks);
         parts.tasks.spawn(confirming);
         Ok(Self {
             stores: parts.stores.clone(),
@@ -280,6 +284,7 @@ impl ThreadParts {
                 &parts.tasks,
             ),
             ticket_reader: OrderReader::start_for_tickets(&parts.stores.ledger, &parts.tasks),
+            cancellations,
             pressure: Arc::clone(&parts.pressure),
             wait_target: Duration::from_millis(purchase.wait_target_ms),
             connections,
@@ -310,6 +315,7 @@ impl ThreadParts {
             committer: self.committer,
             order_reader: self.order_reader,
             ticket_reader: self.ticket_reader,
+            cancellations: self.cancellations,
             order_id_secret: self.order_id_secret,
             retire_after_ms: self.retire_after_ms,
             sold_out: SoldOutView::default(),

@@ -99,10 +99,7 @@ impl Parts {
                 committer.set_healthy(beat.is_ok());
                 health.ledger.store(beat.is_ok(), Ordering::Relaxed);
                 let beat = beat?;
-                let lacks = !catalog.has_migrations().await?;
-                if !health.lacks_migrations.swap(lacks, Ordering::Relaxed) && lacks {
-                    tracing::error!("the database lacks migrations of this program: run `seckill migrate`");
-                }
+                health.note_migrations(catalog.has_migrations().await?);
                 committer.set_grouped(beat.grouped);
                 catalog.load_changes(beat.catalog_version).await
             },

@@ -12,7 +12,7 @@ use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{order_id, parse_order_id};
 use crate::http::problem::Problem;
-use crate::sale::buyer_orders::Cancellation;
+use crate::sale::cancellations::Cancellation;
 use crate::sale::thread_state::ThreadState;
 
 #[derive(Deserialize, IntoParams)]
@@ -108,8 +108,14 @@ pub async fn cancel(
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
-    let cancel = async move { thread.cancel(&buyer.user, order).await };
-    match app_state.bulkheads.cancellations.run(cancel).await? {
+    let cancelled = match thread.cancellations.cancel(order, &buyer.user).await? {
+        Some(cancelled) => cancelled,
+        None => {
+            let cancel = async move { thread.cancel(&buyer.user, order).await };
+            app_state.bulkheads.cancellations.run(cancel).await?
+        }
+    };
+    match cancelled {
         Cancellation::Cancelled(order) => Ok(HttpResponse::Ok().json(order)),
         Cancellation::Unknown => Err(Problem::unknown_order()),
         Cancellation::NotReady => Err(Problem::order_not_ready()),

@@ -27,6 +27,7 @@ const GIVEN_UP_REST: Duration = Duration::from_secs(2);
 pub struct Bulkheads {
     /// Lists of orders, and streams that begin.
     pub orders: Bulkhead,
+    /// Cancellations of orders that another transaction has locked.
     pub cancellations: Bulkhead,
     /// Payments of orders that another transaction has locked.
     pub payments: Bulkhead,

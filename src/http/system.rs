@@ -29,7 +29,7 @@ pub struct Health {
     /// PostgreSQL answered the last heartbeat.
     pub ledger: AtomicBool,
     /// The database lacks migrations of this program.
-    pub lacks_migrations: AtomicBool,
+    lacks_migrations: AtomicBool,
     /// Redis answered the last check of the sales.
     pub gate: AtomicBool,
     /// The instance is stopping: send it no more requests.
@@ -37,6 +37,13 @@ pub struct Health {
 }
 
 impl Health {
+    /// Notes whether the database has all migrations of this program.
+    pub fn note_migrations(&self, has_them: bool) {
+        if !self.lacks_migrations.swap(!has_them, Ordering::Relaxed) && !has_them {
+            tracing::error!("the database lacks migrations of this program: run `seckill migrate`");
+        }
+    }
+
     fn is_ready(&self) -> bool {
         self.ledger.load(Ordering::Relaxed)
             && !self.lacks_migrations.load(Ordering::Relaxed)

@@ -50,14 +50,11 @@ pub struct OutboxRow<T> {
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// Rows of the outbox, locked until they are settled or the connection is lost.
+/// Rows of the outbox, locked until they are settled or the connection is lost; or leased, and not due before the lease ends.
 pub struct ClaimedBatch<T> {
-    tx: Transaction<'static, Postgres>,
-    pub rows: Vec<OutboxRow<T>>,
-}
-
-/// Rows of the outbox that are not locked, and not due before the lease ends.
-pub struct LeasedBatch<T> {
+    ledger: Ledger,
+    /// None once they are leased.
+    tx: Option<Transaction<'static, Postgres>>,
     pub rows: Vec<OutboxRow<T>>,
 }
 
@@ -135,7 +132,7 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         rows.extend(others);
-        ClaimedBatch::new(tx, rows, |task| match task {
+        ClaimedBatch::new(self, tx, rows, |task| match task {
             Task::Publish(message) => Some(message),
             Task::Release(_) => None,
         })
@@ -174,7 +171,7 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         rows.extend(of_groups);
-        ClaimedBatch::new(tx, rows, |task| match task {
+        ClaimedBatch::new(self, tx, rows, |task| match task {
             Task::Release(release) => Some(release),
             Task::Publish(_) => None,
         })
@@ -238,6 +235,7 @@ impl Ledger {
 
 impl<T> ClaimedBatch<T> {
     fn new(
+        ledger: &Ledger,
         tx: Transaction<'static, Postgres>,
         rows: Vec<ClaimedRow>,
         select: impl Fn(Task) -> Option<T>,
@@ -252,71 +250,66 @@ impl<T> ClaimedBatch<T> {
                 trace: row.trace.as_deref().and_then(TraceContext::from_text).map(Box::new),
             })
         };
-        Ok(Self { tx, rows: rows.into_iter().map(row).collect::<Result<_, LedgerError>>()? })
+        let rows = rows.into_iter().map(row).collect::<Result<_, LedgerError>>()?;
+        Ok(Self { ledger: ledger.clone(), tx: Some(tx), rows })
     }
 }
 
 impl ClaimedBatch<BrokerMessage> {
     /// Unlocks the rows, which are due again after `LEASE_MS`. For a broker that takes long: those who process messages of another queue
     /// would wait for the rows of theirs.
-    pub async fn lease(mut self) -> Result<LeasedBatch<BrokerMessage>, LedgerError> {
-        let ids: Vec<i64> = self.rows.iter().map(|row| row.id).collect();
-        postpone(&mut self.tx, &ids, LEASE_MS).await?;
-        self.tx.commit().await?;
-        Ok(LeasedBatch { rows: self.rows })
+    pub async fn lease(&mut self) -> Result<(), LedgerError> {
+        let Some(mut tx) = self.tx.take() else { return Ok(()) };
+        postpone(&mut tx, &self.ids(), LEASE_MS).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Unlocks the rows, or ends their lease: nothing is known of the messages.
+    pub async fn give_back(self) -> Result<(), LedgerError> {
+        if self.tx.is_some() {
+            return Ok(());
+        }
+        let mut tx = self.ledger.begin().await?;
+        postpone(&mut tx, &self.ids(), 0).await?;
+        Ok(tx.commit().await?)
+    }
+
+    fn ids(&self) -> Vec<i64> {
+        self.rows.iter().map(|row| row.id).collect()
     }
 
     /// Marks what the broker has confirmed as sent, counts the failures, postpones what found no room, and unlocks all
     /// rows.
-    pub async fn settle_sent(self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
-        settle_sent(self.tx, &self.rows, outcome, terms).await
-    }
-}
-
-impl LeasedBatch<BrokerMessage> {
-    /// The same, of rows that are leased.
-    pub async fn settle_sent(
-        self,
-        ledger: &Ledger,
-        outcome: &PublishOutcome,
-        terms: RetryTerms,
-    ) -> Result<(), LedgerError> {
-        settle_sent(ledger.begin().await?, &self.rows, outcome, terms).await
-    }
-
-    /// Ends the lease: nothing is known of the messages.
-    pub async fn give_back(self, ledger: &Ledger) -> Result<(), LedgerError> {
-        let ids: Vec<i64> = self.rows.iter().map(|row| row.id).collect();
-        let mut tx = ledger.begin().await?;
-        postpone(&mut tx, &ids, 0).await?;
-        Ok(tx.commit().await?)
-    }
-}
-
-async fn settle_sent(
-    mut tx: Transaction<'static, Postgres>,
-    rows: &[OutboxRow<BrokerMessage>],
-    outcome: &PublishOutcome,
-    terms: RetryTerms,
-) -> Result<(), LedgerError> {
-    let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
-    sqlx::query!("UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'", sent)
+    pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
+        let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
+        let mut tx = match self.tx.take() {
+            Some(tx) => tx,
+            None => self.ledger.begin().await?,
+        };
+        sqlx::query!(
+            "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
+            sent
+        )
         .execute(&mut *tx)
         .await?;
-    for (id, error) in failed {
-        let attempts = rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-        count_failure(&mut tx, *id, attempts, error, terms).await?;
+        for (id, error) in failed {
+            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
+            count_failure(&mut tx, *id, attempts, error, terms).await?;
+        }
+        postpone(&mut tx, postponed, NO_ROOM_MS).await?;
+        postpone(&mut tx, unanswered, UNANSWERED_MS).await?;
+        postpone(&mut tx, without_channel, NO_CHANNEL_MS).await?;
+        Ok(tx.commit().await?)
     }
-    postpone(&mut tx, postponed, NO_ROOM_MS).await?;
-    postpone(&mut tx, unanswered, UNANSWERED_MS).await?;
-    postpone(&mut tx, without_channel, NO_CHANNEL_MS).await?;
-    Ok(tx.commit().await?)
 }
 
 impl ClaimedBatch<UnitRelease> {
     /// The shards of these sales, without those that do not exist, read on the connection of the claim.
     pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
-        shards_of(&mut *self.tx, sales).await
+        match &mut self.tx {
+            Some(tx) => shards_of(&mut **tx, sales).await,
+            None => self.ledger.shards_of(sales).await,
+        }
     }
 
     /// Marks releases as processed where the sale's epoch is still the one that Redis answered under (rule 9). The
@@ -329,6 +322,10 @@ impl ClaimedBatch<UnitRelease> {
         retire_after_ms: u64,
     ) -> Result<(), LedgerError> {
         let ReleaseOutcome { released, refused, failed } = outcome;
+        let mut tx = match self.tx.take() {
+            Some(tx) => tx,
+            None => self.ledger.begin().await?,
+        };
         let (ids, epochs): (Vec<i64>, Vec<i64>) = released.iter().map(|(id, epoch)| (*id, epoch.0)).unzip();
         sqlx::query!(
             "UPDATE outbox o SET status = 'processed', processed_at = now()
@@ -337,11 +334,11 @@ impl ClaimedBatch<UnitRelease> {
             &ids,
             &epochs
         )
-        .execute(&mut *self.tx)
+        .execute(&mut *tx)
         .await?;
         for (id, error) in failed {
             let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-            count_failure(&mut self.tx, *id, attempts, error, terms).await?;
+            count_failure(&mut tx, *id, attempts, error, terms).await?;
         }
         if !refused.is_empty() {
             sqlx::query!(
@@ -351,11 +348,11 @@ impl ClaimedBatch<UnitRelease> {
                 refused,
                 retire_after_ms.cast_signed()
             )
-            .execute(&mut *self.tx)
+            .execute(&mut *tx)
             .await?;
         }
-        postpone(&mut self.tx, refused, NO_ROOM_MS).await?;
-        Ok(self.tx.commit().await?)
+        postpone(&mut tx, refused, NO_ROOM_MS).await?;
+        Ok(tx.commit().await?)
     }
 }
 

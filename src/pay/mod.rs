@@ -1,6 +1,5 @@
 //! Use cases of money: an order is paid through a channel, and money for which no order waits is refunded.
 
-mod batcher;
 pub mod compare_books;
 pub mod payment_batcher;
 pub mod payment_sender;
@@ -24,6 +23,7 @@ use crate::ledger::money::refunds::RefundRoute;
 use crate::ledger::notices::Notifier;
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
+use crate::worker::batcher::BatchError;
 use seckill_webhook::SendError;
 
 /// Why a use case of money failed.
@@ -31,10 +31,8 @@ use seckill_webhook::SendError;
 pub enum PayError {
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    #[error("too many requests at once")]
-    TooMany,
-    #[error("whether it was written is unknown")]
-    Unknown,
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     #[error(transparent)]
     Queue(#[from] QueueError),
     #[error("the books of channel {channel} cannot be read: {error}")]

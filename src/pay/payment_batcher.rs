@@ -2,9 +2,9 @@
 
 use tokio_util::task::TaskTracker;
 
-use super::batcher::{Batcher, PAUSE};
 use super::{PayError, PaymentService};
 use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
+use crate::worker::batcher::{Batcher, PAUSE};
 
 /// What came of a request to pay.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl PaymentBatcher {
         if self.payment_service.channels.get(&request.channel).is_none() {
             return Ok(PayOutcome::NoSuchChannel);
         }
-        self.batcher.write(request).await.map(PayOutcome::PaymentStart)
+        Ok(PayOutcome::PaymentStart(self.batcher.write(request).await?))
     }
 }
 

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::batcher::Batcher;
 use super::{PayError, PaymentService};
 use crate::channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
 use crate::channel::{Channel, Charge};
@@ -25,6 +24,7 @@ use crate::ledger::LedgerError;
 use crate::ledger::money::payment_dispatch::{Claimed, DuePayment, SendState};
 use crate::queue::Received;
 use crate::telemetry::spans::{Span, SpanKind};
+use crate::worker::batcher::Batcher;
 use seckill_webhook::{CONNECT_MAX, HttpAnswer, SendError};
 
 /// Requests under way from one process to one channel, which may take seconds for each.

@@ -2,10 +2,10 @@
 
 use tokio_util::task::TaskTracker;
 
-use super::batcher::{Batcher, PAUSE};
 use super::{Callback, PayError, PaymentService, count_callback};
 use crate::domain::payment::{About, Progress, ReportOutcome};
 use crate::ledger::money::channel_reports::ReportOf;
+use crate::worker::batcher::{Batcher, PAUSE};
 
 /// Takes callbacks, from all threads.
 #[derive(Clone)]

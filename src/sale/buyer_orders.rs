@@ -1,6 +1,7 @@
 //! What buyers ask for besides a purchase: whether a sale is sold out, and their own orders.
 
 use super::SaleError;
+use super::cancellations::Cancellation;
 use super::thread_state::ThreadState;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
@@ -16,18 +17,6 @@ pub struct OrderPage {
     pub orders: Vec<Order>,
     /// Whether there are more after them.
     pub more: bool,
-}
-
-/// The answer to a buyer who cancels an order.
-#[derive(Debug)]
-pub enum Cancellation {
-    Cancelled(Order),
-    /// The order does not exist, or belongs to another buyer.
-    Unknown,
-    /// The purchase has no order yet.
-    NotReady,
-    /// The order is paid, or has ended.
-    TooLate,
 }
 
 impl ThreadState {
@@ -68,7 +57,7 @@ impl ThreadState {
         Ok(OrderPage { orders, more })
     }
 
-    /// Cancels an unpaid order for its buyer.
+    /// Cancels an unpaid order for its buyer, and waits for it if it is locked.
     pub async fn cancel(&self, user: &UserId, order: OrderId) -> Result<Cancellation, SaleError> {
         match self.order_of_now(user, order).await? {
             None => return Ok(Cancellation::Unknown),

@@ -1,6 +1,7 @@
 //! Use cases of buyers, on the threads that serve them: challenges, purchases, orders, and what is read of a sale.
 
 pub mod buyer_orders;
+pub mod cancellations;
 pub mod catalog;
 pub mod challenges;
 pub mod confirmer;

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::cancellations::Cancellations;
 use super::catalog::Catalog;
 use super::challenges::Challenges;
 use super::load_shedder::LoadShedder;
@@ -25,6 +26,7 @@ pub struct ThreadState {
     pub committer: Committer,
     pub order_reader: OrderReader,
     pub ticket_reader: OrderReader,
+    pub cancellations: Cancellations,
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,
     pub sold_out: SoldOutView,

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::die_at;
 use crate::ledger::Ledger;
-use crate::ledger::outbox::{BrokerMessage, ClaimedBatch, LeasedBatch, OutboxRow, PublishOutcome, RetryTerms};
+use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
 use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
 use crate::sale_work::relay_messages::messages_for;
@@ -35,7 +35,7 @@ impl Relay {
         if !self.ledger.has_due_messages().await? {
             return Ok(Step::Idle);
         }
-        let claim = self.ledger.claim_messages(self.batch_max).await?;
+        let mut claim = self.ledger.claim_messages(self.batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }
@@ -46,26 +46,24 @@ impl Relay {
             die_at!("relay.sending");
             self.publisher.publish(&messages).await
         });
-        let (claim, published) = match timeout(LOCKED_MAX, &mut publishing).await {
-            Ok(published) => (Claim::Locked(claim), published),
+        let published = match timeout(LOCKED_MAX, &mut publishing).await {
+            Ok(published) => published,
             Err(_) => {
-                let leased = claim.lease().await?;
+                claim.lease().await?;
                 die_at!("relay.leased");
-                (Claim::Leased(leased), publishing.await)
+                publishing.await
             }
         };
         end_spans(spans, &published);
         let receipts = match published {
             Ok(receipts) => receipts,
             Err(error) => {
-                if let Claim::Leased(claim) = claim {
-                    claim.give_back(&self.ledger).await?;
-                }
+                claim.give_back().await?;
                 return Err(error.into());
             }
         };
         die_at!("relay.published");
-        let outcome = outcome_of(claim.rows(), &carried, receipts);
+        let outcome = outcome_of(&claim.rows, &carried, receipts);
         if !outcome.postponed.is_empty() {
             tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; messages wait in the outbox");
         }
@@ -73,7 +71,7 @@ impl Relay {
             let rows = outcome.without_channel.len();
             tracing::error!(rows, "payments of a channel that is not configured wait in the outbox until it is");
         }
-        let rows = claim.rows();
+        let rows = &claim.rows;
         let done = rows.len();
         metrics::histogram!("seckill_relay_batch_size").record(done as f64);
         for places in &carried {
@@ -92,10 +90,7 @@ impl Relay {
         for (result, rows) in results {
             metrics::counter!("seckill_relayed_total", "result" => result).increment(rows as u64);
         }
-        match claim {
-            Claim::Locked(claim) => claim.settle_sent(&outcome, self.retry).await?,
-            Claim::Leased(claim) => claim.settle_sent(&self.ledger, &outcome, self.retry).await?,
-        }
+        claim.settle_sent(&outcome, self.retry).await?;
         die_at!("relay.settled");
         Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))
     }
@@ -143,21 +138,6 @@ impl Relay {
             usize::try_from(rows).unwrap_or(usize::MAX),
             usize::try_from(self.batch_max).unwrap_or(usize::MAX),
         ))
-    }
-}
-
-/// Rows that are being published: locked at first, and leased where the broker takes long.
-enum Claim {
-    Locked(ClaimedBatch<BrokerMessage>),
-    Leased(LeasedBatch<BrokerMessage>),
-}
-
-impl Claim {
-    fn rows(&self) -> &[OutboxRow<BrokerMessage>] {
-        match self {
-            Self::Locked(claim) => &claim.rows,
-            Self::Leased(claim) => &claim.rows,
-        }
     }
 }
 

@@ -8,15 +8,13 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::PayError;
-
 /// Items in one transaction.
 const BATCH_MAX: usize = 256;
 /// Transactions under way at once.
 const LANES: usize = 2;
 /// From the beginning of one batch to that of the next, so that each has several items while many come; a lone item is written at once.
 /// A channel that sends its callbacks one after the other gets 50 answers a second at most.
-pub(super) const PAUSE: Duration = Duration::from_millis(20);
+pub const PAUSE: Duration = Duration::from_millis(20);
 /// While several items come together, the next batch begins after so many times what the last one took: the slower PostgreSQL is, the more
 /// items share what a batch costs.
 const PAUSE_OF_TIME_TAKEN: u32 = 4;
@@ -28,8 +26,18 @@ const QUEUE_MAX: usize = 20_000;
 const ANSWER_MAX: Duration = Duration::from_secs(7);
 
 /// Collects items from all threads, and writes them in batches. Each item has a reply of its own.
-pub(super) struct Batcher<T, R> {
+pub struct Batcher<T, R> {
     queue: mpsc::Sender<Queued<T, R>>,
+}
+
+/// Why an item has no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// Too many wait; nothing was written.
+    #[error("too many requests at once")]
+    TooMany,
+    #[error("whether it was written is unknown")]
+    Unknown,
 }
 
 type Queued<T, R> = (T, oneshot::Sender<R>);
@@ -81,10 +89,10 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     ///
     /// # Errors
     /// `TooMany` if too many wait; nothing is written then. `Unknown` if it is not known whether the item was written.
-    pub async fn write(&self, item: T) -> Result<R, PayError> {
+    pub async fn write(&self, item: T) -> Result<R, BatchError> {
         let (reply, replied) = oneshot::channel();
-        self.queue.try_send((item, reply)).map_err(|_| PayError::TooMany)?;
-        timeout(ANSWER_MAX, replied).await.ok().and_then(Result::ok).ok_or(PayError::Unknown)
+        self.queue.try_send((item, reply)).map_err(|_| BatchError::TooMany)?;
+        timeout(ANSWER_MAX, replied).await.ok().and_then(Result::ok).ok_or(BatchError::Unknown)
     }
 }
 

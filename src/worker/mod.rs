@@ -1,4 +1,6 @@
-//! The loop of every background worker: it repeats one bounded step.
+//! The loop of every background worker: it repeats one bounded step. And what writes together what comes together.
+
+pub mod batcher;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

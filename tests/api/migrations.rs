@@ -206,3 +206,30 @@ fn migrations_only_add() {
     }
     assert!(checked > 0);
 }
+
+/// A rollout that forgot `migrate` stays unready; a database that is ahead is fine.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_is_ready_only_with_all_its_migrations() {
+    let system = System::start().await;
+    let ready = async |wanted: u16| {
+        eventually(|| async {
+            let (status, body) = system.get("/readyz", None).await;
+            let is_right = status == wanted && body["schema"] == (wanted == 200);
+            is_right.then_some(()).ok_or_else(|| format!("{status}: {body}"))
+        })
+        .await;
+    };
+    ready(200).await;
+    for lost in ["(SELECT max(version) FROM _sqlx_migrations)", "44"] {
+        let set_aside = format!("UPDATE _sqlx_migrations SET success = false WHERE version = {lost}");
+        raw_sql(AssertSqlSafe(set_aside)).execute(&system.sql).await.unwrap();
+        ready(503).await;
+        raw_sql("UPDATE _sqlx_migrations SET success = true").execute(&system.sql).await.unwrap();
+        ready(200).await;
+    }
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+                 VALUES (99999999, 'newer', true, '', 0)";
+    raw_sql(newer).execute(&system.sql).await.unwrap();
+    ready(200).await;
+    system.finish().await;
+}

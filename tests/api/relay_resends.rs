@@ -234,7 +234,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
 }
 
 /// A broker of the test's own, and a system's settings for it.
-async fn own_broker(folder: &Folder, set: &[(&str, &str)]) -> (OwnRabbitmq, Environment) {
+pub(crate) async fn own_broker(folder: &Folder, set: &[(&str, &str)]) -> (OwnRabbitmq, Environment) {
     let (port, password) = (free_port(), secret());
     let settings = [
         format!("listeners.tcp.1 = 127.0.0.1:{port}"),

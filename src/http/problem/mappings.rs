@@ -16,6 +16,7 @@ use crate::sale::SaleError;
 use crate::sale::challenges::ChallengeRefusal;
 use crate::sale::purchase::Refusal;
 use crate::sale::quota::CallerTooOften;
+use crate::worker::batcher::BatchError;
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
@@ -35,7 +36,7 @@ impl From<SaleError> for Problem {
 
 impl From<PayError> for Problem {
     fn from(error: PayError) -> Self {
-        if matches!(error, PayError::TooMany) {
+        if matches!(error, PayError::Batch(BatchError::TooMany)) {
             return Self::shed("payments");
         }
         tracing::warn!(%error, "request failed");

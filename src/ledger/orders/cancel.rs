@@ -1,9 +1,9 @@
 //! Cancels unpaid orders (protocol, rule 8): status, stock, the buyer's counter and the release of the hold change in one
 //! transaction, and only while the order waits for payment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use sqlx::PgConnection;
+use sqlx::{Executor, PgConnection};
 use uuid::Uuid;
 
 use crate::die_at;
@@ -25,7 +25,8 @@ impl Ledger {
     pub async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let mut tx = self.begin().await?;
-        cancel(&mut tx, &ids, CancelReason::Expired, None, Releases::Each).await?;
+        let overdue = lock_overdue(&mut tx, &ids).await?;
+        cancel(&mut tx, overdue, CancelReason::Expired, Releases::Each).await?;
         // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
         let early = sqlx::query!(
             r#"SELECT id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
@@ -68,9 +69,28 @@ impl Ledger {
     /// Cancels an order for its buyer; `false` when the order does not wait for payment.
     pub async fn cancel_by_buyer(&self, order: OrderId, user: &str) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
-        let cancelled = cancel(&mut tx, &[order.0], CancelReason::ByBuyer, Some(user), Releases::Each).await?;
+        sqlx::query!("SELECT FROM orders WHERE id = $1 FOR UPDATE", order.0).execute(&mut *tx).await?;
+        let locked = lock_of_buyers(&mut tx, &[(order, user)]).await?;
+        let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer, Releases::Each).await?;
         tx.commit().await?;
-        Ok(cancelled == 1)
+        Ok(!cancelled.is_empty())
+    }
+
+    /// Cancels those of the orders that wait for payment, belong to the buyer who is named with each, and are not locked, all in one
+    /// transaction. Returns which.
+    ///
+    /// # Errors
+    /// `Locked` when another transaction keeps the row of a sale: none is cancelled.
+    pub async fn cancel_by_buyers(&self, orders: &[(OrderId, &str)]) -> Result<HashSet<OrderId>, LedgerError> {
+        let mut tx = self.begin().await?;
+        // Less than a buyer waits: what is locked is cancelled apart.
+        (&mut *tx).execute("SET LOCAL lock_timeout = '500ms'").await?;
+        let locked = lock_of_buyers(&mut tx, orders).await?;
+        let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer, Releases::Each).await?;
+        die_at!("cancel.before_commit");
+        tx.commit().await?;
+        die_at!("cancel.after_commit");
+        Ok(cancelled.into_iter().map(OrderId).collect())
     }
 
     /// Orders that are overdue by more than `grace_ms`, because their message was lost. Orders whose expiry is parked are
@@ -104,27 +124,49 @@ pub(super) enum Releases {
     Together,
 }
 
-/// Cancels those of the orders that wait for payment, and belong to the buyer `by`, or else are overdue. Returns how
-/// many.
+/// An order that waits for payment, and is locked.
+pub(super) struct Unpaid {
+    id: Uuid,
+    sale_id: i64,
+    user_id: String,
+    quantity: i32,
+}
+
+/// Locks those of the orders that wait for payment and are overdue.
+pub(super) async fn lock_overdue(tx: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Unpaid>, LedgerError> {
+    let orders = sqlx::query_as!(
+        Unpaid,
+        "SELECT id, sale_id, user_id, quantity FROM orders
+         WHERE id = ANY($1) AND status = 'pending_payment' AND coalesce(wait_until, expires_at) <= now()
+         ORDER BY id FOR UPDATE",
+        ids
+    );
+    Ok(orders.fetch_all(&mut *tx).await?)
+}
+
+/// Locks those of the orders that wait for payment, belong to these buyers, and that no other transaction has locked.
+async fn lock_of_buyers(tx: &mut PgConnection, orders: &[(OrderId, &str)]) -> Result<Vec<Unpaid>, LedgerError> {
+    let (ids, users): (Vec<Uuid>, Vec<&str>) = orders.iter().map(|(order, user)| (order.0, *user)).unzip();
+    let orders = sqlx::query_as!(
+        Unpaid,
+        "SELECT id, sale_id, user_id, quantity FROM orders
+         WHERE id = ANY($1) AND status = 'pending_payment' AND (id, user_id) IN (SELECT * FROM unnest($1, $2::text[]))
+         ORDER BY id FOR UPDATE SKIP LOCKED",
+        &ids,
+        &users as &[&str]
+    );
+    Ok(orders.fetch_all(&mut *tx).await?)
+}
+
+/// Cancels orders. Returns their ids.
 pub(super) async fn cancel(
     tx: &mut PgConnection,
-    ids: &[Uuid],
+    orders: Vec<Unpaid>,
     reason: CancelReason,
-    by: Option<&str>,
     releases: Releases,
-) -> Result<usize, LedgerError> {
-    let orders = sqlx::query!(
-        "SELECT id, sale_id, user_id, quantity FROM orders
-         WHERE id = ANY($1) AND status = 'pending_payment' 
-           AND ($2::text = user_id OR ($2 IS NULL AND coalesce(wait_until, expires_at) <= now()))
-         ORDER BY id FOR UPDATE",
-        ids,
-        by
-    )
-    .fetch_all(&mut *tx)
-    .await?;
+) -> Result<Vec<Uuid>, LedgerError> {
     if orders.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     let ids: Vec<Uuid> = orders.iter().map(|order| order.id).collect();
     let reason_text = <&str>::from(reason);
@@ -164,7 +206,7 @@ pub(super) async fn cancel(
     abandon(tx, &ids).await?;
     let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
     give_back(tx, &held, true).await?;
-    Ok(held.len())
+    Ok(ids)
 }
 
 /// Writes down that the holds of these orders have lapsed, with the address that each was taken from: its purchase row has it, or the row

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::die_at;
 use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::order::CancelReason;
-use crate::ledger::orders::cancel::{ExpiryOutcome, Releases, cancel};
+use crate::ledger::orders::cancel::{ExpiryOutcome, Releases, cancel, lock_overdue};
 use crate::ledger::orders::groups::GroupSize;
 use crate::ledger::outbox::one_line;
 use crate::ledger::{Ledger, LedgerError};
@@ -45,7 +45,8 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        cancel(&mut tx, &orders, CancelReason::Expired, None, Releases::Together).await?;
+        let overdue = lock_overdue(&mut tx, &orders).await?;
+        cancel(&mut tx, overdue, CancelReason::Expired, Releases::Together).await?;
         // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
         let early = sqlx::query!(
             r#"SELECT group_id AS "group!",
