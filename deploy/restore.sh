@@ -20,7 +20,7 @@ plain=${DATABASE_URL%%\?*} terms=${DATABASE_URL#"${DATABASE_URL%%\?*}"}
 server=${plain%/*} name=${plain##*/}
 [[ $name =~ ^[a-z_][a-z0-9_]{0,39}$ ]] || die "the database is called '$name': this script knows names of a-z, 0-9 and _ only"
 [ "$name" != postgres ] || die "the database is called postgres, from which this script works: restore by hand"
-export PGOPTIONS="${PGOPTIONS:-} -c statement_timeout=0"   # our role may have a time-out, which is not meant for this
+export PGOPTIONS="${PGOPTIONS:-} -c statement_timeout=0 -c client_min_messages=warning"   # a time-out of our role is not meant for this
 on() { # DATABASE ARGS…: psql there
   local database=$1; shift
   psql -XAtq -v ON_ERROR_STOP=1 -d "$server/$database$terms" "$@"
