@@ -1,12 +1,17 @@
 //! Buyers who cancel at the same time are served together: all orders of a sale change its stock, and would wait for each other.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
 use tokio_util::task::TaskTracker;
 
 use super::SaleError;
 use crate::domain::ids::{OrderId, UserId};
+use crate::domain::locked_sales::LockedSales;
 use crate::domain::order::{Order, OrderStatus};
-use crate::ledger::Ledger;
 use crate::ledger::orders::committer::Committer;
+use crate::ledger::{Ledger, LedgerError};
 use crate::worker::batcher::{Batcher, PAUSE};
 
 /// The answer to a buyer who cancels an order.
@@ -21,6 +26,9 @@ pub enum Cancellation {
     TooLate,
 }
 
+/// How long orders of a sale are cancelled one by one after its row was found locked.
+const LOCKED_FOR: Duration = Duration::from_secs(5);
+
 /// What came of it together with others; none of an order that another transaction has locked, or whose sale.
 type Reply = Option<Cancellation>;
 
@@ -32,10 +40,10 @@ pub struct Cancellations {
 
 impl Cancellations {
     pub fn start(ledger: &Ledger, committer: &Committer, tasks: &TaskTracker) -> Self {
-        let state = (ledger.clone(), committer.clone());
+        let state = (ledger.clone(), committer.clone(), Arc::new(LockedSales::new(LOCKED_FOR)));
         let batcher = Batcher::open(tasks, PAUSE, move |asked| {
-            let (ledger, committer) = state.clone();
-            cancel_together(ledger, committer, asked)
+            let (ledger, committer, locked) = state.clone();
+            cancel_together(ledger, committer, locked, asked)
         });
         Self { batcher }
     }
@@ -50,9 +58,44 @@ impl Cancellations {
     }
 }
 
-async fn cancel_together(ledger: Ledger, committer: Committer, asked: Vec<(OrderId, UserId)>) -> Option<Vec<Reply>> {
+/// Cancels together, and the orders of each sale apart where the row of one of them is locked. Returns which were cancelled.
+async fn cancel_unlocked(
+    ledger: &Ledger,
+    locked: &LockedSales,
+    named: &[(OrderId, &str)],
+) -> Result<HashSet<OrderId>, LedgerError> {
+    if !locked.is_any() {
+        match ledger.cancel_by_buyers(named).await {
+            Err(LedgerError::Locked) => {}
+            cancelled => return cancelled,
+        }
+    }
+    let orders: Vec<OrderId> = named.iter().map(|(order, _)| *order).collect();
+    let mut cancelled = HashSet::new();
+    for (sale, orders) in ledger.orders_by_sale(&orders).await? {
+        if locked.contains(sale) {
+            continue;
+        }
+        let of_sale: Vec<_> = named.iter().copied().filter(|(order, _)| orders.contains(order)).collect();
+        match ledger.cancel_by_buyers(&of_sale).await {
+            Err(LedgerError::Locked) => {
+                tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled one by one");
+                locked.insert(sale);
+            }
+            of_sale => cancelled.extend(of_sale?),
+        }
+    }
+    Ok(cancelled)
+}
+
+async fn cancel_together(
+    ledger: Ledger,
+    committer: Committer,
+    locked: Arc<LockedSales>,
+    asked: Vec<(OrderId, UserId)>,
+) -> Option<Vec<Reply>> {
     let named: Vec<(OrderId, &str)> = asked.iter().map(|(order, user)| (*order, user.as_str())).collect();
-    let cancelled = match ledger.in_time(ledger.cancel_by_buyers(&named)).await {
+    let cancelled = match ledger.in_time(cancel_unlocked(&ledger, &locked, &named)).await {
         Ok(cancelled) => cancelled,
         // Each is tried alone: what was done together is done.
         Err(error) => {
