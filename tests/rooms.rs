@@ -15,14 +15,16 @@ const LINES_MAX: usize = 3000;
 /// `domain` is pure types, each read by itself; `ledger` has rooms inside, each far smaller.
 const DIVIDED_INSIDE: [&str; 2] = ["domain", "ledger"];
 /// Rooms inside another one, which are counted apart: whoever changes how a sale is kept need not know how a server is found, how shards
-/// borrow, how units are asked for, how a lock is taken, or how a limiter is asked; nor, to sell, how a challenge is drawn.
-const INSIDE: [(&str, &str); 6] = [
+/// borrow, how units are asked for, how a lock is taken, or how a limiter is asked; nor, to sell, how a challenge is drawn; nor,
+/// to settle what was sold, how Redis is filled.
+const INSIDE: [(&str, &str); 7] = [
     ("gate", "servers"),
     ("gate", "loans"),
     ("gate", "reserve"),
     ("gate", "lock"),
     ("gate", "limiter"),
     ("sale", "challenges"),
+    ("sale_work", "refill"),
 ];
 
 /// A table of docs/ARCHITECTURE.md: each name of the first column, with the names of the last.

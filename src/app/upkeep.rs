@@ -19,7 +19,7 @@ use crate::sale::Step;
 use crate::sale::catalog::Catalog;
 use crate::sale::challenges::Challenges;
 use crate::sale::order_streams::OrderStreams;
-use crate::sale_work::refill_supervisor::RefillSupervisor;
+use crate::sale_work::refill::supervisor::RefillSupervisor;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 /// How soon the first purchases that wait are reported, and how often after that. A report counts five times as long.

@@ -294,7 +294,11 @@ impl<'a> WorkerWiring<'a> {
             },
         );
         let kept = &config.retention;
-        let terms = RetentionTerms { messages_days: kept.messages_days.into(), steps_days: kept.steps_days.into() };
+        let terms = RetentionTerms {
+            messages_days: kept.messages_days.into(),
+            steps_days: kept.steps_days.into(),
+            records_days: kept.records_days.into(),
+        };
         let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), terms)));
         self.parts.repeat(
             Rhythm::every(CLEAR_EVERY, "retention").giving_way().in_proportion(),

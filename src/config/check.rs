@@ -199,7 +199,8 @@ impl Config {
         must((1..=86_400_000).contains(&unconfirmed_ms), "reconcile.unconfirmed_after_ms", "must be 1 to 86400000 ms")?;
         let days = 1..=3650;
         must(days.contains(&self.retention.messages_days), "retention.messages_days", "must be 1 to 3650")?;
-        must(days.contains(&self.retention.steps_days), "retention.steps_days", "must be 1 to 3650")
+        must(days.contains(&self.retention.steps_days), "retention.steps_days", "must be 1 to 3650")?;
+        must(days.contains(&self.retention.records_days), "retention.records_days", "must be 1 to 3650")
     }
 
     /// Refuses lists of servers that cannot be what is meant.

@@ -151,6 +151,7 @@ pub struct Orders {
 pub struct Retention {
     pub messages_days: u16,
     pub steps_days: u16,
+    pub records_days: u16,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::refill::{REFILL_LEASE, lock_name};
+use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
 use crate::die_at;
 use crate::domain::ids::SaleId;
 use crate::domain::sale::{NewSale, ProductChange, SaleStatus};
@@ -54,7 +54,8 @@ impl Stores {
     async fn publish_sale(&self, sale: SaleId, version: i64) -> Result<bool, SaleError> {
         // Serving instances do the same: the first one fills the sale, and the others find it whole.
         let Some(of) = self.ledger.epoch(sale).await?.map(|row| row.shards) else { return Ok(false) };
-        let (mut servers, slots) = (self.gate.connect_to_runs().await?, Arc::new(Semaphore::new(1)));
+        let (mut servers, one) = (self.gate.connect_to_runs().await?, Arc::new(Semaphore::new(1)));
+        let slots = LedgerSlots { short: Arc::clone(&one), long: one };
         let deadline = Instant::now() + WAIT_MAX;
         loop {
             match self.refill_once(&mut servers, of, &slots).await {

@@ -8,8 +8,6 @@ pub mod manage;
 pub mod parked;
 pub mod reconcile;
 pub mod refill;
-mod refill_queue;
-pub mod refill_supervisor;
 pub mod relay;
 mod relay_messages;
 pub mod release;

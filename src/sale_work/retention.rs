@@ -6,11 +6,13 @@ use crate::ledger::LedgerError;
 use crate::ledger::sales::retention::Cursor;
 use crate::sale::{SaleError, Step, Stores};
 
-/// The days after which something is cleared: messages after the end of their sale, and steps after that.
+/// The days after which something is cleared: messages after the end of their sale, and steps after that; what was written down for people
+/// after it was.
 #[derive(Debug, Clone, Copy)]
 pub struct RetentionTerms {
     pub messages_days: i32,
     pub steps_days: i32,
+    pub records_days: i32,
 }
 
 /// Walks over the tables, again and again.
@@ -21,6 +23,9 @@ pub struct Retention {
     steps: Cursor,
     lapsed_holds: Uuid,
     groups: Uuid,
+    buyers: Cursor,
+    outflow_items: Uuid,
+    records: Cursor,
     /// How many of the next steps are left out.
     rest: u32,
 }
@@ -30,8 +35,18 @@ const REST: u32 = 4;
 
 impl Retention {
     pub fn new(stores: Stores, terms: RetentionTerms) -> Self {
-        let (lapsed_holds, groups) = (Uuid::nil(), Uuid::nil());
-        Self { stores, terms, outbox: 0, steps: 0, lapsed_holds, groups, rest: 0 }
+        Self {
+            stores,
+            terms,
+            outbox: 0,
+            steps: 0,
+            lapsed_holds: Uuid::nil(),
+            groups: Uuid::nil(),
+            buyers: 0,
+            outflow_items: Uuid::nil(),
+            records: 0,
+            rest: 0,
+        }
     }
 
     /// Clears one page of each table. One that cannot be cleared keeps none of the others from it.
@@ -46,11 +61,16 @@ impl Retention {
         let (ledger, terms) = (&self.stores.ledger, self.terms);
         let marked = ledger.mark_cleared(terms.messages_days, terms.steps_days).await;
         let messages = ledger.clear_processed_messages(terms.messages_days).await;
+        let outflow_items = ledger.clear_outflow_items(self.outflow_items, terms.messages_days).await;
         let pages = [
             ("outbox", walk(ledger.clear_outbox(self.outbox).await, &mut self.outbox)),
             ("steps", walk(ledger.clear_steps(self.steps).await, &mut self.steps)),
             ("lapsed-holds", walk(ledger.clear_lapsed_holds(self.lapsed_holds).await, &mut self.lapsed_holds)),
             ("groups", walk(ledger.clear_groups(self.groups).await, &mut self.groups)),
+            ("buyers", walk(ledger.clear_buyers(self.buyers).await, &mut self.buyers)),
+            ("outflow-items", walk(outflow_items, &mut self.outflow_items)),
+            ("records", walk(ledger.clear_records(self.records, terms.records_days).await, &mut self.records)),
+            ("audit-log", ledger.clear_audit_log(terms.records_days).await),
             ("messages", messages),
         ];
         let is_at_the_end = self.outbox == 0 && self.steps == 0;

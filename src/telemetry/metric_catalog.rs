@@ -182,7 +182,7 @@ pub const METRICS: [Metric; 64] = [
         "seckill_cleared_total",
         Counter,
         "what",
-        "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`, `lapsed-holds`, `groups`",
+        "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`, `lapsed-holds`, `groups`, `buyers`, `outflow-items`, `records`, `audit-log`",
     ),
     metric("seckill_permits_total", Counter, "policy, answer", "Requests for permits: `granted`, `refused`"),
     metric("seckill_policy_threshold", Gauge, "policy", "Current threshold of a policy whose threshold adapts"),

@@ -10,7 +10,7 @@ use seckill::domain::ids::SaleId;
 use seckill::domain::sale::SaleStatus;
 use seckill::sale::catalog::Catalog;
 use seckill::sale_work::reconcile::{DriftWatch, HoldWatch};
-use seckill::sale_work::refill_supervisor::RefillSupervisor;
+use seckill::sale_work::refill::supervisor::RefillSupervisor;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill::sale_work::sales_in_turn::SalesInTurn;
 use seckill_harness::{PATIENCE, System, eventually, redis_at};
@@ -155,7 +155,8 @@ impl World {
         let catalog = Catalog::load(&stores, retire_after_ms).await.unwrap();
         let mut holds = HoldWatch::new(stores.clone(), config.reconcile.unconfirmed_after_ms);
         let mut drift = DriftWatch::new(stores.clone(), retire_after_ms);
-        let mut retention = Retention::new(stores.clone(), RetentionTerms { messages_days: 7, steps_days: 90 });
+        let mut retention =
+            Retention::new(stores.clone(), RetentionTerms { messages_days: 7, steps_days: 90, records_days: 400 });
         let mut in_turn = SalesInTurn::new(500);
         let commands = self.commands().await;
         for _ in 0..rounds {

@@ -345,13 +345,28 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let past =
         "UPDATE sales SET starts_at = now() - interval '31 days', ends_at = now() - interval '30 days' WHERE id = $1";
     sqlx::query(past).bind(over.id.get()).execute(&system.sql).await.unwrap();
-    let days = RetentionTerms { messages_days: 7, steps_days: 0 };
+    let days = RetentionTerms { messages_days: 7, steps_days: 0, records_days: 400 };
     let retention = tokio::sync::Mutex::new(Retention::new(system.stores.clone(), days));
     let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1";
     let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
     let lapsed = "SELECT count(*) FROM lapsed_holds WHERE sale_id = $1";
     let groups = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1";
+    let counters = "SELECT count(*) FROM sale_buyers WHERE sale_id = $1";
     let kept = (system.count(rows, &present).await, system.count(steps, &present).await);
+    // What is about no sale: an old one of each, and a new one.
+    let about_none = "INSERT INTO audit_log (at, actor, action, subject)
+                        SELECT now() - d * interval '1 day', 'a', 'old', 's' FROM unnest(ARRAY[1, 500]) d;
+                      INSERT INTO alarms (kind, subject, cleared_at)
+                        SELECT 'old', d::text, now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d;
+                      INSERT INTO alarms (kind, subject, raised_at) VALUES ('old', 'open', now() - interval '500 days');
+                      INSERT INTO callbacks_set_aside (channel, message_id, problem, body, settled_at)
+                        SELECT 'c', d::text, 'p', '', now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d;
+                      INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ('c', 10, 10, 200000, 'http://a/');
+                      INSERT INTO outflow_items (id, channel, key, payload, status, done_at)
+                        SELECT gen_random_uuid(), 'c', 'k', '{}', 'done', now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d";
+    sqlx::raw_sql(about_none).execute(&system.sql).await.unwrap();
+    let left_of_them = "SELECT (SELECT count(*) FROM audit_log WHERE action = 'old') + (SELECT count(*) FROM alarms WHERE kind = 'old')
+                          + (SELECT count(*) FROM callbacks_set_aside) + (SELECT count(*) FROM outflow_items) + 0 * $1";
     let untold = "INSERT INTO order_events (order_id, step_id, next_attempt_at)
                   SELECT order_id, s.id, 'infinity' FROM order_steps s JOIN orders o ON o.id = s.order_id
                   WHERE o.sale_id = $1 ORDER BY s.id LIMIT 1 RETURNING order_id";
@@ -361,10 +376,10 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
         eventually(|| async {
             retention.lock().await.step().await.unwrap();
             let mut left = Vec::new();
-            for what in [rows, steps, lapsed, groups] {
+            for what in [rows, steps, lapsed, groups, counters, left_of_them] {
                 left.push(system.count(what, &over).await);
             }
-            (left == [0, steps_left, 0, 0]).then_some(()).ok_or(format!("{left:?}"))
+            (left == [0, steps_left, 0, 0, 0, 5]).then_some(()).ok_or(format!("{left:?}"))
         })
         .await;
         let told = "DELETE FROM order_events WHERE order_id = $1";

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use seckill::domain::sale::NewSale;
 use seckill::sale_work::refill::lock_name;
-use seckill::sale_work::refill_supervisor::RefillSupervisor;
+use seckill::sale_work::refill::supervisor::RefillSupervisor;
 use seckill_harness::{Sale, System, eventually, terms};
 
 use crate::own_redis::OwnRedis;

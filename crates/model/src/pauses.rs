@@ -63,7 +63,7 @@ enum Action {
     /// set_sale_state.lua, for the manager. Repeated until Redis has the status.
     Set,
     ManagerDies,
-    /// sale_work::refill_supervisor
+    /// sale_work::refill::supervisor
     Supervise(usize),
     SetAsRead(usize),
     /// sale_work::refill

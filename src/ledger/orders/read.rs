@@ -183,7 +183,8 @@ impl Ledger {
     /// How many units of live orders a buyer has in a sale, and the newest order.
     pub async fn holdings(&self, sale: SaleId, user: &str) -> Result<(i64, Option<OrderId>), LedgerError> {
         let row = sqlx::query!(
-            r#"SELECT coalesce((SELECT units FROM sale_buyers WHERE sale_id = $1 AND user_id = $2), 0)::bigint AS "units!",
+            r#"SELECT (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
+                       WHERE sale_id = $1 AND user_id = $2 AND status IN ('pending_payment', 'paid', 'refunding')) AS "units!",
                       (SELECT id FROM orders WHERE sale_id = $1 AND user_id = $2 ORDER BY created_at DESC LIMIT 1) AS newest"#,
             sale.get(),
             user

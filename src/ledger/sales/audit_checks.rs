@@ -30,7 +30,7 @@ pub(super) const CHECKS: [Check; 17] = [
     },
     Check {
         invariant: "I2",
-        needs: Needs::Nothing,
+        needs: Needs::Steps,
         problem: "a buyer's counter differs from the units of the buyer's live orders",
         rows: "SELECT format('user %s: counter %s, live units %s', user_id, coalesce(b.units, 0), coalesce(o.units, 0))
                FROM (SELECT user_id, units FROM sale_buyers WHERE sale_id = $1) b

@@ -256,6 +256,16 @@ impl Ledger {
         Ok(done.rows_affected() == 1)
     }
 
+    /// Whether a sale has more than so many orders.
+    pub async fn has_orders(&self, sale: SaleId, more_than: i64) -> Result<bool, LedgerError> {
+        let found = sqlx::query_scalar!(
+            r#"SELECT count(*) > $2::bigint AS "more!" FROM (SELECT FROM orders WHERE sale_id = $1 LIMIT $2::bigint + 1) AS part"#,
+            sale.get(),
+            more_than
+        );
+        Ok(found.fetch_one(&self.pool).await?)
+    }
+
     /// Begins to read what Redis is to be refilled with. To be called after `raise_epoch`: then no purchase of an older epoch
     /// can commit after this snapshot.
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {

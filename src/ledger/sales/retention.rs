@@ -1,4 +1,4 @@
-//! Clears what is no longer needed of sales that ended long ago. Each step walks over a page of a table by its primary key, so
+//! Clears what is no longer needed, most of it of sales that ended long ago. Each step walks over a page of a table by its primary key, so
 //! that it needs no index of its own, and locks nothing that a running sale uses.
 
 use uuid::Uuid;
@@ -108,6 +108,75 @@ impl Ledger {
         .fetch_one(&self.pool)
         .await?;
         Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
+    }
+
+    /// Clears the counters of the buyers of a sale whose steps may go: the next one after `from` that has counters.
+    pub async fn clear_buyers(&self, from: Cursor) -> Result<(Cursor, u64), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH next AS (SELECT sale_id FROM sale_buyers WHERE sale_id > $1 ORDER BY sale_id LIMIT 1),
+                    page AS (SELECT b.sale_id, b.user_id FROM next JOIN sales s ON s.id = next.sale_id
+                             JOIN sale_buyers b ON b.sale_id = next.sale_id
+                             WHERE s.steps_cleared_at IS NOT NULL LIMIT $2),
+                    gone AS (DELETE FROM sale_buyers b USING page p WHERE b.sale_id = p.sale_id AND b.user_id = p.user_id
+                             RETURNING b.sale_id)
+               SELECT coalesce((SELECT sale_id FROM next), 0) AS "last!", (SELECT count(*) FROM gone) AS "gone!""#,
+            from,
+            PAGE
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        let next = if row.gone < PAGE { row.last } else { from };
+        Ok((next, row.gone.unsigned_abs()))
+    }
+
+    /// Clears outflow items that were sent so many days ago, likewise. The refund of one is not under way any more.
+    pub async fn clear_outflow_items(&self, from: Uuid, days: i32) -> Result<(Uuid, u64), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH page AS (SELECT id FROM outflow_items WHERE id > $1 ORDER BY id LIMIT $2),
+                    gone AS (
+                      DELETE FROM outflow_items i USING page p
+                      WHERE i.id = p.id AND i.status = 'done' AND i.done_at < now() - make_interval(days => $3)
+                        AND NOT EXISTS (SELECT FROM refunds r WHERE r.key = i.id AND r.status = 'requested')
+                      RETURNING i.id)
+               SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone) AS "gone!""#,
+            from,
+            PAGE,
+            days
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
+    }
+
+    /// Clears lines of the audit log of this age, at most a page.
+    pub async fn clear_audit_log(&self, days: i32) -> Result<u64, LedgerError> {
+        let done = sqlx::query!(
+            "DELETE FROM audit_log WHERE id IN (
+               SELECT id FROM audit_log WHERE at < now() - make_interval(days => $1) ORDER BY at LIMIT $2)",
+            days,
+            PAGE
+        );
+        Ok(done.execute(&self.pool).await?.rows_affected())
+    }
+
+    /// Clears alarms that ended so many days ago, and callbacks that were set aside then and are settled, from a page of each.
+    pub async fn clear_records(&self, from: Cursor, days: i32) -> Result<(Cursor, u64), LedgerError> {
+        let row = sqlx::query!(
+            r#"WITH alarms_page AS (SELECT id FROM alarms WHERE id > $1 ORDER BY id LIMIT $2),
+                    callbacks_page AS (SELECT id FROM callbacks_set_aside WHERE id > $1 ORDER BY id LIMIT $2),
+                    over AS (DELETE FROM alarms a USING alarms_page p
+                             WHERE a.id = p.id AND a.cleared_at < now() - make_interval(days => $3) RETURNING a.id),
+                    settled AS (DELETE FROM callbacks_set_aside c USING callbacks_page p
+                                WHERE c.id = p.id AND c.settled_at < now() - make_interval(days => $3) RETURNING c.id)
+               SELECT coalesce(least((SELECT max(id) FROM alarms_page), (SELECT max(id) FROM callbacks_page)), 0) AS "last!",
+                      (SELECT count(*) FROM over) + (SELECT count(*) FROM settled) AS "gone!""#,
+            from,
+            PAGE,
+            days
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok((row.last, row.gone.unsigned_abs()))
     }
 
     /// Clears processed messages of this age, at most a page.

@@ -1,5 +1,8 @@
 //! Refills a sale in Redis from the ledger, under a new epoch (protocol, rule 11).
 
+mod queue;
+pub mod supervisor;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +27,16 @@ pub(super) const REFILL_LEASE: Duration = Duration::from_secs(3);
 /// A long refill says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
-/// Bounds how many refills use PostgreSQL at the same time. A refill waits for half a second without using it.
-pub(super) type LedgerSlots = Arc<Semaphore>;
+/// A sale with more orders takes seconds or minutes.
+const LONG: i64 = 100_000;
+
+/// Bounds how many refills use PostgreSQL at the same time, and how many long ones: they keep no place of others. A refill waits for half a
+/// second without using it.
+#[derive(Clone)]
+pub(super) struct LedgerSlots {
+    pub short: Arc<Semaphore>,
+    pub long: Arc<Semaphore>,
+}
 
 /// The lock of a sale's refill on one run of its server, or of its servers. What held it when the server was killed is over, and may be in its AOF.
 /// It lies where the sale's first shard lies.
@@ -96,6 +107,8 @@ impl Stores {
         let (sale, of, began, ledger) = (row.sale, row.shards, Instant::now(), &self.ledger);
         // Each step returns false once another refill has taken over.
         let not_overtaken = |current: bool| if current { Ok(()) } else { Err(SaleError::Overtaken) };
+        let is_long = ledger.in_time(ledger.has_orders(sale, LONG)).await?;
+        let slots = if is_long { &slots.long } else { &slots.short };
         let slot = slots.acquire().await;
         // Nothing more is sold at the old epoch: raising it would wait for ever new purchases.
         servers.close(of, row.epoch).await?;

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::refill::LedgerSlots;
+use super::LedgerSlots;
 use crate::domain::ids::SaleId;
 use crate::domain::shards::SaleShards;
 use crate::gate::server_runs::ServerRuns;
@@ -17,11 +17,12 @@ use crate::sale::{SaleError, Stores};
 /// Refills at the same time. Those that no caller waits for leave some places free for the others.
 const AT_ONCE: usize = 48;
 const UNNEEDED_AT_ONCE: usize = 40;
-/// How many of them use PostgreSQL at the same time: those that a caller waits for do not stand in line behind the others, and those of
-/// sales that have failed before share one place.
+/// How many of them use PostgreSQL at the same time: those that a caller waits for do not stand in line behind the others, nor behind
+/// long ones, and those of sales that have failed before share one place.
 const NEEDED_SLOTS: usize = 4;
 const PLANNED_SLOTS: usize = 4;
 const FAILED_SLOTS: usize = 1;
+const LONG_SLOTS: usize = 2;
 /// How long planned sales wait once all have been compared: on few processors their refills slow down those that callers wait for.
 const NEEDED_FIRST: Duration = Duration::from_secs(2);
 /// They wait no more often than this, however often all are compared.
@@ -64,9 +65,10 @@ pub(super) struct RefillQueue {
     sick: HashMap<SaleId, Sick>,
     /// The run of the server, or of the servers, on which this process has filled a sale, or was overtaken while it did.
     filled: HashMap<SaleId, String>,
-    needed_slots: LedgerSlots,
-    planned_slots: LedgerSlots,
-    failed_slots: LedgerSlots,
+    needed_slots: Arc<Semaphore>,
+    planned_slots: Arc<Semaphore>,
+    failed_slots: Arc<Semaphore>,
+    long_slots: Arc<Semaphore>,
     /// When planned sales may be refilled.
     planned_from: Option<Instant>,
     /// Some of them have waited for that moment since places were given last.
@@ -87,6 +89,7 @@ impl RefillQueue {
             needed_slots: Arc::new(Semaphore::new(NEEDED_SLOTS)),
             planned_slots: Arc::new(Semaphore::new(PLANNED_SLOTS)),
             failed_slots: Arc::new(Semaphore::new(FAILED_SLOTS)),
+            long_slots: Arc::new(Semaphore::new(LONG_SLOTS)),
             planned_from: None,
             held_back: false,
             is_away: false,
@@ -153,7 +156,11 @@ impl RefillQueue {
                 Need::Asked | Need::Live => &self.needed_slots,
                 Need::Planned => &self.planned_slots,
             };
-            let (stores, mut servers, slots) = (self.stores.clone(), servers.clone(), Arc::clone(slots));
+            let (stores, mut servers, slots) = (
+                self.stores.clone(),
+                servers.clone(),
+                LedgerSlots { short: Arc::clone(slots), long: Arc::clone(&self.long_slots) },
+            );
             self.running.spawn(async move {
                 let result = stores.refill_once(&mut servers, of, &slots).await;
                 (sale, servers.run_id(of), result)

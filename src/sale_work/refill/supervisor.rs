@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::refill::is_whole;
-use super::refill_queue::{Need, RefillQueue};
-use super::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
+use super::is_whole;
+use super::queue::{Need, RefillQueue};
 use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
 use crate::gate::server_runs::{SaleState, ServerRuns, Standing};
 use crate::ledger::sales::epochs::EpochRow;
 use crate::sale::{SaleError, Stores};
+use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 
 /// All sales are compared no more often than this because of sales that are missing. One that is deleted again and again is refilled
 /// again and again, but does not have all others looked at.
