@@ -238,7 +238,7 @@ impl<'a> WorkerWiring<'a> {
                 let (every, service) = (Duration::from_secs(1), self.payment_service);
                 for channel in service.channels.iter() {
                     let state = (service.clone(), Arc::clone(channel));
-                    parts.repeat(Rhythm::every(every, "ask").in_proportion(), state, |(service, channel)| async move {
+                    parts.repeat(Rhythm::every(every, "ask"), state, |(service, channel)| async move {
                         service.poll(&channel).await
                     });
                 }
@@ -271,17 +271,13 @@ impl<'a> WorkerWiring<'a> {
             self.expiry.clone(),
             move |expiry| async move { expiry.sweep(sweep_grace_ms, batch_max).await },
         );
-        self.parts.repeat(
-            Rhythm::every(every, "resend").giving_way().in_proportion(),
-            self.relay.clone(),
-            move |relay| async move {
-                let resent = relay.resend(resend_after_ms).await?;
-                if let Err(error) = relay.watch_dead_letters().await {
-                    tracing::debug!(%error, "cannot count the dead letters");
-                }
-                Ok::<_, SaleError>(resent)
-            },
-        );
+        self.parts.repeat(Rhythm::every(every, "resend").giving_way(), self.relay.clone(), move |relay| async move {
+            let resent = relay.resend(resend_after_ms).await?;
+            if let Err(error) = relay.watch_dead_letters().await {
+                tracing::debug!(%error, "cannot count the dead letters");
+            }
+            Ok::<_, SaleError>(resent)
+        });
         let in_turn = Arc::new(Mutex::new(SalesInTurn::new(SALES_A_SWEEP)));
         let state = (self.parts.stores.clone(), in_turn);
         self.parts.repeat(
@@ -317,8 +313,13 @@ impl<'a> WorkerWiring<'a> {
             clear_after_ms: settings.clear_after_ms.cast_signed(),
         };
         let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
+        // What asks Redis is apart from what looks through tables.
+        let of_limiter = watch.clone();
+        self.parts.repeat(Rhythm::every(every, "limiter alarms"), of_limiter, |watch| async move {
+            watch.check_limiter().await.map(|()| Step::Idle)
+        });
         self.parts.repeat(Rhythm::every(every, "alarms").in_proportion(), watch, |watch| async move {
-            watch.check().await.map(|()| Step::Idle)
+            watch.check_tables().await.map(|()| Step::Idle)
         });
         if let Ok(secret) = Secret::parse(&settings.webhook_secret) {
             let (ledger, url) = (stores.ledger.clone(), settings.webhook_url.clone());

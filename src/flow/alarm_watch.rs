@@ -42,11 +42,11 @@ impl AlarmWatch {
     /// One slow call may be chance.
     const PINGS: usize = 3;
 
-    /// Checks once. Alarms about something that cannot be read now stay as they are, and keep none of the others from being raised.
+    /// Checks what tables show. Alarms about something that cannot be read now stay as they are, and keep none of the others from being raised.
     ///
     /// # Errors
     /// The first of those that were met.
-    pub async fn check(&self) -> Result<(), FlowError> {
+    pub async fn check_tables(&self) -> Result<(), FlowError> {
         let (open, ledger) = (self.ledger.open_alarm_kinds().await?, &self.ledger);
         let checks = [
             self.check_outbox(&open).await,
@@ -56,7 +56,6 @@ impl AlarmWatch {
             self.update_to(AlarmKind::RefundFailed, ledger.failed_refunds().await, &open).await,
             self.update_to(AlarmKind::MoneyStuck, ledger.stuck_money().await, &open).await,
             self.update_to(AlarmKind::ReceiverAway, ledger.dead_receivers().await, &open).await,
-            self.check_limiter(&open).await,
         ];
         checks.into_iter().collect()
     }
@@ -90,7 +89,12 @@ impl AlarmWatch {
         self.update(kind, &troubles?, open).await
     }
 
-    async fn check_limiter(&self, open: &[String]) -> Result<(), FlowError> {
+    /// Checks the limiter's Redis, and how the policies answer.
+    ///
+    /// # Errors
+    /// PostgreSQL cannot be asked, or a policy's counts.
+    pub async fn check_limiter(&self) -> Result<(), FlowError> {
+        let open = &self.ledger.open_alarm_kinds().await?;
         match self.fastest_ping().await {
             Ok(took) => {
                 self.update(AlarmKind::LimiterDown, &[], open).await?;

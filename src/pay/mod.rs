@@ -6,10 +6,12 @@ pub mod payment_sender;
 pub mod poll_status;
 pub mod success_batcher;
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::channel::{BadCallback, Channel, Channels};
@@ -48,6 +50,8 @@ pub struct PaymentService {
     pub terms: PayTerms,
     /// Whether the outflows of refunds have been created.
     opened: Arc<OnceCell<()>>,
+    /// By channel: until when the refunds under way are not looked through.
+    refunds_rest: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
 /// How payments are made.
@@ -92,7 +96,7 @@ pub enum CallbackTaken {
 
 impl PaymentService {
     pub fn new(ledger: Ledger, channels: Channels, notifier: Notifier, terms: PayTerms) -> Self {
-        Self { ledger, channels, notifier, terms, opened: Arc::default() }
+        Self { ledger, channels, notifier, terms, opened: Arc::default(), refunds_rest: Arc::default() }
     }
 
     /// Creates, once, the outflows of all channels' refunds, and reports money whose channel is not configured.

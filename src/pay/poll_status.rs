@@ -1,6 +1,6 @@
 //! Polling: a channel that has not reported the outcome of a payment or refund is asked, by the key under which it was sent.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
 
@@ -15,6 +15,8 @@ use crate::ledger::money::payment_status::StatusQuery;
 /// Questions of one step, and how many of them at once, so that neither a slow channel nor the ledger is overrun.
 const BATCH_MAX: i64 = 50;
 const AT_ONCE: usize = 8;
+/// The ledger is asked for refunds again after so many times what it took.
+const REST_FACTOR: u32 = 20;
 
 impl PaymentService {
     /// Asks a channel about payments and refunds that are overdue, and queues refunds that had found their outflow full. A
@@ -27,7 +29,7 @@ impl PaymentService {
         }
         ledger.queue_refunds(&channel.name, &route_of(channel), BATCH_MAX).await?;
         let mut queries = ledger.payments_to_ask(&channel.name, BATCH_MAX, again).await?;
-        queries.extend(ledger.refunds_to_ask(&channel.name, BATCH_MAX, again * 4).await?);
+        queries.extend(self.refunds_to_ask(channel, again * 4).await?);
         let asked = queries.len();
         let asking = stream::iter(queries).map(|query| async move {
             if let Err(error) = self.ask(channel, query).await {
@@ -36,6 +38,18 @@ impl PaymentService {
         });
         asking.buffer_unordered(AT_ONCE).collect::<()>().await;
         Ok(Step::after(asked, BATCH_MAX as usize))
+    }
+
+    /// Refunds that a channel is asked about. All that are under way are looked through, so the ledger rests after it.
+    async fn refunds_to_ask(&self, channel: &Channel, after: Duration) -> Result<Vec<StatusQuery>, PayError> {
+        let began = Instant::now();
+        if self.refunds_rest.lock().get(&channel.name).is_some_and(|until| *until > began) {
+            return Ok(Vec::new());
+        }
+        let queries = self.ledger.refunds_to_ask(&channel.name, BATCH_MAX, after).await?;
+        let rest = began.elapsed() * REST_FACTOR;
+        self.refunds_rest.lock().insert(channel.name.clone(), began + rest);
+        Ok(queries)
     }
 
     async fn ask(&self, channel: &Channel, query: StatusQuery) -> Result<(), PayError> {
