@@ -360,13 +360,14 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
                         SELECT 'old', d::text, now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d;
                       INSERT INTO alarms (kind, subject, raised_at) VALUES ('old', 'open', now() - interval '500 days');
                       INSERT INTO callbacks_set_aside (channel, message_id, problem, body, settled_at)
-                        SELECT 'c', d::text, 'p', '', now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d;
-                      INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ('c', 10, 10, 200000, 'http://a/');
+                        SELECT 'kept', d::text, 'p', '', now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d;
+                      INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ('kept', 10, 10, 200000, 'http://a/');
                       INSERT INTO outflow_items (id, channel, key, payload, status, done_at)
-                        SELECT gen_random_uuid(), 'c', 'k', '{}', 'done', now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d";
+                        SELECT gen_random_uuid(), 'kept', 'k', '{}', 'done', now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d";
     sqlx::raw_sql(about_none).execute(&system.sql).await.unwrap();
     let left_of_them = "SELECT (SELECT count(*) FROM audit_log WHERE action = 'old') + (SELECT count(*) FROM alarms WHERE kind = 'old')
-                          + (SELECT count(*) FROM callbacks_set_aside) + (SELECT count(*) FROM outflow_items) + 0 * $1";
+                          + (SELECT count(*) FROM callbacks_set_aside WHERE channel = 'kept')
+                          + (SELECT count(*) FROM outflow_items WHERE channel = 'kept') + 0 * $1";
     let untold = "INSERT INTO order_events (order_id, step_id, next_attempt_at)
                   SELECT order_id, s.id, 'infinity' FROM order_steps s JOIN orders o ON o.id = s.order_id
                   WHERE o.sale_id = $1 ORDER BY s.id LIMIT 1 RETURNING order_id";
