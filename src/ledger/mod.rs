@@ -111,6 +111,11 @@ impl LedgerError {
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Locked | Self::Conflict(_))
     }
+
+    /// The same for what cannot be done in smaller parts: then a statement that was too slow is the server's fault.
+    pub fn is_temporary(&self) -> bool {
+        self.is_outage() || matches!(self, Self::TooSlow(_))
+    }
 }
 
 /// How long the server may take to answer the heartbeat, or to show that a returned connection still works.
@@ -118,6 +123,8 @@ const PING_MAX: Duration = Duration::from_secs(2);
 /// How long after an interrupted beginning each connection that comes back is asked whether a transaction is open. The one that matters
 /// comes back at once.
 const DOUBTED_FOR: Duration = Duration::from_secs(600);
+/// A statement that may take long takes less.
+const ANSWERED_MAX: Duration = Duration::from_secs(900);
 /// Pings in a row without an answer, after which whatever waits for the server is given up.
 const PINGS_LOST: u32 = 3;
 
@@ -247,7 +254,7 @@ impl Ledger {
     /// # Errors
     /// `Pooled` where a pooler stands before it.
     pub async fn check_session(&self) -> Result<(), LedgerError> {
-        match self.connect(&self.reserved.connect_options()).await {
+        match Self::within(self.timeout, self.connect(&self.reserved.connect_options())).await {
             Err(error @ LedgerError::Pooled(_)) => Err(error),
             _ => Ok(()),
         }
@@ -272,7 +279,7 @@ impl Ledger {
     ) -> Result<T, LedgerError> {
         let mut outages = self.outages();
         tokio::select! {
-            done = step => done,
+            done = Self::within(ANSWERED_MAX, step) => done,
             _ = outages.changed() => Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
         }
     }

@@ -5,9 +5,10 @@ mod parked;
 mod resend;
 mod task;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
@@ -55,6 +56,8 @@ pub struct ClaimedBatch<T> {
     ledger: Ledger,
     /// None once they are leased.
     tx: Option<Transaction<'static, Postgres>>,
+    /// When the lease ends: it is over for a row whose next attempt is at another time, or that has been processed.
+    leased_until: Option<DateTime<Utc>>,
     pub rows: Vec<OutboxRow<T>>,
 }
 
@@ -251,7 +254,7 @@ impl<T> ClaimedBatch<T> {
             })
         };
         let rows = rows.into_iter().map(row).collect::<Result<_, LedgerError>>()?;
-        Ok(Self { ledger: ledger.clone(), tx: Some(tx), rows })
+        Ok(Self { ledger: ledger.clone(), tx: Some(tx), leased_until: None, rows })
     }
 }
 
@@ -261,16 +264,36 @@ impl ClaimedBatch<BrokerMessage> {
     pub async fn lease(&mut self) -> Result<(), LedgerError> {
         let Some(mut tx) = self.tx.take() else { return Ok(()) };
         postpone(&mut tx, &self.ids(), LEASE_MS).await?;
+        let until = sqlx::query_scalar!(r#"SELECT now() + $1::bigint * interval '1 ms' AS "until!""#, LEASE_MS);
+        self.leased_until = Some(until.fetch_one(&mut *tx).await?);
         Ok(tx.commit().await?)
     }
 
+    /// A transaction with those of the rows locked that are still claimed. A consumer may have had the message of a leased row since, and
+    /// put it off, or have it locked now.
+    async fn claimed(&mut self) -> Result<(Transaction<'static, Postgres>, HashSet<i64>), LedgerError> {
+        if let Some(tx) = self.tx.take() {
+            return Ok((tx, self.ids().into_iter().collect()));
+        }
+        let mut tx = self.ledger.begin().await?;
+        let still = sqlx::query_scalar!(
+            "SELECT id FROM outbox WHERE id = ANY($1) AND status = 'pending' AND next_attempt_at = $2
+             ORDER BY id FOR UPDATE SKIP LOCKED",
+            &self.ids(),
+            self.leased_until
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        Ok((tx, still.into_iter().collect()))
+    }
+
     /// Unlocks the rows, or ends their lease: nothing is known of the messages.
-    pub async fn give_back(self) -> Result<(), LedgerError> {
+    pub async fn give_back(mut self) -> Result<(), LedgerError> {
         if self.tx.is_some() {
             return Ok(());
         }
-        let mut tx = self.ledger.begin().await?;
-        postpone(&mut tx, &self.ids(), 0).await?;
+        let (mut tx, still) = self.claimed().await?;
+        postpone(&mut tx, &Vec::from_iter(still), 0).await?;
         Ok(tx.commit().await?)
     }
 
@@ -282,23 +305,21 @@ impl ClaimedBatch<BrokerMessage> {
     /// rows.
     pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
         let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
-        let mut tx = match self.tx.take() {
-            Some(tx) => tx,
-            None => self.ledger.begin().await?,
-        };
+        let (mut tx, claimed) = self.claimed().await?;
+        let claimed_of = |ids: &[i64]| ids.iter().copied().filter(|id| claimed.contains(id)).collect::<Vec<i64>>();
         sqlx::query!(
             "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
-            sent
+            &claimed_of(sent)
         )
         .execute(&mut *tx)
         .await?;
-        for (id, error) in failed {
+        for (id, error) in failed.iter().filter(|(id, _)| claimed.contains(id)) {
             let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
             count_failure(&mut tx, *id, attempts, error, terms).await?;
         }
-        postpone(&mut tx, postponed, NO_ROOM_MS).await?;
-        postpone(&mut tx, unanswered, UNANSWERED_MS).await?;
-        postpone(&mut tx, without_channel, NO_CHANNEL_MS).await?;
+        postpone(&mut tx, &claimed_of(postponed), NO_ROOM_MS).await?;
+        postpone(&mut tx, &claimed_of(unanswered), UNANSWERED_MS).await?;
+        postpone(&mut tx, &claimed_of(without_channel), NO_CHANNEL_MS).await?;
         Ok(tx.commit().await?)
     }
 }

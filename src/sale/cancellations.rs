@@ -65,24 +65,26 @@ async fn cancel_unlocked(
     named: &[(OrderId, &str)],
 ) -> Result<HashSet<OrderId>, LedgerError> {
     if !locked.is_any() {
-        match ledger.cancel_by_buyers(named).await {
+        match ledger.in_time(ledger.cancel_by_buyers(named)).await {
             Err(LedgerError::Locked) => {}
             cancelled => return cancelled,
         }
     }
     let orders: Vec<OrderId> = named.iter().map(|(order, _)| *order).collect();
     let mut cancelled = HashSet::new();
-    for (sale, orders) in ledger.orders_by_sale(&orders).await? {
+    for (sale, orders) in ledger.in_time(ledger.orders_by_sale(&orders)).await? {
         if locked.contains(sale) {
             continue;
         }
         let of_sale: Vec<_> = named.iter().copied().filter(|(order, _)| orders.contains(order)).collect();
-        match ledger.cancel_by_buyers(&of_sale).await {
+        // What was cancelled of other sales stays so.
+        match ledger.in_time(ledger.cancel_by_buyers(&of_sale)).await {
+            Ok(of_sale) => cancelled.extend(of_sale),
             Err(LedgerError::Locked) => {
                 tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled one by one");
                 locked.insert(sale);
             }
-            of_sale => cancelled.extend(of_sale?),
+            Err(error) => tracing::warn!(%sale, %error, "orders not cancelled together, or not known to be"),
         }
     }
     Ok(cancelled)
@@ -95,7 +97,7 @@ async fn cancel_together(
     asked: Vec<(OrderId, UserId)>,
 ) -> Option<Vec<Reply>> {
     let named: Vec<(OrderId, &str)> = asked.iter().map(|(order, user)| (*order, user.as_str())).collect();
-    let cancelled = match ledger.in_time(cancel_unlocked(&ledger, &locked, &named)).await {
+    let cancelled = match cancel_unlocked(&ledger, &locked, &named).await {
         Ok(cancelled) => cancelled,
         // Each is tried alone: what was done together is done.
         Err(error) => {

@@ -157,7 +157,7 @@ impl OrderExpiry {
         for group in groups {
             match self.ledger.expire_groups(&[group]).await {
                 Ok(outcome) => done.extend(outcome),
-                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) if error.is_temporary() => return Err(error.into()),
                 Err(error) => self.split_expiry(group, &error.to_string()).await?,
             }
         }
@@ -176,7 +176,7 @@ impl OrderExpiry {
     async fn split_expiry(&self, group: GroupId, why: &str) -> Result<(), SaleError> {
         match self.ledger.split_expiry(group, why).await {
             Ok(orders) => tracing::warn!(%group, why, orders, "group not cancelled; its orders are, one by one"),
-            Err(error) if error.is_outage() => return Err(error.into()),
+            Err(error) if error.is_temporary() => return Err(error.into()),
             Err(error) => {
                 let failure = error.to_string();
                 let parked = self.ledger.fail_message(OutboxKind::GroupExpire, group, &failure, self.retry).await?;
@@ -237,7 +237,7 @@ impl OrderExpiry {
         for order in orders {
             match self.ledger.expire(&[*order]).await {
                 Ok(outcome) => done.extend(outcome),
-                Err(error) if error.is_outage() => return Err(error.into()),
+                Err(error) if error.is_temporary() => return Err(error.into()),
                 Err(error) => {
                     let parked = self
                         .ledger

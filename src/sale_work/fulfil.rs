@@ -170,7 +170,7 @@ impl Fulfilment {
                 tracing::warn!(%group, why, rows, "group split; its purchases are settled one by one");
                 metrics::counter!("seckill_groups_split_total").increment(1);
             }
-            Err(error) if error.is_outage() => return Err(error),
+            Err(error) if error.is_temporary() => return Err(error),
             Err(error) => {
                 let failure = error.to_string();
                 let parked = self.ledger.fail_message(OutboxKind::GroupPlaced, group, &failure, self.retry).await?;
@@ -260,7 +260,7 @@ impl Fulfilment {
                 count(done);
                 return Ok(false);
             }
-            Err(error) if error.is_outage() => return Err(error),
+            Err(error) if error.is_temporary() => return Err(error),
             Err(error) => error,
         };
         let parked = self.ledger.fail_message(OutboxKind::OrderPlaced, order, &error.to_string(), self.retry).await?;

@@ -57,7 +57,7 @@ impl Ledger {
             let one = std::slice::from_ref(request);
             match self.try_begin(self.begin().await?, one, currency, wait_ms).await {
                 Ok(begun) => all.extend(begun),
-                Err(error) if error.is_outage() => return Err(error),
+                Err(error) if error.is_temporary() => return Err(error),
                 Err(error) => {
                     tracing::error!(order = %request.order, %error, "payment not begun");
                     all.push(PaymentStart::Failed);

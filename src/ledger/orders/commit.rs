@@ -84,7 +84,7 @@ async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> R
     match insert_on(connection, purchases).await {
         Ok(inserted) => return Ok(inserted),
         // What was too slow together takes no less time apart, and others wait behind it.
-        Err(error) if error.is_outage() || matches!(error, LedgerError::TooSlow(_)) => return Err(error),
+        Err(error) if error.is_temporary() => return Err(error),
         Err(error) => {
             tracing::error!(%error, purchases = purchases.len(), "purchases were not committed together; trying apart");
         }
@@ -104,7 +104,7 @@ async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> R
                     all.ungrouped |= inserted.ungrouped;
                     continue;
                 }
-                Err(error) if error.is_outage() => return Err(error),
+                Err(error) if error.is_temporary() => return Err(error),
                 Err(error) => {
                     tracing::error!(%error, purchases = group.len(), "group not committed; trying one by one");
                 }
@@ -122,7 +122,7 @@ async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> R
 async fn commit_alone(connection: &mut PgConnection, purchase: Purchase) -> Result<Committed, LedgerError> {
     match insert_on(connection, std::slice::from_ref(&purchase)).await {
         Ok(inserted) => Ok(inserted.outcomes.first().copied().unwrap_or(Committed::Unknown)),
-        Err(error) if error.is_outage() => Err(error),
+        Err(error) if error.is_temporary() => Err(error),
         Err(error) => {
             let trace_id = purchase.trace().map(TraceContext::trace_id);
             tracing::error!(%error, order = %purchase.order, trace_id, "purchase row failed");
