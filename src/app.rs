@@ -6,11 +6,12 @@ mod http_server;
 mod parts;
 mod service;
 mod upkeep;
+mod worker_names;
 mod worker_wiring;
 mod workers;
 
 pub use service::{Service, Stopper};
-pub use worker_wiring::Worker;
+pub use worker_names::Worker;
 pub use workers::work;
 
 use std::time::Duration;

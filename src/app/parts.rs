@@ -41,7 +41,7 @@ impl Rhythm {
         Self { gives_way: true, ..self }
     }
 
-    /// Pauses the longer, the longer a step took: for what counts or looks through what has piled up.
+    /// Uses at most 5 % of its time: for steps that scan a backlog.
     pub fn in_proportion(self) -> Self {
         Self { rests: true, ..self }
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use super::parts::{Parts, Rhythm};
+use super::worker_names::Worker;
 use crate::domain::locked_sales::LockedSales;
 use crate::domain::message::ORDER_BYTES;
 use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
@@ -45,41 +45,6 @@ const METRICS_EVERY: Duration = Duration::from_secs(5);
 const CLEAR_EVERY: Duration = Duration::from_secs(2);
 /// Sales of which each sweep looks whether they ended long ago. With the default interval, 10,000 take five minutes, after a day.
 const SALES_A_SWEEP: usize = 500;
-
-/// A background worker, by the name that `work --only` takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Worker {
-    /// Publishes outbox rows to the broker
-    Relay,
-    /// Turns accepted purchases into orders
-    Fulfil,
-    /// Cancels orders whose time to pay is over
-    Expire,
-    /// Returns the units of ended orders to Redis
-    Release,
-    /// Adds the units of waves that are due
-    Waves,
-    /// Finishes holds that stayed unconfirmed
-    Reconcile,
-    /// Compares the stock in Redis with PostgreSQL's
-    Drift,
-    /// Sends lost messages again, retires old sales, clears what they left, and finds what other workers missed
-    Sweep,
-    /// Writes the minutes' counts of permits to PostgreSQL
-    Figures,
-    /// Moves the thresholds that adapt
-    Adapt,
-    /// Raises and clears alarms, and sends them
-    Alarms,
-    /// Sends outflow items in their slots
-    Outflow,
-    /// Sends payments in their slots
-    Pay,
-    /// Asks channels for outcomes that they did not report
-    Ask,
-    /// Sends order webhooks
-    Shop,
-}
 
 /// Connects each worker's step to the loop that repeats it. The fields are what several workers share.
 pub(super) struct WorkerWiring<'a> {

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::notifying_payment_service;
 use super::parts::Parts;
-use super::worker_wiring::{Worker, WorkerWiring};
+use super::worker_names::Worker;
+use super::worker_wiring::WorkerWiring;
 use crate::api;
 use crate::config::Config;
 use crate::pay::PaymentService;

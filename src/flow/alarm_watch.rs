@@ -42,10 +42,10 @@ impl AlarmWatch {
     /// One slow call may be chance.
     const PINGS: usize = 3;
 
-    /// Checks what tables show. Alarms about something that cannot be read now stay as they are, and keep none of the others from being raised.
+    /// Checks the tables. A check that fails leaves its own alarms as they are; the other checks go on.
     ///
     /// # Errors
-    /// The first of those that were met.
+    /// The error of the first check that failed.
     pub async fn check_tables(&self) -> Result<(), FlowError> {
         let (open, ledger) = (self.ledger.open_alarm_kinds().await?, &self.ledger);
         let checks = [
@@ -60,7 +60,7 @@ impl AlarmWatch {
         checks.into_iter().collect()
     }
 
-    /// Reports what is to be done, and raises alarms about what waits too long or is parked.
+    /// Reports the backlog of the outbox, and raises alarms about old and parked rows.
     async fn check_outbox(&self, open: &[String]) -> Result<(), FlowError> {
         let backlog = self.ledger.backlog().await?;
         for message in OutboxKind::VARIANTS.iter().map(|kind| kind.as_str()).chain(["order_event"]) {

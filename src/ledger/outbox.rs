@@ -1,33 +1,27 @@
 //! The outbox: work that a transaction has left to be done after its commit. Workers claim rows, carry them out, and
 //! settle them.
 
+mod claimed;
 mod parked;
 mod resend;
 mod task;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::sales::epochs::{Sharded, shards_of};
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{OrderId, SaleId, Shard};
 use crate::domain::message::OutboxKind;
 use crate::domain::trace_context::TraceContext;
+use claimed::count_failure;
+pub use claimed::{ClaimedBatch, PublishOutcome, ReleaseOutcome};
 pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
-use seckill_webhook::backoff_ms;
 pub use task::{BrokerMessage, UnitRelease};
 use task::{ClaimedRow, Task};
 
-/// How long a row waits whose queue has no room, whose queue does not answer, or whose channel is not configured: settings change with a restart.
-const NO_ROOM_MS: i64 = 500;
-const UNANSWERED_MS: i64 = 10_000;
-const NO_CHANNEL_MS: i64 = 60_000;
-/// How long rows are kept for a relay that waits for a slow broker. If it dies meanwhile, they are sent after this time.
-const LEASE_MS: i64 = 30_000;
 /// Releases of groups in one claim: each is of hundreds of holds.
 const GROUP_RELEASES: i64 = 4;
 
@@ -49,39 +43,6 @@ pub struct OutboxRow<T> {
     pub task: T,
     /// The step that wrote the row, if it is traced.
     pub trace: Option<Box<TraceContext>>,
-}
-
-/// Rows of the outbox, locked until they are settled or the connection is lost; or leased, and not due before the lease ends.
-pub struct ClaimedBatch<T> {
-    ledger: Ledger,
-    /// None once they are leased.
-    tx: Option<Transaction<'static, Postgres>>,
-    /// When the lease ends: it is over for a row whose next attempt is at another time, or that has been processed.
-    leased_until: Option<DateTime<Utc>>,
-    pub rows: Vec<OutboxRow<T>>,
-}
-
-/// What became of a claim's messages at the broker, by row id.
-#[derive(Debug, Default)]
-pub struct PublishOutcome {
-    pub sent: Vec<i64>,
-    pub failed: Vec<(i64, String)>,
-    /// The broker had no room, which is no fault of the message.
-    pub postponed: Vec<i64>,
-    /// Their queue does not answer: they wait until it is tried again.
-    pub unanswered: Vec<i64>,
-    /// Payments of a channel that is not configured: they wait longer, and count no attempt.
-    pub without_channel: Vec<i64>,
-}
-
-/// What became of a claim's releases in Redis, by row id.
-#[derive(Debug, Default)]
-pub struct ReleaseOutcome {
-    /// With the epoch that Redis answered under.
-    pub released: Vec<(i64, Epoch)>,
-    /// Redis does not serve the sale at the moment, which is no fault of the row.
-    pub refused: Vec<i64>,
-    pub failed: Vec<(i64, String)>,
 }
 
 impl Ledger {
@@ -236,147 +197,6 @@ impl Ledger {
     }
 }
 
-impl<T> ClaimedBatch<T> {
-    fn new(
-        ledger: &Ledger,
-        tx: Transaction<'static, Postgres>,
-        rows: Vec<ClaimedRow>,
-        select: impl Fn(Task) -> Option<T>,
-    ) -> Result<Self, LedgerError> {
-        let row = |row: ClaimedRow| {
-            Ok(OutboxRow {
-                id: row.id,
-                sale: SaleId::from_db(row.sale_id),
-                shard: Shard(row.shard),
-                attempts: row.attempts.unsigned_abs(),
-                task: select(row.task()?).ok_or(LedgerError::Unreadable("outbox.kind"))?,
-                trace: row.trace.as_deref().and_then(TraceContext::from_text).map(Box::new),
-            })
-        };
-        let rows = rows.into_iter().map(row).collect::<Result<_, LedgerError>>()?;
-        Ok(Self { ledger: ledger.clone(), tx: Some(tx), leased_until: None, rows })
-    }
-}
-
-impl ClaimedBatch<BrokerMessage> {
-    /// Unlocks the rows, which are due again after `LEASE_MS`. For a broker that takes long: those who process messages of another queue
-    /// would wait for the rows of theirs.
-    pub async fn lease(&mut self) -> Result<(), LedgerError> {
-        let Some(mut tx) = self.tx.take() else { return Ok(()) };
-        postpone(&mut tx, &self.ids(), LEASE_MS).await?;
-        let until = sqlx::query_scalar!(r#"SELECT now() + $1::bigint * interval '1 ms' AS "until!""#, LEASE_MS);
-        self.leased_until = Some(until.fetch_one(&mut *tx).await?);
-        Ok(tx.commit().await?)
-    }
-
-    /// A transaction with those of the rows locked that are still claimed. A consumer may have had the message of a leased row since, and
-    /// put it off, or have it locked now.
-    async fn claimed(&mut self) -> Result<(Transaction<'static, Postgres>, HashSet<i64>), LedgerError> {
-        if let Some(tx) = self.tx.take() {
-            return Ok((tx, self.ids().into_iter().collect()));
-        }
-        let mut tx = self.ledger.begin().await?;
-        let still = sqlx::query_scalar!(
-            "SELECT id FROM outbox WHERE id = ANY($1) AND status = 'pending' AND next_attempt_at = $2
-             ORDER BY id FOR UPDATE SKIP LOCKED",
-            &self.ids(),
-            self.leased_until
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        Ok((tx, still.into_iter().collect()))
-    }
-
-    /// Unlocks the rows, or ends their lease: nothing is known of the messages.
-    pub async fn give_back(mut self) -> Result<(), LedgerError> {
-        if self.tx.is_some() {
-            return Ok(());
-        }
-        let (mut tx, still) = self.claimed().await?;
-        postpone(&mut tx, &Vec::from_iter(still), 0).await?;
-        Ok(tx.commit().await?)
-    }
-
-    fn ids(&self) -> Vec<i64> {
-        self.rows.iter().map(|row| row.id).collect()
-    }
-
-    /// Marks what the broker has confirmed as sent, counts the failures, postpones what found no room, and unlocks all
-    /// rows.
-    pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
-        let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
-        let (mut tx, claimed) = self.claimed().await?;
-        let claimed_of = |ids: &[i64]| ids.iter().copied().filter(|id| claimed.contains(id)).collect::<Vec<i64>>();
-        sqlx::query!(
-            "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
-            &claimed_of(sent)
-        )
-        .execute(&mut *tx)
-        .await?;
-        for (id, error) in failed.iter().filter(|(id, _)| claimed.contains(id)) {
-            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-            count_failure(&mut tx, *id, attempts, error, terms).await?;
-        }
-        postpone(&mut tx, &claimed_of(postponed), NO_ROOM_MS).await?;
-        postpone(&mut tx, &claimed_of(unanswered), UNANSWERED_MS).await?;
-        postpone(&mut tx, &claimed_of(without_channel), NO_CHANNEL_MS).await?;
-        Ok(tx.commit().await?)
-    }
-}
-
-impl ClaimedBatch<UnitRelease> {
-    /// The shards of these sales, without those that do not exist, read on the connection of the claim.
-    pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
-        match &mut self.tx {
-            Some(tx) => shards_of(&mut **tx, sales).await,
-            None => self.ledger.shards_of(sales).await,
-        }
-    }
-
-    /// Marks releases as processed where the sale's epoch is still the one that Redis answered under (rule 9). The
-    /// others stay pending and are carried out again. Of those that were refused, the ones of sales that are no more, or ended
-    /// `retire_after_ms` ago, have nothing to be released in; the others are postponed. Failures are counted.
-    pub async fn settle_released(
-        mut self,
-        outcome: &ReleaseOutcome,
-        terms: RetryTerms,
-        retire_after_ms: u64,
-    ) -> Result<(), LedgerError> {
-        let ReleaseOutcome { released, refused, failed } = outcome;
-        let mut tx = match self.tx.take() {
-            Some(tx) => tx,
-            None => self.ledger.begin().await?,
-        };
-        let (ids, epochs): (Vec<i64>, Vec<i64>) = released.iter().map(|(id, epoch)| (*id, epoch.0)).unzip();
-        sqlx::query!(
-            "UPDATE outbox o SET status = 'processed', processed_at = now()
-             FROM unnest($1::bigint[], $2::bigint[]) AS done (id, epoch) JOIN sale_epochs e USING (epoch)
-             WHERE o.id = done.id AND o.sale_id = e.sale_id",
-            &ids,
-            &epochs
-        )
-        .execute(&mut *tx)
-        .await?;
-        for (id, error) in failed {
-            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-            count_failure(&mut tx, *id, attempts, error, terms).await?;
-        }
-        if !refused.is_empty() {
-            sqlx::query!(
-                "UPDATE outbox o SET status = 'processed', processed_at = now()
-                 WHERE id = ANY($1) AND NOT EXISTS (
-                     SELECT FROM sales WHERE id = o.sale_id AND ends_at >= now() - $2::bigint * interval '1 ms')",
-                refused,
-                retire_after_ms.cast_signed()
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
-        postpone(&mut tx, refused, NO_ROOM_MS).await?;
-        Ok(tx.commit().await?)
-    }
-}
-
 /// Claims messages about groups that are due.
 async fn claim_groups(
     tx: &mut Transaction<'static, Postgres>,
@@ -397,46 +217,6 @@ async fn claim_groups(
         limit
     );
     Ok(rows.fetch_all(&mut **tx).await?)
-}
-
-/// Postpones pending rows that could not be tried by `wait_ms`. No attempt is counted.
-async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64], wait_ms: i64) -> Result<(), LedgerError> {
-    if !ids.is_empty() {
-        sqlx::query!(
-            "UPDATE outbox SET next_attempt_at = now() + $2::bigint * interval '1 ms' WHERE id = ANY($1) AND status = 'pending'",
-            ids,
-            wait_ms
-        )
-        .execute(&mut **tx)
-        .await?;
-    }
-    Ok(())
-}
-
-/// Counts a failure of a locked row, which is tried again after a backoff, or parked after `max_attempts`. Returns
-/// whether the row was parked.
-async fn count_failure(
-    tx: &mut Transaction<'static, Postgres>,
-    id: i64,
-    attempts: u32,
-    error: &str,
-    terms: RetryTerms,
-) -> Result<bool, LedgerError> {
-    let attempts = attempts + 1;
-    let parked = attempts >= terms.max_attempts;
-    let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
-    sqlx::query!(
-        "UPDATE outbox SET attempts = $2, status = $3, last_error = $4, next_attempt_at = now() + $5::bigint * interval '1 ms'
-         WHERE id = $1 AND status <> 'processed'",
-        id,
-        attempts.cast_signed(),
-        if parked { "parked" } else { "pending" },
-        one_line(error),
-        wait.cast_signed()
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(parked)
 }
 
 /// An error's text as one bounded line, for logs and for people.

@@ -61,8 +61,8 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
     /// messages that can never be processed: these go to the dead-letter queue, as does what cannot be decoded.
     ///
     /// # Errors
-    /// When the broker fails; what was delivered is delivered again. When `settle` fails, or this call is given up while it settles; the
-    /// batch is kept, and the next step settles it: a broker that delivers a message again may count how often.
+    /// When the broker fails: it redelivers. When `settle` fails: the next step settles the same batch. So it does when this future is dropped
+    /// during `settle`, because a redelivery counts against the delivery limit of the queue.
     pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Received<M>) -> F) -> Result<Step, E>
     where
         F: Future<Output = Result<Vec<usize>, E>>,

@@ -1,4 +1,4 @@
-//! Buyers who cancel at the same time are served together: all orders of a sale change its stock, and would wait for each other.
+//! Cancels the orders of concurrent requests in one transaction. One transaction each would queue for the row of the sale.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub enum Cancellation {
 /// How long orders of a sale are cancelled one by one after its row was found locked.
 const LOCKED_FOR: Duration = Duration::from_secs(5);
 
-/// What came of it together with others; none of an order that another transaction has locked, or whose sale.
+/// `None`: the order or its sale is locked by another transaction, and the caller cancels the order alone.
 type Reply = Option<Cancellation>;
 
 /// Takes cancellations, from all threads.

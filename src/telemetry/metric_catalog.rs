@@ -165,7 +165,12 @@ pub const METRICS: [Metric; 64] = [
     metric("seckill_drift_total", Counter, "", "Times that the stock in Redis differed from PostgreSQL's"),
     metric("seckill_drift_units_total", Counter, "", "Units by which it differed"),
     metric("seckill_refills_total", Counter, "", "Refills of a sale in Redis from PostgreSQL"),
-    metric("seckill_refill_tickets_total", Counter, "", "Tickets that refills have written, also those that go on"),
+    metric(
+        "seckill_refill_tickets_total",
+        Counter,
+        "",
+        "Tickets that refills have written so far, unfinished refills included",
+    ),
     metric(
         "seckill_refill_failures_total",
         Counter,

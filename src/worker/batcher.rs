@@ -1,4 +1,4 @@
-//! What comes together is written together, in one transaction.
+//! Writes concurrent requests in one transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

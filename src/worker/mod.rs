@@ -1,4 +1,4 @@
-//! The loop of every background worker: it repeats one bounded step. And what writes together what comes together.
+//! The loop of every background worker, which repeats one bounded step; and the batcher.
 
 pub mod batcher;
 
@@ -19,7 +19,7 @@ const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 /// How long a step may take. Steps are bounded and take seconds at most; one that waits for a dead server is given up.
 const STEP_MAX: Duration = Duration::from_secs(120);
 
-/// So what looks through all that has piled up takes a twentieth of a connection's time, but is never left out for longer than this.
+/// A step that scans a backlog uses at most 5 % of its connection's time, and runs at least once in `REST_MAX`.
 const REST_FACTOR: u32 = 19;
 const REST_MAX: Duration = Duration::from_secs(60);
 
@@ -38,7 +38,7 @@ pub struct Terms {
     pub given_up: watch::Receiver<()>,
     /// Rests before each step while purchases wait.
     pub gives_way: Option<Arc<Pressure>>,
-    /// The pause is `REST_FACTOR` times as long as the step took, if that is longer than `every`.
+    /// Whether the pause is at least 19 × the duration of the step.
     pub rests: bool,
 }
 

@@ -242,8 +242,7 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// The outbox rows that are still to be done, by kind, and the order events that are still to be sent: at most `WATCHED_MAX` of each
-    /// index are read, which are those that wait the longest.
+    /// The backlog of the outbox by kind, and of order events. Reads at most `WATCHED_MAX` rows of each index, the oldest first.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
         backlog_on(&mut *self.pool.acquire().await?, WATCHED_MAX).await
     }

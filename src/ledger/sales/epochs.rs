@@ -10,9 +10,9 @@ use crate::domain::shards::SaleShards;
 use crate::domain::stock::Stock;
 use crate::ledger::{Ledger, LedgerError};
 
-/// How a change of an epoch's row waits: first for those who share the row, one of whom may keep it for less time than all of them together.
+/// First attempt to lock an epoch's row. One holder may take 250 ms, all holders together 400 ms.
 const IN_ROW: &str = "SET LOCAL lock_timeout = '250ms'; SET LOCAL statement_timeout = '400ms'";
-/// Then in the line for the table. The commits of all sales stand behind it, so it waits for less time than they do.
+/// Second attempt. It queues for the table, and commits of all sales queue behind it; its time-out is shorter than theirs (250 ms).
 const IN_TABLE: &str = "SET LOCAL lock_timeout = '150ms'; LOCK TABLE sale_epochs IN EXCLUSIVE MODE";
 
 /// A sale's epoch, and the run of the Redis server that it was filled on. Without a `run_id` the sale is to be refilled.
@@ -191,8 +191,8 @@ impl Ledger {
         Ok(Epoch(epoch))
     }
 
-    /// Locks an epoch's row for a change. Transactions that share the row overtake one that waits for it, as long as new ones come. After a
-    /// while it waits in the line for the table instead, where nobody overtakes.
+    /// Locks an epoch's row for a change. Row locks are not fair: new shared locks overtake a waiting exclusive one. Table locks are fair, so
+    /// the second attempt queues for the table.
     async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
         for wait in [IN_ROW, IN_TABLE] {
             let mut tx = self.begin().await?;

@@ -205,7 +205,8 @@ impl Ledger {
         is_bought_in(&mut *self.pool.acquire().await?, sale).await
     }
 
-    /// Removes a sale that was never bought in, which was asked before: while the epoch's row is locked, its commits wait. Returns the catalogue's version with the change; `None` when there is no
+    /// Removes a sale without purchases. The caller has called `is_bought_in` before, because commits wait while the epoch's row is locked.
+    /// Returns the catalogue's version with the change; `None` when there is no
     /// such sale, or it has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
         let mut tx = self.begin().await?;
