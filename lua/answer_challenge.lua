@@ -1,7 +1,7 @@
 -- Purpose: spends a challenge that a buyer has answered in a sale, whether the answer is right or wrong, and says how many passes the
 --          buyer has spent in the sale: a pass names that number (protocol, rule 18). It takes nothing of the stock.
 --
--- KEYS: 1 sale   2 passes (hash: user -> passes spent)   3 mark of the challenge (string; it expires by itself)
+-- KEYS: those of sale_begin, and 9 mark of the challenge (string; it expires by itself)
 -- ARGV: 1 user   2 when the challenge expires, in ms   3 the database's time in ms
 --
 -- Replies: {code}: this server cannot tell (sale_begin has the codes); the challenge is not spent
@@ -17,14 +17,14 @@ local OUTLIVES, LIVES_MAX = 60000, 86400000
 
 local expires_at = tonumber(ARGV[2])
 if not expires_at then return redis.error_reply('answer_challenge: the expiry is not a number') end
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'replid', 'server', 'clock_ms')
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'replid', 'server', 'clock_ms')
 if not sale[1] then return { UNKNOWN_SALE } end
-if sale[2] == 'filling' or not serves(KEYS[1], sale[3], sale[4]) then return { REFILLING } end
+if sale[2] == 'filling' or not serves(sale[3], sale[4]) then return { REFILLING } end
 local now = sale_clock(sale[5], tonumber(ARGV[3]) or 0)
 if now >= expires_at then return { EXPIRED, now, 0 } end
 
 ---------------------------------------------------------------- changes from here on
 
 local lives = string.format('%.0f', math.min(expires_at - now + OUTLIVES, LIVES_MAX))
-if not redis.call('SET', KEYS[3], '1', 'NX', 'PX', lives) then return { SPENT_BEFORE, now, 0 } end
-return { SPENT, now, tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or 0) }
+if not redis.call('SET', KEYS[9], '1', 'NX', 'PX', lives) then return { SPENT_BEFORE, now, 0 } end
+return { SPENT, now, tonumber(redis.call('HGET', passes_key, ARGV[1]) or 0) }

@@ -1,7 +1,7 @@
 -- Purpose: holds units of this shard for buyers whose home shards have none (protocol, rule 15). It knows nothing of the buyers: their
 --          home shards have judged them, and have written the loans. Only the writer of a loan calls it, once for each loan.
 --
--- KEYS: 1 sale   2 tickets (hash: order id -> "l|units|user|number" lent, "x|number" barred, "t|units|user" ended)   3 unconfirmed
+-- KEYS: those of sale_begin
 -- ARGV: 1 epoch of the loans   2 how long the caller may take this shard for empty, in ms (0: not at all)
 --       3 the database's time in ms   4 n, 1 to 1000; then for each: order id, user, units, number of the loan
 --
@@ -17,17 +17,17 @@ local NOT_LENDING, HELD, NO = -3, 0, 1
 
 local n = tonumber(ARGV[4])
 if not n or n < 1 or n > 1000 or #ARGV ~= 4 + 4 * n then return redis.error_reply('lend: 1 to 1000 loans') end
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'replid', 'server', 'stock', 'returning', 'clock_ms', 'pay_within_ms',
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'replid', 'server', 'stock', 'returning', 'clock_ms', 'pay_within_ms',
   'changes')
 if not sale[1] then return { UNKNOWN_SALE } end
-if sale[2] == 'filling' or not serves(KEYS[1], sale[3], sale[4]) then return { REFILLING } end
+if sale[2] == 'filling' or not serves(sale[3], sale[4]) then return { REFILLING } end
 if sale[1] ~= ARGV[1] or sale[2] ~= 'open' then return { NOT_LENDING } end
 
 local database_now = tonumber(ARGV[3]) or 0
 local now, earliest = sale_clock(sale[7], database_now)
 local now_text = string.format('%.0f', now)
 local stock, returning = tonumber(sale[5]), tonumber(sale[6] or 0)
-local returning_at = returning > 0 and tonumber(redis.call('HGET', KEYS[1], 'returning_at_ms') or 0) or 0
+local returning_at = returning > 0 and tonumber(redis.call('HGET', sale_key, 'returning_at_ms') or 0) or 0
 local came_back = returning > 0 and earliest >= returning_at and returning or 0
 local available = stock == -1 and -1 or stock + came_back
 
@@ -36,7 +36,7 @@ local available = stock == -1 and -1 or stock + came_back
 local codes, lent = {}, 0
 for i = 0, n - 1 do
   local id, user, units, number = ARGV[5 + i * 4], ARGV[6 + i * 4], tonumber(ARGV[7 + i * 4]), ARGV[8 + i * 4]
-  local ticket = redis.call('HGET', KEYS[2], id) or ''
+  local ticket = redis.call('HGET', tickets_key, id) or ''
   local text = string.format('l|%d|%s|%s', units, user, number)
   local barred = string.match(ticket, '^x|(%d+)$')
   local is_free = ticket == '' or barred and tonumber(barred) < tonumber(number)
@@ -45,8 +45,8 @@ for i = 0, n - 1 do
     codes[i + 1] = HELD
   elseif is_free and (available == -1 or available >= units) then
     if available ~= -1 then available = available - units end
-    redis.call('HSET', KEYS[2], id, text)
-    redis.call('ZADD', KEYS[3], now_text, id)
+    redis.call('HSET', tickets_key, id, text)
+    redis.call('ZADD', unconfirmed_key, now_text, id)
     codes[i + 1], lent = HELD, lent + 1
   end
 end
@@ -66,9 +66,9 @@ if available == 0 then
     empty_ms = math.max(0, math.min(tonumber(ARGV[2]), returning_at - latest))
   elseif tonumber(ARGV[2]) > 0 then
     empty_ms = tonumber(ARGV[2])
-    local before = tonumber(redis.call('HGET', KEYS[1], 'sold_out_until_ms') or 0)
+    local before = tonumber(redis.call('HGET', sale_key, 'sold_out_until_ms') or 0)
     set('sold_out_until_ms', string.format('%.0f', math.max(before, latest + empty_ms)))
   end
 end
-redis.call('HSET', KEYS[1], unpack(fields))
+redis.call('HSET', sale_key, unpack(fields))
 return { tonumber(sale[1]), now + tonumber(sale[8]), empty_ms, string.char(unpack(codes)) }

@@ -1,7 +1,7 @@
 -- Purpose: goes on with loans whose lenders have said no: gives units of this home shard, if it has some by now, or writes the next loan,
 --          or takes the loan back (protocol, rule 15). It acts only on the loan with the given number.
 --
--- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed   5 holders   6 loans   7 passes
+-- KEYS: those of sale_begin
 -- ARGV: 1 epoch of the loans   2 the database's time in ms   3 whether the sale asks for passes (0|1)
 --       4 n, 1 to 1000; then for each: order id, number of the loan, the next lender (-1: none)
 --
@@ -18,35 +18,35 @@ local RESERVED, SOLD_OUT, TOO_FEW_LEFT, BORROW, LOST, NOT_OPEN = 0, 9, 10, 18, 1
 
 local n = tonumber(ARGV[4])
 if not n or n < 1 or n > 1000 or #ARGV ~= 4 + 3 * n then return redis.error_reply('move_loan: 1 to 1000 loans') end
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'replid', 'server', 'stock', 'returning', 'clock_ms', 'pay_within_ms',
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'replid', 'server', 'stock', 'returning', 'clock_ms', 'pay_within_ms',
   'changes', 'loan')
 if not sale[1] then return { UNKNOWN_SALE } end
-if sale[2] == 'filling' or sale[1] ~= ARGV[1] or not serves(KEYS[1], sale[3], sale[4]) then return { REFILLING } end
+if sale[2] == 'filling' or sale[1] ~= ARGV[1] or not serves(sale[3], sale[4]) then return { REFILLING } end
 
 local now, earliest = sale_clock(sale[7], tonumber(ARGV[2]) or 0)
 local now_text = string.format('%.0f', now)
 local stock, returning, number = tonumber(sale[5]), tonumber(sale[6] or 0), tonumber(sale[10] or 0)
 local came_back = 0
-if returning > 0 and earliest >= tonumber(redis.call('HGET', KEYS[1], 'returning_at_ms') or 0) then came_back = returning end
+if returning > 0 and earliest >= tonumber(redis.call('HGET', sale_key, 'returning_at_ms') or 0) then came_back = returning end
 local available = stock + came_back
 
 ---------------------------------------------------------------- changes from here on
 
 local function take(id, units, user)
   available = available - units
-  local owned, _, lapses, lapsed_at = read_buyer(redis.call('HGET', KEYS[3], user))
-  redis.call('HSET', KEYS[2], id, 'h|' .. units .. '|' .. user)
-  redis.call('HSET', KEYS[3], user, buyer_text(owned + units, id, lapses, lapsed_at))
-  redis.call('ZADD', KEYS[4], now_text, id)
-  redis.call('RPUSH', KEYS[5], user)
-  redis.call('HDEL', KEYS[6], user)
-  if ARGV[3] == '1' then redis.call('HINCRBY', KEYS[7], user, 1) end
+  local owned, _, lapses, lapsed_at = read_buyer(redis.call('HGET', buyers_key, user))
+  redis.call('HSET', tickets_key, id, 'h|' .. units .. '|' .. user)
+  redis.call('HSET', buyers_key, user, buyer_text(owned + units, id, lapses, lapsed_at))
+  redis.call('ZADD', unconfirmed_key, now_text, id)
+  redis.call('RPUSH', holders_key, user)
+  redis.call('HDEL', loans_key, user)
+  if ARGV[3] == '1' then redis.call('HINCRBY', passes_key, user, 1) end
 end
 
 local codes, numbers, changes = {}, {}, 0
 for i = 0, n - 1 do
   local id, lender = ARGV[5 + i * 3], ARGV[7 + i * 3]
-  local ticket = redis.call('HGET', KEYS[2], id) or ''
+  local ticket = redis.call('HGET', tickets_key, id) or ''
   local units, user, of = string.match(ticket, '^o|(%d+)|([^|]*)|%d+|(%d+)$')
   if of ~= ARGV[6 + i * 3] then
     codes[i + 1] = LOST
@@ -57,14 +57,14 @@ for i = 0, n - 1 do
       codes[i + 1] = RESERVED
     elseif sale[2] == 'open' and lender ~= '-1' then
       number = number + 1
-      redis.call('HSET', KEYS[2], id, string.format('o|%s|%s|%s|%.0f', units, user, lender, number))
-      redis.call('ZADD', KEYS[4], now_text, id)
+      redis.call('HSET', tickets_key, id, string.format('o|%s|%s|%s|%.0f', units, user, lender, number))
+      redis.call('ZADD', unconfirmed_key, now_text, id)
       codes[i + 1] = BORROW
       numbers[#numbers + 1] = number
     else
-      redis.call('HDEL', KEYS[2], id)
-      redis.call('ZREM', KEYS[4], id)
-      redis.call('HDEL', KEYS[6], user)
+      redis.call('HDEL', tickets_key, id)
+      redis.call('ZREM', unconfirmed_key, id)
+      redis.call('HDEL', loans_key, user)
       codes[i + 1] = sale[2] ~= 'open' and NOT_OPEN or available == 0 and SOLD_OUT or TOO_FEW_LEFT
     end
   end
@@ -74,5 +74,5 @@ local fields = { 'clock_ms', now_text, 'loan', string.format('%.0f', number), 'c
 local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
 if came_back > 0 then set('returning', 0) end
 if available ~= stock then set('stock', available) end
-redis.call('HSET', KEYS[1], unpack(fields))
+redis.call('HSET', sale_key, unpack(fields))
 return { tonumber(sale[1]), now + tonumber(sale[8]), string.char(unpack(codes)), numbers }

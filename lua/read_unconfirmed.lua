@@ -1,21 +1,21 @@
 -- Purpose: reads the holds that have been unconfirmed for a while, and their epoch, in one step. In two steps, a server
 --          that lost its last writes in between would give an old hold a new epoch.
 --
--- KEYS: 1 sale   2 tickets   3 unconfirmed
+-- KEYS: those of sale_begin
 -- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)   3 the database's time in ms   4 how many of the oldest to pass over
 --
 -- Replies: {} this server does not know the sale, or the sale is being refilled, or must be
 --          {epoch, order id, ticket, order id, ticket...}   oldest first
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'clock_ms', 'replid', 'server')
-if not sale[1] or sale[2] == 'filling' or not serves(KEYS[1], sale[4], sale[5]) then return {} end
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'clock_ms', 'replid', 'server')
+if not sale[1] or sale[2] == 'filling' or not serves(sale[4], sale[5]) then return {} end
 local limit = tonumber(ARGV[2])
 if not limit or limit < 1 or limit > 1000 then return redis.error_reply('read_unconfirmed: 1 to 1000 at most') end
 local before = sale_clock(sale[3], tonumber(ARGV[3]) or 0) - tonumber(ARGV[1])
 local passed_over = tonumber(ARGV[4]) or 0
 local reply = { sale[1] }
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', before), 'LIMIT', passed_over, limit)) do
-  local ticket = redis.call('HGET', KEYS[2], id)
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', unconfirmed_key, '-inf', string.format('%.0f', before), 'LIMIT', passed_over, limit)) do
+  local ticket = redis.call('HGET', tickets_key, id)
   if ticket then reply[#reply + 1] = id; reply[#reply + 1] = ticket end
 end
 return reply

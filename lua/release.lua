@@ -4,16 +4,16 @@
 --          In a sale with shards it is called at the shard that holds the units, and then at the home shard of a buyer who has borrowed
 --          them: there it ends the loan, and does what closing it would have done if it is still open.
 --
--- KEYS: 1 sale   2 tickets   3 buyers   4 unconfirmed; in a sale with shards also 5 holders   6 loans   7 passes
+-- KEYS: those of sale_begin
 -- ARGV: 1 n; then for each order: order id, whether its units return (1|0), when nobody had paid for it in time (ms; 0: it
 --       ended otherwise); in a sale with shards then: whether it asks for passes (1|0)
 --
 -- Replies: {code}: ask again later (sale_begin has the codes)
 --          {epoch, number of holds and loans that were live}; in a sale with shards then the buyer of each order ('': unknown)
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'replid', 'server')
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'stock', 'replid', 'server')
 if not sale[1] then return { UNKNOWN_SALE } end
-if sale[2] == 'filling' or not serves(KEYS[1], sale[4], sale[5]) then return { REFILLING } end
+if sale[2] == 'filling' or not serves(sale[4], sale[5]) then return { REFILLING } end
 local n = tonumber(ARGV[1])
 
 ---------------------------------------------------------------- changes from here on
@@ -23,26 +23,26 @@ local released, back, users = 0, 0, {}
 
 -- What the home shard keeps of the buyer, of whom `counted` units have ended.
 local function end_for_buyer(user, counted, lapsed_now)
-  local buyer = redis.call('HGET', KEYS[3], user)
+  local buyer = redis.call('HGET', buyers_key, user)
   if buyer then
     local owned, newest, lapses, lapsed_at = read_buyer(buyer)
     if lapsed_now > 0 then lapses, lapsed_at = lapses + 1, math.max(lapsed_at, lapsed_now) end
-    redis.call('HSET', KEYS[3], user, buyer_text(math.max(0, owned - counted), newest, lapses, lapsed_at))
+    redis.call('HSET', buyers_key, user, buyer_text(math.max(0, owned - counted), newest, lapses, lapsed_at))
   end
 end
 
 for i = 0, n - 1 do
   local id, returns, lapsed_now = ARGV[2 + i * 3], ARGV[3 + i * 3], tonumber(ARGV[4 + i * 3])
-  local ticket = redis.call('HGET', KEYS[2], id)
+  local ticket = redis.call('HGET', tickets_key, id)
   local kind, units, user = string.match(ticket or '', '^(%a)|(%d+)|([^|]*)')
   if kind and kind ~= 't' then
-    redis.call('HSET', KEYS[2], id, 't|' .. units .. '|' .. user)
-    redis.call('ZREM', KEYS[4], id)
+    redis.call('HSET', tickets_key, id, 't|' .. units .. '|' .. user)
+    redis.call('ZREM', unconfirmed_key, id)
     if kind == 'o' then
-      redis.call('HDEL', KEYS[6], user)
-      redis.call('RPUSH', KEYS[5], user)
-      if asks_pass == '1' then redis.call('HINCRBY', KEYS[7], user, 1) end
-      redis.call('HSETNX', KEYS[3], user, buyer_text(0, id, 0, 0))
+      redis.call('HDEL', loans_key, user)
+      redis.call('RPUSH', holders_key, user)
+      if asks_pass == '1' then redis.call('HINCRBY', passes_key, user, 1) end
+      redis.call('HSETNX', buyers_key, user, buyer_text(0, id, 0, 0))
     end
     if kind ~= 'l' then end_for_buyer(user, kind == 'o' and 0 or units, lapsed_now) end
     released = released + 1
@@ -51,6 +51,6 @@ for i = 0, n - 1 do
   users[i + 1] = user or ''
 end
 
-if released > 0 then redis.call('HINCRBY', KEYS[1], 'changes', released) end
-if back > 0 and sale[3] ~= '-1' then keep_back(KEYS[1], back) end
+if released > 0 then redis.call('HINCRBY', sale_key, 'changes', released) end
+if back > 0 and sale[3] ~= '-1' then keep_back(back) end
 return { tonumber(sale[1]), released, unpack(asks_pass and users or {}) }

@@ -1,14 +1,14 @@
 -- Purpose: puts the units of a wave up for sale, once an epoch, however often it is called.
 --
--- KEYS: 1 sale   2 waves (set: ids of the waves that this epoch's stock contains)
+-- KEYS: those of sale_begin
 -- ARGV: 1 wave id   2 units
 --
 -- Replies: {code}: ask again later (sale_begin has the codes)
 --          {epoch, 1 applied | 0 applied before}
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'state', 'stock', 'replid', 'server')
+local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'stock', 'replid', 'server')
 if not sale[1] then return { UNKNOWN_SALE } end
-if sale[2] == 'filling' or not serves(KEYS[1], sale[4], sale[5]) then return { REFILLING } end
+if sale[2] == 'filling' or not serves(sale[4], sale[5]) then return { REFILLING } end
 local units = tonumber(ARGV[2])
 if not units or units < 1 then return redis.error_reply('release_wave: units must be positive') end
 local epoch = tonumber(sale[1])
@@ -16,6 +16,6 @@ if sale[3] == '-1' then return { epoch, 0 } end
 
 ---------------------------------------------------------------- changes from here on
 
-if redis.call('SADD', KEYS[2], ARGV[1]) == 0 then return { epoch, 0 } end
-keep_back(KEYS[1], units)
+if redis.call('SADD', waves_key, ARGV[1]) == 0 then return { epoch, 0 } end
+keep_back(units)
 return { epoch, 1 }

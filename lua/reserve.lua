@@ -1,14 +1,8 @@
 -- Purpose: takes units of the stock of one sale for one or many buyers, in the order given.
 --          It is the only script that sells. A server that may have lost its memory does not (protocol, rule 10).
 --
--- KEYS: 1 sale (hash)          2 tickets (hash: order id -> "h|units|user" live, "t|units|user" ended)
---       3 buyers (hash: user -> read_buyer of sale_begin)
---       4 unconfirmed (zset: order id by time)   5 holders (list of users, append-only)
---       6 limit of buyers   7 limit of addresses   8 limit of the sale
+-- KEYS: those of sale_begin, and 9 limit of buyers   10 limit of addresses   11 limit of the sale
 --         (hashes of counts in the current window; '#' is "window|its width in ms"); untouched where there is no such limit
---       9 passes (hash: user -> passes spent); untouched where the sale asks for none
---       10 loans (hash: user -> order id of the open loan); untouched without the part l
--- A ticket of a sale with shards may also be "o|units|user|lender|number", an open loan, or "b|units|user|lender", a closed one.
 --
 -- ARGV: 1 n, 1 to 1000   2 epoch and 3 length up to which the caller knows the holders
 --       4 sold_out_ms: how long the caller may remember "sold out" (0: not at all)   5 the database's time in ms
@@ -56,8 +50,6 @@
 -- Taking units spends a pass: it is right only at the number of passes that its buyer has spent, and each hold is one more. So no
 -- pass is spent without a hold, and none buys two.
 
-local sale_key, tickets_key, buyers_key, unconfirmed_key, holders_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local passes_key, loans_key = KEYS[9], KEYS[10]
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
 local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS, LAPSED = 7, 8, 9, 10, 11, 12, 13, 14
 local PASS_INVALID, OPEN_LOAN, UNDER_WAY, BORROW = 15, 16, 17, 18
@@ -80,7 +72,7 @@ local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'replid', 'server',
   'per_user', 'pay_within_ms', 'clock_ms', 'changes')
 local epoch, state = sale[1], sale[2]
 if not epoch then return { UNKNOWN_SALE } end
-if state == 'filling' or not serves(sale_key, sale[3], sale[4]) then return { REFILLING } end
+if state == 'filling' or not serves(sale[3], sale[4]) then return { REFILLING } end
 
 local database_now = tonumber(ARGV[5]) or 0
 local now, earliest = sale_clock(sale[11], database_now)
@@ -118,9 +110,9 @@ local function open_limit(limit_key, terms, fields, first, last)
   if l.fresh then l.found = {} end
   return l
 end
-local by_buyer = open_limit(KEYS[6], parts.b, ARGV, users + 1, users + n)
-local by_address = open_limit(KEYS[7], parts.a, ARGV, addresses and addresses + 1, addresses and addresses + n)
-local by_sale = open_limit(KEYS[8], parts.s, { 'n' }, 1, 1)
+local by_buyer = open_limit(KEYS[9], parts.b, ARGV, users + 1, users + n)
+local by_address = open_limit(KEYS[10], parts.a, ARGV, addresses and addresses + 1, addresses and addresses + n)
+local by_sale = open_limit(KEYS[11], parts.s, { 'n' }, 1, 1)
 local has_limits = by_buyer or by_address or by_sale
 
 -- How many requests of a field are counted, with those of this call; `i` is its place among the fields.
@@ -267,16 +259,19 @@ local sold_out_ms = tonumber(ARGV[4])
 local is_sold_out = sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0)
 if is_sold_out or ARGV[6] == '1' then
   if ARGV[2] == epoch then known = tonumber(ARGV[3]) end
-  local length = redis.call('LLEN', holders_key)
+  -- The first entry of the list is no holder.
+  local length = redis.call('LLEN', holders_key) - 1
   if known < length then
-    holders = redis.call('LRANGE', holders_key, known, known + HOLDERS_CHUNK - 1)
+    holders = redis.call('LRANGE', holders_key, known + 1, known + HOLDERS_CHUNK)
     known = known + #holders
   end
   local has_all = known == length and (not lenders or redis.call('HLEN', loans_key) <= BORROWERS_MAX)
   if has_all then
     local borrowers = lenders and redis.call('HKEYS', loans_key) or {}
     memory = 1
-    for i = 1, #borrowers do holders[#holders + 1] = borrowers[i] end
+    for i = 1, #borrowers do
+      if borrowers[i] ~= '#' then holders[#holders + 1] = borrowers[i] end
+    end
     if is_sold_out then
       memory = 2
       local sold_out_until = tonumber(redis.call('HGET', sale_key, 'sold_out_until_ms') or 0)

@@ -55,9 +55,15 @@ function add({ at_ms: at, instance, redis, ledger, drift }, draw) {
 const unlimited = (ledger, value) => (ledger && ledger.total_stock < 0 ? "unlimited" : format(value));
 const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
 
+/** How much of a sale is back in Redis. */
+function beingRefilled(redis, ledger) {
+  const orders = ledger?.orders.reduce((sum, { orders }) => sum + orders, 0);
+  return orders ? `being refilled: ${Math.min(100, Math.floor((100 * redis.winners) / orders))} %` : "being refilled";
+}
+
 /** Shows what stands now. */
 function show({ at_ms, redis, ledger, queues, drift }) {
-  say("tile-status", redis && !redis.serving ? "being refilled" : ledger?.status ?? "–");
+  say("tile-status", redis && !redis.serving ? beingRefilled(redis, ledger) : ledger?.status ?? "–");
   say("tile-winners", format(redis?.winners));
   say("tile-available", unlimited(ledger, redis?.available));
   say("tile-stock", unlimited(ledger, ledger?.stock));

@@ -9,7 +9,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::domain::pressure::Pressure;
-use crate::gate::GateError;
 use crate::ledger::notices::{Listener, Notifier, Topic};
 use crate::queue::Broker;
 use crate::sale::{Step, Stores};
@@ -95,8 +94,8 @@ impl Parts {
             Broker::new(&self.config).check_tls().await?;
         }
         match self.stores.gate.connect_to_runs().await {
-            Err(error @ GateError::Evicts(_)) => Err(error.into()),
-            _ => Ok(()),
+            Ok(servers) => Ok(servers.can_sell()?),
+            Err(_) => Ok(()),
         }
     }
 

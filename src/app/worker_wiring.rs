@@ -279,7 +279,10 @@ impl<'a> WorkerWiring<'a> {
         };
         let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
         // What asks Redis is apart from what looks through tables.
-        let of_limiter = watch.clone();
+        let (of_keys, of_limiter) = (watch.clone(), watch.clone());
+        self.parts.repeat(Rhythm::every(every, "keys alarms"), of_keys, |watch| async move {
+            watch.check_keys().await.map(|()| Step::Idle)
+        });
         self.parts.repeat(Rhythm::every(every, "limiter alarms"), of_limiter, |watch| async move {
             watch.check_limiter().await.map(|()| Step::Idle)
         });

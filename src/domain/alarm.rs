@@ -12,6 +12,8 @@ pub enum AlarmKind {
     OutboxOld,
     /// Redis and PostgreSQL disagreed about a sale at rest.
     Drift,
+    /// Redis has lost keys of a sale, or is set to evict them.
+    KeysLost,
     /// Outflow items that are parked: their channel did not take them.
     DeadChannel,
     /// A policy refuses most requests.
@@ -43,6 +45,7 @@ impl AlarmKind {
             Self::Parked => "docs/runbooks/parked.md",
             Self::OutboxOld => "docs/runbooks/outbox-old.md",
             Self::Drift => "docs/runbooks/drift.md",
+            Self::KeysLost => "docs/runbooks/keys-lost.md",
             Self::DeadChannel => "docs/runbooks/dead-channel.md",
             Self::Refusals => "docs/runbooks/refusals.md",
             Self::LimiterDown => "docs/runbooks/limiter-down.md",
@@ -62,6 +65,7 @@ impl AlarmKind {
             Self::Parked
             | Self::OutboxOld
             | Self::Drift
+            | Self::KeysLost
             | Self::DeadChannel
             | Self::LimiterDown
             | Self::LimiterSlow

@@ -89,6 +89,18 @@ impl AlarmWatch {
         self.update(kind, &troubles?, open).await
     }
 
+    /// Checks that Redis keeps all keys of sales.
+    ///
+    /// # Errors
+    /// Redis or PostgreSQL cannot be asked.
+    pub async fn check_keys(&self) -> Result<(), FlowError> {
+        let mut troubles = self.ledger.lost_keys().await?;
+        if let Some(policy) = self.gate.connect_to_runs().await?.evicts() {
+            troubles.push(Trouble::new("redis", json!({ "maxmemory_policy": policy })));
+        }
+        self.update(AlarmKind::KeysLost, &troubles, &self.ledger.open_alarm_kinds().await?).await
+    }
+
     /// Checks the limiter's Redis, and how the policies answer.
     ///
     /// # Errors

@@ -23,8 +23,8 @@ impl Gate {
     ) -> Result<Spending, GateError> {
         let home = of.home(user.as_str());
         let keys = self.keys.sale(of, home);
-        let mut call = self.scripts.answer_challenge.key(&keys.sale);
-        call.key(keys.passes).key(self.keys.challenge(of, home, serial));
+        let mut call = self.scripts.answer_challenge.key(&keys.lasting());
+        call.key(self.keys.challenge(of, home, serial));
         call.arg(user.as_str()).arg(expires_at_ms).arg(now_ms);
         let reply: Vec<i64> =
             timed("answer_challenge", call.invoke_async(&mut self.connections.of(&keys.sale))).await?;

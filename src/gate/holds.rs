@@ -107,6 +107,9 @@ pub struct Released {
     pub users: Vec<String>,
 }
 
+/// The upper bound of scores that leaves out the entry of begin_refill.lua.
+pub(super) const BEFORE_MARK: &str = "(+inf";
+
 impl Gate {
     /// Takes orders whose rows are committed off the unconfirmed list (rule 5).
     pub async fn confirm(&self, of: SaleShards, shard: Shard, orders: &[OrderId]) -> Result<(), GateError> {
@@ -127,11 +130,7 @@ impl Gate {
     pub async fn release(&self, of: SaleShards, shard: Shard, holds: &[HoldRelease]) -> Result<Released, GateError> {
         let keys = self.keys.sale(of, shard);
         let mut call = self.scripts.release.prepare_invoke();
-        call.key(&keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed);
-        if !of.count.is_one() {
-            call.key(keys.holders).key(keys.loans).key(keys.passes);
-        }
-        call.arg(holds.len());
+        call.key(&keys.lasting()).arg(holds.len());
         for hold in holds {
             call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units)).arg(hold.lapsed_at_ms.unwrap_or(0));
         }
@@ -154,7 +153,7 @@ impl Gate {
     ) -> Result<Epoch, GateError> {
         let keys = self.keys.sale(of, shard);
         let mut call = self.scripts.release_wave.prepare_invoke();
-        call.key(&keys.sale).key(keys.waves).arg(wave.to_string()).arg(units);
+        call.key(&keys.lasting()).arg(wave.to_string()).arg(units);
         self.epoch_of(
             of.sale,
             &timed("release_wave", call.invoke_async::<Vec<i64>>(&mut self.connections.of(&keys.sale))).await?,
@@ -181,7 +180,7 @@ impl Gate {
         for shards in shards.chunks(SALES_A_CALL) {
             let count = |(of, shard): &(SaleShards, Shard)| {
                 let key = self.keys.sale(*of, *shard).unconfirmed;
-                let count = Cmd::zcard(&key);
+                let count = Cmd::zcount(&key, "-inf", BEFORE_MARK);
                 (key, count)
             };
             let counts = self.connections.send_each::<i64>(shards.iter().map(count).collect()).await?;
@@ -205,8 +204,7 @@ impl Gate {
     ) -> Result<Vec<Unconfirmed>, GateError> {
         let keys = self.keys.sale(of, shard);
         let mut call = self.scripts.read_unconfirmed.prepare_invoke();
-        call.key(&keys.sale).key(keys.tickets).key(keys.unconfirmed);
-        call.arg(page.age_ms).arg(page.limit).arg(page.now_ms).arg(page.passed_over);
+        call.key(&keys.lasting()).arg(page.age_ms).arg(page.limit).arg(page.now_ms).arg(page.passed_over);
         let reply: Vec<String> = call.invoke_async(&mut self.connections.of(&keys.sale)).await?;
         let Some((epoch, rows)) = reply.split_first() else { return Ok(Vec::new()) };
         let epoch = Epoch(epoch.parse().map_err(|_| MALFORMED)?);

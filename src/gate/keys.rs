@@ -38,6 +38,25 @@ pub(super) struct SaleKeys {
     pub limits: [String; 3],
 }
 
+impl SaleKeys {
+    /// Those that exist from the beginning of a refill on, in the order of begin_refill.lua.
+    pub fn lasting(&self) -> [&str; SALE_KEYS] {
+        [
+            &self.sale,
+            &self.tickets,
+            &self.buyers,
+            &self.unconfirmed,
+            &self.holders,
+            &self.waves,
+            &self.passes,
+            &self.loans,
+        ]
+    }
+}
+
+/// How many keys of a shard are lasting.
+pub(super) const SALE_KEYS: usize = 8;
+
 /// The keys of a lock.
 #[derive(Debug)]
 pub(super) struct LockKeys {
@@ -133,11 +152,7 @@ mod tests {
         };
         let keys = Keys::new("sk:").sale(of(4), Shard(3));
         let tag = format!("sk:{{{}}}:", of(4).tag(Shard(3)));
-        for key in
-            [&keys.sale, &keys.tickets, &keys.buyers, &keys.unconfirmed, &keys.holders, &keys.passes, &keys.loans]
-                .into_iter()
-                .chain(&keys.limits)
-        {
+        for key in keys.lasting().into_iter().chain(keys.limits.iter().map(String::as_str)) {
             assert!(key.starts_with("sk:{42.3.") && key.starts_with(&tag), "{key}");
         }
         assert!(

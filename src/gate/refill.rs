@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use futures_util::future::try_join_all;
+use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 
 use super::holds::is_done;
@@ -50,8 +52,11 @@ impl PutKind {
     }
 }
 
-/// Tickets in one call of put_tickets.lua, which takes no more.
-const TICKETS_A_CALL: usize = 500;
+/// Shards that are closed at the same time.
+const CLOSED_AT_ONCE: usize = 100;
+
+/// Tickets in one call of put_tickets.lua. A call takes about a millisecond, in which purchases of other sales wait.
+const TICKETS_A_CALL: usize = 125;
 
 impl Gate {
     /// Deletes a sale from Redis; for sales that ended long ago.
@@ -65,18 +70,7 @@ impl Gate {
     async fn delete_shard(&self, of: SaleShards, shard: Shard) -> Result<(), GateError> {
         let keys = self.keys.sale(of, shard);
         let mut unlink = cmd("UNLINK");
-        unlink
-            .arg(&keys.sale)
-            .arg(keys.tickets)
-            .arg(keys.buyers)
-            .arg(keys.unconfirmed)
-            .arg(keys.holders)
-            .arg(keys.waves)
-            .arg(keys.passes);
-        if !of.count.is_one() {
-            unlink.arg(keys.loans);
-        }
-        unlink.arg(&keys.limits);
+        unlink.arg(&keys.lasting()).arg(&keys.limits);
         Ok(unlink.query_async::<()>(&mut self.connections.of(&keys.sale)).await?)
     }
 }
@@ -96,6 +90,21 @@ impl ServerRuns {
         Ok(())
     }
 
+    /// Stops selling on servers that evict keys: all shards there of these sales that have these epochs.
+    pub async fn close_where_evicted(&self, sales: &[(SaleShards, Epoch)]) -> Result<(), GateError> {
+        let shards = sales.iter().flat_map(|(of, epoch)| of.count.all().map(move |shard| (*of, shard, *epoch)));
+        let mut closes = Vec::new();
+        for (of, shard, epoch) in shards {
+            if let Some(connection) = self.evicting_of(&self.gate.keys.sale(of, shard).sale) {
+                closes.push(self.begin_by(connection, of, shard, epoch, "close"));
+            }
+        }
+        while !closes.is_empty() {
+            try_join_all(closes.drain(closes.len().saturating_sub(CLOSED_AT_ONCE)..)).await?;
+        }
+        Ok(())
+    }
+
     /// Deletes the sale and starts to fill it. Returns `false` when this epoch is there already, or a newer one, at any shard.
     pub async fn begin(&self, of: SaleShards, epoch: Epoch) -> Result<bool, GateError> {
         for shard in of.count.all() {
@@ -107,15 +116,22 @@ impl ServerRuns {
     }
 
     async fn begin_with(&self, of: SaleShards, shard: Shard, epoch: Epoch, mode: &str) -> Result<bool, GateError> {
+        let connection = self.connection_of(&self.gate.keys.sale(of, shard).sale)?;
+        self.begin_by(connection, of, shard, epoch, mode).await
+    }
+
+    async fn begin_by(
+        &self,
+        mut connection: MultiplexedConnection,
+        of: SaleShards,
+        shard: Shard,
+        epoch: Epoch,
+        mode: &str,
+    ) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(of, shard);
         let mut call = self.gate.scripts.begin_refill.prepare_invoke();
-        call.key(&keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).key(keys.holders).key(keys.waves);
-        call.key(keys.passes);
-        if !of.count.is_one() {
-            call.key(keys.loans);
-        }
-        call.arg(epoch.0).arg(mode);
-        Ok(is_done(&call.invoke_async::<Value>(&mut self.connection_of(&keys.sale)?).await?))
+        call.key(&keys.lasting()).arg(epoch.0).arg(mode);
+        Ok(is_done(&call.invoke_async::<Value>(&mut connection).await?))
     }
 
     /// Puts tickets back at a shard, oldest first. In a sale that asks for passes, each buyer at home there has spent one with each.
@@ -131,8 +147,7 @@ impl ServerRuns {
         let mut connection = self.connection_of(&keys.sale)?;
         for rows in rows.chunks(TICKETS_A_CALL) {
             let mut call = self.gate.scripts.put_tickets.prepare_invoke();
-            call.key(&keys.sale).key(&keys.tickets).key(&keys.buyers).key(&keys.holders).key(&keys.passes);
-            call.arg(epoch.0).arg(u8::from(of.asks_pass)).arg(rows.len());
+            call.key(&keys.lasting()).arg(epoch.0).arg(u8::from(of.asks_pass)).arg(rows.len());
             for TicketRow { order, user, units, kind, lapsed_at_ms } in rows {
                 call.arg(order.to_string()).arg(user).arg(*units).arg(&*kind.word()).arg(lapsed_at_ms.unwrap_or(0));
             }
@@ -175,12 +190,7 @@ impl ServerRuns {
     ) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(sale.sharding(), shard);
         let mut call = self.gate.scripts.open_sale.prepare_invoke();
-        call.key(&keys.sale)
-            .key(keys.waves)
-            .arg(epoch.0)
-            .arg(sale.status.as_str())
-            .arg(stock.as_i64())
-            .arg(waves.len());
+        call.key(&keys.lasting()).arg(epoch.0).arg(sale.status.as_str()).arg(stock.as_i64()).arg(waves.len());
         for wave in waves {
             call.arg(wave.to_string());
         }

@@ -5,18 +5,22 @@ use std::collections::HashMap;
 use futures_util::future::join_all;
 use redis::{Cmd, RedisResult, cmd, pipe};
 
-use super::holds::{StoredTicket, order_id};
+use super::holds::{BEFORE_MARK, StoredTicket, order_id};
+use super::keys::SALE_KEYS;
 use super::server_runs::SALES_A_CALL;
 use super::{Gate, GateError};
 use crate::domain::ids::{Epoch, OrderId, Shard, WaveId};
 use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
 
+/// The entry of begin_refill.lua in each key of a sale.
+const MARK: &str = "#";
+
 /// The state of a sale on this server.
 #[derive(Debug, Clone)]
 pub struct SaleView {
     pub epoch: Epoch,
-    /// `false` while the sale is being refilled.
+    /// `false` while the sale is being refilled, or must be, because a key is lost.
     pub serving: bool,
     /// Units for sale, with returned units that are still kept back; `None` when unlimited.
     pub available: Option<i64>,
@@ -58,7 +62,7 @@ impl Gate {
     ) -> Result<bool, GateError> {
         let set = async |shard: Shard| {
             let keys = self.keys.sale(of, shard);
-            let mut call = self.scripts.set_sale_state.key(&keys.sale);
+            let mut call = self.scripts.set_sale_state.key(&keys.lasting());
             call.arg(epoch.0).arg(status.as_str()).arg(version);
             call.invoke_async::<i64>(&mut self.connections.of(&keys.sale)).await
         };
@@ -88,15 +92,18 @@ impl Gate {
         fields.arg(&keys.sale).arg(&["epoch", "state", "stock", "returning", "changes"]);
         // A shard has tickets of other shards' buyers, too; but only its own buyers are its holders, once for each purchase.
         let winners = if of.count.is_one() { Cmd::hlen(&keys.tickets) } else { Cmd::llen(&keys.holders) };
-        let (time, fields, unconfirmed, winners): (Vec<i64>, Vec<Option<String>>, i64, i64) = pipe()
+        let (time, fields, unconfirmed, winners, present): (Vec<i64>, Vec<Option<String>>, i64, i64, usize) = pipe()
             .atomic()
             .add_command(cmd("TIME"))
             .add_command(fields)
-            .zcard(&keys.unconfirmed)
+            .zcount(&keys.unconfirmed, "-inf", BEFORE_MARK)
             .add_command(winners)
+            .exists(&keys.lasting())
             .query_async(&mut self.connections.of(&keys.sale))
             .await?;
-        read_view(&time, &fields, unconfirmed, winners)
+        // The first entry of each is none.
+        let view = read_view(&time, &fields, unconfirmed, (winners - 1).max(0))?;
+        Ok(view.map(|view| SaleView { serving: view.serving && present == SALE_KEYS, ..view }))
     }
 
     /// The epoch and the available units of many sales, in their order, not all of one moment; `None` for a sale that is unlimited, or
@@ -149,9 +156,13 @@ impl Gate {
         let keys = self.keys.sale(of, shard);
         let connection = &mut self.connect_once(&keys.sale).await?;
         let waves: Vec<String> = cmd("SMEMBERS").arg(&keys.waves).query_async(connection).await?;
-        let waves = waves.iter().map(|wave| order_id(wave).map(|id| WaveId(id.0))).collect::<Result<_, _>>()?;
+        let waves = waves
+            .iter()
+            .filter(|wave| *wave != MARK)
+            .map(|wave| order_id(wave).map(|id| WaveId(id.0)))
+            .collect::<Result<_, _>>()?;
         let unconfirmed: Vec<String> =
-            cmd("ZRANGE").arg(&keys.unconfirmed).arg(0).arg(-1).query_async(connection).await?;
+            cmd("ZRANGEBYSCORE").arg(&keys.unconfirmed).arg("-inf").arg(BEFORE_MARK).query_async(connection).await?;
         let unconfirmed = unconfirmed.iter().map(|order| order_id(order)).collect::<Result<_, _>>()?;
         let mut tickets = HashMap::new();
         let mut cursor = 0_u64;
@@ -159,7 +170,7 @@ impl Gate {
             let mut page = cmd("HSCAN");
             page.arg(&keys.tickets).arg(cursor).arg("COUNT").arg(1000);
             let (next, rows): (u64, Vec<(String, String)>) = page.query_async(connection).await?;
-            for (order, ticket) in rows {
+            for (order, ticket) in rows.into_iter().filter(|(order, _)| order != MARK) {
                 tickets.insert(order_id(&order)?, StoredTicket::parse(&ticket)?);
             }
             cursor = next;

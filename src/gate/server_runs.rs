@@ -4,8 +4,9 @@
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 
+use super::keys::{SALE_KEYS, SaleKeys};
 use super::servers::Masters;
 use super::{Gate, GateError};
 use crate::domain::ids::{Epoch, Shard};
@@ -20,8 +21,10 @@ pub(super) const SALES_A_CALL: usize = 200;
 pub struct ServerRuns {
     pub(super) gate: Gate,
     masters: Masters,
-    /// In the order of the masters; `None` for one that is away.
+    /// In the order of the masters; `None` for one that is away, or evicts keys.
     runs: Vec<Option<ServerRun>>,
+    /// The masters that evict keys, by their places. Nothing is sold on them.
+    evicting: Vec<(usize, ServerRun)>,
 }
 
 /// A connection to one run of one server.
@@ -29,6 +32,8 @@ pub struct ServerRuns {
 struct ServerRun {
     connection: MultiplexedConnection,
     run_id: String,
+    /// What the server does when its memory is full.
+    policy: String,
 }
 
 /// What a sale is on its servers.
@@ -38,7 +43,9 @@ pub enum SaleState {
     Served(Standing),
     /// A server may have lost some of it, or its shards have different epochs.
     Lost,
-    /// A server of it is away.
+    /// Some of its keys are missing, and others are there: they were deleted or evicted.
+    Incomplete,
+    /// A server of it is away, or evicts keys.
     Unknown,
 }
 
@@ -61,6 +68,7 @@ impl SaleState {
             (Self::Served(one), Self::Served(two)) if one.epoch == two.epoch => {
                 Self::Served(Standing { epoch: one.epoch, status: one.status.filter(|_| one.status == two.status) })
             }
+            (Self::Incomplete, _) | (_, Self::Incomplete) => Self::Incomplete,
             _ => Self::Lost,
         }
     }
@@ -84,27 +92,20 @@ impl Gate {
     /// Connects to the server, or to all masters of a cluster, and reads the run ids.
     ///
     /// # Errors
-    /// `Evicts`, or no server can be asked.
+    /// No server can be asked.
     pub async fn connect_to_runs(&self) -> Result<ServerRuns, GateError> {
         let masters = self.server.masters().await?;
         let answers = join_all(masters.clients().iter().map(|client| self.connect_to_run(client))).await;
         let (mut runs, mut failure) = (Vec::with_capacity(answers.len()), None);
         for answer in answers {
-            match answer {
-                Ok(run) => runs.push(Some(run)),
-                Err(error) => {
-                    if let GateError::Evicts(_) = error {
-                        tracing::error!(%error, "a master is not used");
-                    }
-                    runs.push(None);
-                    failure = Some(error);
-                }
-            }
+            runs.push(answer.map_err(|error| failure = Some(error)).ok());
         }
         if runs.iter().all(Option::is_none) {
             return Err(failure.unwrap_or_else(has_no_master));
         }
-        Ok(ServerRuns { gate: self.clone(), masters, runs })
+        let mut servers = ServerRuns { gate: self.clone(), masters, runs, evicting: Vec::new() };
+        servers.set_evicting_aside();
+        Ok(servers)
     }
 
     async fn connect_to_run(&self, client: &redis::Client) -> Result<ServerRun, GateError> {
@@ -112,12 +113,8 @@ impl Gate {
         let mut about = redis::pipe();
         about.cmd("INFO").arg("server").cmd("INFO").arg("memory");
         let (info, memory): (String, String) = about.query_async(&mut connection).await?;
-        match info_value(&memory, "maxmemory_policy:") {
-            Some("noeviction") => {}
-            policy => return Err(GateError::Evicts(policy.unwrap_or("unknown").to_owned())),
-        }
         let run_id = info_value(&info, "run_id:").ok_or(GateError::Malformed("INFO server"))?.to_owned();
-        Ok(ServerRun { connection, run_id })
+        Ok(ServerRun { connection, run_id, policy: policy_of(&memory) })
     }
 }
 
@@ -133,6 +130,36 @@ impl ServerRuns {
             && self.gate.server.masters().await.is_ok_and(|now| now.are_those_of(&self.masters))
     }
 
+    /// Refuses servers of which every one evicts keys.
+    ///
+    /// # Errors
+    /// `Evicts`.
+    pub fn can_sell(&self) -> Result<(), GateError> {
+        match self.evicts() {
+            Some(policy) if self.runs.iter().all(Option::is_none) => Err(GateError::Evicts(policy.to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a server that evicts keys does when its memory is full; `None` if there is no such server.
+    pub fn evicts(&self) -> Option<&str> {
+        self.evicting.first().map(|(_, run)| run.policy.as_str())
+    }
+
+    fn set_evicting_aside(&mut self) {
+        for (place, run) in self.runs.iter_mut().enumerate() {
+            if let Some(run) = run.take_if(|run| run.policy != KEEPS_ALL) {
+                self.evicting.push((place, run));
+            }
+        }
+    }
+
+    /// The server of a key, if it evicts keys.
+    pub(super) fn evicting_of(&self, key: &str) -> Option<MultiplexedConnection> {
+        let of_key = self.masters.place_of(key)?;
+        self.evicting.iter().find(|(place, _)| *place == of_key).map(|(_, run)| run.connection.clone())
+    }
+
     /// What names the runs of the servers that have this sale's shards. It changes when one of them starts anew, or another takes over.
     /// `None` while one of them is away.
     pub fn run_id(&self, of: SaleShards) -> Option<String> {
@@ -146,18 +173,28 @@ impl ServerRuns {
         Some(all.finalize().to_hex().to_string())
     }
 
-    /// The run id and the replication id of each server. Whatever makes a server forget without being told to changes one of them (protocol,
-    /// rule 10).
+    /// The run id and the replication id of each server that sells. Whatever makes a server forget without being told to changes one of
+    /// them (protocol, rule 10), except a policy that evicts keys: such a server is set aside.
     ///
     /// # Errors
     /// No server can be asked.
     pub async fn identity(&mut self) -> Result<Vec<Option<[String; 2]>>, GateError> {
         let ids = |run: &Option<ServerRun>| {
             let mut run = run.clone()?;
-            Some(async move { Ok([run.run_id.clone(), run.about().await?.id]) }.boxed())
+            Some(async move { Ok((run.about().await?.id, run.policy().await?)) }.boxed())
         };
         let calls = self.runs.iter().map(ids).collect();
-        self.answers(calls).await
+        let answers = self.answers(calls).await?;
+        let mut identity = Vec::with_capacity(answers.len());
+        for (run, answer) in self.runs.iter_mut().zip(answers) {
+            let id = answer.zip(run.as_mut()).map(|((id, policy), run)| {
+                run.policy = policy;
+                [run.run_id.clone(), id]
+            });
+            identity.push(id.filter(|_| run.as_ref().is_some_and(|run| run.policy == KEEPS_ALL)));
+        }
+        self.set_evicting_aside();
+        Ok(identity)
     }
 
     /// What each sale is on its servers.
@@ -166,28 +203,28 @@ impl ServerRuns {
     /// No server can be asked.
     pub async fn sale_states(&mut self, sales: &[SaleShards]) -> Result<Vec<SaleState>, GateError> {
         // By server, the keys of its shards, and the places of their sales in the list.
-        let mut by_server: Vec<(Vec<String>, Vec<usize>)> = vec![Default::default(); self.runs.len()];
+        let mut by_server: Vec<(Vec<SaleKeys>, Vec<usize>)> = self.runs.iter().map(|_| Default::default()).collect();
         let mut states: Vec<Option<SaleState>> = vec![None; sales.len()];
         let mut add = |sale: usize, state: SaleState| {
             states[sale] = Some(states[sale].map_or(state, |shards| shards.with(state)));
         };
         for (sale, of) in sales.iter().enumerate() {
             for shard in of.count.all() {
-                let key = self.key(*of, shard);
-                match self.masters.place_of(&key).and_then(|place| by_server.get_mut(place)) {
-                    Some((keys, sales)) => {
-                        keys.push(key);
+                let keys = self.gate.keys.sale(*of, shard);
+                match self.masters.place_of(&keys.sale).and_then(|place| by_server.get_mut(place)) {
+                    Some((shards, sales)) => {
+                        shards.push(keys);
                         sales.push(sale);
                     }
                     None => add(sale, SaleState::Unknown),
                 }
             }
         }
-        let states_of = |(run, (keys, _)): (&Option<ServerRun>, &(Vec<String>, Vec<usize>))| {
-            let (mut run, keys) = (run.clone()?, (!keys.is_empty()).then(|| keys.clone())?);
-            Some(async move { run.states(&keys).await }.boxed())
+        let states_of = |(run, (shards, _)): (&Option<ServerRun>, &mut (Vec<SaleKeys>, Vec<usize>))| {
+            let (mut run, shards) = (run.clone()?, std::mem::take(shards));
+            (!shards.is_empty()).then(|| async move { run.states(&shards).await }.boxed())
         };
-        let calls = self.runs.iter().zip(&by_server).map(states_of).collect();
+        let calls = self.runs.iter().zip(&mut by_server).map(states_of).collect();
         let found = self.answers(calls).await?;
         for ((_, sales), found) in by_server.iter().zip(found) {
             let mut found = found.into_iter().flatten();
@@ -248,23 +285,38 @@ impl ServerRun {
         Ok(AboutMaster { id: id.to_owned(), never_promoted: second.bytes().all(|digit| digit == b'0'), server })
     }
 
+    async fn policy(&mut self) -> Result<String, GateError> {
+        let memory: String = redis::cmd("INFO").arg("memory").query_async(&mut self.connection).await?;
+        Ok(policy_of(&memory))
+    }
+
     /// The states of the shards with these keys.
-    async fn states(&mut self, keys: &[String]) -> Result<Vec<SaleState>, GateError> {
-        let mut states = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(SALES_A_CALL) {
+    async fn states(&mut self, shards: &[SaleKeys]) -> Result<Vec<SaleState>, GateError> {
+        let mut states = Vec::with_capacity(shards.len());
+        for shards in shards.chunks(SALES_A_CALL) {
             let mut reads = redis::pipe();
-            for key in keys {
-                reads.cmd("HMGET").arg(key).arg(&["epoch", "state", "replid", "server"]);
+            for keys in shards {
+                reads.cmd("HMGET").arg(&keys.sale).arg(&["epoch", "state", "replid", "server"]);
+                reads.exists(&keys.lasting());
             }
             // The ids are read first: a sale that was opened under a later one counts as lost, and is looked at again.
             let master = self.about().await?;
             // A key that is no hash is an error for that sale only, which then counts as lost.
-            let rows: Vec<RedisResult<StateRow>> = reads.ignore_errors().query_async(&mut self.connection).await?;
-            let state = |row: RedisResult<StateRow>| master.state_of(row.ok()?).map(SaleState::Served);
-            states.extend(rows.into_iter().map(|row| state(row).unwrap_or(SaleState::Lost)));
+            let replies: Vec<RedisResult<Value>> = reads.ignore_errors().query_async(&mut self.connection).await?;
+            states.extend(replies.chunks(2).map(|replies| match replies {
+                [Ok(row), Ok(Value::Int(present))] => master.state_of(row, usize::try_from(*present).unwrap_or(0)),
+                _ => SaleState::Lost,
+            }));
         }
         Ok(states)
     }
+}
+
+/// The policy of a server that loses no key when its memory is full.
+const KEEPS_ALL: &str = "noeviction";
+
+fn policy_of(memory: &str) -> String {
+    info_value(memory, "maxmemory_policy:").unwrap_or("unknown").to_owned()
 }
 
 /// Epoch, state, replid and server of a sale.
@@ -279,9 +331,18 @@ struct AboutMaster {
 }
 
 impl AboutMaster {
+    /// The state of a sale of which so many keys are there.
+    fn state_of(&self, row: &Value, present: usize) -> SaleState {
+        if (1..SALE_KEYS).contains(&present) {
+            return SaleState::Incomplete;
+        }
+        let standing = StateRow::from_redis_value_ref(row).ok().and_then(|row| self.standing_of(row));
+        standing.map_or(SaleState::Lost, SaleState::Served)
+    }
+
     /// The epoch and status of a sale, unless this server may have lost some of it: the same decision as `serves` of
     /// sale_begin.lua. "filling" is not a status.
-    fn state_of(&self, (epoch, state, replid, server): StateRow) -> Option<Standing> {
+    fn standing_of(&self, (epoch, state, replid, server): StateRow) -> Option<Standing> {
         let status = state?.parse().ok()?;
         let same =
             replid.as_deref() == Some(&self.id) || self.never_promoted && server.is_some() && server == self.server;

@@ -8,7 +8,7 @@ use askama::filters::Safe;
 use crate::domain::alarm::AlarmKind;
 
 /// All runbooks, by name. The first is the list of the others. A test compares this table with the folder.
-pub const RUNBOOKS: [(&str, &str); 36] = [
+pub const RUNBOOKS: [(&str, &str); 37] = [
     ("README", include_str!("../../docs/runbooks/README.md")),
     ("api-errors", include_str!("../../docs/runbooks/api-errors.md")),
     ("audit-broken", include_str!("../../docs/runbooks/audit-broken.md")),
@@ -19,6 +19,7 @@ pub const RUNBOOKS: [(&str, &str); 36] = [
     ("dead-letters", include_str!("../../docs/runbooks/dead-letters.md")),
     ("drift", include_str!("../../docs/runbooks/drift.md")),
     ("instance-lost", include_str!("../../docs/runbooks/instance-lost.md")),
+    ("keys-lost", include_str!("../../docs/runbooks/keys-lost.md")),
     ("limiter-broken", include_str!("../../docs/runbooks/limiter-broken.md")),
     ("limiter-down", include_str!("../../docs/runbooks/limiter-down.md")),
     ("limiter-slow", include_str!("../../docs/runbooks/limiter-slow.md")),

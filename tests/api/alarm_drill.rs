@@ -32,7 +32,7 @@ pub enum World {
 }
 
 /// Each alert, the world in which it is made to fire, and what causes it there. In the order of rules.yaml.
-const ROWS: [(&str, World, &str); 41] = [
+const ROWS: [(&str, World, &str); 42] = [
     ("SeckillApiBudgetBurns14x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
     ("SeckillApiBudgetBurns6x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
     ("SeckillApiBudgetBurns3x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
@@ -45,6 +45,7 @@ const ROWS: [(&str, World, &str); 41] = [
     ("SeckillParked", Sales, "an order cannot be inserted, as often as is tried"),
     ("SeckillOutboxOld", LostServers, "a purchase row waits while RabbitMQ is away"),
     ("SeckillDrift", Sales, "a stock figure is written into Redis by hand"),
+    ("SeckillKeysLost", Sales, "a key of a sale is deleted"),
     ("SeckillDeadChannel", Money, "a receiver refuses an outflow item"),
     ("SeckillRefusals", Sales, "an application asks much more often than its policy allows"),
     ("SeckillLimiterDown", LostServers, "Redis is away from the worker"),

@@ -38,6 +38,7 @@ mod group_expiry;
 mod idle_sales;
 mod lapsed_holds;
 mod locks_and_fences;
+mod lost_keys;
 mod memory;
 mod metrics_and_logs;
 mod migrations;

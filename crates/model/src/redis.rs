@@ -112,7 +112,7 @@ impl SaleKeys {
 
     /// put_tickets.lua: `false` when another refill has taken over. The same ticket twice counts once.
     pub fn put(&mut self, epoch: Epoch, from: &Snapshot) -> bool {
-        let agreed = self.epoch == epoch && self.phase == Phase::Filling;
+        let agreed = self.epoch == epoch && self.phase == Phase::Filling && !self.is_key_lost;
         for order in (0..ORDERS).filter(|_| agreed) {
             if self.tickets[order] == Ticket::None {
                 self.tickets[order] = from.tickets[order];
@@ -131,9 +131,10 @@ impl Server {
     /// sale_begin.lua: whether this server has all that was written since the sale's refill began here (rule 10).
     fn has_same_memory(&self, world: &World) -> bool {
         let (begun, now, variant) = (self.now.stamp, self.stamp(), world.variant);
-        variant.id_unchecked
+        let same = variant.id_unchecked
             || begun.replid == now.replid
-            || !self.second && (variant.memory_unchecked || (begun.run, begun.read) == (now.run, now.read))
+            || !self.second && (variant.memory_unchecked || (begun.run, begun.read) == (now.run, now.read));
+        same && !self.now.is_key_lost
     }
 
     /// Whether the scripts of an open sale do anything.

@@ -93,6 +93,9 @@ pub struct SaleKeys {
     pub holders: [bool; ORDERS],
     /// Orders that nobody paid in time (rule 17). Only the histories of crates/model/src/lua_histories.rs have such orders.
     pub lapsed: [bool; ORDERS],
+    /// A key was deleted by others or evicted: nothing is served until a refill. To purchases that is the same as a sale that is closed
+    /// for a refill, so that only those histories lose keys.
+    pub is_key_lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -63,7 +63,7 @@ impl Gate {
     ) -> Result<Lent, GateError> {
         let keys = self.keys.sale(of, lender);
         let mut call = self.scripts.lend.prepare_invoke();
-        call.key(&keys.sale).key(keys.tickets).key(keys.unconfirmed);
+        call.key(&keys.lasting());
         call.arg(epoch.0).arg(empty_ms).arg(now_ms).arg(loans.len());
         for Asked { request, number } in loans {
             call.arg(request.order.to_string()).arg(request.user.as_str()).arg(request.units.get()).arg(*number);
@@ -93,8 +93,7 @@ impl Gate {
         const MALFORMED: GateError = GateError::Malformed("move_loan");
         let keys = self.keys.sale(of, home);
         let mut call = self.scripts.move_loan.prepare_invoke();
-        call.key(&keys.sale).key(keys.tickets).key(keys.buyers).key(keys.unconfirmed).key(keys.holders).key(keys.loans);
-        call.key(keys.passes).arg(epoch.0).arg(now_ms).arg(u8::from(of.asks_pass)).arg(loans.len());
+        call.key(&keys.lasting()).arg(epoch.0).arg(now_ms).arg(u8::from(of.asks_pass)).arg(loans.len());
         for (Asked { request, number }, next) in loans {
             call.arg(request.order.to_string()).arg(*number).arg(next.map_or(-1, |shard| shard.0));
         }
@@ -145,7 +144,7 @@ impl Gate {
         let mut found = Vec::with_capacity(loans.len());
         for loans in loans.chunks(ID_CALLS) {
             let mut call = self.scripts.bar_loan.prepare_invoke();
-            call.key(&keys.sale).key(&keys.tickets).arg(epoch.0);
+            call.key(&keys.lasting()).arg(epoch.0);
             for (order, number) in loans {
                 call.arg(order.to_string()).arg(*number);
             }
@@ -175,7 +174,7 @@ impl Gate {
         let (keys, mut done) = (self.keys.sale(of, home), 0);
         for loans in loans.chunks(ID_CALLS) {
             let mut call = self.scripts.take_back_loan.prepare_invoke();
-            call.key(&keys.sale).key(&keys.tickets).key(&keys.unconfirmed).key(&keys.loans).arg(epoch.0);
+            call.key(&keys.lasting()).arg(epoch.0);
             for (order, number) in loans {
                 call.arg(order.to_string()).arg(*number);
             }
@@ -193,8 +192,7 @@ impl Gate {
         let keys = self.keys.sale(of, home);
         for orders in orders.chunks(ID_CALLS) {
             let mut call = self.scripts.close_loan.prepare_invoke();
-            call.key(&keys.sale).key(&keys.tickets).key(&keys.buyers).key(&keys.unconfirmed).key(&keys.holders);
-            call.key(&keys.loans).key(&keys.passes).arg(u8::from(of.asks_pass));
+            call.key(&keys.lasting()).arg(u8::from(of.asks_pass));
             for order in orders {
                 call.arg(order.to_string());
             }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::domain::admission::{Limits, ReserveRequest, Window};
 use crate::domain::captcha::{Pass, PassCheck};
 use crate::domain::ids::{Epoch, Units};
-use crate::gate::keys::SaleKeys;
+use crate::gate::keys::{SALE_KEYS, SaleKeys};
 
 /// What a call says once for all buyers.
 pub(super) struct CallTerms {
@@ -46,13 +46,8 @@ pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallTerms, reque
     let parts: Vec<Part> = Part::ALL.into_iter().filter(|part| part.says_something(terms, requests)).collect();
     let n = requests.len();
     let mut call = Cmd::with_capacity(32 + n * (2 + parts.len()), CALL_BYTES + n * BUYER_BYTES);
-    let has_loans = !terms.lenders.is_empty();
-    call.arg("EVALSHA").arg(hash).arg(9 + u8::from(has_loans));
-    call.arg(&keys.sale).arg(&keys.tickets).arg(&keys.buyers).arg(&keys.unconfirmed).arg(&keys.holders);
-    call.arg(&keys.limits).arg(&keys.passes);
-    if has_loans {
-        call.arg(&keys.loans);
-    }
+    call.arg("EVALSHA").arg(hash).arg(SALE_KEYS + keys.limits.len());
+    call.arg(&keys.lasting()).arg(&keys.limits);
     call.arg(n).arg(terms.known.0.0).arg(terms.known.1).arg(terms.sold_out_ms).arg(terms.now_ms);
     call.arg(u8::from(terms.learn)).arg(terms.lapses.max).arg(terms.lapses.window_ms);
     call.arg(parts.iter().map(|part| part.letter()).collect::<String>());
@@ -170,7 +165,7 @@ mod tests {
     }
 
     fn arguments_with(limits: Limits, requests: &[ReserveRequest], lenders: Vec<i16>) -> String {
-        let keys_sent = 12 + usize::from(!lenders.is_empty());
+        const KEYS_SENT: usize = 14;
         let lapses = Window { max: 2, window_ms: 600_000 };
         let known = (Epoch(7), 3);
         let terms = CallTerms { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders };
@@ -181,7 +176,7 @@ mod tests {
             Arg::Simple(text) => String::from_utf8(text.to_vec()).unwrap(),
             _ => panic!("a cursor"),
         };
-        call.args_iter().map(text).skip(keys_sent).collect::<Vec<_>>().join(" ")
+        call.args_iter().map(text).skip(KEYS_SENT).collect::<Vec<_>>().join(" ")
     }
 
     #[test]

@@ -273,6 +273,15 @@ impl Ledger {
         Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
     }
 
+    /// Sales of which Redis was found to have lost keys within the last minute.
+    pub async fn lost_keys(&self) -> Result<Vec<Trouble>, LedgerError> {
+        let sales = sqlx::query_scalar!(
+            "SELECT DISTINCT subject FROM audit_log
+             WHERE actor = 'refill supervisor' AND action = 'keys-lost' AND at > now() - interval '1 minute'"
+        );
+        Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
+    }
+
     /// Channels with parked outflow items.
     pub async fn dead_channels(&self) -> Result<Vec<Trouble>, LedgerError> {
         let channels = sqlx::query!(

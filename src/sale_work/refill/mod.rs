@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -156,23 +157,24 @@ impl Stores {
         snapshot: &mut RefillSnapshot,
     ) -> Result<usize, SaleError> {
         let (mut count, mut reported) = (0, Instant::now());
-        loop {
-            let page = self.ledger.while_it_answers(snapshot.next_tickets()).await?;
-            if page.is_empty() {
-                return Ok(count);
-            }
+        let mut page = self.ledger.while_it_answers(snapshot.next_tickets()).await?;
+        while !page.is_empty() {
             count += page.len();
             metrics::counter!("seckill_refill_tickets_total").increment(page.len() as u64);
             if reported.elapsed() >= PROGRESS_EVERY {
                 reported = Instant::now();
                 tracing::info!(sale = %of.sale, epoch = epoch.0, tickets = count, "sale being refilled");
             }
-            for (shard, rows) in by_shard(of, page) {
-                if !servers.put_tickets(of, shard, epoch, &rows).await? {
-                    return Err(SaleError::Overtaken);
-                }
+            let rows = by_shard(of, page);
+            let put = try_join_all(rows.iter().map(|(shard, rows)| servers.put_tickets(of, *shard, epoch, rows)));
+            // The next page is read while this one is written.
+            let (put, next) = tokio::join!(put, self.ledger.while_it_answers(snapshot.next_tickets()));
+            if put?.contains(&false) {
+                return Err(SaleError::Overtaken);
             }
+            page = next?;
         }
+        Ok(count)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
 use crate::gate::server_runs::{SaleState, ServerRuns, Standing};
+use crate::ledger::audit_log::NewLine;
 use crate::ledger::sales::epochs::EpochRow;
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
@@ -23,6 +24,12 @@ use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 /// All sales are compared no more often than this because of sales that are missing. One that is deleted again and again is refilled
 /// again and again, but does not have all others looked at.
 const SUSPICIONS_APART: Duration = Duration::from_secs(10);
+
+/// How often sales are closed on a server that evicts keys: a refill that began before may have opened one.
+const CLOSINGS_APART: Duration = Duration::from_secs(5);
+
+/// The sales with lost keys that one check writes down. An alarm names no more.
+const LOST_NAMED: usize = 20;
 
 /// What tells the servers of one moment from those of another.
 type Identity = Vec<Option<[String; 2]>>;
@@ -48,6 +55,8 @@ pub struct RefillSupervisor {
     compared: Option<(Identity, Instant)>,
     /// A sale was missing on the server on which it had been filled, or changes were missed.
     suspected: bool,
+    /// When the sales on servers that evict keys were closed last; `None` while no server does.
+    closed_at: Option<Instant>,
 }
 
 impl RefillSupervisor {
@@ -65,6 +74,7 @@ impl RefillSupervisor {
             walked: HashSet::new(),
             compared: None,
             suspected: false,
+            closed_at: None,
         }
     }
 
@@ -83,6 +93,8 @@ impl RefillSupervisor {
     pub async fn check(&mut self, with_turn: bool) -> Result<(), SaleError> {
         let mut servers = self.take_servers().await?;
         let identity = servers.identity().await?;
+        self.close_where_evicted(&servers).await?;
+        servers.can_sell()?;
         let is_other = self.compared.as_ref().is_none_or(|(compared, _)| *compared != identity);
         self.check_due(&mut servers, with_turn, is_other).await?;
         let compared = self.compared.as_ref();
@@ -109,6 +121,7 @@ impl RefillSupervisor {
             return Ok(());
         }
         let mut servers = self.take_servers().await?;
+        servers.can_sell()?;
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs_of(&asked, self.retire_after_ms)).await?;
         self.suspected |= self.examine(&mut servers, &rows, true).await?;
@@ -196,12 +209,36 @@ impl RefillSupervisor {
         Ok(())
     }
 
+    /// Stops selling on servers that evict keys, as a process that starts does not sell on them (protocol, rule 10). Their sales are
+    /// refilled when they keep all keys again.
+    async fn close_where_evicted(&mut self, servers: &ServerRuns) -> Result<(), SaleError> {
+        let Some(policy) = servers.evicts() else {
+            self.closed_at = None;
+            return Ok(());
+        };
+        if self.closed_at.is_some_and(|at| at.elapsed() < CLOSINGS_APART) {
+            return Ok(());
+        }
+        if self.closed_at.is_none() {
+            tracing::error!(
+                policy,
+                "Redis evicts keys when its memory is full: its sales are closed until it does not"
+            );
+        }
+        let ledger = &self.stores.ledger;
+        let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
+        let sales: Vec<_> = rows.iter().map(|row| (row.shards, row.epoch)).collect();
+        servers.close_where_evicted(&sales).await?;
+        self.closed_at = Some(Instant::now());
+        Ok(())
+    }
+
     /// Compares sales with Redis, and puts those that are not whole in the line. Returns whether one is missing that was whole on this
     /// server when it was looked at last: then others may be missing, too.
     async fn examine(&mut self, servers: &mut ServerRuns, rows: &[EpochRow], asked: bool) -> Result<bool, SaleError> {
         let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
         let states = servers.sale_states(&sales).await?;
-        let (mut is_one_missing, now) = (false, Instant::now());
+        let (mut is_one_missing, mut lost_keys, now) = (false, Vec::new(), Instant::now());
         for (row, state) in rows.iter().zip(states) {
             let sale = row.sale;
             if state == SaleState::Unknown {
@@ -225,6 +262,9 @@ impl RefillSupervisor {
                 continue;
             }
             let is_new = !self.unsettled.contains_key(&sale);
+            if is_new && state == SaleState::Incomplete {
+                lost_keys.push(row);
+            }
             let since = *self.unsettled.entry(sale).or_insert(now);
             match &row.run_id {
                 run if *run == servers.run_id(row.shards) => is_one_missing |= is_new,
@@ -248,7 +288,23 @@ impl RefillSupervisor {
                 },
             );
         }
+        self.report(&lost_keys).await?;
         Ok(is_one_missing)
+    }
+
+    /// Writes down which sales have lost keys: an alarm follows from it.
+    async fn report(&self, lost_keys: &[&EpochRow]) -> Result<(), SaleError> {
+        let ledger = &self.stores.ledger;
+        for row in lost_keys.iter().take(LOST_NAMED) {
+            tracing::error!(
+                sale = %row.sale, epoch = row.epoch.0, sales = lost_keys.len(),
+                "KEYS LOST: Redis has only some of the sale's keys, so that it is refilled"
+            );
+            let (subject, details) = (format!("sale {}", row.sale), serde_json::json!({ "epoch": row.epoch.0 }));
+            let line = NewLine { actor: "refill supervisor", action: "keys-lost", subject: &subject, details };
+            ledger.in_time(ledger.record_bounded("keys-lost", line)).await?;
+        }
+        Ok(())
     }
 
     /// Sets a sale's status in Redis to the ledger's, which is newer, or was not set because a process died.

@@ -54,6 +54,7 @@ async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_r
         messages,
         an_order_cannot_be_written(scene),
         a_stock_figure_is_written_by_hand(scene),
+        a_key_of_a_sale_is_deleted(scene),
         redis_sells_too_much(scene),
         a_sale_cannot_be_refilled(scene),
         a_hold_cannot_be_finished(scene),
@@ -74,6 +75,17 @@ async fn a_stock_figure_is_written_by_hand(scene: Scene<'_>) {
     scene.drill.fires_after(&alerts, redis::<i64>(system, &["HSET", &key, "stock", "25"])).await;
     // The sale has been filled anew by itself. The alarm stays for a minute, which is moved here and not waited for.
     let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'drift'";
+    scene.drill.clears_after(&alerts, scene.execute(past)).await;
+}
+
+async fn a_key_of_a_sale_is_deleted(scene: Scene<'_>) {
+    let (system, alerts) = (scene.system, ["SeckillKeysLost"]);
+    let sale = system.create_sale(terms(30)).await;
+    scene.bought(&sale, "ann").await;
+    let key = format!("{}{{{}}}:buyers", system.config.redis.prefix, sale.id);
+    scene.drill.fires_after(&alerts, redis::<i64>(system, &["DEL", &key])).await;
+    // As above, the alarm's minute is moved and not waited for.
+    let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'keys-lost'";
     scene.drill.clears_after(&alerts, scene.execute(past)).await;
 }
 

@@ -73,6 +73,9 @@ macro_rules! script {
     };
 }
 
+/// Those of sale_begin.lua.
+const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
+
 /// One shard on a real server.
 struct Real {
     redis: Connection,
@@ -179,7 +182,7 @@ impl Real {
             arguments.extend(["9000000000000", &spent]);
         }
         arguments.push(&lender);
-        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "b", "a", "s", "passes", "loans"];
+        let keys = [&KEYS[..], &["b", "a", "s"]].concat();
         let reply: Vec<Value> = self.call(&script!("reserve"), &keys, &arguments);
         let [epoch, _now, memory, _known, holders, _expires, codes, details] = &reply[..] else { return None };
         let epoch = u8::from_redis_value_ref(epoch).unwrap();
@@ -208,8 +211,7 @@ impl Real {
 
     fn refill(&mut self, shard: &Shard, stock: u8, orders: &[Status; ORDERS]) {
         let epoch = shard.epoch.to_string();
-        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
-        assert_eq!(self.call::<i64>(&script!("begin_refill"), &keys, &[&epoch]), 1);
+        assert_eq!(self.call::<i64>(&script!("begin_refill"), &KEYS, &[&epoch]), 1);
         let rows = (0..ORDERS).filter_map(|order| {
             let kind = match shard.tickets[order] {
                 Ticket::Held => "h".to_owned(),
@@ -227,13 +229,12 @@ impl Real {
             let n = (rows.len() / 5).to_string();
             let mut arguments = vec![&*epoch, self.pass_flag(), &n];
             arguments.extend(rows.iter().map(String::as_str));
-            let keys = ["sale", "tickets", "buyers", "holders", "passes"];
-            assert_eq!(self.call::<i64>(&script!("put_tickets"), &keys, &arguments), 1);
+            assert_eq!(self.call::<i64>(&script!("put_tickets"), &KEYS, &arguments), 1);
         }
         let stock = stock.to_string();
         let terms = ["starts_at_ms", "0", "ends_at_ms", "9000000000000", "per_user", "1", "pay_within_ms", "1"];
         let arguments = [&[&*epoch, "open", &*stock, "0"], &terms[..]].concat();
-        assert_eq!(self.call::<i64>(&script!("open_sale"), &["sale", "waves"], &arguments), 1);
+        assert_eq!(self.call::<i64>(&script!("open_sale"), &KEYS, &arguments), 1);
     }
 }
 
@@ -252,8 +253,7 @@ fn lender_text(lender: Option<usize>) -> String {
 /// Runs one step on both, and compares what they answer.
 fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
     let epoch = model.epoch.to_string();
-    let (is_open, home_keys) =
-        (model.phase == Phase::Open, ["sale", "tickets", "buyers", "unconfirmed", "holders", "loans", "passes"]);
+    let is_open = model.phase == Phase::Open;
     match *step {
         Step::Reserve(order, lender, remember) => {
             let expected = is_open.then(|| {
@@ -270,7 +270,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             let expected = model.move_loan(world, &Loan { order, lender: 1, number, epoch: model.epoch }, lender);
             let arguments =
                 [&*epoch, "0", real.pass_flag(), "1", &id(order), &number.to_string(), &lender_text(lender)];
-            let reply: Vec<Value> = real.call(&script!("move_loan"), &home_keys, &arguments);
+            let reply: Vec<Value> = real.call(&script!("move_loan"), &KEYS, &arguments);
             let [_, _, Value::BulkString(codes), numbers] = &reply[..] else {
                 return assert_eq!(expected, Admission::Lost);
             };
@@ -290,7 +290,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             let expected = model.lend(world, &Loan { order, lender: SELF, number, epoch: of });
             let empty_ms = if world.knows_empty { EMPTY_MS } else { "0" };
             let arguments = [&*of.to_string(), empty_ms, "0", "1", &id(order), &user(1), "1", &number.to_string()];
-            let reply: Vec<Value> = real.call(&script!("lend"), &["sale", "tickets", "unconfirmed"], &arguments);
+            let reply: Vec<Value> = real.call(&script!("lend"), &KEYS, &arguments);
             let answered = match &reply[..] {
                 [_, _, _, Value::BulkString(codes)] if codes[0] == 0 => Answer::Held,
                 // Whether it is known to be empty is said of the shard, and the model says it to whom it refuses for want of units.
@@ -310,7 +310,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
         Step::Bar(order, number) => {
             let expected = model.bar(world, &Loan { order, lender: SELF, number, epoch: model.epoch });
             let arguments = [&*epoch, &id(order), &number.to_string()];
-            let reply: Vec<Value> = real.call(&script!("bar_loan"), &["sale", "tickets"], &arguments);
+            let reply: Vec<Value> = real.call(&script!("bar_loan"), &KEYS, &arguments);
             let answered = match &reply[..] {
                 [_, Value::BulkString(codes)] if codes[0] < 2 => Some(codes[0] == 1),
                 _ => None,
@@ -320,12 +320,11 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
         Step::TakeBack(order, number) => {
             model.take_back(world, &Loan { order, lender: 1, number, epoch: model.epoch });
             let arguments = [&*epoch, &id(order), &number.to_string()];
-            let keys = ["sale", "tickets", "unconfirmed", "loans"];
-            real.call::<Value>(&script!("take_back_loan"), &keys, &arguments);
+            real.call::<Value>(&script!("take_back_loan"), &KEYS, &arguments);
         }
         Step::Close(order) => {
             model.close_loan(order);
-            real.call::<i64>(&script!("close_loan"), &home_keys, &[real.pass_flag(), &id(order)]);
+            real.call::<i64>(&script!("close_loan"), &KEYS, &[real.pass_flag(), &id(order)]);
         }
         // What is confirmed is a hold: a loan is closed.
         Step::Confirm(order) if matches!(model.tickets[order], Ticket::Open { .. }) => {}
@@ -345,7 +344,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             };
             let known = !matches!(model.tickets[order], Ticket::None | Ticket::Barred { .. });
             let arguments = ["1", &id(order), "1", "0", real.pass_flag()];
-            let reply: Vec<Value> = real.call(&script!("release"), &home_keys, &arguments);
+            let reply: Vec<Value> = real.call(&script!("release"), &KEYS, &arguments);
             match expected {
                 Some(epoch) => {
                     assert_eq!(reply[0], Value::Int(epoch.into()));
@@ -364,8 +363,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
         }
         Step::Stop => {
             model.stop(model.epoch);
-            let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
-            real.call::<i64>(&script!("begin_refill"), &keys, &[&epoch, "close"]);
+            real.call::<i64>(&script!("begin_refill"), &KEYS, &[&epoch, "close"]);
         }
         Step::Refill(stock, orders) => {
             let snapshot = Snapshot { epoch: model.epoch + 1, shares: [stock; 3], orders, only: None };
@@ -391,7 +389,7 @@ fn scripts_and_model_agree_on_random_histories_of_a_shard() {
             real.check_buyers(&found);
             prop_assert_eq!(found, model, "after step {}: {:?}", at, step);
         }
-        let keys = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"].map(|name| real.key(name));
+        let keys = KEYS.map(|name| real.key(name));
         redis::cmd("UNLINK").arg(&keys).exec(&mut real.redis).unwrap();
     });
 }
