@@ -83,7 +83,7 @@ impl Ledger {
              ), due AS (
                SELECT p.id FROM reported r JOIN payments p ON p.id = r.payment JOIN orders o ON o.id = r.order_id
                WHERE (p.order_id, p.channel, p.amount_cents, p.currency) = (r.order_id, r.channel, r.amount_cents, r.currency)
-                 AND p.status IN ('created', 'sending', 'waiting') AND o.status = 'pending_payment'
+                 AND p.status || '' IN ('created', 'sending', 'waiting') AND o.status || '' = 'pending_payment'
                FOR UPDATE OF o, p SKIP LOCKED
              ), paid AS (
                UPDATE payments SET status = 'succeeded', pays = true, reason = NULL, ask_at = NULL, ended_at = now()
@@ -184,7 +184,7 @@ impl Ledger {
         let row = sqlx::query_as!(
             PaymentRow,
             r#"SELECT order_id AS "order", amount_cents, currency, status FROM payments
-               WHERE id = $1 AND claim = $2 AND status = 'sending' FOR UPDATE"#,
+               WHERE id = $1 AND claim = $2 AND status || '' = 'sending' FOR UPDATE"#,
             id.0,
             claim
         )
@@ -221,7 +221,7 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     .execute(&mut *tx)
     .await?;
     sqlx::query!(
-        "UPDATE orders o SET wait_until = NULL WHERE id = $1 AND status = 'pending_payment'
+        "UPDATE orders o SET wait_until = NULL WHERE id = $1 AND status || '' = 'pending_payment'
            AND NOT EXISTS (SELECT FROM payments p WHERE p.order_id = o.id AND p.status IN ('created', 'sending', 'waiting'))",
         row.order
     )
@@ -240,7 +240,7 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     sqlx::query!(
         "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at)
          SELECT 'order_expire', id, sale_id, user_id, quantity, 0, shard, expires_at FROM orders
-         WHERE id = $1 AND group_id IS NOT NULL AND status = 'pending_payment' AND wait_until IS NULL AND expires_at <= now()
+         WHERE id = $1 AND group_id IS NOT NULL AND status || '' = 'pending_payment' AND wait_until IS NULL AND expires_at <= now()
          ON CONFLICT (kind, order_id) DO NOTHING",
         row.order
     )

@@ -98,7 +98,7 @@ impl Ledger {
         let ids: Vec<Uuid> = payments.iter().take(at_once as usize).map(|payment| payment.0).collect();
         // A locked payment is being abandoned or claimed: its message stays unsettled, and is sent again if necessary.
         let due = sqlx::query_scalar!(
-            "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status = 'created'
+            "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status || '' = 'created'
              ORDER BY created_at, id FOR UPDATE SKIP LOCKED",
             &ids,
             channel
@@ -191,7 +191,7 @@ impl Ledger {
                                WHEN $4 AND NOT unsure OR sent_at < now() - $5::bigint * interval '1 us' THEN 'abandoned'
                                ELSE status END AS status
                    FROM payments WHERE id = $1) t
-             WHERE id = $1 AND claim = $2 AND p.status IN ('sending', 'waiting') RETURNING p.status",
+             WHERE id = $1 AND claim = $2 AND p.status || '' IN ('sending', 'waiting') RETURNING p.status",
             payment.0,
             claim,
             pending,
@@ -259,7 +259,7 @@ impl Ledger {
             "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
              WHERE id IN (SELECT p.id FROM unnest($1::uuid[], $2::integer[]) AS sent (id, claim)
                           JOIN payments p ON p.id = sent.id AND p.claim = sent.claim
-                          WHERE p.status = 'sending' FOR UPDATE OF p SKIP LOCKED)",
+                          WHERE p.status || '' = 'sending' FOR UPDATE OF p SKIP LOCKED)",
             &ids,
             &claims,
             micros(ask_after)
@@ -273,7 +273,7 @@ impl Ledger {
     pub async fn ask_soon(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'
-             WHERE id = $1 AND claim = $2 AND status = 'sending'",
+             WHERE id = $1 AND claim = $2 AND status || '' = 'sending'",
             payment.0,
             claim,
             micros(after)

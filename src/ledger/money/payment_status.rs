@@ -54,8 +54,10 @@ impl Ledger {
     /// Whether a channel has payments that are to be asked about now, or refunds that are not decided.
     pub async fn is_anything_open(&self, channel: &str) -> Result<bool, LedgerError> {
         let open = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM payments WHERE channel = $1 AND ask_at <= now())
-                   OR EXISTS (SELECT FROM refunds WHERE channel = $1 AND status = 'requested') AS "open!""#,
+            r#"SELECT coalesce((SELECT ask_at <= now() FROM payments WHERE channel = $1 AND ask_at IS NOT NULL
+                                ORDER BY ask_at LIMIT 1), false)
+                   OR coalesce((SELECT true FROM refunds WHERE channel = $1 AND status = 'requested'
+                                ORDER BY created_at LIMIT 1), false) AS "open!""#,
             channel
         );
         Ok(open.fetch_one(&self.pool).await?)
@@ -133,7 +135,8 @@ impl Ledger {
     /// Puts refunds into their outflow that had found it full; returns how many were put in.
     pub async fn queue_refunds(&self, channel: &str, route: &RefundRoute, limit: i64) -> Result<usize, LedgerError> {
         let waiting = sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM refunds WHERE status = 'requested' AND NOT queued AND channel = $1) AS "waiting!""#,
+            r#"SELECT coalesce((SELECT true FROM refunds WHERE status = 'requested' AND NOT queued AND channel = $1
+                                ORDER BY created_at LIMIT 1), false) AS "waiting!""#,
             channel
         );
         if !waiting.fetch_one(&self.pool).await? {

@@ -31,7 +31,7 @@ impl Ledger {
         let early = sqlx::query!(
             r#"SELECT id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
                FROM orders
-               WHERE id = ANY($1) AND status = 'pending_payment'"#,
+               WHERE id = ANY($1) AND status || '' = 'pending_payment'"#,
             &ids
         )
         .fetch_all(&mut *tx)
@@ -137,7 +137,7 @@ pub(super) async fn lock_overdue(tx: &mut PgConnection, ids: &[Uuid]) -> Result<
     let orders = sqlx::query_as!(
         Unpaid,
         "SELECT id, sale_id, user_id, quantity FROM orders
-         WHERE id = ANY($1) AND status = 'pending_payment' AND coalesce(wait_until, expires_at) <= now()
+         WHERE id = ANY($1) AND status || '' = 'pending_payment' AND coalesce(wait_until, expires_at) <= now()
          ORDER BY id FOR UPDATE",
         ids
     );
@@ -150,7 +150,7 @@ async fn lock_of_buyers(tx: &mut PgConnection, orders: &[(OrderId, &str)]) -> Re
     let orders = sqlx::query_as!(
         Unpaid,
         "SELECT id, sale_id, user_id, quantity FROM orders
-         WHERE id = ANY($1) AND status = 'pending_payment' AND (id, user_id) IN (SELECT * FROM unnest($1, $2::text[]))
+         WHERE id = ANY($1) AND status || '' = 'pending_payment' AND (id, user_id) IN (SELECT * FROM unnest($1, $2::text[]))
          ORDER BY id FOR UPDATE SKIP LOCKED",
         &ids,
         &users as &[&str]

@@ -52,7 +52,7 @@ impl Ledger {
             r#"SELECT group_id AS "group!",
                       ceil(extract(epoch FROM min(coalesce(wait_until, expires_at)) - now()) * 1000)::bigint AS "remaining_ms!"
                FROM orders
-               WHERE id = ANY($1) AND group_id = ANY($2) AND status = 'pending_payment' GROUP BY group_id"#,
+               WHERE id = ANY($1) AND group_id = ANY($2) AND status || '' = 'pending_payment' GROUP BY group_id"#,
             &orders,
             &ids
         )
@@ -96,7 +96,7 @@ impl Ledger {
             "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at)
              SELECT 'order_expire', o.id, o.sale_id, o.user_id, o.quantity, g.epoch, o.shard, o.expires_at
              FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
-             JOIN orders o ON o.id = m.order_id AND o.status = 'pending_payment'
+             JOIN orders o ON o.id = m.order_id AND o.status || '' = 'pending_payment'
              WHERE g.id = $1 ORDER BY o.id ON CONFLICT (kind, order_id) DO NOTHING",
             group.0
         )

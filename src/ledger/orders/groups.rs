@@ -49,7 +49,7 @@ impl Ledger {
     pub async fn unsettled_groups(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let ids: Vec<Uuid> = groups.iter().map(|group| group.0).collect();
         let rows = sqlx::query!(
-            "SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1) AND settled_at IS NULL ORDER BY place",
+            "SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1) AND num_nulls(settled_at) = 1 ORDER BY place",
             &ids
         )
         .fetch_all(&self.pool)
@@ -120,7 +120,7 @@ impl Ledger {
         // The order by id is that of all who insert purchase rows. A buyer's repeat may have inserted one before.
         let rows = sqlx::query!(
             "WITH whole AS (
-               UPDATE purchase_groups SET settled_at = now(), was_split = true WHERE id = $1 AND settled_at IS NULL RETURNING *)
+               UPDATE purchase_groups SET settled_at = now(), was_split = true WHERE id = $1 AND num_nulls(settled_at) = 1 RETURNING *)
              INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, address)
              SELECT 'order_placed', m.order_id, w.sale_id, m.user_id, m.quantity, w.epoch, w.shard, m.address
              FROM whole w

@@ -8,21 +8,19 @@ impl Ledger {
     /// named, and not the channels.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT unnest(ARRAY['order-placed', 'orders-placed']) AS "queue!" WHERE EXISTS (
-                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
-                   AND sent_at < now() - $1::bigint * interval '1 ms')
-               UNION ALL SELECT unnest(ARRAY['order-expire', 'orders-expire']) WHERE EXISTS (
-                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
-                   AND due_at < now() - $1::bigint * interval '1 ms')
-               UNION ALL SELECT 'groups-placed' WHERE EXISTS (
-                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_placed'
-                   AND sent_at < now() - $1::bigint * interval '1 ms')
-               UNION ALL SELECT 'groups-expire' WHERE EXISTS (
-                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'group_expire'
-                   AND due_at < now() - $1::bigint * interval '1 ms')
-               UNION ALL SELECT 'payment-requested' WHERE EXISTS (
-                 SELECT FROM outbox WHERE status = 'sent' AND kind = 'payment_requested'
-                   AND sent_at < now() - $1::bigint * interval '1 ms')"#,
+            r#"SELECT queue AS "queue!"
+               FROM (VALUES (ARRAY['order-placed', 'orders-placed'],
+                             (SELECT sent_at FROM outbox WHERE status = 'sent' AND kind = 'order_placed' ORDER BY sent_at LIMIT 1)),
+                            (ARRAY['order-expire', 'orders-expire'],
+                             (SELECT due_at FROM outbox WHERE status = 'sent' AND kind = 'order_expire' ORDER BY due_at LIMIT 1)),
+                            (ARRAY['groups-placed'],
+                             (SELECT sent_at FROM outbox WHERE status = 'sent' AND kind = 'group_placed' ORDER BY sent_at LIMIT 1)),
+                            (ARRAY['groups-expire'],
+                             (SELECT min(due_at) FROM outbox WHERE status = 'sent' AND kind = 'group_expire')),
+                            (ARRAY['payment-requested'],
+                             (SELECT sent_at FROM outbox WHERE status = 'sent' AND kind = 'payment_requested'
+                              ORDER BY sent_at LIMIT 1))) AS first (queues, at), unnest(queues) AS queue
+               WHERE at < now() - $1::bigint * interval '1 ms'"#,
             after_ms.cast_signed()
         )
         .fetch_all(&self.pool)

@@ -283,7 +283,7 @@ impl Ledger {
             r#"SELECT c.name, c.rate, c.jitter_ms, c.paused, c.target, c.capacity, now() AS "now!",
                       coalesce(d.items, 0) AS "waiting!",
                       (SELECT min(i.created_at) FROM outflow_items i
-                       WHERE i.channel = c.name AND i.status IN ('pending', 'sending')) AS oldest_at,
+                       WHERE i.channel = c.name AND i.status || '' IN ('pending', 'sending')) AS oldest_at,
                       (SELECT count(*) FROM outflow_items i WHERE i.channel = c.name AND i.status = 'parked') AS "parked!"
                FROM outflow_channels c LEFT JOIN outflow_depths d ON d.channel = c.name ORDER BY c.name"#
         )

@@ -50,9 +50,10 @@ impl Ledger {
 
     /// Makes one parked item pending again; `false` if it is not parked.
     pub async fn unpark_outflow_item(&self, id: Uuid, actor: &str) -> Result<bool, LedgerError> {
-        let channel = sqlx::query_scalar!("SELECT channel FROM outflow_items WHERE id = $1 AND status = 'parked'", id)
-            .fetch_optional(&self.pool)
-            .await?;
+        let channel =
+            sqlx::query_scalar!("SELECT channel FROM outflow_items WHERE id = $1 AND status || '' = 'parked'", id)
+                .fetch_optional(&self.pool)
+                .await?;
         match channel {
             Some(channel) => Ok(self.unpark_outflow(&channel, &[id], actor).await? > 0),
             None => Ok(false),

@@ -93,7 +93,7 @@ impl Ledger {
                    SELECT k.key, k.turn_at FROM outflow_keys k
                    WHERE k.channel = $1 AND k.turn_at <= now()
                      AND EXISTS (SELECT FROM outflow_items i WHERE i.channel = $1 AND i.key = k.key
-                                 AND i.status IN ('pending', 'sending'))
+                                 AND i.status IN ('pending', 'sending') OFFSET 0)
                    ORDER BY k.turn_at, k.key LIMIT 1 FOR UPDATE SKIP LOCKED
                ), head AS MATERIALIZED (
                    SELECT i.id FROM outflow_items i, turn
@@ -110,7 +110,7 @@ impl Ledger {
                )
                UPDATE outflow_items i
                SET status = 'sending', claims = i.claims + 1, claimed_until = slot.at + $3::bigint * interval '1 us'
-               FROM head, slot, turn WHERE i.id = head.id AND i.status IN ('pending', 'sending')
+               FROM head, slot, turn WHERE i.id = head.id AND i.status || '' IN ('pending', 'sending')
                RETURNING i.id, i.key, i.payload, i.claims, i.attempts,
                          (extract(epoch FROM slot.at) * 1000000)::bigint AS "at_us!",
                          (extract(epoch FROM turn.turn_at) * 1000000)::bigint AS "turn_us!",
@@ -238,7 +238,7 @@ impl Ledger {
         lock_key(tx, slot).await?;
         let ours = sqlx::query!(
             "UPDATE outflow_items SET status = 'pending', claimed_until = NULL
-             WHERE id = $1 AND status = 'sending' AND claims = $2",
+             WHERE id = $1 AND status || '' = 'sending' AND claims = $2",
             slot.item,
             slot.claim
         )
@@ -277,7 +277,7 @@ async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option
     lock_key(tx, slot).await?;
     let failed = sqlx::query!(
         "UPDATE outflow_items SET status = $3, attempts = attempts + 1, claimed_until = NULL, last_error = $4
-         WHERE id = $1 AND status = 'sending' AND claims = $2",
+         WHERE id = $1 AND status || '' = 'sending' AND claims = $2",
         slot.item,
         slot.claim,
         if retry_in_ms.is_some() { "pending" } else { "parked" },

@@ -21,7 +21,7 @@ impl Ledger {
             "UPDATE sales SET cleared_at = now()
              WHERE id IN (SELECT id FROM sales s WHERE cleared_at IS NULL AND ends_at < now() - make_interval(days => $1)
                             AND NOT EXISTS (SELECT FROM orders WHERE sale_id = s.id
-                                            AND status IN ('pending_payment', 'refunding'))
+                                            AND status IN ('pending_payment', 'refunding') OFFSET 0)
                           ORDER BY ends_at LIMIT 10 FOR NO KEY UPDATE SKIP LOCKED)",
             messages_days
         )
