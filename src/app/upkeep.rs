@@ -49,7 +49,7 @@ impl Parts {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             let mut next_check = Instant::now();
-            let (mut next_turn, mut was_checked) = (next_check, true);
+            let (mut next_turn, mut failure) = (next_check, None);
             loop {
                 let checked = tokio::select! {
                     () = stop.cancelled() => break,
@@ -76,13 +76,15 @@ impl Parts {
                     }
                 };
                 if let Err(error) = &checked {
-                    if std::mem::replace(&mut was_checked, false) {
+                    let reason = Some(error.to_string());
+                    if failure != reason {
                         tracing::warn!(%error, "sales not checked in Redis; tried again until they are");
+                        failure = reason;
                     }
                     metrics::counter!("seckill_step_failures_total", "step" => "refill").increment(1);
                     next_check = next_check.min(Instant::now() + CHECKS_APART * 10);
                 } else {
-                    was_checked = true;
+                    failure = None;
                 }
                 if let Some(health) = &health {
                     health.gate.store(checked.is_ok(), Ordering::Relaxed);

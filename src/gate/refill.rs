@@ -3,12 +3,11 @@
 
 use std::borrow::Cow;
 
-use futures_util::future::try_join_all;
-use redis::aio::MultiplexedConnection;
-use redis::{Value, cmd};
+use redis::{Value, cmd, pipe};
 
 use super::holds::is_done;
-use super::server_runs::{ServerRuns, has_no_master};
+use super::keys::SaleKeys;
+use super::server_runs::{SALES_A_CALL, ServerRuns, has_no_master};
 use super::{Gate, GateError};
 use crate::die_at;
 use crate::domain::ids::{Epoch, OrderId, Shard, WaveId};
@@ -52,9 +51,6 @@ impl PutKind {
     }
 }
 
-/// Shards that are closed at the same time.
-const CLOSED_AT_ONCE: usize = 100;
-
 /// Tickets in one call of put_tickets.lua. A call takes about a millisecond, in which purchases of other sales wait.
 const TICKETS_A_CALL: usize = 125;
 
@@ -90,17 +86,16 @@ impl ServerRuns {
         Ok(())
     }
 
-    /// Stops selling on servers that evict keys: all shards there of these sales that have these epochs.
-    pub async fn close_where_evicted(&self, sales: &[(SaleShards, Epoch)]) -> Result<(), GateError> {
-        let shards = sales.iter().flat_map(|(of, epoch)| of.count.all().map(move |shard| (*of, shard, *epoch)));
-        let mut closes = Vec::new();
-        for (of, shard, epoch) in shards {
-            if let Some(connection) = self.evicting_of(&self.gate.keys.sale(of, shard).sale) {
-                closes.push(self.begin_by(connection, of, shard, epoch, "close"));
+    /// Deletes all shards of these sales that lie on servers which evict keys: UNLINK is carried out also where memory is full.
+    pub async fn delete_where_evicted(&self, sales: &[SaleShards]) -> Result<(), GateError> {
+        for (place, mut connection) in self.evicting() {
+            let shards = sales.iter().flat_map(|of| of.count.all().map(move |shard| self.gate.keys.sale(*of, shard)));
+            let there: Vec<SaleKeys> = shards.filter(|keys| self.is_at(place, &keys.sale)).collect();
+            for some in there.chunks(SALES_A_CALL) {
+                let mut unlinks = pipe();
+                some.iter().for_each(|keys| _ = unlinks.unlink(&keys.lasting()).ignore());
+                unlinks.query_async::<()>(&mut connection).await?;
             }
-        }
-        while !closes.is_empty() {
-            try_join_all(closes.drain(closes.len().saturating_sub(CLOSED_AT_ONCE)..)).await?;
         }
         Ok(())
     }
@@ -116,22 +111,10 @@ impl ServerRuns {
     }
 
     async fn begin_with(&self, of: SaleShards, shard: Shard, epoch: Epoch, mode: &str) -> Result<bool, GateError> {
-        let connection = self.connection_of(&self.gate.keys.sale(of, shard).sale)?;
-        self.begin_by(connection, of, shard, epoch, mode).await
-    }
-
-    async fn begin_by(
-        &self,
-        mut connection: MultiplexedConnection,
-        of: SaleShards,
-        shard: Shard,
-        epoch: Epoch,
-        mode: &str,
-    ) -> Result<bool, GateError> {
         let keys = self.gate.keys.sale(of, shard);
         let mut call = self.gate.scripts.begin_refill.prepare_invoke();
         call.key(&keys.lasting()).arg(epoch.0).arg(mode);
-        Ok(is_done(&call.invoke_async::<Value>(&mut connection).await?))
+        Ok(is_done(&call.invoke_async::<Value>(&mut self.connection_of(&keys.sale)?).await?))
     }
 
     /// Puts tickets back at a shard, oldest first. In a sale that asks for passes, each buyer at home there has spent one with each.

@@ -185,8 +185,9 @@ impl Gate {
     pub async fn unchanged_since(&self, of: SaleShards, before: &SaleView) -> Result<bool, GateError> {
         let now = self.sale_view(of).await?;
         Ok(now.is_some_and(|now| {
-            (now.epoch, now.available, now.changes, now.unconfirmed)
-                == (before.epoch, before.available, before.changes, before.unconfirmed)
+            now.serving
+                && (now.epoch, now.available, now.changes, now.unconfirmed)
+                    == (before.epoch, before.available, before.changes, before.unconfirmed)
         }))
     }
 }

@@ -126,7 +126,7 @@ pub fn has_no_master() -> GateError {
 impl ServerRuns {
     /// Whether each master is here, and answered when it was asked last. One server is what it is while its connection lives.
     pub async fn are_all(&self) -> bool {
-        self.runs.iter().all(Option::is_some)
+        self.runs.iter().flatten().count() + self.evicting.len() == self.runs.len()
             && self.gate.server.masters().await.is_ok_and(|now| now.are_those_of(&self.masters))
     }
 
@@ -154,10 +154,13 @@ impl ServerRuns {
         }
     }
 
-    /// The server of a key, if it evicts keys.
-    pub(super) fn evicting_of(&self, key: &str) -> Option<MultiplexedConnection> {
-        let of_key = self.masters.place_of(key)?;
-        self.evicting.iter().find(|(place, _)| *place == of_key).map(|(_, run)| run.connection.clone())
+    /// The servers that evict keys, by their places.
+    pub(super) fn evicting(&self) -> impl Iterator<Item = (usize, MultiplexedConnection)> {
+        self.evicting.iter().map(|(place, run)| (*place, run.connection.clone()))
+    }
+
+    pub(super) fn is_at(&self, place: usize, key: &str) -> bool {
+        self.masters.place_of(key) == Some(place)
     }
 
     /// What names the runs of the servers that have this sale's shards. It changes when one of them starts anew, or another takes over.
@@ -183,6 +186,9 @@ impl ServerRuns {
             let mut run = run.clone()?;
             Some(async move { Ok((run.about().await?.id, run.policy().await?)) }.boxed())
         };
+        for (place, run) in self.evicting.drain(..) {
+            self.runs[place] = Some(run);
+        }
         let calls = self.runs.iter().map(ids).collect();
         let answers = self.answers(calls).await?;
         let mut identity = Vec::with_capacity(answers.len());
@@ -333,8 +339,10 @@ struct AboutMaster {
 impl AboutMaster {
     /// The state of a sale of which so many keys are there.
     fn state_of(&self, row: &Value, present: usize) -> SaleState {
-        if (1..SALE_KEYS).contains(&present) {
-            return SaleState::Incomplete;
+        match present {
+            SALE_KEYS => {}
+            0 => return SaleState::Lost,
+            _ => return SaleState::Incomplete,
         }
         let standing = StateRow::from_redis_value_ref(row).ok().and_then(|row| self.standing_of(row));
         standing.map_or(SaleState::Lost, SaleState::Served)

@@ -3,7 +3,7 @@
 //! A statement that finds a row by its key compares the status as `status || '' = …`. With `status = …` it may use a partial index of
 //! what waits, and does so while the statistics are of a moment at which nothing waited: then it reads everything that waits. `OFFSET 0` in an
 //! EXISTS keeps it from being planned as a join, for the same reason; and whether anything waits is asked by `ORDER BY … LIMIT 1`, because an
-//! EXISTS scans the table while the statistics say that much waits. `tests/api/statement_plans.rs` finds statements that lack this.
+//! EXISTS scans the table while the statistics say that much waits. `tests/api/statement_plans.rs` finds most statements that lack this.
 
 pub mod accounts;
 pub mod audit_log;

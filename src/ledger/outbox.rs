@@ -153,7 +153,7 @@ impl Ledger {
         let about: Uuid = about.into();
         let mut tx = self.begin().await?;
         let row = sqlx::query!(
-            "SELECT id, attempts FROM outbox WHERE kind = $1 AND order_id = $2 AND status IN ('pending', 'sent')
+            "SELECT id, attempts FROM outbox WHERE kind = $1 AND order_id = $2 AND status || '' IN ('pending', 'sent')
              FOR UPDATE",
             kind.as_str(),
             about
@@ -171,7 +171,7 @@ impl Ledger {
     pub async fn put_off(&self, kind: OutboxKind, about: &[Uuid], pause: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $3::bigint * interval '1 ms'
-             WHERE id IN (SELECT id FROM outbox WHERE kind = $1 AND order_id = ANY($2) AND status IN ('pending', 'sent')
+             WHERE id IN (SELECT id FROM outbox WHERE kind = $1 AND order_id = ANY($2) AND status || '' IN ('pending', 'sent')
                           ORDER BY id FOR UPDATE SKIP LOCKED)",
             kind.as_str(),
             about,

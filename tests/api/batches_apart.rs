@@ -86,10 +86,10 @@ impl SlowRedis {
             let mut reads = BufReader::new(reads);
             while let Some(words) = command(&mut reads).await {
                 // The script's hash, the number of keys, and the keys, of which the sale's is the first. Then the number of buyers, which
-                // lend.lua, with 3 keys, has in the fourth place.
+                // lend.lua, with 8 keys, has in the fourth place.
                 let buyers: Option<usize> = (words[0] == "EVALSHA").then(|| {
                     let keys: usize = words[2].parse().unwrap();
-                    words[3 + keys + if keys == 3 { 3 } else { 0 }].parse().unwrap()
+                    words[3 + keys + if keys == 8 { 3 } else { 0 }].parse().unwrap()
                 });
                 if let Some(buyers) = buyers {
                     let _ = arrived.send((words[3].clone(), buyers));

@@ -50,6 +50,8 @@ const DEAR: &[(&str, &str)] = &[
         "AS part) AS \"accepted!\"",
         "a metric reads an index with what a backlog has left in it, at most 5 % of the time",
     ),
+    ("left(payload::text, 2000)", "the console sorts the parked items of all channels, when somebody looks"),
+    ("SELECT p.place AS \"place!\"", "the console looks for a buyer among the purchases of a sale, when somebody asks"),
     ("AS \"group?\" FROM orders", "looks through the groups that are not settled, for a purchase that is no order yet"),
     ("array_position(g.order_ids, o.id) AS member", "likewise"),
     ("SELECT 1 AS rank, id, sale_id, user_id", "likewise, where an order is asked for by its id alone"),

@@ -7,9 +7,13 @@ UPDATE outbox SET status = 'pending', next_attempt_at = now() WHERE status = 'pr
 UPDATE orders SET status = 'pending_payment' WHERE status = 'paid' AND left(id::text, 1) < '4';
 UPDATE purchase_groups SET settled_at = NULL WHERE left(id::text, 1) < '4';
 INSERT INTO order_events (order_id, step_id, next_attempt_at) SELECT order_id, id, now() FROM order_steps WHERE id % 4 = 0;
-UPDATE outflow_items SET status = 'pending', done_at = NULL WHERE status = 'done' AND left(id::text, 1) < '4';
+UPDATE outflow_items SET status = CASE WHEN left(id::text, 1) = '0' THEN 'parked' ELSE 'pending' END, done_at = NULL, last_error = 'why'
+WHERE status = 'done' AND left(id::text, 1) < '4';
 INSERT INTO outflow_keys (channel, key, turn_at) SELECT DISTINCT channel, key, now() FROM outflow_items WHERE status = 'pending';
-UPDATE payments SET status = 'waiting', pays = false, ended_at = NULL, ask_at = now() WHERE status = 'succeeded' AND left(id::text, 1) < '4';
+UPDATE payments SET status = CASE WHEN left(id::text, 1) < '2' THEN 'created' ELSE 'waiting' END, pays = false, ended_at = NULL,
+                    ask_at = CASE WHEN left(id::text, 1) >= '2' THEN now() END
+WHERE status = 'succeeded' AND left(id::text, 1) < '4';
 UPDATE refunds SET status = 'requested', ended_at = NULL WHERE status = 'succeeded' AND left(id::text, 1) < '4';
+UPDATE refunds SET status = 'failed' WHERE status = 'succeeded' AND left(id::text, 1) = '4';
 UPDATE callbacks_set_aside SET settled_at = NULL WHERE id % 4 = 0;
 RESET session_replication_role;

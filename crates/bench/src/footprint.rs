@@ -58,8 +58,10 @@ pub async fn in_redis(stage: &Stage<'_>, url: &str, prefix: &str) -> anyhow::Res
     let begun = Instant::now();
     // A hold of an unknown commit stays unconfirmed until the reconciler looks, which does not run: then the table shows it.
     let winners = loop {
-        let tickets: u64 = cmd("HLEN").arg(key(sale.id, "tickets")).query(&mut redis)?;
-        let unconfirmed: u64 = cmd("ZCARD").arg(key(sale.id, "unconfirmed")).query(&mut redis)?;
+        let entries: u64 = cmd("HLEN").arg(key(sale.id, "tickets")).query(&mut redis)?;
+        let tickets = entries - 1; // '#' is none
+        let unconfirmed: u64 =
+            cmd("ZCOUNT").arg(key(sale.id, "unconfirmed")).arg(&["-inf", "(+inf"]).query(&mut redis)?;
         let is_confirmed = unconfirmed == 0 && stage.service.purchases(sale.id).await? == tickets;
         if is_confirmed || begun.elapsed() > CONFIRMED_WITHIN {
             break tickets;

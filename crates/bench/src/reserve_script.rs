@@ -81,6 +81,14 @@ impl ReserveScript {
         let sale_key = format!("{TAG}sale");
         if let Some(stock) = run.stock {
             cmd("HSET").arg(&sale_key).arg(&self.terms).arg("stock").arg(stock).query::<()>(&mut self.redis)?;
+            let key = |name: &str| format!("{TAG}{name}");
+            let mut rest = redis::pipe();
+            for hash in ["tickets", "buyers", "passes", "loans"] {
+                rest.cmd("HSET").arg(key(hash)).arg(&["#", ""]);
+            }
+            rest.cmd("ZADD").arg(key("unconfirmed")).arg(&["+inf", "#"]);
+            rest.cmd("RPUSH").arg(key("holders")).arg("#").cmd("SADD").arg(key("waves")).arg("#");
+            rest.query::<()>(&mut self.redis)?;
         }
         let mut benchmark = Command::new("redis-benchmark");
         // The largest range that redis-benchmark takes, so that two buyers hardly ever draw the same number.
@@ -112,10 +120,12 @@ impl ReserveScript {
             "buyers",
             "unconfirmed",
             "holders",
+            "waves",
+            "passes",
+            "loans",
             "limit:buyer",
             "limit:address",
             "limit:sale",
-            "passes",
         ];
         let mut call = vec!["EVALSHA".into(), redis::Script::new(SCRIPT).get_hash().to_owned(), keys.len().to_string()];
         call.extend(keys.map(|key| format!("{TAG}{key}")));

@@ -96,7 +96,7 @@ impl Ledger {
              ), settled AS (
                UPDATE outbox SET status = 'processed', processed_at = now()
                WHERE id IN (SELECT b.id FROM paid JOIN outbox b ON b.order_id = paid.order_id
-                            WHERE b.kind = 'order_expire' AND b.status <> 'processed' FOR UPDATE OF b SKIP LOCKED)
+                            WHERE b.kind = 'order_expire' AND b.status || '' <> 'processed' FOR UPDATE OF b SKIP LOCKED)
              )
              SELECT id FROM paid",
             &keys,
@@ -230,7 +230,7 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     // The expiry's message circles while the order waits for the payment: it is due again now.
     sqlx::query!(
         "UPDATE outbox SET status = 'pending', next_attempt_at = now()
-         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status = 'sent'
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status || '' = 'sent'
                         AND due_at <= now() FOR UPDATE SKIP LOCKED)",
         row.order
     )
@@ -256,7 +256,7 @@ async fn pay_order(tx: &mut PgConnection, order: Uuid) -> Result<(), LedgerError
     // Nothing is left to expire. Where the relay holds the row, the message comes and finds the order paid.
     sqlx::query!(
         "UPDATE outbox SET status = 'processed', processed_at = now()
-         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status <> 'processed'
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status || '' <> 'processed'
                       FOR UPDATE SKIP LOCKED)",
         order
     )

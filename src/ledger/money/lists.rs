@@ -74,7 +74,7 @@ impl Ledger {
     pub async fn settle_set_aside(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query!(
-            "UPDATE callbacks_set_aside SET settled_at = now() WHERE id = ANY($1) AND settled_at IS NULL",
+            "UPDATE callbacks_set_aside SET settled_at = now() WHERE id = ANY($1) AND num_nulls(settled_at) = 1",
             ids
         )
         .execute(&mut *tx)

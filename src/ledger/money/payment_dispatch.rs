@@ -136,7 +136,7 @@ impl Ledger {
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
-                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND b.status <> 'processed'
+                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND b.status || '' <> 'processed'
                             AND p.status <> 'created'
                           FOR UPDATE OF b, p SKIP LOCKED)",
             &ids
@@ -216,7 +216,7 @@ impl Ledger {
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
                     processed_at = NULL
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
-                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND p.status = 'created'
+                          WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND p.status || '' = 'created'
                           ORDER BY b.id FOR UPDATE OF b)",
             &ids,
             micros(after)

@@ -202,7 +202,7 @@ impl Ledger {
         let mut tx = self.begin().await?;
         let done = sqlx::query!(
             "UPDATE refunds SET status = 'requested', key = $2, queued = false, ended_at = NULL, asked_at = NULL
-             WHERE id = $1 AND status = 'failed'",
+             WHERE id = $1 AND status || '' = 'failed'",
             refund.0,
             Uuid::now_v7()
         )
@@ -220,9 +220,9 @@ impl Ledger {
     pub async fn money_figures(&self) -> Result<MoneyFigures, LedgerError> {
         Ok(sqlx::query_as!(
             MoneyFigures,
-            r#"SELECT (SELECT count(*) FROM payments WHERE status = 'created') AS "created!",
+            r#"SELECT (SELECT count(*) FROM payments WHERE status || '' = 'created') AS "created!",
                       (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0)::bigint FROM payments
-                       WHERE status = 'created') AS "oldest_s!",
+                       WHERE status || '' = 'created') AS "oldest_s!",
                       (SELECT count(*) FROM payments WHERE ask_at IS NOT NULL) AS "under_way!",
                       (SELECT count(*) FROM refunds WHERE status = 'requested') AS "refunds!",
                       (SELECT count(*) FROM refunds WHERE status = 'failed') AS "refunds_failed!",

@@ -42,7 +42,7 @@ impl Ledger {
         // the sale's row. Their messages find the order ended, and settle the rows.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = ANY($1) AND status <> 'processed'
+             WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = ANY($1) AND status || '' <> 'processed'
                           FOR UPDATE SKIP LOCKED)",
             &ended
         )
@@ -233,7 +233,7 @@ async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid]) -> Result<()
 pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE payments SET status = 'abandoned', ended_at = now()
-         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status = 'created' AND NOT unsure
+         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status || '' = 'created' AND NOT unsure
                       ORDER BY id FOR UPDATE)",
         orders
     )
@@ -241,7 +241,7 @@ pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -
     .await?;
     sqlx::query!(
         "UPDATE payments SET status = 'waiting', ask_at = now()
-         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status = 'created' AND unsure
+         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status || '' = 'created' AND unsure
                       ORDER BY id FOR UPDATE)",
         orders
     )

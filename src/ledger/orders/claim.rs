@@ -51,7 +51,7 @@ pub(super) async fn claim(
                   s.price_cents, s.per_user, s.pay_within_ms, s.total_stock = -1 AS "unlimited!",
                   EXISTS (SELECT FROM orders m WHERE m.id = o.order_id) AS "made!"
            FROM outbox o JOIN sales s ON s.id = o.sale_id
-           WHERE o.kind = 'order_placed' AND o.order_id = ANY($1) AND o.status <> 'processed'
+           WHERE o.kind = 'order_placed' AND o.order_id = ANY($1) AND o.status || '' <> 'processed'
            ORDER BY o.id FOR UPDATE OF o"#,
         &orders
     )

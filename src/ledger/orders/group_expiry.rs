@@ -63,7 +63,7 @@ impl Ledger {
         // Rows that the relay has locked are skipped, as those of single orders are.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = ANY($1) AND status <> 'processed'
+             WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = ANY($1) AND status || '' <> 'processed'
                           FOR UPDATE SKIP LOCKED)",
             &ended
         )
@@ -82,7 +82,7 @@ impl Ledger {
         let mut tx = self.begin().await?;
         let closed = sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $2
-             WHERE kind = 'group_expire' AND order_id = $1 AND status <> 'processed'",
+             WHERE kind = 'group_expire' AND order_id = $1 AND status || '' <> 'processed'",
             group.0,
             one_line(why)
         )

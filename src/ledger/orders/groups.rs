@@ -108,7 +108,7 @@ impl Ledger {
         let mut tx = self.begin().await?;
         let closed = sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $2
-             WHERE kind = 'group_placed' AND order_id = $1 AND status <> 'processed'",
+             WHERE kind = 'group_placed' AND order_id = $1 AND status || '' <> 'processed'",
             group.0,
             one_line(why)
         )
@@ -146,7 +146,7 @@ async fn claim(tx: &mut PgConnection, groups: &[GroupId]) -> Result<Vec<Claimed>
         Claimed,
         r#"SELECT o.id, g.id AS "group", g.sale_id AS sale, g.members, g.units, s.total_stock = -1 AS "unlimited!"
            FROM outbox o JOIN purchase_groups g ON g.id = o.order_id JOIN sales s ON s.id = g.sale_id
-           WHERE o.kind = 'group_placed' AND o.order_id = ANY($1) AND o.status <> 'processed'
+           WHERE o.kind = 'group_placed' AND o.order_id = ANY($1) AND o.status || '' <> 'processed'
            ORDER BY o.id FOR UPDATE OF o"#,
         &ids
     );

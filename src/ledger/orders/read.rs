@@ -102,7 +102,7 @@ impl Ledger {
                  SELECT order_id, sale_id, user_id, quantity, price_cents * quantity AS amount_cents,
                         o.created_at + pay_within_ms * interval '1 ms' AS expires_at, o.created_at
                  FROM outbox o JOIN sales s ON s.id = sale_id
-                 WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status <> 'processed'
+                 WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status || '' <> 'processed'
                    AND order_id NOT IN (SELECT id FROM made))
                SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
                       amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
@@ -163,7 +163,7 @@ impl Ledger {
                      SELECT 1 AS rank, created_at, id FROM orders WHERE id = $5
                      UNION ALL
                      SELECT 2, created_at, order_id FROM outbox
-                     WHERE kind = 'order_placed' AND order_id = $5 AND status <> 'processed'
+                     WHERE kind = 'order_placed' AND order_id = $5 AND status || '' <> 'processed'
                      UNION ALL
                      SELECT 3, created_at, $5 FROM purchase_groups
                      WHERE settled_at IS NULL AND user_ids @> ARRAY[$3::text] COLLATE "C" AND order_ids @> ARRAY[$5::uuid]
@@ -246,7 +246,7 @@ pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> R
              SELECT 2, order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
                     o.created_at + pay_within_ms * interval '1 ms', o.created_at
              FROM outbox o JOIN sales s ON s.id = sale_id
-             WHERE kind = 'order_placed' AND order_id = $1 AND o.status <> 'processed')
+             WHERE kind = 'order_placed' AND order_id = $1 AND o.status || '' <> 'processed')
            SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
                   amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
                   created_at AS "created_at!"

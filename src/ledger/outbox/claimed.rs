@@ -82,7 +82,7 @@ impl<T> ClaimedBatch<T> {
         }
         let mut tx = self.ledger.begin().await?;
         let still = sqlx::query_scalar!(
-            "SELECT id FROM outbox WHERE id = ANY($1) AND status = 'pending' AND next_attempt_at = $2
+            "SELECT id FROM outbox WHERE id = ANY($1) AND status || '' = 'pending' AND next_attempt_at = $2
              ORDER BY id FOR UPDATE SKIP LOCKED",
             &self.ids(),
             self.leased_until
@@ -125,7 +125,7 @@ impl ClaimedBatch<BrokerMessage> {
         let (mut tx, claimed) = self.claimed().await?;
         let claimed_of = |ids: &[i64]| ids.iter().copied().filter(|id| claimed.contains(id)).collect::<Vec<i64>>();
         sqlx::query!(
-            "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status = 'pending'",
+            "UPDATE outbox SET status = 'sent', sent_at = now() WHERE id = ANY($1) AND status || '' = 'pending'",
             &claimed_of(sent)
         )
         .execute(&mut *tx)
@@ -195,7 +195,7 @@ impl ClaimedBatch<UnitRelease> {
 async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64], wait_ms: i64) -> Result<(), LedgerError> {
     if !ids.is_empty() {
         sqlx::query!(
-            "UPDATE outbox SET next_attempt_at = now() + $2::bigint * interval '1 ms' WHERE id = ANY($1) AND status = 'pending'",
+            "UPDATE outbox SET next_attempt_at = now() + $2::bigint * interval '1 ms' WHERE id = ANY($1) AND status || '' = 'pending'",
             ids,
             wait_ms
         )
@@ -219,7 +219,7 @@ pub(super) async fn count_failure(
     let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
     sqlx::query!(
         "UPDATE outbox SET attempts = $2, status = $3, last_error = $4, next_attempt_at = now() + $5::bigint * interval '1 ms'
-         WHERE id = $1 AND status <> 'processed'",
+         WHERE id = $1 AND status || '' <> 'processed'",
         id,
         attempts.cast_signed(),
         if parked { "parked" } else { "pending" },

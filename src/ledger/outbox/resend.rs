@@ -126,7 +126,7 @@ impl Ledger {
              WHERE id IN (SELECT b.id FROM payments p JOIN outbox b ON b.order_id = p.id AND b.kind = 'payment_requested'
                           WHERE p.status = 'created' AND p.claim > 0 AND b.status = 'processed'
                             AND b.processed_at < now() - $1::bigint * interval '1 ms'
-                          LIMIT $2 FOR UPDATE OF b SKIP LOCKED)",
+                          ORDER BY p.id LIMIT $2 FOR UPDATE OF b SKIP LOCKED)",
             after_ms,
             limit
         )

@@ -79,7 +79,7 @@ impl Ledger {
         sqlx::query!(
             "INSERT INTO outflow_keys (channel, key, turn_at)
              SELECT channel, key, clock_timestamp() FROM outflow_items
-             WHERE channel = $1 AND status = 'parked' AND id = ANY($2) GROUP BY channel, key ORDER BY key
+             WHERE channel = $1 AND status || '' = 'parked' AND id = ANY($2) GROUP BY channel, key ORDER BY key
              ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
             channel,
             &found
@@ -88,7 +88,7 @@ impl Ledger {
         .await?;
         let done = sqlx::query!(
             "UPDATE outflow_items i SET status = 'pending', attempts = 0
-             WHERE channel = $1 AND status = 'parked' AND id = ANY($2)
+             WHERE channel = $1 AND status || '' = 'parked' AND id = ANY($2)
                AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = i.channel AND k.key = i.key)",
             channel,
             &found

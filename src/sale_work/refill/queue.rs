@@ -35,6 +35,8 @@ const CONTEST_PAUSE: Duration = Duration::from_secs(10);
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
 /// How long a stopping process waits for its refills.
 const FINISH_MAX: Duration = Duration::from_secs(5);
+/// How long a sale is not looked at again, although callers ask for it, when a server of it is away.
+const REACH_PAUSE: Duration = Duration::from_millis(200);
 /// The pause of a refill that met a server which is away.
 const AWAY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -99,6 +101,11 @@ impl RefillQueue {
     /// Whether the sale is neither being refilled nor resting after a failure.
     pub fn may_start(&self, sale: SaleId) -> bool {
         !self.refilling.contains_key(&sale) && self.sick.get(&sale).is_none_or(|sick| sick.until <= Instant::now())
+    }
+
+    /// A server of the sale is away. Callers who ask for it have it looked at again a little later.
+    pub fn is_out_of_reach(&mut self, sale: SaleId) {
+        self.rest(sale, REACH_PAUSE);
     }
 
     /// Puts a sale in the line of those that wait, unless it is being refilled, or rests. A sale that was asked for keeps its place.
@@ -219,6 +226,7 @@ impl RefillQueue {
             }
             // Without a pause, two instances that cannot see each other's lock would overtake each other for ever.
             Err(SaleError::Overtaken) => {
+                tracing::info!(%sale, "another refill has taken over, or the sale has lost keys again; tried again after a pause");
                 self.filled.extend(run.map(|run| (sale, run)));
                 let pause = OVERTAKEN_PAUSE.mul_f64(rand::random_range(0.5..1.5));
                 self.rest(sale, pause);

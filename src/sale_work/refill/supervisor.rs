@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::is_whole;
 use super::queue::{Need, RefillQueue};
-use crate::domain::ids::SaleId;
+use crate::domain::ids::{Epoch, SaleId};
 use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
 use crate::gate::server_runs::{SaleState, ServerRuns, Standing};
@@ -30,6 +30,8 @@ const CLOSINGS_APART: Duration = Duration::from_secs(5);
 
 /// The sales with lost keys that one check writes down. An alarm names no more.
 const LOST_NAMED: usize = 20;
+/// A sale that loses keys again and again, or cannot be refilled, is written down again.
+const LOST_AGAIN: Duration = Duration::from_secs(30);
 
 /// What tells the servers of one moment from those of another.
 type Identity = Vec<Option<[String; 2]>>;
@@ -57,6 +59,9 @@ pub struct RefillSupervisor {
     suspected: bool,
     /// When the sales on servers that evict keys were closed last; `None` while no server does.
     closed_at: Option<Instant>,
+    /// The sales that were found without some of their keys, and are to be written down; and when others were.
+    lost_keys: Vec<(SaleId, Epoch)>,
+    lost_before: HashMap<SaleId, Instant>,
 }
 
 impl RefillSupervisor {
@@ -75,6 +80,8 @@ impl RefillSupervisor {
             compared: None,
             suspected: false,
             closed_at: None,
+            lost_keys: Vec::new(),
+            lost_before: HashMap::new(),
         }
     }
 
@@ -93,8 +100,11 @@ impl RefillSupervisor {
     pub async fn check(&mut self, with_turn: bool) -> Result<(), SaleError> {
         let mut servers = self.take_servers().await?;
         let identity = servers.identity().await?;
-        self.close_where_evicted(&servers).await?;
-        servers.can_sell()?;
+        self.close_where_evicted(&servers).await;
+        if let Err(error) = servers.can_sell() {
+            self.servers = Some(servers);
+            return Err(error.into());
+        }
         let is_other = self.compared.as_ref().is_none_or(|(compared, _)| *compared != identity);
         self.check_due(&mut servers, with_turn, is_other).await?;
         let compared = self.compared.as_ref();
@@ -108,6 +118,7 @@ impl RefillSupervisor {
             self.queue.start(&servers);
         }
         self.servers = Some(servers);
+        self.write_down_lost_keys().await;
         Ok(())
     }
 
@@ -121,12 +132,16 @@ impl RefillSupervisor {
             return Ok(());
         }
         let mut servers = self.take_servers().await?;
-        servers.can_sell()?;
+        if let Err(error) = servers.can_sell() {
+            self.servers = Some(servers);
+            return Err(error.into());
+        }
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs_of(&asked, self.retire_after_ms)).await?;
         self.suspected |= self.examine(&mut servers, &rows, true).await?;
         self.queue.start(&servers);
         self.servers = Some(servers);
+        self.write_down_lost_keys().await;
         Ok(())
     }
 
@@ -211,26 +226,29 @@ impl RefillSupervisor {
 
     /// Stops selling on servers that evict keys, as a process that starts does not sell on them (protocol, rule 10). Their sales are
     /// refilled when they keep all keys again.
-    async fn close_where_evicted(&mut self, servers: &ServerRuns) -> Result<(), SaleError> {
+    async fn close_where_evicted(&mut self, servers: &ServerRuns) {
         let Some(policy) = servers.evicts() else {
             self.closed_at = None;
-            return Ok(());
+            return;
         };
         if self.closed_at.is_some_and(|at| at.elapsed() < CLOSINGS_APART) {
-            return Ok(());
+            return;
         }
-        if self.closed_at.is_none() {
+        if self.closed_at.replace(Instant::now()).is_none() {
             tracing::error!(
                 policy,
                 "Redis evicts keys when its memory is full: its sales are closed until it does not"
             );
         }
         let ledger = &self.stores.ledger;
-        let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
-        let sales: Vec<_> = rows.iter().map(|row| (row.shards, row.epoch)).collect();
-        servers.close_where_evicted(&sales).await?;
-        self.closed_at = Some(Instant::now());
-        Ok(())
+        let closed = async {
+            let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
+            let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
+            Ok::<_, SaleError>(servers.delete_where_evicted(&sales).await?)
+        };
+        if let Err(error) = closed.await {
+            tracing::warn!(%error, "not all sales are closed on a Redis server that evicts keys; tried again");
+        }
     }
 
     /// Compares sales with Redis, and puts those that are not whole in the line. Returns whether one is missing that was whole on this
@@ -238,11 +256,13 @@ impl RefillSupervisor {
     async fn examine(&mut self, servers: &mut ServerRuns, rows: &[EpochRow], asked: bool) -> Result<bool, SaleError> {
         let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
         let states = servers.sale_states(&sales).await?;
-        let (mut is_one_missing, mut lost_keys, now) = (false, Vec::new(), Instant::now());
+        let (mut is_one_missing, now) = (false, Instant::now());
+        self.lost_before.retain(|_, at| now.duration_since(*at) < LOST_AGAIN);
         for (row, state) in rows.iter().zip(states) {
             let sale = row.sale;
             if state == SaleState::Unknown {
                 self.unsettled.insert(sale, now);
+                self.queue.is_out_of_reach(sale);
                 // What the servers that are here have of it goes on selling: a pause must reach them.
                 if row.live {
                     let set = self.stores.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await;
@@ -262,8 +282,9 @@ impl RefillSupervisor {
                 continue;
             }
             let is_new = !self.unsettled.contains_key(&sale);
-            if is_new && state == SaleState::Incomplete {
-                lost_keys.push(row);
+            if state == SaleState::Incomplete && !self.lost_before.contains_key(&sale) {
+                self.lost_before.insert(sale, now);
+                self.lost_keys.push((sale, row.epoch));
             }
             let since = *self.unsettled.entry(sale).or_insert(now);
             match &row.run_id {
@@ -288,23 +309,23 @@ impl RefillSupervisor {
                 },
             );
         }
-        self.report(&lost_keys).await?;
         Ok(is_one_missing)
     }
 
-    /// Writes down which sales have lost keys: an alarm follows from it.
-    async fn report(&self, lost_keys: &[&EpochRow]) -> Result<(), SaleError> {
-        let ledger = &self.stores.ledger;
-        for row in lost_keys.iter().take(LOST_NAMED) {
-            tracing::error!(
-                sale = %row.sale, epoch = row.epoch.0, sales = lost_keys.len(),
-                "KEYS LOST: Redis has only some of the sale's keys, so that it is refilled"
-            );
-            let (subject, details) = (format!("sale {}", row.sale), serde_json::json!({ "epoch": row.epoch.0 }));
+    /// Writes down which sales have lost keys: an alarm follows from it. What cannot be written is tried again.
+    async fn write_down_lost_keys(&mut self) {
+        self.lost_keys.truncate(LOST_NAMED);
+        while let Some((sale, epoch)) = self.lost_keys.pop() {
+            tracing::error!(%sale, epoch = epoch.0, "KEYS LOST: Redis has only some of the sale's keys, so that it is refilled");
+            let (subject, details) = (format!("sale {sale}"), serde_json::json!({ "epoch": epoch.0 }));
             let line = NewLine { actor: "refill supervisor", action: "keys-lost", subject: &subject, details };
-            ledger.in_time(ledger.record_bounded("keys-lost", line)).await?;
+            let ledger = &self.stores.ledger;
+            if let Err(error) = ledger.in_time(ledger.record_bounded("keys-lost", line)).await {
+                tracing::warn!(%sale, %error, "lost keys not written down; tried again");
+                self.lost_keys.push((sale, epoch));
+                return;
+            }
         }
-        Ok(())
     }
 
     /// Sets a sale's status in Redis to the ledger's, which is newer, or was not set because a process died.
