@@ -1,3 +1,3 @@
--- Serves one statement alone, which writes this expression. The index outflow_items_oldest has a plain comparison instead. So it was chosen for
--- items of one key, too, by statistics of a moment at which nothing waited, and everything that waited was read.
+-- For the age of the oldest item, the only statement that contains this expression. PostgreSQL also chose the index outflow_items_oldest, with its
+-- plain comparison, to find the items of one key: when the statistics showed an empty backlog. Then it read the whole backlog.
 CREATE INDEX outflow_items_first ON outflow_items (channel, created_at) WHERE status || '' IN ('pending', 'sending');

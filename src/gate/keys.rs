@@ -39,7 +39,7 @@ pub(super) struct SaleKeys {
 }
 
 impl SaleKeys {
-    /// Those that exist from the beginning of a refill on, in the order of begin_refill.lua.
+    /// The keys that a refill creates and that always exist, in the order of sale_begin.lua.
     pub fn lasting(&self) -> [&str; SALE_KEYS] {
         [
             &self.sale,
@@ -54,7 +54,7 @@ impl SaleKeys {
     }
 }
 
-/// How many keys of a shard are lasting.
+/// The number of lasting keys of a shard.
 pub(super) const SALE_KEYS: usize = 8;
 
 /// The keys of a lock.

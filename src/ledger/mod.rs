@@ -1,9 +1,13 @@
 //! PostgreSQL: what is committed here is true. The only room that names sqlx.
 //!
-//! A statement that finds a row by its key compares the status as `status || '' = …`. With `status = …` it may use a partial index of
-//! what waits, and does so while the statistics are of a moment at which nothing waited: then it reads everything that waits. `OFFSET 0` in an
-//! EXISTS keeps it from being planned as a join, for the same reason; and whether anything waits is asked by `ORDER BY … LIMIT 1`, because an
-//! EXISTS scans the table while the statistics say that much waits. `tests/api/statement_plans.rs` finds most statements that lack this.
+//! Plans must not depend on the age of PostgreSQL's statistics:
+//!
+//! - A statement that finds a row by its key compares the status as `status || '' = …`. With `status = …`, PostgreSQL may choose a partial
+//!   index of the backlog. It does so when the statistics show an empty backlog, and then reads the whole backlog.
+//! - `OFFSET 0` in an EXISTS prevents a join, which would read the whole backlog for the same reason.
+//! - `ORDER BY … LIMIT 1` asks whether a backlog is empty. An EXISTS would scan the table when the statistics show a large backlog.
+//!
+//! `tests/api/statement_plans.rs` finds most statements that break these rules.
 
 pub mod accounts;
 pub mod audit_log;

@@ -43,12 +43,12 @@ async fn in_line(system: &System, callers: i64) {
     .await;
 }
 
-async fn open_alarms(system: &System) -> Vec<String> {
+pub async fn open_alarms(system: &System) -> Vec<String> {
     let alarms = system.stores.ledger.alarms(100).await.unwrap().into_iter();
     alarms.filter(|alarm| alarm.cleared_at.is_none()).map(|alarm| format!("{} {}", alarm.kind, alarm.subject)).collect()
 }
 
-async fn alarm(system: &System, named: &str) {
+pub async fn alarm(system: &System, named: &str) {
     eventually(|| async {
         let open = open_alarms(system).await;
         open.iter().any(|alarm| alarm == named).then_some(()).ok_or(format!("{open:?}"))

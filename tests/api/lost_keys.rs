@@ -10,6 +10,7 @@ use seckill::domain::shards::ShardCount;
 use seckill_harness::redis_cluster::RedisCluster;
 use seckill_harness::{Sale, System, eventually, redis_at, terms};
 
+use crate::callers_apart::{alarm, open_alarms};
 use crate::own_redis::OwnRedis;
 
 /// The same buyers ask all the time, all from one address; and alarms are looked at often.
@@ -39,19 +40,6 @@ async fn answers(system: &System, sale: &Sale, user: &str, code: &str) {
     eventually(|| async {
         let answer = system.buy(sale, user).idempotent("k").send().await.code();
         (answer == code).then_some(()).ok_or(answer)
-    })
-    .await;
-}
-
-async fn open_alarms(system: &System) -> BTreeSet<String> {
-    let alarms = system.stores.ledger.alarms(100).await.unwrap().into_iter();
-    alarms.filter(|alarm| alarm.cleared_at.is_none()).map(|alarm| format!("{} {}", alarm.kind, alarm.subject)).collect()
-}
-
-async fn is_raised(system: &System, alarm: &str) {
-    eventually(|| async {
-        let open = open_alarms(system).await;
-        open.contains(alarm).then_some(()).ok_or(format!("{open:?}"))
     })
     .await;
 }
@@ -120,7 +108,7 @@ async fn the_loss_of_any_key_closes_the_sale_until_it_is_refilled() {
         let told = "SELECT count(*) FROM audit_log WHERE action = 'keys-lost' AND subject = 'sale ' || $1";
         let told: i64 = sqlx::query_scalar(told).bind(sale.id.get()).fetch_one(&system.sql).await.unwrap();
         assert!(told >= 1, "nobody is told of sale {}", sale.id);
-        is_raised(&system, &format!("keys-lost sale {}", sale.id)).await;
+        alarm(&system, &format!("keys-lost sale {}", sale.id)).await;
         system.settled(sale).await;
         assert_eq!((system.orders(sale).await, system.available(sale).await), (1, Some(0)));
     }
@@ -145,7 +133,7 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
             (ready == (503, false)).then_some(()).ok_or(format!("{ready:?}"))
         })
         .await;
-        is_raised(&system, "keys-lost redis").await;
+        alarm(&system, "keys-lost redis").await;
         redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await.unwrap();
         for sale in &sales {
             refilled(&system, sale, before).await;
@@ -158,7 +146,7 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
         }
         eventually(|| async {
             let (ready, open) = (readiness(&system).await, open_alarms(&system).await);
-            let is_over = ready == (200, true) && !open.contains("keys-lost redis");
+            let is_over = ready == (200, true) && !open.contains(&"keys-lost redis".to_owned());
             is_over.then_some(()).ok_or(format!("{ready:?} {open:?}"))
         })
         .await;
@@ -189,7 +177,7 @@ async fn a_master_of_a_cluster_that_evicts_closes_its_own_sales_alone() {
     };
     cluster.ask(node, &["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
     answers(&system, &sick, "ann", "503 temporarily-unavailable").await;
-    is_raised(&system, "keys-lost redis").await;
+    alarm(&system, "keys-lost redis").await;
     let buyers: Vec<String> = (0..5).map(|n| format!("u{n}")).collect();
     for user in &buyers {
         answers(&system, &well, user, "202").await;

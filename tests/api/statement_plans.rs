@@ -75,7 +75,7 @@ async fn every_statement_reads_little_however_large_the_tables_are() {
     assert!(statements.len() > 250, "{} statements in .sqlx", statements.len());
     let mut report = String::new();
     let mut dear = measure(&mut sql, &statements, "a backlog", &mut report).await;
-    // The statistics are those of the moment before: after a drain they say that much waits, and when a new backlog comes, that nothing does.
+    // Each shape has the statistics of the one before: of a backlog after a drain, and of no backlog when a new one comes.
     let (drain, new_backlog) = (include_str!("../data/drain.sql"), include_str!("../data/new_backlog.sql"));
     for (change, shape) in [(drain, "drained"), (new_backlog, "a large new backlog"), (drain, "drained again")] {
         run(&mut sql, change).await;

@@ -1,4 +1,4 @@
--- Carries out all that waits in the tables of large_tables.sql.
+-- Marks the whole backlog in the tables of large_tables.sql as processed.
 SET session_replication_role = replica;
 UPDATE outbox SET status = 'processed', processed_at = now() WHERE status IN ('pending', 'sent', 'parked');
 UPDATE orders SET status = 'paid' WHERE status = 'pending_payment';

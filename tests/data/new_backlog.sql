@@ -1,4 +1,4 @@
--- Has a part of what drain.sql has carried out wait again.
+-- Makes a part of the rows that drain.sql has processed pending again.
 SET session_replication_role = replica;
 SET synchronous_commit = off;
 UPDATE outbox SET status = CASE WHEN id % 4 = 0 THEN 'pending' ELSE 'sent' END, next_attempt_at = now(), sent_at = now() - interval '1 hour'

@@ -142,7 +142,7 @@ impl ClaimedBatch<BrokerMessage> {
 }
 
 impl ClaimedBatch<UnitRelease> {
-    /// The shards of these sales, without those that do not exist, read on the connection of the claim.
+    /// The shards of those of these sales that exist, read on the connection of the claim.
     pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
         match &mut self.tx {
             Some(tx) => shards_of(&mut **tx, sales).await,
@@ -150,9 +150,9 @@ impl ClaimedBatch<UnitRelease> {
         }
     }
 
-    /// Marks releases as processed where the sale's epoch is still the one that Redis answered under (rule 9). The
-    /// others stay pending and are carried out again. Of those that were refused, the ones of sales that are no more, or ended
-    /// `retire_after_ms` ago, have nothing to be released in; the others are postponed. Failures are counted.
+    /// Marks a release as processed if Redis answered under the sale's current epoch (rule 9). Other answered releases stay
+    /// pending and are repeated. A refused release is processed if its sale was removed, or ended `retire_after_ms` ago: Redis
+    /// does not keep such a sale. Other refused releases are postponed. Failures are counted.
     pub async fn settle_released(
         mut self,
         outcome: &ReleaseOutcome,

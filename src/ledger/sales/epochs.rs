@@ -141,7 +141,7 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
-    /// The shards of these sales, without those that do not exist.
+    /// The shards of those of these sales that exist.
     pub async fn shards_of(&self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
         shards_of(&self.pool, sales).await
     }
@@ -342,7 +342,7 @@ impl RefillSnapshot {
     }
 }
 
-/// The shards of these sales, without those that do not exist.
+/// The shards of those of these sales that exist.
 pub(in crate::ledger) async fn shards_of(
     with: impl PgExecutor<'_>,
     sales: &[SaleId],

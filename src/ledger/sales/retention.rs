@@ -129,7 +129,7 @@ impl Ledger {
         Ok((next, row.gone.unsigned_abs()))
     }
 
-    /// Clears outflow items that were sent so many days ago, likewise. The refund of one is not under way any more.
+    /// Clears a page of the outflow items that were sent at least `days` ago, except those of refunds in flight.
     pub async fn clear_outflow_items(&self, from: Uuid, days: i32) -> Result<(Uuid, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id FROM outflow_items WHERE id > $1 ORDER BY id LIMIT $2),

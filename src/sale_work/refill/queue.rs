@@ -17,8 +17,8 @@ use crate::sale::{SaleError, Stores};
 /// Refills at the same time. Those that no caller waits for leave some places free for the others.
 const AT_ONCE: usize = 48;
 const UNNEEDED_AT_ONCE: usize = 40;
-/// How many of them use PostgreSQL at the same time: those that a caller waits for do not stand in line behind the others, nor behind
-/// long ones, and those of sales that have failed before share one place.
+/// How many refills of each class use PostgreSQL at the same time. The classes do not wait for each other: refills that a caller
+/// waits for, planned ones, those of sales whose last refill has failed, and long ones.
 const NEEDED_SLOTS: usize = 4;
 const PLANNED_SLOTS: usize = 4;
 const FAILED_SLOTS: usize = 1;
@@ -35,7 +35,7 @@ const CONTEST_PAUSE: Duration = Duration::from_secs(10);
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
 /// How long a stopping process waits for its refills.
 const FINISH_MAX: Duration = Duration::from_secs(5);
-/// How long a sale is not looked at again, although callers ask for it, when a server of it is away.
+/// The pause between checks that callers cause, of a sale with a server that is away.
 const REACH_PAUSE: Duration = Duration::from_millis(200);
 /// The pause of a refill that met a server which is away.
 const AWAY_PAUSE: Duration = Duration::from_millis(500);
@@ -103,7 +103,7 @@ impl RefillQueue {
         !self.refilling.contains_key(&sale) && self.sick.get(&sale).is_none_or(|sick| sick.until <= Instant::now())
     }
 
-    /// A server of the sale is away. Callers who ask for it have it looked at again a little later.
+    /// A server of the sale is away. For `REACH_PAUSE`, a caller who asks for the sale causes no further check.
     pub fn is_out_of_reach(&mut self, sale: SaleId) {
         self.rest(sale, REACH_PAUSE);
     }
