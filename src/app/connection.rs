@@ -34,6 +34,10 @@ pub struct Bounds {
     pub ahead: usize,
 }
 
+/// After so many bytes, the server looks for a head among them before it reads on: it would read a picture that comes in one
+/// piece with its head before it knows that it is one.
+const READ_AT_ONCE: usize = 32 * 1024;
+
 /// What a connection is used for.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
@@ -52,8 +56,10 @@ pub struct ConnectionState {
     unanswered: Cell<usize>,
     /// Bytes read since the head of the last request.
     ahead: Cell<usize>,
-    /// The last request's body is too long to be read. The connection ends with its answer.
-    is_ending: Cell<bool>,
+    /// `ahead` when reading has paused last.
+    paused_at: Cell<usize>,
+    /// The last request's body is longer than `Bounds::body`: it is read by who allows more, or the connection ends with its answer.
+    has_long_body: Cell<bool>,
     bounds: Bounds,
 }
 
@@ -68,7 +74,7 @@ impl Unanswered {
         state.phase.set(Phase::Request);
         state.unanswered.update(|requests| requests + 1);
         state.ahead.set(0);
-        state.is_ending.set(length.is_some_and(|length: usize| length > state.bounds.body));
+        state.has_long_body.set(length.is_some_and(|length: usize| length > state.bounds.body));
         Some(Self(Rc::clone(state)))
     }
 }
@@ -94,7 +100,8 @@ impl TimedStream {
             phase: Cell::new(Phase::Idle(Instant::now())),
             unanswered: Cell::new(0),
             ahead: Cell::new(0),
-            is_ending: Cell::new(false),
+            paused_at: Cell::new(0),
+            has_long_body: Cell::new(false),
             bounds,
         };
         Self { stream, state: Rc::new(state), blocked_since: None, timer: None }
@@ -129,11 +136,18 @@ impl TimedStream {
         Ok(())
     }
 
+    /// Whether what was read must be looked at before more is read: a head that is among it says how much may follow.
+    fn pauses(&self) -> bool {
+        let ahead = self.state.ahead.get();
+        let is_before_head = ahead >= READ_AT_ONCE && !self.state.has_long_body.get();
+        is_before_head && self.state.paused_at.replace(ahead) != ahead
+    }
+
     /// Counts what was read. Fails if it is too far ahead of what can be answered.
     fn count(&self, bytes: usize) -> io::Result<()> {
         let ahead = self.state.ahead.get() + bytes;
         self.state.ahead.set(ahead);
-        if ahead > self.state.bounds.ahead && !self.state.is_ending.get() {
+        if ahead > self.state.bounds.ahead && !self.state.has_long_body.get() {
             return Err(cut("ahead", io::ErrorKind::InvalidData));
         }
         Ok(())
@@ -149,6 +163,10 @@ fn cut(what: &'static str, kind: io::ErrorKind) -> io::Error {
 impl AsyncRead for TimedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.pauses() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
         if polled.is_pending() {

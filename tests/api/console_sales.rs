@@ -1,6 +1,7 @@
 //! Sales and products in the console: planning, changing and watching them, by role; and what the live page's streams cost and show.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -9,6 +10,7 @@ use reqwest::{Client, Response};
 use seckill::domain::account::AccountRole;
 use seckill::domain::ids::SaleId;
 use seckill::domain::sale::{NewSale, Wave};
+use seckill_harness::nginx::Nginx;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -346,6 +348,47 @@ async fn too_long_a_picture_is_refused_unread() {
         }
         let answer = String::from_utf8(answer).unwrap();
         assert!(answer.starts_with(expected) && answer.contains("\r\nconnection: close\r\n"), "{length}: {answer}");
+    }
+    system.finish().await;
+}
+
+/// A picture that comes in one piece with its head is taken whole, directly and through nginx.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_may_come_at_once() {
+    let system = System::shared_with(&UNLIMITED).await;
+    let [_, max, _] = people(&system).await;
+    let set = max.call("PUT", "products/Whole", Some(json!({ "description": "x" }))).await;
+    assert_eq!(set.status, 200, "{}", set.body);
+    let proxy = Nginx::edge(&[system.instances[0].address], Path::new("/nonexistent"), &[]).await;
+    let probe = max.request("PUT", "products/Whole/picture", None).build().unwrap();
+    let credentials: String =
+        probe.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap())).collect();
+    for (length, expected) in [(50_000, 400), (388_000, 400), (1_900_000, 400), (10_485_761, 413)] {
+        // What is read whole is found to be no picture.
+        let mut request = format!(
+            "PUT /api/v1/admin/products/Whole/picture HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n{credentials}Content-Length: {length}\r\n\r\n"
+        )
+        .into_bytes();
+        request.resize(request.len() + if expected == 413 { 1_000 } else { length }, b'x');
+        for n in 0..20 {
+            for address in [system.instances[0].address, proxy.address] {
+                let status = eventually(|| async {
+                    let mut wire = tokio::net::TcpStream::connect(address).await.unwrap();
+                    wire.write_all(&request).await.unwrap_or_else(|error| panic!("{length} bytes, {n}: {error}"));
+                    let mut answer = Vec::new();
+                    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+                        let read = wire.read_buf(&mut answer).await;
+                        assert!(read.is_ok_and(|bytes| bytes > 0), "{length} bytes, {n}: closed by {address}");
+                    }
+                    let status = String::from_utf8_lossy(&answer[9..12]).into_owned();
+                    // One picture is drawn at a time, and those of other tests are among them.
+                    let is_busy = status == "503" && String::from_utf8_lossy(&answer).contains("retry-after");
+                    if is_busy { Err(status) } else { Ok(status) }
+                })
+                .await;
+                assert_eq!(status, expected.to_string(), "{length} bytes, {n}");
+            }
+        }
     }
     system.finish().await;
 }
