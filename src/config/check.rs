@@ -1,10 +1,14 @@
 //! Checks each setting's value. An error names the setting and the variable that sets it.
 
+use std::collections::HashSet;
+
 use super::{Channel, ChannelKind, Config, ConfigError, servers};
 use seckill_webhook::Secret;
 
 /// Signs buyers' tokens in development mode, so that `SECKILL_DEV=1` is enough to start.
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
+/// A secret has at least so many different bytes: one of hexadecimal digits has about 14.
+const SECRET_KINDS_MIN: usize = 8;
 /// Signs calls to the sandbox bank and its callbacks in development mode.
 const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 const NO_CURRENCY: &str = "must be three capital letters (ISO 4217)";
@@ -39,6 +43,9 @@ impl Config {
                 return wrong("auth.jwt_secret", "is missing, and so is auth.jwt_public_key");
             }
             (1..32, _) => return wrong("auth.jwt_secret", "must be at least 32 bytes"),
+            (32.., _) if self.auth.jwt_secret.bytes().collect::<HashSet<_>>().len() < SECRET_KINDS_MIN => {
+                return wrong("auth.jwt_secret", "must have at least 8 different characters");
+            }
             (32.., 1..) => {
                 return wrong("auth.jwt_public_key", "cannot be combined with auth.jwt_secret");
             }

@@ -71,6 +71,7 @@ fn a_wrong_value_names_its_setting() {
         ("SECKILL_TRACES__PER_SECOND_MAX", "10001", "traces.per_second_max"),
         ("SECKILL_TRACES__SAMPLE_ONE_IN", "10", "traces.endpoint"),
         ("SECKILL_AUTH__JWT_SECRET", "short", "auth.jwt_secret"),
+        ("SECKILL_AUTH__JWT_SECRET", "ab".repeat(20).as_str(), "auth.jwt_secret"),
         ("SECKILL_DEV", "0", "auth.jwt_secret"),
         ("REDIS_URL", "", "redis.url"),
         ("SECKILL_REDIS__CA_FILE", "/nowhere/ca.pem", "redis.ca_file"),

@@ -60,6 +60,12 @@ impl Names<'_> {
     }
 }
 
+/// What is read of a token's header, beside what `jsonwebtoken` reads.
+#[derive(Debug, Deserialize)]
+struct Extended {
+    crit: Option<IgnoredAny>,
+}
+
 /// What is written into a token of development mode.
 #[derive(Debug, Serialize)]
 struct IssuedClaims<'a> {
@@ -118,7 +124,7 @@ impl SharedSecret {
 /// The configured key cannot verify tokens.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "configuration: auth.jwt_public_key is not an RSA, EC (P-256) or Ed25519 public key in PEM form (set SECKILL_AUTH__JWT_PUBLIC_KEY)"
+    "configuration: auth.jwt_public_key is not an RSA (2048 bits or more), EC (P-256) or Ed25519 public key in PEM form (set SECKILL_AUTH__JWT_PUBLIC_KEY)"
 )]
 pub struct InvalidKey;
 
@@ -128,11 +134,12 @@ impl Tokens {
         let _ = RING.install_default(); // fails where it is installed already
         let (key, algorithm) = match public_key.as_bytes() {
             [] => (DecodingKey::from_secret(secret.as_bytes()), Algorithm::HS256),
-            pem => DecodingKey::from_rsa_pem(pem)
-                .map(|key| (key, Algorithm::RS256))
-                .or_else(|_| DecodingKey::from_ec_pem(pem).map(|key| (key, Algorithm::ES256)))
-                .or_else(|_| DecodingKey::from_ed_pem(pem).map(|key| (key, Algorithm::EdDSA)))
-                .map_err(|_| InvalidKey)?,
+            // A private key contains the public one, and who only verifies must not have it.
+            _ if public_key.contains("PRIVATE KEY") => return Err(InvalidKey),
+            pem => rsa_key(pem)
+                .or_else(|| Some((DecodingKey::from_ec_pem(pem).ok()?, Algorithm::ES256)))
+                .or_else(|| Some((DecodingKey::from_ed_pem(pem).ok()?, Algorithm::EdDSA)))
+                .ok_or(InvalidKey)?,
         };
         let mut validation = Validation::new(algorithm);
         // `buyer` checks `exp` against the database's clock, not this machine's.
@@ -180,10 +187,14 @@ impl Tokens {
         self.check_signature(token).ok_or_else(not_valid)?;
         let json = claims_json(token).ok_or_else(not_valid)?;
         let claims: Claims = json_object::from_slice(&json).map_err(|_| not_valid())?;
-        let names = |claim: &Option<Names>, required: &Option<String>| {
-            required.as_ref().is_none_or(|name| claim.as_ref().is_some_and(|names| names.contain(name)))
+        let is_for_us = |names: &Names| self.audience.as_ref().is_none_or(|name| names.contain(name));
+        // A token has one issuer, and may be for several.
+        let is_of_issuer = |names: &Names| {
+            self.issuer.as_ref().is_none_or(|name| matches!(names, Names::One(issuer) if issuer == name))
         };
-        if !names(&claims.aud, &self.audience) || !names(&claims.iss, &self.issuer) {
+        let is_valid = claims.aud.as_ref().map_or(self.audience.is_none(), is_for_us)
+            && claims.iss.as_ref().map_or(self.issuer.is_none(), is_of_issuer);
+        if !is_valid {
             return Err(not_valid());
         }
         if claims.exp.saturating_mul(1000) <= now_ms {
@@ -203,12 +214,26 @@ impl Tokens {
         if self.shared_secret.as_ref().is_some_and(|secret| secret.has_signed(header, message, signature)) {
             return Some(());
         }
+        // RFC 7515, 4.1.11: who does not know an extension that a header calls critical refuses it. None is known here.
+        let extended: Extended = json_object::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
+        if extended.crit.is_some() {
+            return None;
+        }
         decode::<IgnoredAny>(token, &self.key, &self.validation).ok()?;
         if let Some(secret) = &self.shared_secret {
             secret.remember(header);
         }
         Some(())
     }
+}
+
+/// The bytes of the shortest RSA key that verifies anything: a modulus of 2048 bits.
+const RSA_MIN: usize = 256;
+
+fn rsa_key(pem: &[u8]) -> Option<(DecodingKey, Algorithm)> {
+    let key = DecodingKey::from_rsa_pem(pem).ok()?;
+    let is_long = key.try_get_as_bytes().ok()?.len() >= RSA_MIN;
+    is_long.then_some((key, Algorithm::RS256))
 }
 
 /// The claims of a token, unverified.
@@ -280,6 +305,13 @@ mod tests {
              QWxTixlvu4I3H8dcJeP3mF6avpgK7AWqUD9ptfDcXCcclL8g8gBw",
         ),
     ];
+
+    const RSA_1024: &str = "-----BEGIN PUBLIC KEY-----\n\
+             MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDHDtIxceaBgp1iDGuGfykfZ/Yp\n\
+             EKjMkCfz/bRLeC2HVdg62xZT43Ff++cCSFi+i8IpbZRFbRywfW372jpPJqGMZ50v\n\
+             2rLRXdrq3Q1fhzbFCylJg1/eAnek0gl78g0SEXm641WzCvISA7sUu68j8/h3UMIk\n\
+             Aih9XcQOby0JOxjg8QIDAQAB\n\
+             -----END PUBLIC KEY-----\n";
 
     fn tokens() -> Tokens {
         Tokens::new(SECRET, "", true).unwrap()
@@ -353,6 +385,36 @@ mod tests {
         }
         for no_key in ["secret", "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n"] {
             assert!(Tokens::new("", no_key, false).is_err());
+        }
+        assert!(Tokens::new("", RSA_1024, false).is_err());
+        let private = ring::signature::Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
+        let private = base64::prelude::BASE64_STANDARD.encode(private);
+        for label in ["PRIVATE KEY", "EC PRIVATE KEY"] {
+            let pem = format!("-----BEGIN {label}-----\n{private}\n-----END {label}-----\n");
+            assert!(Tokens::new("", &pem, false).is_err(), "{label}");
+        }
+    }
+
+    /// RFC 7515, 4.1.11, and RFC 7519, 4.1.1.
+    #[test]
+    fn extensions_that_are_critical_and_lists_of_issuers_are_refused() {
+        let tokens = tokens().requiring("", "bank");
+        let token = |header: &str, issuer: serde_json::Value| {
+            let claims = json!({ "sub": "ann", "exp": 2, "iss": issuer }).to_string();
+            let [header, claims] = [header, &claims].map(|part| BASE64_URL_SAFE_NO_PAD.encode(part));
+            signed_text(&format!("{header}.{claims}"))
+        };
+        let plain = r#"{"alg":"HS256"}"#;
+        // The second time, the header of the right token is known.
+        for _ in 0..2 {
+            assert_eq!(buyer(&tokens, &token(plain, json!("bank"))), Ok("ann".into()));
+            for issuers in [json!(["bank"]), json!(["bank", "eve"]), json!("eve"), json!({ "bank": 1 })] {
+                assert_eq!(buyer(&tokens, &token(plain, issuers.clone())), Err("unauthenticated"), "{issuers}");
+            }
+            for critical in [r#"["b64"]"#, r#"["exp"]"#, "[]", "true"] {
+                let header = format!(r#"{{"alg":"HS256","crit":{critical},"b64":true}}"#);
+                assert_eq!(buyer(&tokens, &token(&header, json!("bank"))), Err("unauthenticated"), "{critical}");
+            }
         }
     }
 
