@@ -10,7 +10,7 @@
 --       fits; at (the time of the check); remaining; retry, reset and delay in us from now; the receipt: mark, detail
 --       (n may be above `a` for a waiter in line: retry is then an estimate)
 --   count(s)                       writes a grant that check found to fit, sets the key's end, and updates `s`
---   carry(s)                       buckets only, when s.carried: writes the state under changed parameters
+--   carry(s)                       when s.carried, and the call is refused: writes what has become of the state meanwhile
 --   give_back(key, n, a, b, c, lease, mark, detail)  takes a grant back. Returns 1, or 0 when nothing of it was left
 --
 -- Every number stays below 2^53, where a double is exact (src/domain/limiter has the bounds). text() writes numbers,

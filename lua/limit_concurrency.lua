@@ -1,55 +1,65 @@
 -- Purpose: at most a permits in flight, each for at most b microseconds. limit_begin.lua says how it is composed.
 --
--- Key: sorted set of permits by the end of their lease; member "lease:i". Member '@' has the greatest time seen.
+-- Key: sorted set of leases by their ends. Members that are no leases: 'n:' and a lease, with its permits where they are more
+-- than one; '#', with the permits of all leases; '@', with the greatest time seen. Numbers of permits are below PERMITS_END,
+-- and times above it. A call looks at DEAD_MAX leases that have ended, and at WALKED_MAX that have not, however many permits
+-- it asks for.
 -- A lease that has ended no longer counts, so that the permits of a crashed holder become free by themselves.
 -- The id of a lease gives back all its permits; a second call does nothing.
 
-local CHUNK = 1000 -- Lua's stack holds about 8000 arguments
+local PERMITS_END, DEAD_MAX, WALKED_MAX = 1000000000, 50, 50
 
-local function score(found) return tonumber(found[2]) end
+local function permits_of(key, lease) return tonumber(redis.call('ZSCORE', key, 'n:' .. lease) or 1) end
+
+-- With the time at which they had ended: a clock that is set back must not find room in their place.
+local function remove_dead(s)
+  for _, lease in ipairs(s.dead) do redis.call('ZREM', s.key, lease, 'n:' .. lease) end
+  redis.call('ZADD', s.key, text(s.live), '#', text(s.at), '@')
+end
 
 limiters['concurrency'] = {
   check = function(key, n, limit, lease_us, _, lease)
     local at = math.max(now_us, tonumber(redis.call('ZSCORE', key, '@') or 0))
-    local live = redis.call('ZCOUNT', key, '(' .. text(at), '+inf')
-    local last = at
-    if live > 0 then last = score(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')) end
+    local live, dead = tonumber(redis.call('ZSCORE', key, '#') or 0), {}
+    local ended = redis.call('ZRANGEBYSCORE', key, '(' .. PERMITS_END, text(at), 'LIMIT', 0, DEAD_MAX + 1)
+    for _, id in ipairs(ended) do
+      if id ~= '@' and #dead < DEAD_MAX then dead[#dead + 1] = id; live = live - permits_of(key, id) end
+    end
+    local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+    local last = math.max(at, tonumber(newest[2] or 0))
     local s = {
-      key = key, n = n, at = at, lease = lease, ends = at + lease_us, last = last, fits = live + n <= limit,
-      remaining = math.max(0, limit - live), retry = 0, reset = last - now_us, delay = 0, mark = 0, detail = 0,
+      key = key, n = n, at = at, lease = lease, ends = at + lease_us, last = last, live = live, dead = dead,
+      carried = #dead > 0, fits = live + n <= limit, remaining = math.max(0, limit - live), retry = 0,
+      reset = last - now_us, delay = 0, mark = 0, detail = 0,
     }
     if not s.fits then
-      local excess = live + n - limit
-      local dead = redis.call('ZCARD', key) - live
-      local frees = redis.call('ZRANGE', key, dead + excess - 1, dead + excess - 1, 'WITHSCORES')
-      s.retry = (score(frees) or last) - now_us
+      local left, frees = live, last
+      local walked = redis.call('ZRANGEBYSCORE', key, '(' .. text(at), '+inf', 'WITHSCORES', 'LIMIT', 0, WALKED_MAX)
+      for i = 1, #walked, 2 do
+        left, frees = left - permits_of(key, walked[i]), tonumber(walked[i + 1])
+        if left + n <= limit then break end
+      end
+      s.retry = frees - now_us
     end
     return s
   end,
 
   count = function(s)
-    redis.call('ZREMRANGEBYSCORE', s.key, '-inf', text(s.at))
-    for from = 1, s.n, CHUNK do
-      local members = { text(s.at), '@' }
-      for i = from, math.min(from + CHUNK - 1, s.n) do
-        members[#members + 1] = text(s.ends); members[#members + 1] = s.lease .. ':' .. i
-      end
-      redis.call('ZADD', s.key, unpack(members))
-    end
+    s.live = s.live + s.n
+    remove_dead(s)
+    redis.call('ZADD', s.key, text(s.ends), s.lease)
+    if s.n > 1 then redis.call('ZADD', s.key, text(s.n), 'n:' .. s.lease) end
     s.remaining, s.reset = s.remaining - s.n, math.max(s.last, s.ends) - now_us
     redis.call('PEXPIRE', s.key, ttl(s.reset))
   end,
 
-  give_back = function(key, _, _, lease_us, _, lease)
-    -- A lease has members from 1 on without a gap. Most have one.
-    local from, removed, chunk = 1, 0, 1
-    repeat
-      local members = {}
-      for i = from, from + chunk - 1 do members[#members + 1] = lease .. ':' .. i end
-      local now_removed = redis.call('ZREM', key, unpack(members))
-      local may_have_more = now_removed == chunk
-      from, removed, chunk = from + chunk, removed + now_removed, math.min(chunk * 10, CHUNK)
-    until not may_have_more
-    return removed > 0 and 1 or 0
+  carry = remove_dead,
+
+  give_back = function(key, _, _, _, _, lease)
+    local permits = permits_of(key, lease)
+    if redis.call('ZREM', key, lease) == 0 then return 0 end
+    redis.call('ZREM', key, 'n:' .. lease)
+    redis.call('ZINCRBY', key, text(-permits), '#')
+    return 1
   end,
 }

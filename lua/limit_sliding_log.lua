@@ -1,57 +1,85 @@
 -- Purpose: at most a permits in any window of b microseconds, exactly. limit_begin.lua says how it is composed.
 --
--- Key: sorted set of permits by time; member "time:place", with the place among the permits of one microsecond. The
--- window is half open, (now - b, now]: a place is free again exactly one window later.
--- Receipt: mark is the time, detail the first of n places.
+-- Key: sorted set of grants by time; member "place:permits:upto", with the place of the first permit among those of the
+-- same microsecond, and the permits of all grants up to and with this one. So the permits of a window are the difference
+-- of two members, and a call costs O(log n) however many permits it asks for. The window is half open, (now - b, now]: a
+-- place is free again exactly one window later.
+-- Receipt: mark is the time, detail the place. A grant can be given back while it is among the NEWEST_MAX newest.
 
-local CHUNK = 1000 -- Lua's stack holds about 8000 arguments
+local DEAD_MAX, NEWEST_MAX = 50, 50 -- what a call removes, and what it looks through, at most
 
-local function place_of(time, place) return text(time) .. ':' .. string.format('%08.0f', place) end
+-- A grant as it was found, with its time as its score.
+local function grant_of(member, score)
+  if not member then return nil end
+  local place, permits, upto = string.match(member, '^(%d+):(%d+):(%d+)$')
+  return { member = member, time = tonumber(score), place = tonumber(place), permits = tonumber(permits), upto = tonumber(upto) }
+end
+
+local function member_of(place, permits, upto)
+  return string.format('%08.0f', place) .. ':' .. text(permits) .. ':' .. text(upto)
+end
+
+local function grant_at(key, rank)
+  local found = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
+  return grant_of(found[1], found[2])
+end
 
 limiters['sliding-log'] = {
   check = function(key, n, limit, window)
-    local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-    local last = tonumber(newest[2] or 0)
+    local newest = grant_at(key, -1)
+    local last = newest and newest.time or 0
     local at = math.max(now_us, last)
-    local live = 0
-    if newest[1] then live = redis.call('ZCOUNT', key, '(' .. text(at - window), '+inf') end
+    local live, dead, before = 0, 0, 0
+    if newest then
+      dead = redis.call('ZCOUNT', key, '-inf', text(at - window))
+      local oldest = grant_at(key, dead)
+      if oldest then before = oldest.upto - oldest.permits; live = newest.upto - before end
+    end
     local s = {
-      key = key, n = n, at = at, window = window, fits = live + n <= limit,
+      key = key, n = n, at = at, window = window, dead = dead, upto = newest and newest.upto or 0, fits = live + n <= limit,
       remaining = math.max(0, limit - live), retry = 0, reset = last + window - now_us, delay = 0, mark = at,
-      detail = last == at and tonumber(string.match(newest[1], ':(%d+)$')) + 1 or 0,
+      detail = last == at and newest.place + newest.permits or 0,
     }
     if not s.fits then
-      -- There is room when the `excess` oldest permits have left the window.
-      local excess = live + n - limit
-      local dead = redis.call('ZCARD', key) - live
-      local leaves = redis.call('ZRANGE', key, dead + excess - 1, dead + excess - 1, 'WITHSCORES')
-      s.retry = tonumber(leaves[2] or last) + window - now_us
+      -- There is room when the `excess` oldest permits have left the window: with the first grant that reaches so far.
+      local excess, leaves = live + n - limit, last
+      if excess <= live and newest then
+        local low, high = dead, redis.call('ZCARD', key) - 1
+        while low < high do
+          local middle = math.floor((low + high) / 2)
+          if grant_at(key, middle).upto >= before + excess then high = middle else low = middle + 1 end
+        end
+        leaves = grant_at(key, low).time
+      end
+      s.retry = leaves + window - now_us
     end
     return s
   end,
 
   count = function(s)
-    redis.call('ZREMRANGEBYSCORE', s.key, '-inf', text(s.at - s.window))
-    for from = 0, s.n - 1, CHUNK do
-      local members = {}
-      for place = from, math.min(from + CHUNK, s.n) - 1 do
-        members[#members + 1] = text(s.at); members[#members + 1] = place_of(s.at, s.detail + place)
-      end
-      redis.call('ZADD', s.key, unpack(members))
-    end
+    if s.dead > 0 then redis.call('ZREMRANGEBYRANK', s.key, 0, math.min(s.dead, DEAD_MAX) - 1) end
+    redis.call('ZADD', s.key, text(s.at), member_of(s.detail, s.n, s.upto + s.n))
     s.remaining, s.reset = s.remaining - s.n, s.at + s.window - now_us
     redis.call('PEXPIRE', s.key, ttl(s.reset))
   end,
 
-  give_back = function(key, n, _, window, _, _, mark, detail)
-    local removed = 0
-    for from = 0, n - 1, CHUNK do
-      local members = {}
-      for place = from, math.min(from + CHUNK, n) - 1 do members[#members + 1] = place_of(mark, detail + place) end
-      removed = removed + redis.call('ZREM', key, unpack(members))
+  give_back = function(key, _, _, window, _, _, mark, detail)
+    local newer, found, newest = {}, nil, redis.call('ZREVRANGE', key, 0, NEWEST_MAX - 1, 'WITHSCORES')
+    for i = 1, #newest, 2 do
+      local grant = grant_of(newest[i], newest[i + 1])
+      if grant.time == mark and grant.place == detail then found = grant; break end
+      newer[#newer + 1] = grant
     end
-    local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-    if newest[2] then redis.call('PEXPIRE', key, ttl(tonumber(newest[2]) + window - now_us)) end
-    return removed > 0 and 1 or 0
+    if not found then return 0 end
+    redis.call('ZREM', key, found.member)
+    -- The oldest first: what a member becomes may be what the one before it was.
+    for i = #newer, 1, -1 do
+      local grant = newer[i]
+      redis.call('ZREM', key, grant.member)
+      redis.call('ZADD', key, text(grant.time), member_of(grant.place, grant.permits, grant.upto - found.permits))
+    end
+    local last = grant_at(key, -1)
+    if last then redis.call('PEXPIRE', key, ttl(last.time + window - now_us)) end
+    return 1
   end,
 }

@@ -13,6 +13,7 @@ mod auditor_findings;
 mod batches_apart;
 mod broken_network;
 mod broker_waits;
+mod call_costs;
 mod callers_apart;
 mod cancellations;
 mod challenges;

@@ -230,3 +230,30 @@ async fn a_redis_that_does_not_answer_costs_the_time_out() {
     let fastest = took.iter().min().unwrap();
     assert!(*fastest < Duration::from_millis(250), "{took:?} where the time-out is 50 ms");
 }
+
+/// Grants are given back in any order: what is left counts on, and each place is free once.
+#[tokio::test]
+async fn grants_of_a_sliding_log_are_given_back_in_any_order() {
+    let bench = Bench::new().await;
+    let algorithm = window(AlgorithmKind::SlidingLog, 6, 60_000);
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let slot = slot("order", &format!("{order:?}"));
+        let take = [take(&slot, &algorithm, 2)];
+        let mut grants = Vec::new();
+        for us in 0..3 {
+            grants.push(bench.limiter.at(DAWN + us).acquire(&take).await.unwrap());
+        }
+        let mut limit_left = 0;
+        for n in order {
+            for _ in 0..2 {
+                // The second time there is nothing to give back.
+                bench.limiter.at(DAWN + 3).give_back(&take, &grants[n]).await.unwrap();
+            }
+            limit_left += 2;
+            let probe = bench.limiter.at(DAWN + 3).acquire(&take).await.unwrap();
+            assert_eq!(probe.verdicts[0].unwrap().remaining, limit_left - 2, "{order:?}");
+            bench.limiter.at(DAWN + 3).give_back(&take, &probe).await.unwrap();
+        }
+    }
+    bench.clear().await;
+}

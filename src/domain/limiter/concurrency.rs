@@ -25,6 +25,12 @@ struct Lease {
     ends_us: i64,
 }
 
+/// The leases that have ended, which a call removes at most; further ones still count.
+const DEAD_MAX: usize = 50;
+/// The leases that a refused call looks through for the time at which there will be room. Where they do not suffice, the caller
+/// is told to ask again when the last of them has ended.
+const WALKED_MAX: usize = 50;
+
 impl Concurrency {
     pub(super) const fn new(limit: i64, lease_ms: i64) -> Self {
         Self { limit, lease_us: lease_ms * 1000 }
@@ -32,22 +38,29 @@ impl Concurrency {
 
     pub(super) fn take(&self, leases: &mut Leases, now_us: i64, permits: i64, id: Uuid) -> Verdict {
         let at = now_us.max(leases.at_us);
-        let mut live: Vec<Lease> = leases.held.iter().copied().filter(|lease| lease.ends_us > at).collect();
-        live.sort_by_key(|lease| lease.ends_us);
-        let in_flight: i64 = live.iter().map(|lease| lease.permits).sum();
-        let last_end = live.last().map_or(at, |lease| lease.ends_us);
+        leases.held.sort_by_key(|lease| lease.ends_us);
+        let dead = leases.held.partition_point(|lease| lease.ends_us <= at);
+        if dead > 0 {
+            leases.held.drain(..dead.min(DEAD_MAX));
+            // A clock that is set back must not find room in their place.
+            leases.at_us = at;
+        }
+        let in_flight: i64 = leases.held.iter().map(|lease| lease.permits).sum();
+        let last_end = leases.held.last().map_or(at, |lease| lease.ends_us.max(at));
         if in_flight + permits > self.limit {
-            let mut left = in_flight;
-            let frees = live.iter().find(|lease| {
-                left -= lease.permits;
-                left + permits <= self.limit
-            });
-            let retry_us = frees.map_or(last_end, |lease| lease.ends_us) - now_us;
+            let (mut left, mut frees_us) = (in_flight, last_end);
+            for lease in leases.held.iter().filter(|lease| lease.ends_us > at).take(WALKED_MAX) {
+                (left, frees_us) = (left - lease.permits, lease.ends_us);
+                if left + permits <= self.limit {
+                    break;
+                }
+            }
+            let retry_us = frees_us - now_us;
             return Verdict::refused(at, (self.limit - in_flight).max(0), retry_us, last_end - now_us);
         }
         let ends_us = at + self.lease_us;
-        live.push(Lease { id, permits, ends_us });
-        *leases = Leases { at_us: at, held: live };
+        leases.held.push(Lease { id, permits, ends_us });
+        leases.at_us = at;
         Verdict::granted(at, self.limit - in_flight - permits, last_end.max(ends_us) - now_us, 0, 0)
     }
 }

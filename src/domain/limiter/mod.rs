@@ -245,7 +245,7 @@ impl Algorithm {
     pub fn give_back(&self, state: &mut State, now_us: i64, permits: i64, receipt: Receipt, lease: Uuid) {
         match (self, state) {
             (Self::FixedWindow(_), State::FixedWindow(state)) => state.give_back(permits, receipt),
-            (Self::SlidingLog(_), State::SlidingLog(state)) => state.give_back(permits, receipt),
+            (Self::SlidingLog(_), State::SlidingLog(state)) => state.give_back(receipt),
             (Self::SlidingCounter(_), State::SlidingCounter(state)) => state.give_back(permits, receipt),
             (Self::TokenBucket(of), State::TokenBucket(state)) => of.give_back(state, now_us, permits, receipt),
             (Self::LeakyBucket(of), State::LeakyBucket(state)) => of.give_back(state, now_us, permits, receipt),

@@ -1,4 +1,4 @@
-//! At most `limit` permits in any window, exactly: the time of every permit is kept.
+//! At most `limit` permits in any window, exactly: the time of every grant is kept.
 //!
 //! The window is half open, `(now - window, now]`: the place of a permit is free again exactly one window later.
 
@@ -12,11 +12,24 @@ pub struct SlidingLog {
     pub(super) window_us: i64,
 }
 
-/// The permits, oldest first: the time of each, and its place among the permits of the same microsecond.
+/// The grants, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
-    entries: VecDeque<(i64, i64)>,
+    grants: VecDeque<Grant>,
 }
+
+#[derive(Debug, Clone, Copy)]
+struct Grant {
+    time: i64,
+    /// The place of its first permit among those of the same microsecond.
+    place: i64,
+    permits: i64,
+}
+
+/// The grants out of the window that a call removes at most.
+const DEAD_MAX: usize = 50;
+/// A grant can be given back while it is among so many newest ones.
+const NEWEST_MAX: usize = 50;
 
 impl SlidingLog {
     pub(super) const fn new(limit: i64, window_ms: i64) -> Self {
@@ -24,30 +37,37 @@ impl SlidingLog {
     }
 
     pub(super) fn take(&self, log: &mut Log, now_us: i64, permits: i64) -> Verdict {
-        let (newest, place) = log.entries.back().copied().unwrap_or((0, -1));
-        let at = now_us.max(newest);
+        let newest = log.grants.back().copied();
+        let last = newest.map_or(0, |grant| grant.time);
+        let at = now_us.max(last);
         let begins = at - self.window_us;
-        let dead = log.entries.partition_point(|(time, _)| *time <= begins);
-        let live = (log.entries.len() - dead) as u64;
-        let live = live.cast_signed();
+        let dead = log.grants.partition_point(|grant| grant.time <= begins);
+        let live: i64 = log.grants.range(dead..).map(|grant| grant.permits).sum();
         let free_us = |time: i64| time + self.window_us - now_us;
         let excess = live + permits - self.limit;
         if excess > 0 {
             // There is room when the `excess` oldest permits have left the window.
-            let last_to_leave = usize::try_from(excess - 1).unwrap_or(usize::MAX).saturating_add(dead);
-            let leaves = log.entries.get(last_to_leave).map_or(newest, |(time, _)| *time);
-            return Verdict::refused(at, (self.limit - live).max(0), free_us(leaves), free_us(newest));
+            let mut left = 0;
+            let reaches = log.grants.range(dead..).find(|grant| {
+                left += grant.permits;
+                left >= excess
+            });
+            let leaves = reaches.map_or(last, |grant| grant.time);
+            return Verdict::refused(at, (self.limit - live).max(0), free_us(leaves), free_us(last));
         }
-        let first = if newest == at { place + 1 } else { 0 };
-        log.entries.drain(..dead);
-        log.entries.extend((first..first + permits).map(|place| (at, place)));
-        Verdict::granted(at, self.limit - live - permits, free_us(at), at, first)
+        let place = newest.filter(|grant| grant.time == at).map_or(0, |grant| grant.place + grant.permits);
+        log.grants.drain(..dead.min(DEAD_MAX));
+        log.grants.push_back(Grant { time: at, place, permits });
+        Verdict::granted(at, self.limit - live - permits, free_us(at), at, place)
     }
 }
 
 impl Log {
-    pub(super) fn give_back(&mut self, permits: i64, receipt: Receipt) {
-        let places = receipt.detail..receipt.detail + permits;
-        self.entries.retain(|(time, place)| *time != receipt.mark || !places.contains(place));
+    pub(super) fn give_back(&mut self, receipt: Receipt) {
+        let oldest = self.grants.len().saturating_sub(NEWEST_MAX);
+        let is_of = |grant: &Grant| (grant.time, grant.place) == (receipt.mark, receipt.detail);
+        if let Some(position) = (oldest..self.grants.len()).rev().find(|position| is_of(&self.grants[*position])) {
+            self.grants.remove(position);
+        }
     }
 }
