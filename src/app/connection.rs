@@ -139,8 +139,8 @@ impl TimedStream {
     /// Whether what was read must be looked at before more is read: a head that is among it says how much may follow.
     fn pauses(&self) -> bool {
         let ahead = self.state.ahead.get();
-        let is_before_head = ahead >= READ_AT_ONCE && !self.state.has_long_body.get();
-        is_before_head && self.state.paused_at.replace(ahead) != ahead
+        let may_hide_a_head = ahead >= READ_AT_ONCE && !self.state.has_long_body.get();
+        may_hide_a_head && self.state.paused_at.replace(ahead) != ahead
     }
 
     /// Counts what was read. Fails if it is too far ahead of what can be answered.

@@ -10,8 +10,9 @@ use uuid::Uuid;
 
 use crate::own_redis::OwnRedis;
 
-/// The most policies of one call, and commands of its script.
+/// The most policies of one call.
 const POLICIES: usize = 9;
+/// The most commands that the scripts of one call may send to Redis.
 const COMMANDS_MAX: i64 = 1_500;
 /// Of the keys of nine limiters with one grant each.
 const BYTES_MAX: i64 = 9_000;

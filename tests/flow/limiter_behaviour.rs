@@ -231,7 +231,7 @@ async fn a_redis_that_does_not_answer_costs_the_time_out() {
     assert!(*fastest < Duration::from_millis(250), "{took:?} where the time-out is 50 ms");
 }
 
-/// Grants are given back in any order: what is left counts on, and each place is free once.
+/// Grants may be given back in any order. Each comes back once, and the others still count.
 #[tokio::test]
 async fn grants_of_a_sliding_log_are_given_back_in_any_order() {
     let bench = Bench::new().await;

@@ -5,6 +5,7 @@ mod body;
 mod client_address;
 mod parameters;
 mod path;
+mod shared_secret;
 mod token_crypto;
 mod tokens;
 mod trace;

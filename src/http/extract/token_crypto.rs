@@ -85,3 +85,59 @@ impl JwtVerifier for PublicKey {
         self.algorithm
     }
 }
+
+/// The configured key cannot verify tokens.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "configuration: auth.jwt_public_key is not an RSA (2048 bits or more), EC (P-256) or Ed25519 public key in PEM form (set SECKILL_AUTH__JWT_PUBLIC_KEY)"
+)]
+pub struct InvalidKey;
+
+/// The bytes of the shortest RSA key that `verifier` takes: a modulus of 2048 bits, and an exponent of a byte.
+const RSA_MIN: usize = 268;
+
+/// The public key in this PEM text, and the algorithm of its signatures.
+pub(super) fn public_key_of(pem: &str) -> Result<(DecodingKey, Algorithm), InvalidKey> {
+    // A private key contains the public one, and who only verifies must not have it.
+    if pem.contains("PRIVATE KEY") {
+        return Err(InvalidKey);
+    }
+    let pem = pem.as_bytes();
+    let key = if let Ok(key) = DecodingKey::from_rsa_pem(pem) {
+        let is_long = key.try_get_as_bytes().is_ok_and(|bytes| bytes.len() >= RSA_MIN);
+        is_long.then_some((key, Algorithm::RS256))
+    } else if let Ok(key) = DecodingKey::from_ec_pem(pem) {
+        Some((key, Algorithm::ES256))
+    } else {
+        DecodingKey::from_ed_pem(pem).ok().map(|key| (key, Algorithm::EdDSA))
+    };
+    key.ok_or(InvalidKey)
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use ring::rand::SystemRandom;
+    use ring::signature::Ed25519KeyPair;
+
+    use super::*;
+
+    const RSA_1024: &str = "-----BEGIN PUBLIC KEY-----\n\
+             MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDHDtIxceaBgp1iDGuGfykfZ/Yp\n\
+             EKjMkCfz/bRLeC2HVdg62xZT43Ff++cCSFi+i8IpbZRFbRywfW372jpPJqGMZ50v\n\
+             2rLRXdrq3Q1fhzbFCylJg1/eAnek0gl78g0SEXm641WzCvISA7sUu68j8/h3UMIk\n\
+             Aih9XcQOby0JOxjg8QIDAQAB\n\
+             -----END PUBLIC KEY-----\n";
+
+    #[test]
+    fn a_short_key_and_a_private_one_are_refused() {
+        assert!(public_key_of(RSA_1024).is_err());
+        let private = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        let private = BASE64_STANDARD.encode(private);
+        for label in ["PRIVATE KEY", "EC PRIVATE KEY"] {
+            let pem = format!("-----BEGIN {label}-----\n{private}\n-----END {label}-----\n");
+            assert!(public_key_of(&pem).is_err(), "{label}");
+        }
+    }
+}

@@ -103,7 +103,7 @@ impl RefillQueue {
         !self.refilling.contains_key(&sale) && self.sick.get(&sale).is_none_or(|sick| sick.until <= Instant::now())
     }
 
-    /// A server of the sale is away. For `REACH_PAUSE`, a caller who asks for the sale causes no further check.
+    /// A server of the sale is away. Requests for the sale start no other check before `REACH_PAUSE` has passed.
     pub fn is_out_of_reach(&mut self, sale: SaleId) {
         self.rest(sale, REACH_PAUSE);
     }
