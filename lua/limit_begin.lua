@@ -8,7 +8,8 @@
 -- A limiter is a table of functions. `a`, `b` and `c` are its parameters; `a` is the most permits of one call.
 --   check(key, n, a, b, c, lease)  reads, and writes nothing. Returns `s`:
 --       fits; at (the time of the check); remaining; retry, reset and delay in us from now; the receipt: mark, detail
---       (n may be above `a` for a waiter in line: retry is then an estimate)
+--       (n may be above `a` for a waiter in line: retry is then when the last of them fits, if those before are taken as soon as
+--       they fit)
 --   count(s)                       writes a grant that check found to fit, sets the key's end, and updates `s`
 --   carry(s)                       when s.carried, and the call is refused: writes what has become of the state meanwhile
 --   give_back(key, n, a, b, c, lease, mark, detail)  takes a grant back. Returns 1, or 0 when nothing of it was left
@@ -26,6 +27,12 @@ if not now_us then
   now_us = time[1] * 1000000 + time[2]
   database_now = tonumber(database_now or 0) * 1000
   if database_now > 0 and math.abs(now_us - database_now) > CLOCK_OFF then now_us = database_now end
+end
+
+-- How often a limiter of `a` permits must be used up before the last of n fits, and how many of them are left then.
+local function rounds_of(n, a)
+  local rounds = math.floor((n - 1) / a)
+  return rounds, n - rounds * a
 end
 
 local function text(number) return string.format('%.0f', number) end

@@ -33,13 +33,13 @@ limiters['concurrency'] = {
       reset = last - now_us, delay = 0, mark = 0, detail = 0,
     }
     if not s.fits then
-      local left, frees = live, last
+      local left, frees, rounds, n = live, now_us, rounds_of(n, limit)
       local walked = redis.call('ZRANGEBYSCORE', key, '(' .. text(at), '+inf', 'WITHSCORES', 'LIMIT', 0, WALKED_MAX)
       for i = 1, #walked, 2 do
-        left, frees = left - permits_of(key, walked[i]), tonumber(walked[i + 1])
         if left + n <= limit then break end
+        left, frees = left - permits_of(key, walked[i]), tonumber(walked[i + 1])
       end
-      s.retry = frees - now_us
+      s.retry = frees - now_us + rounds * lease_us
     end
     return s
   end,

@@ -73,7 +73,7 @@ limiters['sliding-counter'] = {
       reset = free(newest), delay = 0, mark = current, detail = width, reset_when_counted = free(current),
     }
     if not s.fits then
-      local left, part = live, oldest - 1
+      local left, part, rounds, n = live, oldest - 1, rounds_of(n, limit)
       while left + n > limit and part < newest do
         local counts
         if not moved then
@@ -85,7 +85,7 @@ limiters['sliding-counter'] = {
           if left + n <= limit or part >= newest then break end
         end
       end
-      s.retry = free(part)
+      s.retry = math.max(0, free(part)) + rounds * window
     end
     return s
   end,

@@ -42,8 +42,11 @@ limiters['sliding-log'] = {
     }
     if not s.fits then
       -- There is room when the `excess` oldest permits have left the window: with the first grant that reaches so far.
+      local rounds, n = rounds_of(n, limit)
       local excess, leaves = live + n - limit, last
-      if excess <= live and newest then
+      if excess <= 0 then
+        leaves = now_us - window
+      elseif newest then
         local low, high = dead, redis.call('ZCARD', key) - 1
         while low < high do
           local middle = math.floor((low + high) / 2)
@@ -51,7 +54,7 @@ limiters['sliding-log'] = {
         end
         leaves = grant_at(key, low).time
       end
-      s.retry = leaves + window - now_us
+      s.retry = leaves + window - now_us + rounds * window
     end
     return s
   end,

@@ -2,12 +2,14 @@
 --          room for the waiters ahead as well. The main part; see limit_begin.lua.
 --
 -- KEYS: 1 the limiter's key   2 line (sorted set: waiter by the permits asked for up to and with it, since the line began)
---       3 permits (hash: waiter -> permits)   4 asked (sorted set: waiter by its last call)
+--       3 permits (hash: waiter -> permits)   4 asked (sorted set: waiter by when it is silent)
 -- ARGV: 1 now (see limit_begin)   2 algorithm   3 permits   4 a   5 b   6 c   7 lease
 --       8 waiter's id   9 how long the waiter will still wait, in us   10 the most waiters of the line
+--       11 the shortest pause before the first place asks for a lease again, in us   12 the longest pause, in us
 --
--- A waiter calls again with its id until the code is not WAIT. A waiter that has not called for SILENT_US loses its
--- place, so that a crashed waiter does not block the line.
+-- A waiter calls again with its id until the code is not WAIT: when its turn may come, and at the latest after the longest
+-- pause. Leases may be given back at any moment: for them the first place asks most often, and the one behind it half as often.
+-- A waiter that has been silent for SILENT longest pauses loses its place, so that a crashed waiter does not block the line.
 --
 -- Every step costs O(log n) in a line of n. Waiters that leave from the middle count as ahead of those behind them until
 -- the ones before them have gone too: a waiter is never served too early, and at most one call too late.
@@ -21,7 +23,7 @@
 --   code -3  LINE_FULL
 
 local GRANTED, WAIT, TOO_LATE, INVALID_REQUEST, LINE_FULL = 1, 0, -1, -2, -3
-local SILENT_US, ASK_WITHIN_US = 1000000, 400000 -- a waiter keeps its place when two of its calls are lost
+local SILENT, KEPT_US = 2.5, 10000000 -- a waiter keeps its place when two of its calls are lost
 local SILENT_MAX, PERMITS_MAX = 100, 4503599627370496 -- the most waiters that a call removes; half of what is exact
 
 local key, line, permits, asked, waiter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[8]
@@ -38,7 +40,7 @@ local function remove(waiters)
 end
 
 local silent = {}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', asked, '-inf', text(now_us - SILENT_US), 'LIMIT', 0, SILENT_MAX)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', asked, '-inf', text(now_us), 'LIMIT', 0, SILENT_MAX)) do
   if id ~= waiter then silent[#silent + 1] = id end
 end
 remove(silent)
@@ -50,6 +52,7 @@ if own then ahead = tonumber(own) - tonumber(redis.call('HGET', permits, waiter)
 
 local limiter = limiters[ARGV[2]]
 local b, c, patience = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[9])
+local shortest, longest = tonumber(ARGV[11]), tonumber(ARGV[12])
 local s = limiter.check(key, ahead + n, most, b, c, ARGV[7])
 if s.fits and ahead > 0 then s = limiter.check(key, n, most, b, c, ARGV[7]) end
 local code
@@ -65,14 +68,16 @@ if code == WAIT then
     redis.call('ZADD', line, text(up_to + n), waiter)
     redis.call('HSET', permits, waiter, text(n))
   end
-  redis.call('ZADD', asked, text(now_us), waiter)
+  redis.call('ZADD', asked, text(now_us + SILENT * longest), waiter)
   position = own and redis.call('ZRANK', line, waiter) + 1 or standing + 1
-  for _, kept in ipairs({ line, permits, asked }) do redis.call('PEXPIRE', kept, ttl(SILENT_US)) end
+  for _, kept in ipairs({ line, permits, asked }) do redis.call('PEXPIRE', kept, ttl(KEPT_US)) end
 elseif own then
   remove({ waiter })
 end
 
-local again = math.max(1, ms(math.min(s.retry, ASK_WITHIN_US, patience)))
+local pause = longest
+if ARGV[2] == 'concurrency' then pause = math.min(shortest * position, longest) end
+local again = math.max(1, ms(math.min(s.retry, pause, patience)))
 return {
   code, position, code == WAIT and again or 0,
   s.fits and 1 or 0, s.at, s.remaining, s.fits and 0 or ms(s.retry), ms(s.reset), s.fits and ms(s.delay) or 0,

@@ -98,7 +98,7 @@ impl Service {
         health.ledger.store(true, Ordering::Relaxed);
         health.note_migrations(catalog.has_migrations().await?);
 
-        let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance()).await?);
+        let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance(), config.flow.timeout_ms).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let secret = ledger.order_id_secret().await?;
         let terms = session_terms(&config.admin);

@@ -30,8 +30,10 @@ impl Admitted {
     }
 
     /// Leaves it to the caller to report how the call ended.
-    pub fn keep(mut self) {
+    pub fn keep(mut self) -> Admission {
+        let admission = self.admission();
         self.probed = None;
+        admission
     }
 }
 

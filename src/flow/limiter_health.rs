@@ -1,4 +1,6 @@
-//! The breaker before the limiter's Redis: after a few calls without an answer, callers no longer wait for it.
+//! The breakers before the limiter's Redis: after a few calls without an answer, callers no longer wait for it. Each application has
+//! one for each of its policies, so that nobody pays for what another one asks, or for a server that others use. One is for all:
+//! it opens when Redis does not answer a `PING` either.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,6 +10,7 @@ use parking_lot::Mutex;
 use super::admitted::Admitted;
 use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome};
 use crate::gate::GateError;
+use crate::gate::limiter::Limiter;
 
 /// Soon after it has opened, one caller tries Redis again.
 const TERMS: BreakerTerms = BreakerTerms {
@@ -20,9 +23,30 @@ const TERMS: BreakerTerms = BreakerTerms {
     probes: 1,
 };
 
+/// The breaker of one application's calls under one policy.
+#[derive(Clone)]
+pub(super) struct CallsHealth(Arc<Mutex<Breaker>>);
+
+impl CallsHealth {
+    /// `timeout_ms` is how long a call waits.
+    pub fn new(timeout_ms: u64) -> Self {
+        // Callers that come one after another, each waiting for the time-out, must count in one window.
+        let window_ms = TERMS.window_ms.max(10 * timeout_ms);
+        Self(Arc::new(Mutex::new(Breaker::new(BreakerTerms { window_ms, ..TERMS }))))
+    }
+
+    /// Records how a call ended. Returns whether the breaker opened.
+    fn report(&self, now_ms: u64, failed: bool, admission: Admission) -> bool {
+        let probe = (admission == Admission::Probe).then_some(0);
+        self.0.lock().report(now_ms, CallOutcome { failed, took_ms: 0 }, probe)
+    }
+}
+
 /// Whether the limiter's Redis answers.
 pub(super) struct LimiterHealth {
-    breaker: Arc<Mutex<Breaker>>,
+    limiter: Limiter,
+    /// The breaker of all calls.
+    all: CallsHealth,
     began: Instant,
 }
 
@@ -30,28 +54,107 @@ impl LimiterHealth {
     /// After this time, a caller that was refused because Redis does not answer may ask again.
     pub const RETRY_MS: u64 = TERMS.open_ms;
 
-    /// `timeout_ms` is how long a call waits.
-    pub fn new(timeout_ms: u64) -> Self {
-        // Callers that come one after another, each waiting for the time-out, must count in one window.
-        let window_ms = TERMS.window_ms.max(10 * timeout_ms);
-        Self { breaker: Arc::new(Mutex::new(Breaker::new(BreakerTerms { window_ms, ..TERMS }))), began: Instant::now() }
+    pub fn new(limiter: Limiter) -> Self {
+        Self { all: CallsHealth::new(limiter.timeout_ms()), limiter, began: Instant::now() }
     }
 
-    /// Makes a call, unless Redis did not answer the last ones. An error that Redis answered with, and a request that it
-    /// refused, are no sign that it is away.
-    pub async fn watch<T>(&self, call: impl Future<Output = Result<T, GateError>>) -> Result<T, GateError> {
-        let Ok(admitted) = Admitted::by(&self.breaker, self.now_ms()) else { return Err(GateError::Unknown) };
+    /// Makes a call of these policies, unless Redis did not answer their last ones. An error that Redis answered with, and a
+    /// request that it refused, are no sign that it is away.
+    pub async fn watch<'a, T>(
+        &self,
+        policies: impl IntoIterator<Item = &'a CallsHealth>,
+        call: impl Future<Output = Result<T, GateError>>,
+    ) -> Result<T, GateError> {
+        let limiter = self.limiter.clone();
+        self.watch_with(policies, call, async move { limiter.ping().await.is_ok() }).await
+    }
+
+    /// The same. `ping` finds out whether Redis answers anything at all.
+    async fn watch_with<'a, T>(
+        &self,
+        policies: impl IntoIterator<Item = &'a CallsHealth>,
+        call: impl Future<Output = Result<T, GateError>>,
+        ping: impl Future<Output = bool> + Send + 'static,
+    ) -> Result<T, GateError> {
+        let now_ms = self.now_ms();
+        let admit = |calls: &'a CallsHealth| Admitted::by(&calls.0, now_ms).map(|admitted| (calls, admitted));
+        // Those admitted before one that refuses are withdrawn.
+        let policies: Result<Vec<_>, u64> = policies.into_iter().map(admit).collect();
+        let (Ok(policies), Ok(all)) = (policies, Admitted::by(&self.all.0, now_ms)) else {
+            return Err(GateError::Unknown);
+        };
         let reply = call.await;
         let failed = reply.as_ref().is_err_and(GateError::is_unanswered);
-        let probe = (admitted.admission() == Admission::Probe).then_some(0);
-        admitted.keep();
-        if self.breaker.lock().report(self.now_ms(), CallOutcome { failed, took_ms: 0 }, probe) {
-            tracing::warn!("the limiter's Redis does not answer: the policies' when_down applies");
+        for (calls, admitted) in policies {
+            if calls.report(self.now_ms(), failed, admitted.keep()) {
+                tracing::warn!("the limiter's Redis does not answer one policy's calls: its when_down applies");
+            }
+        }
+        let (calls, admission, began) = (self.all.clone(), all.keep(), self.began);
+        let report = move |failed| {
+            if calls.report(ms_since(began), failed, admission) {
+                tracing::warn!("the limiter's Redis does not answer: the policies' when_down applies");
+            }
+        };
+        if failed {
+            tokio::spawn(async move { report(!ping.await) });
+        } else {
+            report(false);
         }
         reply
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        ms_since(self.began)
+    }
+}
+
+fn ms_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::io;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// One application's calls have no answer, alone and beside those of its other policy, and another application notices nothing.
+    /// A Redis that does not answer a PING keeps nobody waiting.
+    #[tokio::test]
+    async fn calls_without_an_answer_stop_no_others() {
+        let environment = [
+            ("SECKILL_DEV", "1"),
+            ("REDIS_URL", "redis://127.0.0.1:1"),
+            ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
+            ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = Config::read(&environment.into()).unwrap();
+        let health = LimiterHealth::new(Limiter::new(&config.redis, &config.flow).unwrap());
+        let new_policy = || CallsHealth::new(100);
+        let [greedy, beside, other] = [new_policy(), new_policy(), new_policy()];
+        let passes = async |calls: &CallsHealth| health.watch_with([calls], ready(Ok(())), ready(true)).await.is_ok();
+        let fail = async |calls: &[&CallsHealth], has_redis| {
+            let late: Result<(), _> = Err(GateError::Unreachable(io::Error::from(io::ErrorKind::TimedOut).into()));
+            let _ = health.watch_with(calls.iter().copied(), ready(late), ready(has_redis)).await;
+            tokio::task::yield_now().await; // to the PING
+        };
+        for _ in 0..TERMS.min_calls {
+            fail(&[&greedy, &beside], true).await;
+        }
+        let opened = [passes(&greedy).await, passes(&beside).await, passes(&other).await];
+        assert_eq!(opened, [false, false, true]);
+        for _ in 0..2 * TERMS.min_calls {
+            let both = health.watch_with([&other, &greedy], ready(Ok(())), ready(true)).await;
+            assert!(both.is_err(), "the greedy one's calls go on");
+        }
+        assert!(passes(&other).await, "a call that was not made counted");
+        for _ in 0..4 * TERMS.min_calls {
+            fail(&[&new_policy()], false).await; // each of a policy of its own
+        }
+        assert!(!passes(&new_policy()).await, "Redis does not answer anything");
     }
 }

@@ -19,6 +19,7 @@ mod refusal_cache;
 pub mod threshold_controller;
 mod unread_grant;
 mod waiting_line;
+mod waits;
 
 use crate::domain::ids::Invalid;
 use crate::domain::outflow::PaceError;

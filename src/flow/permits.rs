@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::FlowError;
-use super::admitted::Admitted;
 use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 use super::policy_cache::{Entry, PolicyCache};
 use super::policy_request::{PolicyRequest, slot};
 use super::unread_grant::UnreadGrant;
 use super::waiting_line::{Waited, WaitingLine};
+use super::waits::Waits;
 use crate::domain::breaker::{Admission, CallOutcome};
 use crate::domain::ids::Invalid;
 use crate::domain::limiter::Verdict;
@@ -27,6 +27,7 @@ pub struct Permits {
     /// The most waiters of one line.
     queue_max: u32,
     health: LimiterHealth,
+    waits: Waits,
 }
 
 /// The most policies of one call.
@@ -34,8 +35,8 @@ const POLICIES_MAX: usize = 9;
 
 impl Permits {
     pub fn new(policies: Arc<PolicyCache>, limiter: Limiter, queue_max: u32) -> Self {
-        let health = LimiterHealth::new(limiter.timeout_ms());
-        Self { policies, limiter, queue_max, health }
+        let health = LimiterHealth::new(limiter.clone());
+        Self { policies, limiter, queue_max, health, waits: Waits::default() }
     }
 
     pub fn policies(&self) -> &PolicyCache {
@@ -84,15 +85,16 @@ impl Permits {
         failed: Option<bool>,
         took_ms: Option<u64>,
     ) -> Result<bool, FlowError> {
-        let Some(Entry { policy, state }) = self.policies.find(app, &request.policy) else { return Ok(false) };
+        let Some(entry) = self.policies.find(app, &request.policy) else { return Ok(false) };
+        let Entry { policy, state, .. } = &entry;
         let reported = failed.is_some() || took_ms.is_some();
         let released = if !policy.algorithm.kind().grants_leases() {
             reported
         } else if state.local_limiter.release(&request.key, lease.id) {
             true
         } else {
-            let slot = slot(&policy, &request.key)?;
-            self.health.watch(self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
+            let slot = slot(policy, &request.key)?;
+            self.health.watch([&entry.calls], self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
         };
         // Only now: who is told to release again reports again.
         if reported {
@@ -127,8 +129,8 @@ impl Permits {
             }
             let decided = match policy.terms.excess {
                 Excess::Queue { .. } => {
-                    let Self { limiter, health, policies, .. } = self;
-                    let line = WaitingLine { limiter, health, policies, line_max: self.queue_max };
+                    let Self { limiter, health, policies, waits, .. } = self;
+                    let line = WaitingLine { limiter, health, policies, waits, line_max: self.queue_max };
                     line.wait(app, &request, lease, began, &mut place).await
                 }
                 Excess::Reject | Excess::Degrade { .. } | Excess::Shadow => {
@@ -155,7 +157,7 @@ impl Permits {
     async fn call_redis(&self, request: &PolicyRequest<'_>, lease: Option<Lease>) -> Result<Verdict, GateError> {
         let takes = [request.take(lease)];
         let call = UnreadGrant::acquire(&self.limiter, &takes, self.limiter.acquire(&takes));
-        let reply = self.health.watch(call).await?;
+        let reply = self.health.watch([&request.entry.calls], call).await?;
         reply.verdicts.into_iter().flatten().next().ok_or(GateError::Malformed("acquire"))
     }
 
@@ -185,7 +187,9 @@ impl Permits {
                 self.count_shadows(&shadows, lease).await;
                 unread.keep();
             }
-            admitted.into_iter().for_each(Admitted::keep);
+            for one in admitted {
+                one.keep();
+            }
         }
         answer
     }
@@ -202,7 +206,7 @@ impl Permits {
             Ok(Vec::new())
         } else {
             let call = UnreadGrant::acquire(&self.limiter, &takes, self.limiter.acquire(&takes));
-            self.health.watch(call).await.map(|reply| reply.verdicts)
+            self.health.watch(limits.iter().map(|request| &request.entry.calls), call).await.map(|reply| reply.verdicts)
         };
         let verdicts = match verdicts {
             Ok(verdicts) => verdicts,
@@ -280,7 +284,7 @@ impl Permits {
         lease: Option<Lease>,
         error: &GateError,
     ) -> Result<Option<Verdict>, Box<PermitAnswer>> {
-        let Entry { policy, state } = &request.entry;
+        let Entry { policy, state, .. } = &request.entry;
         request.count_failure(error);
         match policy.terms.when_down {
             WhenDown::Open => Ok(None),

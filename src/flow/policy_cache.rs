@@ -8,17 +8,20 @@ use arc_swap::ArcSwap;
 use uuid::Uuid;
 
 use super::FlowError;
+use super::limiter_health::CallsHealth;
 use super::policy_state::PolicyState;
 use crate::domain::admission::{Limit, Limits, Window};
 use crate::domain::policy::{HOUSE_APP, Name, Policy};
 use crate::ledger::Ledger;
 use crate::ledger::flow::policies::Policies;
 
-/// A policy, and its state in this instance.
+/// A policy as one application has it, and its state in this instance.
 #[derive(Clone)]
 pub(super) struct Entry {
     pub policy: Arc<Policy>,
     pub state: Arc<PolicyState>,
+    /// This application's calls: those of others are not in it, although they may have the same policy.
+    pub calls: CallsHealth,
 }
 
 /// An application's token.
@@ -39,6 +42,8 @@ struct Snapshot {
 pub struct PolicyCache {
     ledger: Ledger,
     instance: Uuid,
+    /// How long a call to the limiter's Redis waits.
+    timeout_ms: u64,
     snapshot: ArcSwap<Snapshot>,
     version: AtomicI64,
     /// The number of live instances, and the rank of this one among them.
@@ -48,10 +53,11 @@ pub struct PolicyCache {
 
 impl PolicyCache {
     /// Loads all policies.
-    pub async fn load(ledger: Ledger, instance: Uuid) -> Result<Self, FlowError> {
+    pub async fn load(ledger: Ledger, instance: Uuid, timeout_ms: u64) -> Result<Self, FlowError> {
         let cache = Self {
             ledger,
             instance,
+            timeout_ms,
             snapshot: ArcSwap::default(),
             version: AtomicI64::new(0),
             instances: AtomicU32::new(1),
@@ -91,9 +97,9 @@ impl PolicyCache {
 
     /// Merges the loaded policies with the states in this instance: a policy keeps its state in its next version.
     fn merge(&self, loaded: Policies) -> Snapshot {
-        let before = self.snapshot.load();
+        let all_before = self.snapshot.load();
         let before: HashMap<i64, &Entry> =
-            before.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry)).collect();
+            all_before.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry)).collect();
         let tokens = loaded.tokens.into_iter();
         let tokens = tokens.map(|token| (token.hash, Token { app: token.app, ends_at_ms: token.ends_at_ms }));
         let mut snapshot = Snapshot { tokens: tokens.collect(), ..Snapshot::default() };
@@ -102,9 +108,13 @@ impl PolicyCache {
                 Some(entry) => entry.state.carried_over(&entry.policy, &policy),
                 None => PolicyState::new(&policy),
             };
-            let entry = Entry { policy: Arc::new(policy), state: Arc::new(state) };
-            for app in &entry.policy.terms.apps {
-                snapshot.by_app.entry(app.clone()).or_default().insert(entry.policy.terms.name.clone(), entry.clone());
+            let (policy, state) = (Arc::new(policy), Arc::new(state));
+            for app in &policy.terms.apps {
+                let name = &policy.terms.name;
+                let known = all_before.by_app.get(app).and_then(|entries| entries.get(name));
+                let calls = known.map_or_else(|| CallsHealth::new(self.timeout_ms), |entry| entry.calls.clone());
+                let entry = Entry { policy: Arc::clone(&policy), state: Arc::clone(&state), calls };
+                snapshot.by_app.entry(app.clone()).or_default().insert(name.clone(), entry);
             }
         }
         snapshot

@@ -9,6 +9,7 @@ use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, Reason};
 use super::policy_cache::{Entry, PolicyCache};
 use super::policy_request::PolicyRequest;
+use super::waits::Waits;
 use crate::domain::limiter::{Algorithm, SlotKey, Verdict};
 use crate::domain::policy::{Excess, Name};
 use crate::gate::GateError;
@@ -26,6 +27,7 @@ pub(super) struct WaitingLine<'a> {
     pub limiter: &'a Limiter,
     pub health: &'a LimiterHealth,
     pub policies: &'a PolicyCache,
+    pub waits: &'a Waits,
     /// The most waiters of one line.
     pub line_max: u32,
 }
@@ -55,11 +57,12 @@ impl WaitingLine<'_> {
             is_held: false,
         }));
         (place.algorithm, place.lease) = (*take.algorithm, take.lease);
+        let wait = self.waits.begin(app, &request.slot);
         loop {
             let left = patience.saturating_sub(since.elapsed());
-            let waiter = Waiter { id: place.id, patience: left, line_max: self.line_max };
+            let waiter = Waiter { id: place.id, patience: left, line_max: self.line_max, pauses: wait.pauses() };
             place.is_held = true;
-            let turn = self.health.watch(self.limiter.wait_in_line(&take, &waiter)).await?;
+            let turn = self.health.watch([&request.entry.calls], self.limiter.wait_in_line(&take, &waiter)).await?;
             let ask_again = match turn {
                 Turn::Wait { ask_again, .. } => ask_again,
                 Turn::LineFull(verdict) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
-use seckill::gate::limiter::{LINE_MAX, Take, Turn, Waiter};
+use seckill::gate::limiter::{LINE_MAX, Pauses, Take, Turn, Waiter};
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, DAWN, bucket, leases, slot, take, window};
@@ -40,7 +40,8 @@ impl Line {
 }
 
 fn waiter() -> Waiter {
-    Waiter { id: Uuid::new_v4(), patience: Duration::from_secs(10), line_max: 10 }
+    let pauses = Pauses { shortest: Duration::from_millis(5), longest: Duration::from_millis(400) };
+    Waiter { id: Uuid::new_v4(), patience: Duration::from_secs(10), line_max: 10, pauses }
 }
 
 /// The position in line, or 0 after a grant.
@@ -219,4 +220,43 @@ async fn callers_that_ask_again_when_told_are_served_in_order_at_the_rate() {
     assert!(order.is_sorted(), "{order:?}");
     assert_eq!(times, (1..=12).map(|n| n * 25_000).collect::<Vec<_>>(), "a token every 25 ms");
     line.bench.clear().await;
+}
+
+/// A crowd waits at a limiter of each kind, whose windows are short, and asks again exactly when it is told to: a few times for each
+/// place, however many stand before it.
+#[tokio::test]
+async fn a_crowd_asks_a_few_times_each() {
+    const CROWD: usize = 300;
+    let buckets = [AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket].map(|kind| bucket(kind, 10, 10, 100));
+    let windows = [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter]
+        .map(|kind| window(kind, 10, 100));
+    for algorithm in buckets.into_iter().chain(windows).chain([leases(10, 100)]) {
+        let line = Line::at(algorithm).await.used_up().await;
+        let pauses = Pauses { longest: Duration::from_secs(4), ..waiter().pauses };
+        let crowd = |_| Waiter { line_max: 1_000, patience: Duration::from_secs(60), pauses, ..waiter() };
+        let waiters: Vec<Waiter> = (0..CROWD).map(crowd).collect();
+        let mut asks: BinaryHeap<Reverse<(i64, usize)>> = (0..CROWD).map(|index| Reverse((0, index))).collect();
+        let (mut served, mut calls, mut end_us) = (Vec::new(), 0, 0);
+        while let Some(Reverse((at_us, index))) = asks.pop() {
+            calls += 1;
+            match line.ask(at_us, &waiters[index]).await {
+                Turn::Granted(_) => {
+                    served.push(index);
+                    end_us = at_us;
+                }
+                Turn::Wait { ask_again, .. } => {
+                    asks.push(Reverse((at_us + i64::try_from(ask_again.as_micros()).unwrap(), index)));
+                }
+                turn => panic!("{turn:?}"),
+            }
+        }
+        let kind = line.algorithm.kind().as_str();
+        assert!(served.is_sorted(), "{kind}: {served:?}");
+        // Leases may be given back at any moment, so that their waiters look now and then.
+        let each = if line.algorithm.kind().grants_leases() { 12 } else { 3 };
+        assert!(calls <= each * CROWD, "{kind}: {calls} calls for {CROWD} waiters");
+        // Ten every 100 ms are 3 s.
+        assert!((2_900_000..=4_000_000).contains(&end_us), "{kind}: served after {end_us} us");
+        line.bench.clear().await;
+    }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{FromRedisValue, Script, ScriptInvocation};
+use redis::{FromRedisValue, RedisResult, Script, ScriptInvocation};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -61,6 +61,17 @@ pub struct Waiter {
     pub patience: Duration,
     /// The most waiters in the line, up to `LINE_MAX`.
     pub line_max: u32,
+    pub pauses: Pauses,
+}
+
+/// The pauses between a waiter's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pauses {
+    /// For leases, which may be given back at any moment: the pause of the first in line. The second one's is twice as long, and
+    /// so on.
+    pub shortest: Duration,
+    /// After this time, every waiter calls, to keep its place.
+    pub longest: Duration,
 }
 
 /// The answer to a waiter.
@@ -129,6 +140,11 @@ impl Limiter {
     /// How long a call waits for the server.
     pub fn timeout_ms(&self) -> u64 {
         u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Checks that Redis answers, in a cluster one of its servers.
+    pub async fn ping(&self) -> Result<(), GateError> {
+        in_time(self.timeout, self.connections.ask_any(&redis::cmd("PING"))).await
     }
 
     /// The same limiters at this time instead of the server's. For tests only.
@@ -216,9 +232,10 @@ impl Limiter {
         }
         let mut call = self.call(self.scripts.wait_in_line.of(std::iter::once(take.algorithm.kind())));
         self.add_take(&mut call, take.checked()?);
-        let patience_us = u64::try_from(waiter.patience.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
+        let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
         call.key(&self.keys.line(take.slot)[..]);
-        call.arg(waiter.id.to_string()).arg(patience_us).arg(waiter.line_max.min(LINE_MAX));
+        call.arg(waiter.id.to_string()).arg(microseconds(waiter.patience)).arg(waiter.line_max.min(LINE_MAX));
+        call.arg(microseconds(waiter.pauses.shortest)).arg(microseconds(waiter.pauses.longest));
         let reply: Vec<i64> = timed("wait_in_line", self.invoke(take.slot, &call)).await?;
         let (code, rest) = reply.split_first().ok_or(MALFORMED)?;
         let verdict_in = |rest: &[i64]| match rest {
@@ -288,10 +305,7 @@ impl Limiter {
     /// Runs a script about limiters that share the hash tag of this slot. The time-out includes connecting, queueing, and loading a script that is missing.
     async fn invoke<T: FromRedisValue>(&self, slot: &SlotKey, call: &ScriptInvocation<'_>) -> Result<T, GateError> {
         let mut connection = self.connections.of_key(|| self.keys.slot_tag(slot));
-        match timeout(self.timeout, call.invoke_async(&mut connection)).await {
-            Ok(reply) => Ok(reply?),
-            Err(_) => Err(GateError::Unreachable(io::Error::from(io::ErrorKind::TimedOut).into())),
-        }
+        in_time(self.timeout, call.invoke_async(&mut connection)).await
     }
 
     /// Begins a call with the argument that all limiter scripts have first: the time.
@@ -309,6 +323,13 @@ impl Limiter {
             call.arg(parameter);
         }
         call.arg(take.lease.map(|lease| lease.to_string()).unwrap_or_default())
+    }
+}
+
+async fn in_time<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, GateError> {
+    match timeout(limit, call).await {
+        Ok(reply) => Ok(reply?),
+        Err(_) => Err(GateError::Unreachable(io::Error::from(io::ErrorKind::TimedOut).into())),
     }
 }
 
