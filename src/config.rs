@@ -88,7 +88,7 @@ macro_rules! sensitive {
         }
     )+};
 }
-sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Shop);
+sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Flow, Shop);
 
 impl Config {
     /// The defaults, overridden by the process's environment.

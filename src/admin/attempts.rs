@@ -36,6 +36,8 @@ impl AttemptLimit {
 /// The limits on attempts to sign in.
 pub(super) struct AttemptLimits {
     limiter: Limiter,
+    /// Known browsers are as many as have signed in: strangers who fill the budget keep none of them out.
+    of_devices: Limiter,
     at_address: AttemptLimit,
     address: AttemptLimit,
     account: AttemptLimit,
@@ -49,6 +51,7 @@ impl AttemptLimits {
         use AlgorithmKind::{SlidingCounter, SlidingLog};
         let account_window_ms = window_ms.saturating_mul(ACCOUNT_WINDOW_FACTOR).min(WINDOW_MAX_MS);
         Ok(Self {
+            of_devices: limiter.without_budget(),
             limiter,
             at_address: AttemptLimit::new("account-address", SlidingLog, max, window_ms)?,
             address: AttemptLimit::new("address", SlidingCounter, max * ADDRESS_FACTOR, window_ms)?,
@@ -59,22 +62,22 @@ impl AttemptLimits {
 
     /// Counts an attempt by a browser that is not known.
     pub(super) async fn count_at_address(&self, name: &AccountName, address: &str) -> Result<(), AdminError> {
-        self.count(&[(&self.at_address, &format!("{name} {address}")), (&self.address, address)]).await
+        self.count(&self.limiter, &[(&self.at_address, &format!("{name} {address}")), (&self.address, address)]).await
     }
 
     /// Counts an attempt by a browser that has signed in to this account before.
     pub(super) async fn count_at_device(&self, name: &AccountName, device: &str) -> Result<(), AdminError> {
-        self.count(&[(&self.device, &format!("{name} {device}"))]).await
+        self.count(&self.of_devices, &[(&self.device, &format!("{name} {device}"))]).await
     }
 
     /// Counts a stranger's attempt: neither the browser nor the address has signed in to this account before.
     pub(super) async fn count_stranger(&self, name: &AccountName) -> Result<(), AdminError> {
-        self.count(&[(&self.account, name.as_str())]).await
+        self.count(&self.of_devices, &[(&self.account, name.as_str())]).await
     }
 
     /// Counts an attempt under all of these limits, or under none. Without the limiter there is no sign-in: attempts that
     /// are not counted would be free.
-    async fn count(&self, limits: &[(&AttemptLimit, &str)]) -> Result<(), AdminError> {
+    async fn count(&self, limiter: &Limiter, limits: &[(&AttemptLimit, &str)]) -> Result<(), AdminError> {
         let slot = |(limit, key): &(&AttemptLimit, &str)| {
             SlotKey::new(SLOTS, &format!("login-{}", limit.name), key, false).map_err(|_| GateError::InvalidRequest)
         };
@@ -87,7 +90,7 @@ impl AttemptLimits {
             lease: None,
             has_line: false,
         });
-        let answer = self.limiter.acquire(&takes.collect::<Vec<_>>()).await?;
+        let answer = limiter.acquire(&takes.collect::<Vec<_>>()).await?;
         let verdicts = limits.iter().zip(answer.verdicts).filter_map(|((limit, _), verdict)| Some((limit, verdict?)));
         let refused = verdicts.filter(|(_, verdict)| !verdict.granted);
         match refused.max_by_key(|(_, verdict)| verdict.retry_after_ms) {

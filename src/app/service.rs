@@ -119,12 +119,13 @@ impl Service {
         parts.fold_metrics(metrics.clone());
         parts.follow_catalog(&catalog, &health, &thread_parts.committer);
         parts.follow_policies(&policies);
+        parts.watch_memory(&limiter, &health);
         parts.prepare_challenges(&thread_parts.challenges, &catalog);
         parts.feed_order_streams(&order_streams);
         parts.report_pressure();
         parts.supervise_refills(Some(Arc::clone(&health)), Duration::ZERO);
         if with_workers {
-            spawn_workers(&parts, None, &payment_service);
+            spawn_workers(&parts, None, &payment_service)?;
         }
 
         let read_terms = ReadTerms {

@@ -11,6 +11,8 @@ use uuid::Uuid;
 use super::parts::{Parts, Rhythm};
 use crate::flow::policy_cache::PolicyCache;
 use crate::flow::{FlowError, policy_counts};
+use crate::gate::GateError;
+use crate::gate::limiter::Limiter;
 use crate::http::Health;
 use crate::ledger::notices::Topic;
 use crate::ledger::orders::committer::Committer;
@@ -110,6 +112,16 @@ impl Parts {
                 catalog.load_changes(beat.catalog_version).await
             },
         );
+    }
+
+    /// Watches how much memory Redis has left: that of the sales, and that of the limiters.
+    pub(super) fn watch_memory(&self, limiter: &Limiter, health: &Arc<Health>) {
+        let state = (self.stores.gate.clone(), limiter.clone(), Arc::clone(health));
+        self.repeat(Rhythm::every(EVERY_SECOND, "memory"), state, |(gate, limiter, health)| async move {
+            let levels = (limiter.check_memory().await, gate.memory_level().await);
+            health.note_redis_memory(levels.0?.max(levels.1?));
+            Ok::<_, GateError>(Step::Idle)
+        });
     }
 
     /// Reports, for the console, that this process is alive and runs these workers.

@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 
 use super::parts::{Parts, Rhythm};
 use super::worker_names::Worker;
+use crate::config;
 use crate::domain::locked_sales::LockedSales;
 use crate::domain::message::ORDER_BYTES;
 use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
@@ -16,6 +17,8 @@ use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
 use crate::flow::outflow_drain::{OutflowDrain, OutflowTerms};
 use crate::flow::policy_counts;
 use crate::flow::threshold_controller::ThresholdController;
+use crate::gate::GateError;
+use crate::gate::limiter::Limiter;
 use crate::ledger::LedgerError;
 use crate::ledger::notices::Topic;
 use crate::ledger::outbox::RetryTerms;
@@ -50,6 +53,8 @@ const SALES_A_SWEEP: usize = 500;
 pub(super) struct WorkerWiring<'a> {
     parts: &'a Parts,
     payment_service: &'a PaymentService,
+    /// It waits as long for an answer as the sales do.
+    limiter: Limiter,
     broker: Broker,
     relay: Relay,
     expiry: OrderExpiry,
@@ -58,7 +63,9 @@ pub(super) struct WorkerWiring<'a> {
 }
 
 impl<'a> WorkerWiring<'a> {
-    pub(super) fn new(parts: &'a Parts, payment_service: &'a PaymentService) -> Self {
+    pub(super) fn new(parts: &'a Parts, payment_service: &'a PaymentService) -> Result<Self, GateError> {
+        let patient = config::Flow { timeout_ms: parts.config.redis.response_timeout_ms, ..parts.config.flow.clone() };
+        let limiter = Limiter::new(&parts.config.redis, &patient)?;
         let outbox = &parts.config.outbox;
         let retry = RetryTerms {
             max_attempts: outbox.max_attempts,
@@ -83,7 +90,7 @@ impl<'a> WorkerWiring<'a> {
             locked: Arc::clone(&locked),
             batch_max: parts.config.orders.batch_max,
         };
-        Self { parts, payment_service, broker, relay, expiry, retry, locked }
+        Ok(Self { parts, payment_service, limiter, broker, relay, expiry, retry, locked })
     }
 
     pub(super) fn spawn(&self, worker: Worker) {
@@ -277,9 +284,17 @@ impl<'a> WorkerWiring<'a> {
             slow_ping: Duration::from_millis(self.parts.config.flow.timeout_ms) / 2,
             clear_after_ms: settings.clear_after_ms.cast_signed(),
         };
-        let watch = AlarmWatch { ledger: stores.ledger.clone(), gate: stores.gate.clone(), terms };
+        let watch = AlarmWatch {
+            ledger: stores.ledger.clone(),
+            gate: stores.gate.clone(),
+            limiter: self.limiter.clone(),
+            terms,
+        };
         // What asks Redis is apart from what looks through tables.
-        let (of_keys, of_limiter) = (watch.clone(), watch.clone());
+        let (of_keys, of_limiter, of_memory) = (watch.clone(), watch.clone(), watch.clone());
+        self.parts.repeat(Rhythm::every(every, "memory alarms"), of_memory, |watch| async move {
+            watch.check_memory().await.map(|()| Step::Idle)
+        });
         self.parts.repeat(Rhythm::every(every, "keys alarms"), of_keys, |watch| async move {
             watch.check_keys().await.map(|()| Step::Idle)
         });

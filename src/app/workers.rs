@@ -40,7 +40,7 @@ pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationT
     }
     parts.fold_metrics(metrics);
     parts.supervise_refills(None, REFILL_PATIENCE);
-    spawn_workers(&parts, only.as_deref(), &payment_service);
+    spawn_workers(&parts, only.as_deref(), &payment_service)?;
     tracing::info!("working");
     stop.cancelled().await;
     parts.shut().await;
@@ -48,8 +48,12 @@ pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationT
     Ok(())
 }
 
-pub(super) fn spawn_workers(parts: &Parts, only: Option<&[Worker]>, payment_service: &PaymentService) {
-    let wiring = WorkerWiring::new(parts, payment_service);
+pub(super) fn spawn_workers(
+    parts: &Parts,
+    only: Option<&[Worker]>,
+    payment_service: &PaymentService,
+) -> anyhow::Result<()> {
+    let wiring = WorkerWiring::new(parts, payment_service)?;
     let chosen = Worker::value_variants().iter().filter(|worker| only.is_none_or(|only| only.contains(worker)));
     let mut names = Vec::new();
     for worker in chosen {
@@ -57,4 +61,5 @@ pub(super) fn spawn_workers(parts: &Parts, only: Option<&[Worker]>, payment_serv
         names.extend(worker.to_possible_value().map(|value| value.get_name().to_owned()));
     }
     parts.report_workers(names);
+    Ok(())
 }

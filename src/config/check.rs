@@ -101,6 +101,7 @@ impl Config {
         }
         must((1..=1000).contains(&self.flow.timeout_ms), "flow.timeout_ms", "must be 1 to 1000")?;
         // Bounds what Redis keeps of one key's line.
+        must((1..=1_000_000).contains(&self.flow.app_keys_mb), "flow.app_keys_mb", "must be 1 to 1000000")?;
         must((1..=100_000).contains(&self.flow.queue_max), "flow.queue_max", "must be 1 to 100000")?;
         must(
             (1000..=3_600_000).contains(&self.flow.adapt_interval_ms),
@@ -223,21 +224,26 @@ impl Config {
         ] {
             must((10..=600_000).contains(&time), setting, "must be 10 to 600000 ms")?;
         }
-        for (address, setting) in
-            [(&self.database.url, "database.url"), (&self.redis.url, "redis.url"), (&self.amqp.url, "amqp.url")]
-        {
+        let limiters = self.flow.redis(&self.redis).url;
+        for (address, setting) in [
+            (&self.database.url, "database.url"),
+            (&self.redis.url, "redis.url"),
+            (&limiters, "flow.redis_url"),
+            (&self.amqp.url, "amqp.url"),
+        ] {
             if let Some(problem) = servers::problem(address) {
                 return wrong(setting, problem);
             }
         }
-        let redis = &self.redis.url;
-        let names_group = servers::sentinels(redis).is_some() || servers::nodes(redis).is_some();
-        if servers::each_server(redis).len() > 1 && !names_group {
-            let problem = "names several servers: sentinels are redis+sentinel://one:26379,two:26379/NAME, nodes of a cluster redis+cluster://one:6379,two:6379";
-            return wrong("redis.url", problem);
-        }
-        if let Some(problem) = servers::sentinels_problem(redis).or_else(|| servers::nodes_problem(redis)) {
-            return wrong("redis.url", problem);
+        for (redis, setting) in [(&self.redis.url, "redis.url"), (&limiters, "flow.redis_url")] {
+            let names_group = servers::sentinels(redis).is_some() || servers::nodes(redis).is_some();
+            if servers::each_server(redis).len() > 1 && !names_group {
+                let problem = "names several servers: sentinels are redis+sentinel://one:26379,two:26379/NAME, nodes of a cluster redis+cluster://one:6379,two:6379";
+                return wrong(setting, problem);
+            }
+            if let Some(problem) = servers::sentinels_problem(redis).or_else(|| servers::nodes_problem(redis)) {
+                return wrong(setting, problem);
+            }
         }
         match servers::target_problem(&self.database.url) {
             Some(problem) => wrong("database.url", problem),
@@ -253,8 +259,10 @@ impl Config {
                 .any(|scheme| url.starts_with(scheme))
         };
         let redis = &self.redis;
-        if redis.ca_file.is_some() && !(over_tls(&redis.url) && redis.lock_urls.iter().all(over_tls)) {
-            let problem = "needs rediss:// in redis.url and redis.lock_urls: other connections have no TLS";
+        let addresses = [&redis.url, &self.flow.redis(redis).url];
+        if redis.ca_file.is_some() && !addresses.into_iter().chain(&redis.lock_urls).all(over_tls) {
+            let problem =
+                "needs rediss:// in redis.url, redis.lock_urls and flow.redis_url: other connections have no TLS";
             return wrong("redis.ca_file", problem);
         }
         if self.amqp.ca_file.is_some() && !self.amqp.url.starts_with("amqps://") {

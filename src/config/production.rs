@@ -72,6 +72,7 @@ impl Config {
         for (password, setting) in [
             (database_password, "database.url"),
             (password_in(&self.redis.url), "redis.url"),
+            (password_in(&self.flow.redis_url), "flow.redis_url"),
             (Some(amqp_password), "amqp.url"),
             (management, "amqp.management_url"),
         ] {

@@ -166,12 +166,26 @@ pub struct Reconcile {
     pub retire_after_ms: u64,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
+    pub redis_url: String,
     pub timeout_ms: u64,
     pub queue_max: u32,
+    pub app_keys_mb: u64,
     pub adapt_interval_ms: u64,
+}
+
+impl Flow {
+    /// The Redis of the limiters.
+    pub fn redis(&self, of_sales: &Redis) -> Redis {
+        let url = if self.redis_url.is_empty() { &of_sales.url } else { &self.redis_url };
+        Redis { url: url.clone(), ..of_sales.clone() }
+    }
+
+    pub const fn has_own_redis(&self) -> bool {
+        !self.redis_url.is_empty()
+    }
 }
 
 #[derive(Clone, Deserialize)]

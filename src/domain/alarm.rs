@@ -24,6 +24,10 @@ pub enum AlarmKind {
     LimiterSlow,
     /// A policy's limiter failed in Redis, as it should never do.
     LimiterBroken,
+    /// An application's keys take all the memory in Redis that they may take.
+    TooManyKeys,
+    /// Redis has little memory left.
+    RedisMemory,
     /// A receiver of webhooks, payments or outflows cannot be connected to.
     ReceiverAway,
     /// Callbacks that do not fit their order and were set aside.
@@ -51,6 +55,8 @@ impl AlarmKind {
             Self::LimiterDown => "docs/runbooks/limiter-down.md",
             Self::LimiterSlow => "docs/runbooks/limiter-slow.md",
             Self::LimiterBroken => "docs/runbooks/limiter-broken.md",
+            Self::TooManyKeys => "docs/runbooks/too-many-keys.md",
+            Self::RedisMemory => "docs/runbooks/redis-memory.md",
             Self::ReceiverAway => "docs/runbooks/receiver-away.md",
             Self::SetAside => "docs/runbooks/set-aside.md",
             Self::RefundFailed => "docs/runbooks/refund-failed.md",
@@ -61,7 +67,7 @@ impl AlarmKind {
     /// Whether the subject of such an alarm names an application: a policy and its application.
     pub const fn names_application(self) -> bool {
         match self {
-            Self::Refusals | Self::LimiterBroken => true,
+            Self::Refusals | Self::LimiterBroken | Self::TooManyKeys => true,
             Self::Parked
             | Self::OutboxOld
             | Self::Drift
@@ -69,6 +75,7 @@ impl AlarmKind {
             | Self::DeadChannel
             | Self::LimiterDown
             | Self::LimiterSlow
+            | Self::RedisMemory
             | Self::ReceiverAway
             | Self::SetAside
             | Self::RefundFailed

@@ -15,6 +15,7 @@ pub mod limiter;
 pub mod live;
 pub mod locked_sales;
 pub mod log_filter;
+pub mod memory_level;
 pub mod message;
 pub mod order;
 pub mod origin;

@@ -9,7 +9,9 @@ use strum::VariantArray;
 use super::FlowError;
 use super::policy_counts::recent;
 use crate::domain::alarm::{AlarmKind, Refusals, Trouble, too_many_refused};
+use crate::domain::memory_level::MemoryLevel;
 use crate::domain::message::OutboxKind;
+use crate::gate::limiter::Limiter;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 use crate::gate::{Gate, GateError};
 use crate::ledger::flow::alarms::AlarmChanges;
@@ -33,6 +35,8 @@ pub struct AlarmTerms {
 pub struct AlarmWatch {
     pub ledger: Ledger,
     pub gate: Gate,
+    /// Which waits as long as the gate for an answer.
+    pub limiter: Limiter,
     pub terms: AlarmTerms,
 }
 
@@ -123,18 +127,33 @@ impl AlarmWatch {
         }
     }
 
+    /// Checks how much memory Redis has left: that of the sales, and that of the limiters.
+    ///
+    /// # Errors
+    /// PostgreSQL cannot be asked.
+    pub async fn check_memory(&self) -> Result<(), FlowError> {
+        // While Redis is away, other alarms say so.
+        let levels = [
+            ("redis", self.gate.memory_level().await.unwrap_or(MemoryLevel::Ample)),
+            ("limiters", self.limiter.check_memory().await.unwrap_or(MemoryLevel::Ample)),
+        ];
+        let short = levels.into_iter().filter(|(_, level)| *level > MemoryLevel::Ample);
+        let troubles: Vec<_> = short.map(|(of, level)| Trouble::new(of, json!({ "level": level.as_str() }))).collect();
+        self.update(AlarmKind::RedisMemory, &troubles, &self.ledger.open_alarm_kinds().await?).await
+    }
+
     async fn fastest_ping(&self) -> Result<Duration, GateError> {
         let mut fastest = Duration::MAX;
         for _ in 0..Self::PINGS {
             let began = Instant::now();
-            self.gate.ping().await?;
+            self.limiter.ping().await?;
             fastest = fastest.min(began.elapsed());
         }
         Ok(fastest)
     }
 
     async fn check_policies(&self, open: &[String]) -> Result<(), FlowError> {
-        let (mut refusals, mut broken) = (Vec::new(), Vec::new());
+        let (mut refusals, mut broken, mut no_room) = (Vec::new(), Vec::new(), Vec::new());
         for policy in self.ledger.policies(None).await? {
             let counts = match recent(&self.gate, policy.id, Self::WINDOW_S).await {
                 // Policies on other masters are still checked.
@@ -147,11 +166,15 @@ impl AlarmWatch {
                 let trouble = Trouble::new(&subject, json!({ "granted": granted, "refused": refused }));
                 refusals.push(Trouble { slight: share == Refusals::StillMany, ..trouble });
             }
+            if counts.no_room > 0 {
+                no_room.push(Trouble::new(&subject, json!({ "requests": counts.no_room })));
+            }
             if counts.broken > 0 {
                 broken.push(Trouble::new(&subject, json!({ "requests": counts.broken })));
             }
         }
         self.update(AlarmKind::Refusals, &refusals, open).await?;
+        self.update(AlarmKind::TooManyKeys, &no_room, open).await?;
         self.update(AlarmKind::LimiterBroken, &broken, open).await
     }
 

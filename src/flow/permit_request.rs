@@ -101,6 +101,8 @@ pub enum Reason {
     Limit,
     Breaker,
     QueueFull,
+    /// The application's keys take all the memory in Redis that they may take.
+    TooManyKeys,
     /// The limiter's Redis cannot be asked; the policy's `when_down` was applied.
     LimiterDown,
     /// The limit would have refused the request, but the policy only counts.

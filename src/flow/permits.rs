@@ -233,6 +233,7 @@ impl Permits {
             match self.call_redis(request, lease).await {
                 Ok(verdict) if !verdict.granted => request.count_refusal(),
                 Ok(_) => request.count_grant(),
+                Err(GateError::TooManyKeys { retry_ms }) => drop(request.refuse_for_keys(retry_ms)),
                 Err(error) => {
                     request.count_failure(&error);
                     request.count_grant();
@@ -243,6 +244,9 @@ impl Permits {
 
     /// The answer of one policy while the limiter's Redis does not answer, or answers with an error.
     fn answer_when_down(&self, request: &PolicyRequest<'_>, lease: Option<Lease>, error: &GateError) -> PermitAnswer {
+        if let GateError::TooManyKeys { retry_ms } = error {
+            return request.refuse_for_keys(*retry_ms);
+        }
         match self.take_without_redis(request, lease, error) {
             Ok(verdict) => {
                 let granted = request.grant(verdict.as_ref(), lease);
@@ -259,6 +263,9 @@ impl Permits {
         lease: Option<Lease>,
         error: &GateError,
     ) -> PermitAnswer {
+        if let (GateError::TooManyKeys { retry_ms }, [first, ..]) = (error, requests) {
+            return first.refuse_for_keys(*retry_ms);
+        }
         let mut taken = Vec::with_capacity(requests.len());
         for request in requests {
             match self.take_without_redis(request, lease, error) {

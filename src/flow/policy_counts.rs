@@ -35,7 +35,9 @@ pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError>
         let policy = entry.policy.terms.name.to_string();
         metrics::counter!("seckill_permits_total", "policy" => policy.clone(), "answer" => "granted")
             .increment(counts.granted);
-        metrics::counter!("seckill_permits_total", "policy" => policy, "answer" => "refused").increment(counts.refused);
+        metrics::counter!("seckill_permits_total", "policy" => policy.clone(), "answer" => "refused")
+            .increment(counts.refused);
+        metrics::counter!("seckill_too_many_keys_total", "policy" => policy).increment(counts.no_room);
     }
     Ok(added.map(drop)?)
 }

@@ -133,6 +133,12 @@ impl<'a> PolicyRequest<'a> {
         PermitAnswer { quota: self.quota(verdict.reset_ms.unsigned_abs()), ..answer }
     }
 
+    /// Refuses a call whose key has no room in Redis.
+    pub fn refuse_for_keys(&self, retry_after_ms: u64) -> PermitAnswer {
+        self.entry.state.counters.no_room.fetch_add(1, Ordering::Relaxed);
+        self.refuse(Reason::TooManyKeys, 0, retry_after_ms)
+    }
+
     /// Counts a refusal, and answers as the policy says about the excess.
     pub fn refuse(&self, reason: Reason, remaining: i64, retry_after_ms: u64) -> PermitAnswer {
         self.count_refusal();

@@ -21,6 +21,7 @@ pub(super) struct PolicyCounters {
     pub waited_ms: AtomicU64,
     pub failed: AtomicU64,
     pub broken: AtomicU64,
+    pub no_room: AtomicU64,
     reports: AtomicU64,
     errors: AtomicU64,
     slow: AtomicU64,
@@ -36,6 +37,7 @@ impl PolicyCounters {
             waited_ms: take(&self.waited_ms),
             failed: take(&self.failed),
             broken: take(&self.broken),
+            no_room: take(&self.no_room),
             reports: take(&self.reports),
             errors: take(&self.errors),
             slow: take(&self.slow),
@@ -44,13 +46,14 @@ impl PolicyCounters {
 
     /// Adds counts that could not be written.
     pub fn put_back(&self, counts: &PolicyCounts) {
-        let PolicyCounts { granted, refused, waited_ms, failed, broken, reports, errors, slow } = *counts;
+        let PolicyCounts { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = *counts;
         for (counter, count) in [
             (&self.granted, granted),
             (&self.refused, refused),
             (&self.waited_ms, waited_ms),
             (&self.failed, failed),
             (&self.broken, broken),
+            (&self.no_room, no_room),
             (&self.reports, reports),
             (&self.errors, errors),
             (&self.slow, slow),

@@ -77,7 +77,7 @@ struct Verdict {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]
     policy: Option<Name>,
-    /// Why: `limit`, `breaker`, `queue-full`, `limiter-down`. With code 1: `shadow` (would have been refused), or
+    /// Why: `limit`, `breaker`, `queue-full`, `too-many-keys`, `limiter-down`. With code 1: `shadow` (would have been refused), or
     /// `limiter-down` (granted without counting, or counted by this instance alone).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]

@@ -8,7 +8,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, cmd};
 
 use super::scripts::Scripts;
-use super::server_runs::{has_no_master, info_value};
+use super::server_runs::has_no_master;
+use super::servers::info_value;
 use super::{Gate, GateError};
 use crate::config::tls::{Protection, Route};
 use crate::domain::clock_reading::ClockReading;

@@ -28,6 +28,7 @@ use redis::{ErrorKind, ServerErrorKind};
 use crate::config::{self, tls};
 use crate::domain::admission::{Limits, Window};
 use crate::domain::ids::SaleId;
+use crate::domain::memory_level::MemoryLevel;
 use crate::domain::shards::SaleShards;
 use keys::Keys;
 use lock::quorum::Quorum;
@@ -62,6 +63,9 @@ pub enum GateError {
     /// Permits below 1 or above the limit, a lease without an id, or one limiter twice in a call. Nothing was changed.
     #[error("invalid request for permits: ask each limiter once, for 1 permit up to its limit")]
     InvalidRequest,
+    /// The keys of an application's limiters take all the memory that they may take. Nothing was changed.
+    #[error("the limiters of this application take all the memory in Redis that they may take (flow.app_keys_mb)")]
+    TooManyKeys { retry_ms: u64 },
 }
 
 impl GateError {
@@ -70,7 +74,11 @@ impl GateError {
         match self {
             Self::Unreachable(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::AuthenticationFailed),
             Self::Unknown | Self::Overloaded => true,
-            Self::NotServing | Self::Evicts(_) | Self::Malformed(_) | Self::InvalidRequest => false,
+            Self::NotServing
+            | Self::Evicts(_)
+            | Self::Malformed(_)
+            | Self::InvalidRequest
+            | Self::TooManyKeys { .. } => false,
         }
     }
 
@@ -95,7 +103,11 @@ impl GateError {
                 _ => true,
             },
             Self::Unknown | Self::Overloaded => true,
-            Self::NotServing | Self::Evicts(_) | Self::Malformed(_) | Self::InvalidRequest => false,
+            Self::NotServing
+            | Self::Evicts(_)
+            | Self::Malformed(_)
+            | Self::InvalidRequest
+            | Self::TooManyKeys { .. } => false,
         }
     }
 }
@@ -215,6 +227,11 @@ impl Gate {
     }
 
     /// Checks that the server answers, or all masters of a cluster.
+    /// How much memory the fullest server of sales has left.
+    pub async fn memory_level(&self) -> Result<MemoryLevel, GateError> {
+        Ok(self.connections.memory_level().await?)
+    }
+
     pub async fn ping(&self) -> Result<(), GateError> {
         Ok(self.connections.ping().await?)
     }

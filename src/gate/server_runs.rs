@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 
 use super::keys::{SALE_KEYS, SaleKeys};
-use super::servers::Masters;
+use super::servers::{Masters, info_value};
 use super::{Gate, GateError};
 use crate::domain::ids::{Epoch, Shard};
 use crate::domain::sale::SaleStatus;
@@ -356,9 +356,4 @@ impl AboutMaster {
             replid.as_deref() == Some(&self.id) || self.never_promoted && server.is_some() && server == self.server;
         same.then_some(Standing { epoch: Epoch(epoch?), status: Some(status) })
     }
-}
-
-/// The value of a line of INFO.
-pub(super) fn info_value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

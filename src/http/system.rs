@@ -1,6 +1,6 @@
 //! The service itself: its time, its health, its metrics, and buyers' tokens in development mode.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use actix_web::HttpResponse;
 use actix_web::http::header::CACHE_CONTROL;
@@ -15,6 +15,7 @@ use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::ids::UserId;
 use crate::domain::json_object;
+use crate::domain::memory_level::MemoryLevel;
 use crate::domain::whole_number;
 use crate::sale::thread_state::ThreadState;
 
@@ -34,6 +35,8 @@ pub struct Health {
     pub gate: AtomicBool,
     /// The instance is stopping: send it no more requests.
     pub stopping: AtomicBool,
+    /// How much memory Redis has left: a `MemoryLevel`.
+    redis_memory: AtomicU8,
 }
 
 impl Health {
@@ -42,6 +45,16 @@ impl Health {
         if !self.lacks_migrations.swap(!has_them, Ordering::Relaxed) && !has_them {
             tracing::error!("the database lacks migrations of this program: run `seckill migrate`");
         }
+    }
+
+    pub fn note_redis_memory(&self, level: MemoryLevel) {
+        if self.redis_memory.swap(level as u8, Ordering::Relaxed) < level as u8 {
+            tracing::warn!(level = level.as_str(), "Redis has little memory left");
+        }
+    }
+
+    fn redis_memory(&self) -> MemoryLevel {
+        MemoryLevel::from_repr(self.redis_memory.load(Ordering::Relaxed)).unwrap_or(MemoryLevel::Ample)
     }
 
     fn is_ready(&self) -> bool {
@@ -102,6 +115,8 @@ struct Readiness {
     schema: bool,
     /// Redis answered the last check of the sales.
     redis: bool,
+    /// How much memory Redis has left: `ample`, `low` (above 75 %), or `scarce` (above 85 %: limiters make no new keys).
+    redis_memory: &'static str,
     /// The instance is stopping.
     leaving: bool,
 }
@@ -125,6 +140,7 @@ pub async fn ready(app_state: Data<AppState>) -> HttpResponse {
         postgres: health.ledger.load(Ordering::Relaxed),
         schema: !health.lacks_migrations.load(Ordering::Relaxed),
         redis: health.gate.load(Ordering::Relaxed),
+        redis_memory: health.redis_memory().as_str(),
         leaving: health.stopping.load(Ordering::Relaxed),
     };
     if ready { HttpResponse::Ok().json(body) } else { HttpResponse::ServiceUnavailable().json(body) }

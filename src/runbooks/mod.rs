@@ -8,7 +8,7 @@ use askama::filters::Safe;
 use crate::domain::alarm::AlarmKind;
 
 /// All runbooks, by name. The first is the list of the others. A test compares this table with the folder.
-pub const RUNBOOKS: [(&str, &str); 37] = [
+pub const RUNBOOKS: [(&str, &str); 39] = [
     ("README", include_str!("../../docs/runbooks/README.md")),
     ("api-errors", include_str!("../../docs/runbooks/api-errors.md")),
     ("audit-broken", include_str!("../../docs/runbooks/audit-broken.md")),
@@ -33,6 +33,7 @@ pub const RUNBOOKS: [(&str, &str); 37] = [
     ("rabbitmq-lost", include_str!("../../docs/runbooks/rabbitmq-lost.md")),
     ("receiver-away", include_str!("../../docs/runbooks/receiver-away.md")),
     ("redis-lost", include_str!("../../docs/runbooks/redis-lost.md")),
+    ("redis-memory", include_str!("../../docs/runbooks/redis-memory.md")),
     ("refill-fails", include_str!("../../docs/runbooks/refill-fails.md")),
     ("refund-failed", include_str!("../../docs/runbooks/refund-failed.md")),
     ("refusals", include_str!("../../docs/runbooks/refusals.md")),
@@ -42,6 +43,7 @@ pub const RUNBOOKS: [(&str, &str); 37] = [
     ("shedding", include_str!("../../docs/runbooks/shedding.md")),
     ("slow-servers", include_str!("../../docs/runbooks/slow-servers.md")),
     ("step-fails", include_str!("../../docs/runbooks/step-fails.md")),
+    ("too-many-keys", include_str!("../../docs/runbooks/too-many-keys.md")),
     ("two-masters", include_str!("../../docs/runbooks/two-masters.md")),
     ("unconfirmed-holds", include_str!("../../docs/runbooks/unconfirmed-holds.md")),
     ("upgrade", include_str!("../../docs/runbooks/upgrade.md")),

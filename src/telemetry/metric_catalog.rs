@@ -28,7 +28,7 @@ const fn metric(name: &'static str, kind: MetricKind, labels: &'static str, mean
 }
 
 /// In the order in which a purchase meets them.
-pub const METRICS: [Metric; 64] = [
+pub const METRICS: [Metric; 65] = [
     metric(
         "seckill_requests_total",
         Counter,
@@ -190,6 +190,12 @@ pub const METRICS: [Metric; 64] = [
         "Rows cleared that nothing needs any more: `outbox`, `messages`, `steps`, `lapsed-holds`, `groups`, `buyers`, `outflow-items`, `records`, `audit-log`",
     ),
     metric("seckill_permits_total", Counter, "policy, answer", "Requests for permits: `granted`, `refused`"),
+    metric(
+        "seckill_too_many_keys_total",
+        Counter,
+        "policy",
+        "Of these, requests refused because their keys take too much of Redis's memory",
+    ),
     metric("seckill_policy_threshold", Gauge, "policy", "Current threshold of a policy whose threshold adapts"),
     metric("seckill_outflow_waiting", Gauge, "channel", "Outflow items that wait or are being sent"),
     metric("seckill_outflow_oldest_seconds", Gauge, "channel", "Age of the oldest such item"),

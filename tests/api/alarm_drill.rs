@@ -32,7 +32,7 @@ pub enum World {
 }
 
 /// Each alert, the world in which it is made to fire, and what causes it there. In the order of rules.yaml.
-const ROWS: [(&str, World, &str); 42] = [
+const ROWS: [(&str, World, &str); 44] = [
     ("SeckillApiBudgetBurns14x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
     ("SeckillApiBudgetBurns6x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
     ("SeckillApiBudgetBurns3x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
@@ -51,6 +51,8 @@ const ROWS: [(&str, World, &str); 42] = [
     ("SeckillLimiterDown", LostServers, "Redis is away from the worker"),
     ("SeckillLimiterSlow", Crowd, "the network to Redis takes 0.6 s there and back"),
     ("SeckillLimiterBroken", Sales, "the key of a limiter is written from outside"),
+    ("SeckillTooManyKeys", TwoMasters, "an application asks with a new key while its Redis is full"),
+    ("SeckillRedisMemory", TwoMasters, "the limiters' Redis may use less memory than it uses"),
     ("SeckillReceiverAway", Money, "the bank has died"),
     ("SeckillSetAside", Money, "the bank reports another amount than the payment's"),
     ("SeckillRefundFailed", Money, "the bank declines a refund"),

@@ -37,6 +37,7 @@ mod expiry_and_retries;
 mod gateway;
 mod group_expiry;
 mod idle_sales;
+mod key_budget;
 mod lapsed_holds;
 mod locks_and_fences;
 mod lost_keys;

@@ -24,7 +24,7 @@ const WRONG: &str = "not the password, and secret";
 const DEVICE: &str = "seckill_device=";
 
 /// An attempt to sign in from an address, by a browser that has this cookie.
-async fn attempt(system: &System, name: &str, password: &str, from: &str, cookie: Option<&str>) -> Answer {
+pub async fn attempt(system: &System, name: &str, password: &str, from: &str, cookie: Option<&str>) -> Answer {
     attempt_at(system.instances[0].address, name, password, from, cookie).await
 }
 
@@ -42,7 +42,7 @@ async fn attempt_at(at: SocketAddr, name: &str, password: &str, from: &str, cook
 }
 
 /// The device's cookie that an answer sets, as the browser sends it back.
-fn device(answer: &Answer) -> String {
+pub fn device(answer: &Answer) -> String {
     let mut cookies = answer.headers.get_all(SET_COOKIE).iter().map(|value| value.to_str().unwrap());
     let cookie = cookies.find(|cookie| cookie.starts_with(DEVICE)).expect("a cookie that names the device");
     cookie.split(';').next().unwrap().to_owned()

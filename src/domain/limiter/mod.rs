@@ -8,6 +8,7 @@
 
 mod concurrency;
 mod fixed_window;
+mod footprint;
 mod leaky_bucket;
 mod parameters;
 mod sliding_counter;

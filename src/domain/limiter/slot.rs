@@ -2,9 +2,11 @@
 
 /// The longest key that a caller may give, in characters, and the longest name of an application or policy, in bytes.
 const KEY_MAX: usize = 128;
+/// A key that is longer than this when it is escaped, in bytes, is written as a hash: Redis keeps no long texts of callers.
+const PLAIN_MAX: usize = 64;
 const NAME_MAX: usize = 64;
 
-/// A key of a policy, escaped so that no character has a meaning in Redis.
+/// A key of a policy, escaped so that no character has a meaning in Redis. A long one is a hash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SlotKey {
     app: String,
@@ -32,7 +34,7 @@ impl SlotKey {
         if [app, policy].into_iter().any(|name| name.is_empty() || name.len() > NAME_MAX) {
             return Err(WrongSlot::WrongName);
         }
-        Ok(Self { app: escaped(app, false), policy: escaped(policy, false), key: escaped(key, true), spread })
+        Ok(Self { app: escaped(app, false), policy: escaped(policy, false), key: bounded(escaped(key, true)), spread })
     }
 
     pub(crate) fn app(&self) -> &str {
@@ -50,6 +52,11 @@ impl SlotKey {
     pub(crate) fn is_spread(&self) -> bool {
         self.spread
     }
+}
+
+/// A hash of 128 bits has a mark that no escaped key has.
+fn bounded(key: String) -> String {
+    if key.len() <= PLAIN_MAX { key } else { format!("~{}", &blake3::hash(key.as_bytes()).to_hex()[..32]) }
 }
 
 /// Writes every byte that is not plain as %XX: a brace would move the hash tag, and a colon in a name would make two
@@ -80,6 +87,9 @@ mod tests {
             (hostile.app(), hostile.policy(), hostile.key()),
             ("%7Ba%7D", "p%0D%0A", "%7D%7B%2A%27%00%C3%A9::1")
         );
+        let long = |last| SlotKey::new("a", "p", &format!("{}{last}", "\u{1F600}".repeat(100)), false).unwrap();
+        assert_ne!(long('a'), long('b'));
+        assert_eq!(long('a').key().len(), 33);
         assert_eq!(SlotKey::new("a", "p", &"k".repeat(129), false), Err(WrongSlot::KeyTooLong));
         assert_eq!(SlotKey::new("", "p", "", false), Err(WrongSlot::WrongName));
     }

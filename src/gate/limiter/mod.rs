@@ -2,6 +2,7 @@
 //!
 //! All requests share the connection, and each call is sent at once, so that calls form batches on the wire.
 
+mod key_budget;
 pub mod policy_counts;
 
 use std::io;
@@ -20,6 +21,8 @@ use super::{GateError, timed};
 use crate::config;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
+use crate::domain::memory_level::MemoryLevel;
+use key_budget::KeyBudget;
 
 /// The most waiters of one key.
 pub const LINE_MAX: u32 = 100_000;
@@ -97,6 +100,8 @@ pub struct Limiter {
     scripts: Arc<LimiterScripts>,
     timeout: Duration,
     time: LimiterTime,
+    /// `None`: without a bound.
+    budget: Option<Arc<KeyBudget>>,
 }
 
 /// The time that is given to the scripts.
@@ -129,12 +134,35 @@ impl Limiter {
     pub fn new(redis: &config::Redis, flow: &config::Flow) -> Result<Self, GateError> {
         let timeout = Duration::from_millis(flow.timeout_ms);
         let connect = Duration::from_millis(redis.connect_timeout_ms);
+        let redis = &flow.redis(redis);
         let server = Server::new(redis, Timeouts { connect, response: timeout })?;
         // A handshake takes longer than a call may. A call that finds no connection gives up in its own time.
         let connect = if server.named().iter().any(is_tls) { connect } else { timeout };
         let connections = server.connections(Timeouts { connect, response: timeout })?;
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(LimiterScripts::new()));
-        Ok(Self { connections, keys, scripts, timeout, time: LimiterTime::Server })
+        let budget = Some(Arc::new(KeyBudget::new(flow.app_keys_mb.saturating_mul(1_000_000))));
+        Ok(Self { connections, keys, scripts, timeout, time: LimiterTime::Server, budget })
+    }
+
+    /// The same limiters without a bound on their keys, for keys that no caller can choose.
+    pub fn without_budget(&self) -> Self {
+        Self { budget: None, ..self.clone() }
+    }
+
+    /// Reads how much memory Redis has left, and stops adding to it while that is too little.
+    pub async fn check_memory(&self) -> Result<MemoryLevel, GateError> {
+        let level = in_time(self.timeout, self.connections.memory_level()).await?;
+        if let Some(budget) = &self.budget {
+            budget.set_scarce(level == MemoryLevel::Scarce);
+        }
+        Ok(level)
+    }
+
+    fn claim(&self, take: &Take<'_>) -> Result<(), GateError> {
+        match &self.budget {
+            Some(budget) if !take.algorithm.is_unlimited() => budget.claim(take),
+            _ => Ok(()),
+        }
     }
 
     /// How long a call waits for the server.
@@ -165,8 +193,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// `InvalidRequest`: nothing was taken. Any other error: whether permits were taken is unknown.
+    /// `InvalidRequest` and `TooManyKeys`: nothing was taken. Any other error: whether permits were taken is unknown.
     pub async fn acquire(&self, takes: &[Take<'_>]) -> Result<AcquireReply, GateError> {
+        takes.iter().try_for_each(|take| self.claim(take))?;
         let mut reply = AcquireReply { granted: true, verdicts: vec![None; takes.len()] };
         for group in self.groups(takes) {
             let verdicts = self.acquire_group(takes, &group).await;
@@ -230,6 +259,7 @@ impl Limiter {
         if take.algorithm.is_unlimited() {
             return Ok(Turn::Granted(Verdict::UNLIMITED));
         }
+        self.claim(take)?;
         let mut call = self.call(self.scripts.wait_in_line.of(std::iter::once(take.algorithm.kind())));
         self.add_take(&mut call, take.checked()?);
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
@@ -330,6 +360,22 @@ async fn in_time<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>)
     match timeout(limit, call).await {
         Ok(reply) => Ok(reply?),
         Err(_) => Err(GateError::Unreachable(io::Error::from(io::ErrorKind::TimedOut).into())),
+    }
+}
+
+#[cfg(test)]
+impl Limiter {
+    /// Limiters at an address where no server is.
+    pub fn nowhere() -> Self {
+        let environment = [
+            ("SECKILL_DEV", "1"),
+            ("REDIS_URL", "redis://127.0.0.1:1"),
+            ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
+            ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = config::Config::read(&environment.into()).unwrap();
+        Self::new(&config.redis, &config.flow).unwrap()
     }
 }
 

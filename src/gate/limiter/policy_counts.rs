@@ -21,6 +21,8 @@ pub struct PolicyCounts {
     pub failed: u64,
     /// Requests for which a script failed in Redis.
     pub broken: u64,
+    /// Requests refused because the application's keys take all the memory in Redis that they may take.
+    pub no_room: u64,
     /// Calls whose end callers reported.
     pub reports: u64,
     /// Reported calls that failed.
@@ -31,14 +33,15 @@ pub struct PolicyCounts {
 
 impl PolicyCounts {
     /// Each count with its letter in the hash fields.
-    fn by_letter(&mut self) -> [(char, &mut u64); 8] {
-        let Self { granted, refused, waited_ms, failed, broken, reports, errors, slow } = self;
+    fn by_letter(&mut self) -> [(char, &mut u64); 9] {
+        let Self { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = self;
         [
             ('g', granted),
             ('r', refused),
             ('w', waited_ms),
             ('f', failed),
             ('b', broken),
+            ('k', no_room),
             ('o', reports),
             ('e', errors),
             ('s', slow),

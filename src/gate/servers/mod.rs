@@ -18,6 +18,7 @@ use redis::{
 use super::GateError;
 use crate::config;
 use crate::config::servers::{nodes, sentinels};
+use crate::domain::memory_level::MemoryLevel;
 use cluster::{Cluster, SlotMap, ToMaster, ToMasters};
 use sentinel::{Following, Master};
 
@@ -160,6 +161,30 @@ impl Connections {
         try_join_all(answers).await.map(drop)
     }
 
+    /// How much memory the fullest server has left.
+    pub(super) async fn memory_level(&self) -> RedisResult<MemoryLevel> {
+        let mut info = redis::cmd("INFO");
+        info.arg("memory");
+        let answers: Vec<String> = match self {
+            Self::One(only) => vec![info.query_async(&mut only.clone()).await?],
+            Self::Several(masters) => {
+                let masters = masters.all().await?;
+                try_join_all(masters.1.iter().map(async |master| info.query_async(&mut master.clone()).await)).await?
+            }
+        };
+        let number = |info: &str, name: &str| info_value(info, name).and_then(|value| value.parse::<u64>().ok());
+        let level = |info: &String| {
+            // One that deletes keys makes room by itself.
+            if info_value(info, "maxmemory_policy:").is_some_and(|policy| policy != "noeviction") {
+                return MemoryLevel::Ample;
+            }
+            let limit = number(info, "maxmemory:").filter(|limit| *limit > 0);
+            let limit = limit.or_else(|| number(info, "total_system_memory:")).unwrap_or(0);
+            MemoryLevel::of(number(info, "used_memory:").unwrap_or(0), limit)
+        };
+        Ok(answers.iter().map(level).max().unwrap_or(MemoryLevel::Ample))
+    }
+
     /// Sends commands, each with the key that it is about, to the servers that have the keys, to all at once. Returns the replies in the
     /// order of the commands.
     ///
@@ -278,4 +303,9 @@ pub(super) fn reconnecting(client: &redis::Client, timeouts: Timeouts) -> Result
         .set_number_of_retries(1)
         .set_max_delay(Duration::from_millis(100));
     ConnectionManager::new_lazy_with_config(client.clone(), config)
+}
+
+/// The value of a line of INFO.
+pub(super) fn info_value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

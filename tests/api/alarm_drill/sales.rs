@@ -1,10 +1,7 @@
 //! Stock, holds, refills and limits that go wrong, each in a sale or under a policy of its own.
 
-use std::time::Duration;
-
 use seckill_harness::{eventually, terms};
 use serde_json::json;
-use tokio::time::sleep;
 
 use super::World;
 use super::drill::{Drill, while_it_goes_on};
@@ -189,17 +186,7 @@ async fn the_key_of_a_limiter_is_broken(scene: Scene<'_>) {
         }
     };
     scene.drill.fires_after(&alerts, break_key).await;
-    // Failures of the last minute count. They are forgotten here, and not waited for.
-    let policies = system.stores.ledger.policies(None).await.unwrap();
-    let broken = policies.iter().find(|policy| policy.terms.name.to_string() == "pay").unwrap();
-    let forget = async {
-        loop {
-            for counts in keys(system, &format!("figures:{{{}}}:", broken.id)).await {
-                redis::<i64>(system, &["DEL", &counts]).await;
-            }
-            sleep(Duration::from_millis(500)).await;
-        }
-    };
+    let forget = scene.forget_counts("pay");
     while_it_goes_on(forget, scene.drill.clears_after(&alerts, redis::<i64>(system, &["DEL", &key]))).await;
     eventually(|| async {
         let code = bank.code(ask.clone()).await;

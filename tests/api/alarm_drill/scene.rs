@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use seckill_harness::{Sale, System, eventually};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::drill::Drill;
+use crate::callers_apart::{keys, redis};
 
 /// A world under drill, as its troubles see it.
 #[derive(Clone, Copy)]
@@ -21,6 +23,18 @@ impl Scene<'_> {
     /// Buys a unit, again and again until it is accepted. Returns the order.
     pub async fn bought(&self, sale: &Sale, user: &str) -> Uuid {
         bought(self.system, self.at, sale, user).await
+    }
+
+    /// Forgets what the last minute counted under a policy, again and again, so that nobody waits for it.
+    pub async fn forget_counts(&self, policy: &str) -> ! {
+        let policies = self.system.stores.ledger.policies(None).await.unwrap();
+        let found = policies.iter().find(|one| one.terms.name.to_string() == policy).unwrap();
+        loop {
+            for counts in keys(self.system, &format!("figures:{{{}}}:", found.id)).await {
+                redis::<i64>(self.system, &["DEL", &counts]).await;
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
     }
 
     pub async fn execute(&self, sql: impl Into<String>) {
@@ -67,6 +81,6 @@ pub async fn buyers(system: &System, at: SocketAddr, sale: &Sale, pause: Duratio
     loop {
         let user = format!("u{}", Uuid::new_v4().simple());
         _ = system.buy_at(at, sale, &user).try_send().await;
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
     }
 }

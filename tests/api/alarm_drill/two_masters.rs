@@ -1,12 +1,15 @@
 //! Two Redis servers that are used as the master, and a worker that leaves work undone.
 
 use seckill_harness::{eventually, terms};
+use serde_json::json;
+use uuid::Uuid;
 
 use super::World;
-use super::drill::Drill;
+use super::drill::{Drill, while_it_goes_on};
 use super::programs::Programs;
 use super::scene::Scene;
 use crate::own_redis::OwnRedis;
+use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 
@@ -21,11 +24,13 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
     let system = &programs.system;
     let (at_left, at_right, at_work) = (free_address(), free_address(), free_address());
     let drill = Drill::start(World::TwoMasters, &programs, &[at_left, at_right], &[at_work]);
-    let other_redis = OwnRedis::start().await;
+    let (other_redis, of_limiters) = (OwnRedis::start().await, OwnRedis::start().await);
+    let limiters = of_limiters.url();
+    let apart = [("SECKILL_FLOW__REDIS_URL", limiters.as_str())];
     let (left, right, work) = tokio::join!(
-        programs.start("left", at_left, &["serve"], &[]),
+        programs.start("left", at_left, &["serve"], &apart),
         programs.start("right", at_right, &["serve"], &[]),
-        programs.start("work", at_work, &["work", "--only", "relay,sweep,outflow,alarms"], &[]),
+        programs.start("work", at_work, &["work", "--only", "relay,sweep,outflow,alarms"], &apart),
     );
     let sale = system.create_sale(terms(10)).await;
     drill.begin().await;
@@ -58,11 +63,41 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
         drill.fires_after(&alerts, scene.bought(&sale, "ann")).await;
         drill.clears_after(&alerts, async { Process::work(system, "fulfil") }).await
     };
-    let (right, fulfil, ()) = tokio::join!(masters, consumer, a_step_fails(scene));
+    let (right, fulfil, (), ()) =
+        tokio::join!(masters, consumer, a_step_fails(scene), limiters_find_no_room(scene, &of_limiters));
     system.settled(&sale).await;
     drill.finish().await;
     drop((left, right, work, fulfil));
     programs.finish().await;
+}
+
+/// The Redis of the limiters has no memory left. That of the sales has.
+async fn limiters_find_no_room(scene: Scene<'_>, redis: &OwnRedis) {
+    let (system, alerts) = (scene.system, ["SeckillTooManyKeys", "SeckillRedisMemory"]);
+    let shop = Caller::at(system, "crowded", scene.at).await;
+    set(system, policy("crowded", "each-user", a_day(1000))).await;
+    let limit = async |bytes| drop(redis.query(&["CONFIG", "SET", "maxmemory", bytes]).await.unwrap());
+    let ask = |user: &str| shop.ask(json!({ "app": "crowded", "policy": "each-user", "key": user }));
+    eventually(|| async {
+        let answer = ask("old").await;
+        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
+    })
+    .await;
+    let fill = async {
+        limit("1").await;
+        eventually(|| async {
+            let answer = ask(&Uuid::new_v4().to_string()).await;
+            (answer["reason"] == "too-many-keys").then_some(()).ok_or(answer.to_string())
+        })
+        .await;
+    };
+    scene.drill.fires_after(&alerts, fill).await;
+    while_it_goes_on(scene.forget_counts("each-user"), scene.drill.clears_after(&alerts, limit("0"))).await;
+    eventually(|| async {
+        let answer = ask(&Uuid::new_v4().to_string()).await;
+        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
+    })
+    .await;
 }
 
 /// Only the count of what waits in outflows needs this table.

@@ -1,0 +1,41 @@
+//! What a limiter's key takes of Redis's memory, and for how long. tests/api/call_costs.rs compares this with what Redis says.
+
+use super::{Algorithm, AlgorithmKind, SlotKey};
+
+/// A key with a small value, without its name.
+const KEY_BYTES: u64 = 250;
+/// A key ends so long after its state has lost its meaning (limit_begin.lua).
+const SLACK_MS: u64 = 5_000;
+
+impl Algorithm {
+    /// The bytes of a slot's key before the first grant.
+    pub fn key_bytes(&self, slot: &SlotKey) -> u64 {
+        // The application is in the hash tag, too; with a policy that is spread, all three are.
+        let name = slot.app().len() + slot.policy().len() + slot.key().len();
+        KEY_BYTES + 2 * name as u64
+    }
+
+    /// The bytes that one more grant adds, and how many grants add some at most. 0 where the value does not grow.
+    pub fn grant_bytes(&self, permits: u32) -> (u64, u64) {
+        let limit = self.max_permits().unsigned_abs();
+        match self.kind() {
+            AlgorithmKind::SlidingLog => (140, limit),
+            AlgorithmKind::Concurrency => (if permits > 1 { 400 } else { 200 }, limit),
+            AlgorithmKind::SlidingCounter => (24, 126),
+            AlgorithmKind::FixedWindow | AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket => (0, 0),
+        }
+    }
+
+    /// How long a key is kept after a grant, at most.
+    pub fn life_ms(&self) -> u64 {
+        let given = self.parameters();
+        let window_ms = given.window_ms.or(given.lease_ms).unwrap_or(0).unsigned_abs();
+        let fills = match (given.capacity, given.rate) {
+            // A bucket is kept until it is full, or empty.
+            (Some(capacity), Some(rate)) => capacity.unsigned_abs().div_ceil(rate.unsigned_abs().max(1)).max(1),
+            _ => 1,
+        };
+        // A part of the window may begin with the grant.
+        window_ms.saturating_mul(fills).saturating_mul(2).saturating_add(SLACK_MS)
+    }
+}

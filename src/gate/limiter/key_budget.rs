@@ -1,0 +1,176 @@
+//! How much of Redis's memory the limiters of an application may take. A key is its caller's text and lives as long as a window: without
+//! a budget, one caller fills the memory that all share.
+//!
+//! Each instance counts what it makes, by the sizes of domain/limiter/footprint.rs. So the application's share is at most the budget times the
+//! number of instances; after a restart, an instance counts only what is asked for again.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::Take;
+use crate::gate::GateError;
+
+/// The keys that have ended and are looked at by one call.
+const ENDED_MAX: usize = 20;
+/// When a caller may ask again whose key found no room.
+const RETRY_MIN_MS: u64 = 1_000;
+const RETRY_MAX_MS: u64 = 60_000;
+
+pub(super) struct KeyBudget {
+    bytes_max: u64,
+    began: Instant,
+    hasher: RandomState,
+    apps: Mutex<HashMap<String, AppKeys>>,
+    /// Redis has so little memory left that nothing may be added.
+    is_scarce: AtomicBool,
+}
+
+/// The live keys of one application.
+#[derive(Default)]
+struct AppKeys {
+    bytes: u64,
+    by_id: HashMap<u64, LiveKey>,
+    /// In the order in which they end; an id may have an end here that is too early.
+    by_end: BTreeSet<(u64, u64)>,
+}
+
+struct LiveKey {
+    bytes: u64,
+    grants: u64,
+    ends_ms: u64,
+}
+
+impl KeyBudget {
+    pub fn new(bytes_max: u64) -> Self {
+        let (began, hasher) = (Instant::now(), RandomState::new());
+        Self { bytes_max, began, hasher, apps: Mutex::default(), is_scarce: AtomicBool::new(false) }
+    }
+
+    pub fn set_scarce(&self, is_scarce: bool) {
+        self.is_scarce.store(is_scarce, Ordering::Relaxed);
+    }
+
+    /// Counts what a grant of these permits adds, whether it is granted or not.
+    ///
+    /// # Errors
+    ///
+    /// `TooManyKeys`: the application's share is used up, or Redis has too little memory. What adds nothing has always room.
+    pub fn claim(&self, take: &Take<'_>) -> Result<(), GateError> {
+        let (slot, algorithm) = (take.slot, take.algorithm);
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let ends_ms = now_ms.saturating_add(algorithm.life_ms());
+        let id = self.hasher.hash_one((slot, algorithm.kind()));
+        let (grant_bytes, grants_max) = algorithm.grant_bytes(take.permits);
+        let mut apps = self.apps.lock();
+        if !apps.contains_key(slot.app()) {
+            apps.insert(slot.app().to_owned(), AppKeys::default());
+        }
+        let Some(keys) = apps.get_mut(slot.app()) else { return Ok(()) };
+        keys.remove_ended(now_ms);
+        let known = keys.by_id.get(&id);
+        let own = if known.is_some() { 0 } else { algorithm.key_bytes(slot) };
+        let grows = grant_bytes > 0 && known.is_none_or(|key| key.grants < grants_max);
+        let added = own + if grows { grant_bytes } else { 0 };
+        let has_room = keys.bytes + added <= self.bytes_max && !self.is_scarce.load(Ordering::Relaxed);
+        if added > 0 && !has_room {
+            let first_ends_ms = keys.by_end.first().map_or(now_ms, |(ends_ms, _)| *ends_ms);
+            return Err(GateError::TooManyKeys {
+                retry_ms: first_ends_ms.saturating_sub(now_ms).clamp(RETRY_MIN_MS, RETRY_MAX_MS),
+            });
+        }
+        keys.bytes += added;
+        let key = keys.by_id.entry(id).or_insert_with(|| {
+            keys.by_end.insert((ends_ms, id));
+            LiveKey { bytes: 0, grants: 0, ends_ms }
+        });
+        key.bytes += added;
+        key.grants += u64::from(grows);
+        key.ends_ms = key.ends_ms.max(ends_ms);
+        Ok(())
+    }
+}
+
+impl AppKeys {
+    fn remove_ended(&mut self, now_ms: u64) {
+        for _ in 0..ENDED_MAX {
+            let Some(&(ends_ms, id)) = self.by_end.first() else { return };
+            if ends_ms > now_ms {
+                return;
+            }
+            self.by_end.remove(&(ends_ms, id));
+            match self.by_id.get(&id) {
+                Some(key) if key.ends_ms > now_ms => {
+                    self.by_end.insert((key.ends_ms, id));
+                }
+                Some(key) => {
+                    self.bytes -= key.bytes;
+                    self.by_id.remove(&id);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey};
+
+    fn algorithm(kind: AlgorithmKind, limit: i64, window_ms: i64) -> Algorithm {
+        let given = Parameters { limit: Some(limit), window_ms: Some(window_ms), ..Parameters::default() };
+        Algorithm::new(kind, &given).unwrap()
+    }
+
+    fn claim(budget: &KeyBudget, app: &str, key: &str, algorithm: &Algorithm) -> bool {
+        let slot = SlotKey::new(app, "policy", key, false).unwrap();
+        budget.claim(&Take { slot: &slot, algorithm, permits: 1, lease: None, has_line: false }).is_ok()
+    }
+
+    #[test]
+    fn an_application_that_has_used_up_its_budget_leaves_others_theirs() {
+        let budget = KeyBudget::new(10_000);
+        let window = algorithm(AlgorithmKind::FixedWindow, 10, 86_400_000);
+        let made = (0..100).take_while(|n| claim(&budget, "greedy", &n.to_string(), &window)).count();
+        assert!((20..40).contains(&made), "{made}");
+        assert!(claim(&budget, "greedy", "0", &window), "it has this key");
+        assert!(!claim(&budget, "greedy", "new", &window));
+        assert!(claim(&budget, "other", "new", &window));
+    }
+
+    #[test]
+    fn a_key_that_grows_is_counted_as_it_grows() {
+        let budget = KeyBudget::new(10_000);
+        let log = algorithm(AlgorithmKind::SlidingLog, 10_000, 86_400_000);
+        let grants = (0..1_000).take_while(|_| claim(&budget, "greedy", "k", &log)).count();
+        assert!((50..80).contains(&grants), "{grants}");
+        let few = algorithm(AlgorithmKind::SlidingLog, 3, 86_400_000);
+        for _ in 0..1_000 {
+            assert!(claim(&budget, "other", "k", &few), "three grants take no more than three");
+        }
+    }
+
+    #[test]
+    fn keys_that_have_ended_make_room_and_scarce_memory_leaves_none() {
+        let budget = KeyBudget::new(400);
+        let mut keys = AppKeys { bytes: 400, ..AppKeys::default() };
+        for (id, ends_ms) in [(1, 0), (2, u64::MAX)] {
+            keys.by_id.insert(id, LiveKey { bytes: 200, grants: 0, ends_ms });
+            keys.by_end.insert((0, id));
+        }
+        budget.apps.lock().insert("app".to_owned(), keys);
+        let window = algorithm(AlgorithmKind::FixedWindow, 10, 1_000);
+        assert!(!claim(&budget, "app", "k", &window), "200 bytes are free");
+        assert_eq!(budget.apps.lock()["app"].by_end.first(), Some(&(u64::MAX, 2)), "it was asked for again");
+        let budget = KeyBudget::new(10_000);
+        assert!(claim(&budget, "app", "k", &window));
+        budget.set_scarce(true);
+        assert_eq!([claim(&budget, "app", "k", &window), claim(&budget, "app", "new", &window)], [true, false]);
+        budget.set_scarce(false);
+        assert!(claim(&budget, "app", "new", &window));
+    }
+}

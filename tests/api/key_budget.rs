@@ -1,0 +1,150 @@
+//! What limiters keep in Redis has a bound for each application, so that one caller does not fill the memory that all share.
+
+use futures_util::future::join_all;
+use redis::FromRedisValue;
+use seckill::domain::account::AccountRole;
+use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_harness::{Sale, System, eventually, terms};
+use serde_json::{Value, json};
+
+use crate::admin_api::{PASSWORD, account};
+use crate::own_redis::OwnRedis;
+use crate::permits_and_policies::{Caller, a_day, policy, set};
+use crate::sign_in_limits::{attempt, device};
+
+/// The budget of an application in these tests.
+const BUDGET: i64 = 1_000_000;
+/// The most policies that one call may name beside its first.
+const ALSO: usize = 8;
+
+/// A system on a Redis of its own: an application that asks for more and more, and others who want to notice nothing.
+struct Shared {
+    redis: OwnRedis,
+    system: System,
+    sale: Sale,
+    greedy: Caller,
+    other: Caller,
+    /// The cookie of the administrator's browser.
+    browser: String,
+}
+
+impl Shared {
+    async fn start() -> Self {
+        let redis = OwnRedis::start().await;
+        let settings = [("REDIS_URL", redis.url()), ("SECKILL_FLOW__APP_KEYS_MB", "1".to_owned())];
+        let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+        // A machine with others busy on it answers late, which is not what this is about.
+        let patient = [("SECKILL_FLOW__TIMEOUT_MS", "1000"), ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1")];
+        let mut system = System::prepare(&[settings, patient].concat()).await;
+        system.serve(true).await;
+        for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog] {
+            let given = Parameters { limit: Some(10_000), window_ms: Some(86_400_000), ..Parameters::default() };
+            set(&system, policy("greedy", kind.as_str(), Algorithm::new(kind, &given).unwrap())).await;
+        }
+        set(&system, policy("other", "calm", a_day(1_000_000))).await;
+        let (greedy, other) = (Caller::new(&system, "greedy").await, Caller::new(&system, "other").await);
+        account(&system, "known", AccountRole::Admin).await;
+        let browser = device(&attempt(&system, "known", PASSWORD, "10.3.0.1", None).await);
+        let sale = system.create_sale(terms(1_000)).await;
+        Self { redis, system, sale, greedy, other, browser }
+    }
+
+    async fn used(&self) -> i64 {
+        let info = self.redis.query(&["INFO", "memory"]).await.unwrap();
+        let info = String::from_redis_value(info).unwrap();
+        info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
+    }
+
+    /// Asks for one permit under nine keys that have not been before.
+    async fn ask_for_new_keys(&self, policy: &str, turn: usize) -> Value {
+        let key = |n: usize| format!("{turn}-{n}-{}", "\u{1F600}".repeat(100));
+        let also: Vec<Value> = (1..=ALSO).map(|n| json!({ "policy": policy, "key": key(n) })).collect();
+        self.greedy.ask(json!({ "app": "greedy", "policy": policy, "key": key(0), "also": also })).await
+    }
+
+    /// Another application, a buyer and an administrator are served.
+    async fn others_are_served(&self, turn: usize) {
+        let answer = self.other.ask(json!({ "app": "other", "policy": "calm", "key": "k" })).await;
+        assert_eq!(answer["code"], 1, "turn {turn}: {answer}");
+        let answer = self.system.buy(&self.sale, &format!("buyer-{turn}")).idempotent("k").send().await;
+        assert_eq!(answer.status, 202, "turn {turn}: {}", answer.body);
+        let answer = attempt(&self.system, "known", PASSWORD, "10.3.0.1", Some(&self.browser)).await;
+        assert_eq!(answer.status, 200, "turn {turn}: {:?}", answer.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_fills_its_budget_and_nobody_else_notices() {
+    let shared = Shared::start().await;
+    shared.others_are_served(0).await;
+    for (kind, turns) in [("fixed-window", 1_000), ("sliding-log", 1_000)] {
+        let before = shared.used().await;
+        let mut refused = 0;
+        for turn in 1..=turns {
+            if turn % 200 == 0 {
+                shared.others_are_served(turn).await;
+            }
+            let answer = shared.ask_for_new_keys(kind, turn).await;
+            match answer["reason"].as_str() {
+                None => assert_eq!((answer["code"].as_i64(), refused), (Some(1), 0), "{answer}"),
+                reason => {
+                    assert_eq!((reason, &answer["code"]), (Some("too-many-keys"), &json!(-1)), "{answer}");
+                    assert!(answer["retry_after_ms"].as_i64().unwrap() >= 1_000, "{answer}");
+                    refused += 1;
+                }
+            }
+            if refused > 20 {
+                break;
+            }
+        }
+        assert!(refused > 20, "{kind}: {turns} calls found room");
+        let grown = shared.used().await - before;
+        // Beside the keys, Redis keeps its tables of keys, and those of others who asked meanwhile.
+        assert!(grown < 2 * BUDGET, "{kind}: Redis has grown by {grown} bytes");
+    }
+    // What it has already is counted on; what would grow is not.
+    let known = format!("1-0-{}", "\u{1F600}".repeat(100));
+    let ask = |policy| shared.greedy.ask(json!({ "app": "greedy", "policy": policy, "key": &known }));
+    assert_eq!(ask("fixed-window").await["code"], 1);
+    assert_eq!(ask("sliding-log").await["reason"], "too-many-keys");
+    shared.others_are_served(2_000).await;
+    shared.system.settled(&shared.sale).await;
+    shared.system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_memory_is_scarce_sales_have_what_is_left() {
+    let shared = Shared::start().await;
+    let level = async |wanted: &str| {
+        eventually(|| async {
+            let (_, ready) = shared.system.get("/readyz", None).await;
+            let fits = ready["redis_memory"] == wanted && ready["ready"] == json!(true);
+            fits.then_some(()).ok_or(ready.to_string())
+        })
+        .await;
+    };
+    shared.others_are_served(0).await;
+    level("ample").await;
+    let limit_to = async |percent: i64| {
+        let most = shared.used().await * 100 / percent;
+        shared.redis.query(&["CONFIG", "SET", "maxmemory", &most.to_string()]).await.unwrap();
+    };
+    limit_to(80).await;
+    level("low").await;
+    assert_eq!(shared.ask_for_new_keys("fixed-window", 1).await["code"], 1);
+    limit_to(90).await;
+    level("scarce").await;
+    assert_eq!(shared.ask_for_new_keys("fixed-window", 2).await["reason"], "too-many-keys");
+    assert_eq!(attempt(&shared.system, "known", PASSWORD, "10.99.0.1", None).await.status, 503, "from nowhere");
+    shared.others_are_served(1).await;
+    let buyers = (0..50).map(|n| {
+        let shared = &shared;
+        async move { shared.system.buy(&shared.sale, &format!("late-{n}")).idempotent("k").send().await.status }
+    });
+    assert!(join_all(buyers).await.iter().all(|status| *status == 202));
+    shared.redis.query(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
+    level("ample").await;
+    assert_eq!(shared.ask_for_new_keys("fixed-window", 3).await["code"], 1);
+    shared.system.settled(&shared.sale).await;
+    shared.system.finish().await;
+}
