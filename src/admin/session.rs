@@ -117,6 +117,20 @@ pub struct Checked {
     account_exists: bool,
 }
 
+impl Attempt {
+    /// Whether the browser has signed in to this account before.
+    pub const fn has_known_browser(&self) -> bool {
+        self.device.is_some()
+    }
+}
+
+impl Checked {
+    /// Whether the password was right.
+    pub const fn is_right(&self) -> bool {
+        self.password_hash.is_some()
+    }
+}
+
 impl Console {
     /// Checks and counts an attempt to sign in, which costs little.
     ///

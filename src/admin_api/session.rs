@@ -106,12 +106,14 @@ pub async fn create(
         device_token: cookie(&request, app_state.cookies.device),
         now_ms: thread.catalog.clock.now_ms(),
     };
-    let (line, looks_up, signs_in) = (&app_state.bulkheads.sign_ins, app_state.clone(), app_state.clone());
+    let (lines, looks_up, signs_in) = (&app_state.bulkheads, app_state.clone(), app_state.clone());
+    let line = |is_known| if is_known { &lines.known_sign_ins } else { &lines.sign_ins };
     let attempt = app_state.console.attempt(&name, password, source).await?;
-    // The line is for PostgreSQL. Passwords are checked outside, where they have a line of their own.
-    let candidate = line.run(async move { looks_up.console.look_up(attempt).await }).await?;
+    // The lines are for PostgreSQL. Passwords are checked outside, where they have a line of their own.
+    let candidate =
+        line(attempt.has_known_browser()).run(async move { looks_up.console.look_up(attempt).await }).await?;
     let checked = app_state.console.check_password(candidate).await?;
-    let signed_in = line.run(async move { signs_in.console.sign_in(checked).await }).await?;
+    let signed_in = line(checked.is_right()).run(async move { signs_in.console.sign_in(checked).await }).await?;
     let session = Session {
         name: AccountName::parse(&name, "name")?,
         role: signed_in.role,

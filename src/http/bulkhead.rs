@@ -37,6 +37,9 @@ pub struct Bulkheads {
     pub callbacks: Bulkhead,
     /// People who sign in. Their passwords are checked elsewhere, in a line of their own.
     pub sign_ins: Bulkhead,
+    /// The same for browsers that have signed in to the account before, and for whoever has given the right password: strangers,
+    /// however many, keep none of them waiting.
+    pub known_sign_ins: Bulkhead,
     /// Reads by signed-in people.
     pub admin: Bulkhead,
     /// What they change. It gives way to no one and waits behind no read: a sale is paused when there is a rush.
@@ -75,6 +78,7 @@ impl Bulkheads {
                 ..bulkhead("callbacks", terms.line_max)
             },
             sign_ins: bulkhead("sign-ins", 20),
+            known_sign_ins: bulkhead("known sign-ins", 20),
             admin: bulkhead("admin", 200),
             admin_changes: Bulkhead {
                 // Two at least: one may be sending many parked messages again.
