@@ -5,6 +5,7 @@ mod front;
 mod http_server;
 mod parts;
 mod service;
+mod slices;
 mod upkeep;
 mod worker_names;
 mod worker_wiring;

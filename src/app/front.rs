@@ -11,6 +11,7 @@ use actix_web::{Error, HttpResponse};
 use futures_util::future::LocalBoxFuture;
 
 use super::connection::Unanswered;
+use super::slices::Slices;
 use crate::api::Shortcut;
 use crate::http;
 
@@ -26,7 +27,7 @@ where
     S::Future: 'static,
     B: MessageBody + 'static,
 {
-    type Response = Response<EitherBody<B>>;
+    type Response = Response<EitherBody<EitherBody<B>, Slices>>;
     type Error = HttpResponse;
     type Future = LocalBoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -54,8 +55,11 @@ where
 }
 
 /// Adds what all answers have.
-fn finished<B>(mut answer: Response<B>, unanswered: Option<Unanswered>) -> Response<B> {
+fn finished<B: MessageBody>(
+    mut answer: Response<B>,
+    unanswered: Option<Unanswered>,
+) -> Response<EitherBody<B, Slices>> {
     drop(unanswered);
     http::answer_headers::complete(answer.headers_mut());
-    answer
+    answer.map_body(|_, body| Slices::of(body))
 }

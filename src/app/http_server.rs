@@ -17,6 +17,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::connection::{Bounds, TimedStream};
 use super::front::Front;
+use super::slices::SLICE;
 use crate::api::Shortcut;
 use crate::config;
 
@@ -34,10 +35,16 @@ const SENT_AHEAD: usize = 64 * 1024;
 /// How long a client may take to close a connection whose body was not read.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What the kernel may keep of the answers that a client does not read, in bytes; it counts its own expense as well, and doubles this.
+/// By itself it keeps megabytes.
+const SEND_BUFFER: u32 = 128 * 1024;
+
 /// Opens the socket. Connections wait in its line until the server runs.
 pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
+    // Each connection has the same.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)?.into_std()
 }
@@ -93,6 +100,8 @@ where
             })
             .client_request_timeout(client_timeout)
             .client_disconnect_timeout(DISCONNECT_TIMEOUT)
+            // No more slices of an answer are copied while one is waiting.
+            .h1_write_buffer_size(SLICE)
             .keep_alive(keep_alive)
             // Who hangs up does not wait in any line any more.
             .h1_allow_half_closed(false)
