@@ -1,6 +1,6 @@
 //! A client's connection with the deadlines that actix-web does not set: it times the first head of a connection, and the pause
 //! between two requests. Here are timed the heads that follow on a kept-alive connection, what is still sent after the answer, and
-//! how long the client takes to read an answer. Bodies are timed where they are read, in `http::extract`. And here is bounded how
+//! how long the client takes to read a piece of an answer. Bodies are timed where they are read, in `http::extract`. And here is bounded how
 //! far a client may send ahead: actix-http (3.20) looks again and again, without a pause, at requests for which it has no room.
 //!
 //! Pauses are timed once more. actix-http (3.20) counts its deadlines from a clock that ticks twice a second, and later on a busy
@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub struct Bounds {
     /// To send a head, from its first byte.
     pub head: Duration,
-    /// To read an answer, from the first byte that did not fit into the kernel's buffers.
+    /// To read a piece of an answer (`slices`), from its first byte that did not fit into the kernel's buffers.
     pub answer: Duration,
     /// To say anything, from the connection's beginning or from the last answer; longer than actix-web's own deadline.
     pub idle: Duration,
@@ -89,7 +89,7 @@ impl Drop for Unanswered {
 pub struct TimedStream {
     stream: TcpStream,
     state: Rc<ConnectionState>,
-    /// Since when a part of an answer has waited for the client.
+    /// Since when a piece of an answer has waited for the client.
     blocked_since: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }

@@ -23,7 +23,7 @@ use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
 use crate::gate::limiter::Limiter;
 use crate::gate::reserve::batcher::ReserveBatcher;
-use crate::http::{self, AppState, Bulkheads, CookieNames, Health, ReadTerms};
+use crate::http::{self, AppState, Bulkheads, CookieNames, Health, MetricsPage, ReadTerms};
 use crate::ledger::orders::committer::Committer;
 use crate::live::{LiveSales, Sources};
 use crate::pages::{self, Pages};
@@ -138,7 +138,7 @@ impl Service {
             bulkheads: Bulkheads::new(&parts.pressure, &read_terms),
             trusted_proxies: config.http.trusted_proxies.clone(),
             health: Arc::clone(&health),
-            metrics,
+            metrics: MetricsPage::new(metrics),
             api: api::api_document(config.dev, pages::document(), &payment_service.channels.names())?,
             permits: Permits::new(policies, limiter, config.flow.queue_max),
             console,

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use actix_web::web::Bytes;
 use serde_json::Value;
 use utoipa::openapi::path::{PathItem, Paths};
 
+use super::Content;
+
 /// The document as JSON, and the methods of each address that it lists.
 pub struct ApiDocument {
-    pub json: Bytes,
+    pub json: Content,
     methods: HashMap<String, String>,
 }
 
@@ -16,7 +17,7 @@ impl ApiDocument {
     /// A document that lists these addresses.
     pub fn new(paths: &Paths, document: &Value) -> Self {
         let methods = paths.paths.iter().map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();
-        Self { json: document.to_string().into(), methods }
+        Self { json: Content::compressed(document.to_string()), methods }
     }
 
     /// The methods of an address, as the header Allow lists them.

@@ -6,9 +6,11 @@ mod api_document;
 mod bulkhead;
 pub(crate) mod caller;
 pub(crate) mod codes;
+mod content;
 pub(crate) mod cookies;
 mod cors;
 pub(crate) mod extract;
+mod metrics_page;
 pub(crate) mod problem;
 mod requests;
 pub(crate) mod system;
@@ -16,9 +18,11 @@ pub(crate) mod system;
 pub use api_document::ApiDocument;
 pub use bulkhead::{Bulkheads, ReadTerms};
 pub use caller::{Caller, as_caller};
+pub use content::Content;
 pub use cookies::CookieNames;
 pub use cors::cors;
 pub use extract::{Tokens, query};
+pub use metrics_page::MetricsPage;
 pub use problem::Problem;
 pub use requests::count_request;
 pub use system::Health;
@@ -28,7 +32,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::{Route, web};
-use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::admin::Console;
 use crate::flow::permits::Permits;
@@ -44,7 +47,7 @@ pub struct AppState {
     pub bulkheads: Bulkheads,
     pub trusted_proxies: Vec<IpAddr>,
     pub health: Arc<Health>,
-    pub metrics: PrometheusHandle,
+    pub metrics: MetricsPage,
     pub api: ApiDocument,
     pub permits: Permits,
     pub console: Console,

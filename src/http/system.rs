@@ -1,6 +1,7 @@
 //! The service itself: its time, its health, its metrics, and buyers' tokens in development mode.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Instant;
 
 use actix_web::HttpResponse;
 use actix_web::http::header::CACHE_CONTROL;
@@ -154,7 +155,7 @@ pub async fn ready(app_state: Data<AppState>) -> HttpResponse {
     responses((status = 200, description = "Metrics", body = String, content_type = "text/plain; version=0.0.4")),
 )]
 pub async fn metrics(app_state: Data<AppState>) -> HttpResponse {
-    HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(app_state.metrics.render())
+    HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(app_state.metrics.text(Instant::now()))
 }
 
 /// The metrics of a process that only runs workers.

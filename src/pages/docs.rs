@@ -1,16 +1,30 @@
 //! The API's document in Swagger UI, to read and to try.
 
-use std::sync::Arc;
-
-use actix_web::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
-use utoipa_swagger_ui::Config;
 
+use super::assets::{SCRIPT, STYLE};
+use super::file::File;
 use super::{Kind, Pages};
+use crate::http::Content;
 
-/// The files of Swagger UI that the page uses.
-const FILES: [&str; 2] = ["swagger-ui-bundle.js", "swagger-ui.css"];
+/// A file of Swagger UI, as build.rs writes it.
+macro_rules! built {
+    ($name:literal) => {
+        Content::built(
+            include_bytes!(concat!(env!("OUT_DIR"), "/", $name)),
+            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".gz")),
+        )
+    };
+}
+
+/// The files of Swagger UI that the page uses, by name.
+pub(super) fn files() -> [(&'static str, File); 2] {
+    [
+        ("swagger-ui-bundle.js", File::of(SCRIPT, built!("swagger-ui-bundle.js"))),
+        ("swagger-ui.css", File::of(STYLE, built!("swagger-ui.css"))),
+    ]
+}
 
 /// This document as a page, to read and to try
 #[utoipa::path(
@@ -24,15 +38,10 @@ pub async fn page(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
     pages.answer(&request, Kind::Docs, &pages.docs)
 }
 
-pub async fn asset(request: HttpRequest) -> HttpResponse {
+pub async fn asset(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
     let name = request.match_info().query("file");
-    let file = FILES.contains(&name).then(|| utoipa_swagger_ui::serve(name, Arc::new(Config::default())));
-    match file {
-        Some(Ok(Some(found))) => HttpResponse::Ok()
-            .content_type(found.content_type)
-            .insert_header((CACHE_CONTROL, "public, max-age=3600"))
-            .insert_header((X_CONTENT_TYPE_OPTIONS, "nosniff"))
-            .body(found.bytes.into_owned()),
-        _ => super::not_found(),
+    match pages.docs_files.iter().find(|(known, _)| *known == name) {
+        Some((_, file)) => pages.answer(&request, Kind::Docs, file),
+        None => super::not_found(),
     }
 }

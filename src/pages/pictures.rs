@@ -37,7 +37,7 @@ pub(super) struct Pictures {
 
 impl Default for Pictures {
     fn default() -> Self {
-        let weight = |_: &PictureFile, file: &File| u32::try_from(file.body.len()).unwrap_or(u32::MAX);
+        let weight = |_: &PictureFile, file: &File| u32::try_from(file.body.plain.len()).unwrap_or(u32::MAX);
         Self {
             kept: Cache::builder().max_capacity(KEPT_MAX).weigher(weight).build(),
             reads: Arc::new(Semaphore::new(READS_MAX)),

@@ -7,13 +7,15 @@ use actix_web::{HttpRequest, HttpResponse};
 use arc_swap::ArcSwapOption;
 use moka::future::Cache;
 
-use super::assets::AssetError;
+use super::assets::{Asset, AssetError};
+use super::docs;
 use super::file::{File, HTML};
 use super::headers::{self, Kind};
 use super::pictures::Pictures;
 use super::render::{Settings, Site};
 use crate::domain::ids::SaleId;
 use crate::domain::sale::Sale;
+use crate::http::Content;
 
 /// Rendered pages of sales that are kept in memory, in bytes: thousands.
 const RENDERED_MAX: u64 = 32 * 1024 * 1024;
@@ -42,6 +44,7 @@ pub struct Pages {
     pub(super) orders: File,
     missing: File,
     pub(super) docs: File,
+    pub(super) docs_files: [(&'static str, File); 2],
     assets: Vec<(String, File)>,
     /// The front page, and the sales that it shows.
     front: ArcSwapOption<(Vec<Arc<Sale>>, File)>,
@@ -64,12 +67,15 @@ impl Pages {
             all.filter_map(|(name, value)| Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?)))
                 .collect()
         };
-        let weight = |_: &SaleId, rendered: &Rendered| u32::try_from(rendered.page.body.len()).unwrap_or(u32::MAX);
-        let assets = site.assets.all().map(|a| (a.path.clone(), File::new(a.content_type, a.content.clone())));
+        let weight =
+            |_: &SaleId, rendered: &Rendered| u32::try_from(rendered.page.body.plain.len()).unwrap_or(u32::MAX);
+        let compressed = |asset: &Asset| File::of(asset.content_type, Content::compressed(asset.content.clone()));
+        let assets = site.assets.all().map(|asset| (asset.path.clone(), compressed(asset)));
         Ok(Self {
             orders: File::new(HTML, site.orders()?),
             missing: File::new(HTML, site.missing()?),
             docs: File::new(HTML, site.docs()?),
+            docs_files: docs::files(),
             assets: assets.collect(),
             front: ArcSwapOption::empty(),
             sales: Cache::builder().max_capacity(RENDERED_MAX).weigher(weight).build(),
@@ -120,14 +126,17 @@ impl Pages {
     /// The file, or 304 for a client that has it.
     pub(super) fn answer(&self, request: &HttpRequest, kind: Kind, file: &File) -> HttpResponse {
         let known = request.headers().get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok()).unwrap_or_default();
-        let is_known =
-            known.split(',').map(|tag| tag.trim().trim_start_matches("W/")).any(|tag| tag == file.tag || tag == "*");
+        let is_known = file.is_one_of(known);
         let mut response = if is_known { HttpResponse::NotModified() } else { HttpResponse::Ok() };
         for header in self.headers(kind) {
             response.insert_header(header.clone());
         }
         response.insert_header((ETAG, file.tag.as_str()));
-        if is_known { response.finish() } else { response.content_type(file.content_type).body(file.body.clone()) }
+        if is_known {
+            return response.finish();
+        }
+        response.content_type(file.content_type);
+        file.body.answer(request, response)
     }
 
     /// The page that says that there is none.
@@ -136,7 +145,7 @@ impl Pages {
         for header in self.headers(Kind::Page) {
             response.insert_header(header.clone());
         }
-        response.content_type(self.missing.content_type).body(self.missing.body.clone())
+        response.content_type(self.missing.content_type).body(self.missing.body.plain.clone())
     }
 
     pub(super) fn answer_made(&self, request: &HttpRequest, page: Result<File, PageError>) -> HttpResponse {
@@ -165,7 +174,7 @@ mod tests {
         let (one, same) = (Arc::new(sale("Phone")), Arc::new(sale("Phone")));
         let first = pages.sale(Arc::clone(&one)).await.unwrap();
         // The same bytes in memory, not only equal ones.
-        assert_eq!(pages.sale(same).await.unwrap().body.as_ptr(), first.body.as_ptr());
+        assert_eq!(pages.sale(same).await.unwrap().body.plain.as_ptr(), first.body.plain.as_ptr());
         let cheaper = Arc::new(Sale { price_cents: 1, ..sale("Phone") });
         let second = pages.sale(cheaper).await.unwrap();
         assert_ne!(second.tag, first.tag);

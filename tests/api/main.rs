@@ -80,4 +80,5 @@ mod tls_purchase;
 mod tls_servers;
 mod traces;
 mod two_records;
+mod unread_answers;
 mod wrong_clocks;

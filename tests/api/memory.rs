@@ -24,7 +24,7 @@ const OTHER_FILES: u64 = 500;
 /// Connections that are made at the same time.
 const AT_ONCE: usize = 100;
 
-async fn serve(system: &System, address: SocketAddr) -> Process {
+pub async fn serve(system: &System, address: SocketAddr) -> Process {
     let bind = address.to_string();
     // No connection is idle or slow for too long while a slow machine opens the others.
     let settings = [
@@ -37,7 +37,7 @@ async fn serve(system: &System, address: SocketAddr) -> Process {
 }
 
 /// The memory of a process that is in RAM.
-fn resident_kb(process: &Process) -> usize {
+pub fn resident_kb(process: &Process) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
