@@ -7,18 +7,19 @@ use actix_http::Request;
 use actix_service::Service;
 use actix_web::body::{EitherBody, MessageBody};
 use actix_web::dev::{Response, ServiceResponse};
-use actix_web::{Error, HttpResponse};
+use actix_web::{Error, HttpResponse, ResponseError};
 use futures_util::future::LocalBoxFuture;
 
 use super::connection::Unanswered;
-use super::slices::Slices;
+use super::slices::{LongAnswers, Slices};
 use crate::api::Shortcut;
-use crate::http;
+use crate::http::{self, Problem};
 
 /// The application of one worker thread, and the shortcut beside it.
 pub struct Front<S> {
     pub app: S,
     pub shortcut: Option<Rc<Shortcut>>,
+    pub long_answers: Rc<LongAnswers>,
 }
 
 impl<S, B> Service<Request> for Front<S>
@@ -37,29 +38,36 @@ where
 
     fn call(&self, request: Request) -> Self::Future {
         http::count_request(request.path());
-        let unanswered = Unanswered::new(&request);
+        let (unanswered, long_answers) = (Unanswered::new(&request), Rc::clone(&self.long_answers));
         let purchase =
             self.shortcut.as_ref().and_then(|shortcut| Some((Rc::clone(shortcut), Shortcut::sale(&request)?)));
         if let Some((shortcut, sale)) = purchase {
             return Box::pin(async move {
                 let answer = shortcut.answer(sale, request).await.map_body(|_, body| EitherBody::right(body));
-                Ok(finished(answer, unanswered))
+                Ok(finished(answer, unanswered, &long_answers))
             });
         }
         let answer = self.app.call(request);
         Box::pin(async move {
             let answer = answer.await.map_err(|error| error.error_response())?;
-            Ok(finished(Response::from(answer).map_body(|_, body| EitherBody::left(body)), unanswered))
+            Ok(finished(Response::from(answer).map_body(|_, body| EitherBody::left(body)), unanswered, &long_answers))
         })
     }
 }
 
-/// Adds what all answers have.
-fn finished<B: MessageBody>(
-    mut answer: Response<B>,
+/// Adds what all answers have, and cuts the long ones in slices.
+fn finished<B: MessageBody + 'static>(
+    answer: Response<EitherBody<B>>,
     unanswered: Option<Unanswered>,
-) -> Response<EitherBody<B, Slices>> {
+    long_answers: &LongAnswers,
+) -> Response<EitherBody<EitherBody<B>, Slices>> {
     drop(unanswered);
+    let (head, body) = answer.into_parts();
+    let mut answer = match long_answers.slice(body) {
+        Some(body) => head.set_body(body),
+        None => Response::from(Problem::shed("long answers").error_response())
+            .map_body(|_, body| EitherBody::left(EitherBody::right(body))),
+    };
     http::answer_headers::complete(answer.headers_mut());
-    answer.map_body(|_, body| Slices::of(body))
+    answer
 }

@@ -35,16 +35,17 @@ const SENT_AHEAD: usize = 64 * 1024;
 /// How long a client may take to close a connection whose body was not read.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the kernel may keep of the answers that a client does not read, in bytes; it counts its own expense as well, and doubles this.
-/// By itself it keeps megabytes.
+/// The kernel's buffer for answers that a client has not read, in bytes. Linux doubles the number, for its own data about them. Without
+/// it, the buffer grows to megabytes.
 const SEND_BUFFER: u32 = 128 * 1024;
 
 /// Opens the socket. Connections wait in its line until the server runs.
 pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
-    // Each connection has the same.
+    // Accepted connections inherit both. With Nagle's algorithm, the last piece of an answer waits 40 ms for the client's kernel.
     socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.set_nodelay(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)?.into_std()
 }
@@ -89,7 +90,7 @@ where
                 let (app, shortcut) =
                     made.map_err(|error| tracing::error!(%error, "a worker thread does not start"))?;
                 let app = map_config(app.into_factory(), |()| AppConfig::default()).new_service(()).await?;
-                Ok::<_, ()>(Front { app, shortcut })
+                Ok::<_, ()>(Front { app, shortcut, long_answers: Rc::default() })
             }
         });
         let http = HttpService::build()
@@ -100,7 +101,7 @@ where
             })
             .client_request_timeout(client_timeout)
             .client_disconnect_timeout(DISCONNECT_TIMEOUT)
-            // No more slices of an answer are copied while one is waiting.
+            // No slice is copied while a whole one is waiting.
             .h1_write_buffer_size(SLICE)
             .keep_alive(keep_alive)
             // Who hangs up does not wait in any line any more.

@@ -1,9 +1,10 @@
-//! Long answers in slices. actix-http (3.20) copies a body that is one piece into the connection's buffer at once, whether the client
-//! reads it or not: a megabyte for each client that asks for the API's document and reads nothing. It asks for the next slice when
-//! the one before is with the kernel.
+//! Long answers in slices. actix-http (3.20) copies a body of one piece into the connection's buffer at once, whether the client reads
+//! or not: a megabyte for each client that asks for the script of Swagger UI. Of a body in slices, it copies the next slice when
+//! the kernel has taken the one before.
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use actix_web::body::{BodySize, EitherBody, MessageBody};
@@ -11,19 +12,29 @@ use bytes::Bytes;
 
 /// The longest slice, in bytes.
 pub const SLICE: usize = 16 * 1024;
+/// Long answers in flight on a thread. Clients that read nothing make them take 750 MiB of the process and the kernel.
+const LONG_ANSWERS_MAX: usize = 2000;
 
-/// What is left of a body. All answers with the same body share its memory.
-pub struct Slices(Bytes);
+/// The long answers of a thread. Each in flight holds a copy of the `Rc`, which counts them.
+#[derive(Default)]
+pub struct LongAnswers(Rc<()>);
 
-impl Slices {
-    /// Slices of the body, if it is in memory and longer than one.
-    pub fn of<B: MessageBody>(body: B) -> EitherBody<B, Self> {
-        match body.size() {
-            BodySize::Sized(length) if length > SLICE as u64 => match body.try_into_bytes() {
-                Ok(bytes) => EitherBody::right(Self(bytes)),
-                Err(body) => EitherBody::left(body),
-            },
-            _ => EitherBody::left(body),
+/// What is left of a long answer. All answers with the same body share its memory.
+pub struct Slices {
+    rest: Bytes,
+    _place: Rc<()>,
+}
+
+impl LongAnswers {
+    /// The body, in slices if it is in memory and longer than one; `None` if too many of these are in flight.
+    pub fn slice<B: MessageBody>(&self, body: B) -> Option<EitherBody<B, Slices>> {
+        if !matches!(body.size(), BodySize::Sized(length) if length > SLICE as u64) {
+            return Some(EitherBody::left(body));
+        }
+        match body.try_into_bytes() {
+            Ok(_) if Rc::strong_count(&self.0) > LONG_ANSWERS_MAX => None,
+            Ok(rest) => Some(EitherBody::right(Slices { rest, _place: Rc::clone(&self.0) })),
+            Err(body) => Some(EitherBody::left(body)),
         }
     }
 }
@@ -32,11 +43,26 @@ impl MessageBody for Slices {
     type Error = Infallible;
 
     fn size(&self) -> BodySize {
-        BodySize::Sized(self.0.len() as u64)
+        BodySize::Sized(self.rest.len() as u64)
     }
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Infallible>>> {
-        let length = self.0.len().min(SLICE);
-        Poll::Ready((length > 0).then(|| Ok(self.0.split_to(length))))
+        let length = self.rest.len().min(SLICE);
+        Poll::Ready((length > 0).then(|| Ok(self.rest.split_to(length))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_answers_have_a_bound_and_short_ones_pass() {
+        let (answers, long) = (LongAnswers::default(), Bytes::from(vec![0; SLICE + 1]));
+        let mut in_flight: Vec<_> = (0..LONG_ANSWERS_MAX).map(|_| answers.slice(long.clone()).unwrap()).collect();
+        assert!(answers.slice(long.clone()).is_none());
+        assert!(answers.slice(long.slice(1..)).is_some());
+        in_flight.pop();
+        assert!(answers.slice(long).is_some());
     }
 }

@@ -45,7 +45,7 @@ pub const METRICS: [Metric; 65] = [
         "seckill_shed_total",
         Counter,
         "what",
-        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `refunds`, `payments` (also reports of their success), `callbacks`, `sign-ins`, `admin`, `admin changes`, `retries` (of parked rows: another one is under way), `exports` (another one is under way, or one took too long), `challenges` (none was ready, or purchases waited for long), `live streams`, `pictures`",
+        "Requests answered 503 unread because too many came: `purchases`, `orders`, `cancellations`, `refunds`, `payments` (also reports of their success), `callbacks`, `sign-ins`, `admin`, `admin changes`, `retries` (of parked rows: another one is under way), `exports` (another one is under way, or one took too long), `challenges` (none was ready, or purchases waited for long), `live streams`, `pictures`, `long answers` (static files and other answers above 16 KiB)",
     ),
     metric(
         "seckill_clients_cut_total",

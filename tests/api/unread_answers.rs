@@ -100,6 +100,10 @@ async fn clients_that_read_nothing_take_bounded_memory() {
     let address = free_address();
     let process = serve(&system, address).await;
     let addresses = static_addresses(address, &sale).await;
+    // Pictures are in the service's memory, and each thread has answered.
+    for path in &addresses {
+        read_slowly(address, path).await;
+    }
     // Not measured again for each address: what the allocator keeps of the last one would count as free.
     let before = resident_kb(&process);
     let mut taken = BTreeMap::new();
