@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -102,6 +102,9 @@ const ADDRESSES: [&str; 75] = [
     "GET /docs",
 ];
 
+/// The answers that are the same for everybody, and may be kept by caches.
+const KEPT: [&str; 6] = ["/", "/sales/{id}", "/orders", "/docs", "/api/openapi.json", "/api/v1/payments/channels"];
+
 /// The purchase's address, as the document names it.
 const PURCHASES: &str = "/api/v1/sales/{id}/purchases";
 
@@ -174,6 +177,15 @@ async fn read(mut response: Response) -> Answer {
     };
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
     Answer { status, body, headers }
+}
+
+/// No cache keeps an answer that depends on its caller.
+fn assert_not_kept(path: &str, answer: &Answer) {
+    let cached: Vec<_> = answer.headers.get_all(CACHE_CONTROL).iter().collect();
+    assert_eq!(cached.len(), 1, "{path}: {cached:?}");
+    if !KEPT.contains(&path) || answer.status < 300 {
+        assert_eq!(cached[0] == "no-store", !KEPT.contains(&path), "{path}: {cached:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -393,6 +405,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             let answer = eventually(|| async {
                 let answer = read(request.try_clone().unwrap().send().await.unwrap()).await;
                 document.assert_lists(&method, path, &answer);
+                assert_not_kept(path, &answer);
                 if for_people && answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
             })
             .await;
@@ -411,6 +424,7 @@ async fn every_answer_is_one_that_the_document_lists() {
         let unsupported = http.patch(system.url(&filled(path, &known)));
         let unsupported = read(unsupported.send().await.unwrap()).await;
         assert_eq!(unsupported.code(), "405 method-not-allowed", "{path}");
+        assert_not_kept(path, &unsupported);
         let allowed: BTreeSet<&str> = unsupported.headers["allow"].to_str().unwrap().split(", ").collect();
         let listed = document.operations().filter(|(_, other, _)| *other == path);
         let listed: BTreeSet<String> = listed.map(|(method, ..)| method).collect();
