@@ -32,7 +32,7 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExcee
 /// Server-sent events; read them with `fetch`, because a token is required. The first event shows the order's current
 /// status; each change then sends one event, in order: `event: status`, `data` is the order as `GET /orders/{id}` returns
 /// it, `id` is the change's number. The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the
-/// instance stops, and after 15 minutes. Reconnect with `Last-Event-ID`, after the milliseconds that `retry` names: the
+/// token expires, when the instance stops, and after 15 minutes. Reconnect with `Last-Event-ID`, after the milliseconds that `retry` names: the
 /// missed changes are sent first. A comment is sent every 15 seconds. An instance keeps at most 4 streams of one order open:
 /// a fifth ends the oldest.
 #[utoipa::path(
@@ -62,24 +62,31 @@ pub async fn follow(
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let now_ms = thread.catalog.clock.now_ms();
+    let buyer = app_state.tokens.buyer(request.head(), now_ms)?;
+    let valid = Duration::from_millis(buyer.expires_at_ms.saturating_sub(now_ms).unsigned_abs());
+    let until = Instant::now() + valid.min(STREAM_MAX);
     let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     app_state.bulkheads.count_read(&buyer.user)?;
     let (order, streams) = (order_id(&request)?, app_state.clone());
     let follow = async move { streams.order_streams.follow(&buyer.user, order, last_event_id).await };
     match app_state.bulkheads.orders.run(follow).await? {
-        Subscribed::Stream(stream) => Ok(answer(stream)),
+        Subscribed::Stream(stream) => Ok(answer(stream, until)),
         Subscribed::Over => Ok(HttpResponse::NoContent().finish()),
         Subscribed::Unknown => Err(Problem::unknown_order()),
         Subscribed::Full => Err(Problem::unavailable()),
     }
 }
 
-fn answer(stream: Stream) -> HttpResponse {
+fn answer(stream: Stream, until: Instant) -> HttpResponse {
     let retry = Bytes::from(format!("retry: {}\n\n", rand::random_range(RETRY_MS)));
-    let until = Instant::now() + STREAM_MAX;
     let events = unfold(stream, move |mut stream| async move {
-        let pause = (Instant::now() + HEARTBEAT).min(until);
+        let now = Instant::now();
+        // An event that comes later is for a token that is still valid.
+        if now >= until {
+            return None;
+        }
+        let pause = (now + HEARTBEAT).min(until);
         let text = match timeout_at(pause, stream.next()).await {
             Ok(next) => {
                 let (step, order) = next?;

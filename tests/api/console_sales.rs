@@ -613,11 +613,13 @@ async fn a_stream_ends_with_its_session() {
     let vic = viewer(&system, "leaving").await;
     let other = Person::sign_in(&system, "leaving").await;
     let sale = system.create_sale(terms(5)).await;
+    let began = Instant::now();
     let mut ending = Live::open(&system, &vic, &sale, None).await;
     let mut going_on = Live::open(&system, &other, &sale, None).await;
     assert!(ending.next().await.is_some());
     assert_eq!(vic.call("DELETE", "session", None).await.status, 200);
     ending.end().await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(Live::request(&system, &vic, &sale, None).await.status(), 401);
     // Its last event may have been sent before.
     for _ in 0..3 {

@@ -254,6 +254,25 @@ async fn an_order_is_followed_by_its_buyer_and_within_bounds(system: &System) {
     eventually(open_other).await;
 }
 
+/// A stream does not outlive the token that opened it. The client comes back with another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_when_its_token_expires() {
+    let system = System::shared().await;
+    let (sale, lasts) = (system.create_sale(terms(5)).await, 5);
+    let order = bought(&system, &sale, "ann").await;
+    system.settled(&sale).await;
+    let (token, began) = (system.token_for("ann", 0, lasts), Instant::now());
+    let request = Client::new().get(system.url(&format!("/api/v1/orders/{order}/events"))).bearer_auth(&token);
+    let events = Reader::of(request.send().await.unwrap()).rest().await;
+    assert_eq!(statuses(&events), ["pending_payment"]);
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert_eq!(
+        Reader::open(&system, system.instances[0].address, &order, "ann", None).await.next().await,
+        Some(events[0].clone())
+    );
+    system.finish().await;
+}
+
 async fn a_stopping_service_does_not_wait_for_streams(mut system: System) {
     let sale = system.create_sale(terms(1)).await;
     let order = bought(&system, &sale, "ann").await;

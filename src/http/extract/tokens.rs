@@ -22,6 +22,8 @@ use crate::http::problem::Problem;
 pub struct Buyer {
     pub user: UserId,
     pub level: i64,
+    /// When the token expires.
+    pub expires_at_ms: i64,
 }
 
 /// What is read of a token.
@@ -146,11 +148,12 @@ impl Tokens {
         if !is_valid {
             return Err(not_valid());
         }
-        if claims.exp.saturating_mul(1000) <= now_ms {
+        let expires_at_ms = claims.exp.saturating_mul(1000);
+        if expires_at_ms <= now_ms {
             return Err(Problem::unauthenticated("the token has expired"));
         }
         let user = UserId::parse(&claims.sub).map_err(|_| Problem::unauthenticated("the token names no valid user"))?;
-        Ok(Buyer { user, level: claims.level })
+        Ok(Buyer { user, level: claims.level, expires_at_ms })
     }
 
     /// `None` unless the token is signed by the configured key.
