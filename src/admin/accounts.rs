@@ -22,11 +22,12 @@ pub struct Change {
 /// A new password, as the console takes it.
 ///
 /// # Errors
-/// It is too short or too long.
-pub fn new_password(text: String) -> Result<NewPassword, Invalid> {
-    let too_long = text.chars().count() > PASSWORD_CHARS_MAX;
-    let parsed = NewPassword::parse(text).ok().filter(|_| !too_long);
-    parsed.ok_or(Invalid::new("password", "must be 12 to 256 characters"))
+/// It is too short, too long, or easily guessed.
+pub fn new_password(text: String, of: &AccountName) -> Result<NewPassword, Invalid> {
+    if text.chars().count() > PASSWORD_CHARS_MAX {
+        return Err(Invalid::new("password", "must be 12 to 256 characters"));
+    }
+    NewPassword::parse(text, of)
 }
 
 impl Console {
@@ -89,10 +90,17 @@ mod tests {
 
     #[test]
     fn the_longest_password_fits_whatever_characters_it_has() {
-        assert!(new_password("\u{10FFFF}".repeat(PASSWORD_CHARS_MAX)).is_ok());
-        assert!(new_password("x".repeat(12)).is_ok());
+        // Each other one than the one before, and not the next one.
+        let of_length = |chars: usize| {
+            let chosen =
+                (0..chars).map(|n| char::from_u32(0x10_0000 + u32::try_from(n * 7 % 100).unwrap() * 2).unwrap());
+            new_password(chosen.collect(), &AccountName::parse("ann", "name").unwrap())
+        };
+        for right in [12, PASSWORD_CHARS_MAX] {
+            assert!(of_length(right).is_ok(), "{right}");
+        }
         for wrong in [11, PASSWORD_CHARS_MAX + 1] {
-            assert!(new_password("x".repeat(wrong)).is_err(), "{wrong}");
+            assert!(of_length(wrong).is_err(), "{wrong}");
         }
     }
 }

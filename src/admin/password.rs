@@ -158,6 +158,7 @@ fn hash(password: &[u8]) -> Result<String, HashingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::account::AccountName;
 
     /// The thread itself cannot be stopped, so that the line has none here.
     #[tokio::test]
@@ -167,8 +168,9 @@ mod tests {
         let strangers = Arc::new(Semaphore::new(1));
         let wait_max = Duration::from_secs(120);
         let hasher = Hasher { line, strangers, unknown_account: hash(b"nobody").unwrap(), wait_max };
-        let known = hash(b"a good password").unwrap();
-        let right = || hasher.verify("a good password".into(), Some(known.clone()), false);
+        let good = "a good phrase to pass by";
+        let known = hash(good.as_bytes()).unwrap();
+        let right = || hasher.verify(good.into(), Some(known.clone()), false);
         let unknown = hasher.verify("nobody".into(), None, true);
         let crowd = async {
             for _ in 0..100 {
@@ -181,8 +183,9 @@ mod tests {
         assert!(first.unwrap() && second.unwrap(), "a password that is right, behind strangers");
         assert!(!unknown.unwrap(), "an account that does not exist");
         assert!(!hasher.verify("another password".into(), Some(known.clone()), false).await.unwrap());
-        let new = || NewPassword::parse("a good password".into()).unwrap();
+        let of = AccountName::parse("ann", "name").unwrap();
+        let new = || NewPassword::parse(good.into(), &of).unwrap();
         let fresh = hasher.hash(new()).await.unwrap();
-        assert!(fresh != known && hasher.verify("a good password".into(), Some(fresh), false).await.unwrap());
+        assert!(fresh != known && hasher.verify(good.into(), Some(fresh), false).await.unwrap());
     }
 }

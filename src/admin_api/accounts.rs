@@ -40,6 +40,7 @@ struct NewAccount {
     #[schema(pattern = "^[A-Za-z0-9_.@-]{1,64}$")]
     name: String,
     role: AccountRole,
+    /// One that is guessed first (common words, the account's name, sequences) is refused.
     #[schema(min_length = 12, max_length = 256)]
     password: String,
 }
@@ -58,7 +59,7 @@ struct AccountChange {
     role: Option<AccountRole>,
     /// Disabling an account ends its sessions.
     disabled: Option<bool>,
-    /// A new password ends all sessions of the account.
+    /// A new password ends all sessions of the account. One that is guessed first is refused.
     #[schema(min_length = 12, max_length = 256)]
     password: Option<String>,
 }
@@ -122,7 +123,8 @@ pub async fn create(
 ) -> Result<HttpResponse, Problem> {
     let created = as_caller(request, &app_state, async move |console, caller| {
         let NewAccount { name, role, password } = json_object::from_slice(&body)?;
-        let (name, password) = (AccountName::parse(&name, "name")?, new_password(password)?);
+        let name = AccountName::parse(&name, "name")?;
+        let password = new_password(password, &name)?;
         console.create_account(&caller.account, &name, role, password).await?;
         Ok(CreatedAccount { name, role })
     });
@@ -150,7 +152,8 @@ pub async fn change(
     let changed = as_caller(request, &app_state, async move |console, caller| {
         let name = AccountName::parse(caller.request.match_info().query("name"), "name")?;
         let AccountChange { role, disabled, password } = json_object::from_slice(&body)?;
-        let change = Change { role, disabled, password: password.map(new_password).transpose()? };
+        let password = password.map(|text| new_password(text, &name)).transpose()?;
+        let change = Change { role, disabled, password };
         console.change_account(&caller.account, &name, change).await?;
         Ok(AccountChanged { name })
     });

@@ -54,7 +54,7 @@ impl AdminCommand {
         let ledger = stores(config)?.ledger;
         match self {
             Self::Create { name, role } => {
-                let hash = hash_new(NewPassword::parse(read_password()?)?)?;
+                let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
                 if !ledger.create_account(&name, role, &hash, ACTOR).await? {
                     bail!("account {name} already exists");
                 }
@@ -65,7 +65,7 @@ impl AdminCommand {
                 return print::rows(accounts.iter().map(AccountLine::from), format);
             }
             Self::Password(AccountArg { name }) => {
-                let hash = hash_new(NewPassword::parse(read_password()?)?)?;
+                let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
                 check_found(&name, ledger.set_password(&name, &hash, ACTOR).await?)?;
                 tracing::info!(%name, "password changed, and all sessions ended");
             }

@@ -47,7 +47,7 @@ pub enum AccountRole {
     Admin,
     /// Runs sales: sees and changes sales, orders, money and queues, and the policies that it was granted.
     Manager,
-    /// Sees sales, orders and the policies that it was granted, and changes nothing.
+    /// Sees sales, orders without their buyers, and the policies that it was granted, and changes nothing.
     Viewer,
 }
 
@@ -57,17 +57,38 @@ impl AccountRole {
     }
 }
 
-/// A new password. Only its length is checked, as NIST recommends.
+/// A new password. NIST recommends to check its length, and that it is none of those that are tried first.
 pub struct NewPassword(String);
+
+/// Words of which the commonest passwords are made, in small letters.
+const COMMON_WORDS: [&str; 20] = [
+    "password", "passwort", "seckill", "welcome", "letmein", "iloveyou", "changeme", "default", "monkey", "dragon",
+    "master", "summer", "winter", "spring", "autumn", "secret", "admin", "login", "test", "root",
+];
+/// Keys that lie side by side, and those below each other.
+const KEYBOARD: [&str; 4] = ["qwertyuiop", "asdfghjkl", "zxcvbnm", "1qaz2wsx3edc4rfv5tgb6yhn7ujm8ik9ol"];
 
 impl NewPassword {
     const MIN_CHARS: usize = 12;
+    /// The fewest different characters beside what is guessed first.
+    const MIN_DIFFERENT: usize = 6;
     /// Bounds the work of hashing.
     pub const MAX_BYTES: usize = 1024;
 
-    pub fn parse(text: String) -> Result<Self, Invalid> {
+    /// The password of this account.
+    ///
+    /// # Errors
+    /// It is too short, too long, or one of those that are guessed first.
+    pub fn parse(text: String, of: &AccountName) -> Result<Self, Invalid> {
         if text.chars().count() < Self::MIN_CHARS || text.len() > Self::MAX_BYTES {
             return Err(Invalid::new("password", "must be at least 12 characters, and at most 1024 bytes"));
+        }
+        if unforeseen(&text, of).len() < Self::MIN_DIFFERENT {
+            return Err(Invalid::new(
+                "password",
+                "is easily guessed: it must have at least 6 different characters beside common words, the account's name, and \
+                 sequences such as 1234, qwerty and aaaa",
+            ));
         }
         Ok(Self(text))
     }
@@ -75,6 +96,24 @@ impl NewPassword {
     pub fn into_text(self) -> String {
         self.0
     }
+}
+
+/// The different characters of a password, without common words, the account's name, and those that continue a sequence.
+fn unforeseen(password: &str, of: &AccountName) -> BTreeSet<char> {
+    let plain = |text: &str| text.to_lowercase().replace('@', "a").replace('0', "o").replace('$', "s");
+    let (mut rest, name) = (plain(password), plain(of.as_str()));
+    // A name of one or two letters is in every sentence.
+    for word in COMMON_WORDS.into_iter().chain((name.len() > 2).then_some(name.as_str())) {
+        rest = rest.replace(word, "");
+    }
+    let rows: Vec<Vec<char>> = KEYBOARD.iter().map(|row| row.chars().collect()).collect();
+    let continues = |a: char, b: char| {
+        u32::from(a).abs_diff(u32::from(b)) <= 1
+            || rows.iter().any(|row| row.windows(2).any(|pair| pair == [a, b] || pair == [b, a]))
+    };
+    let before = std::iter::once(None).chain(rest.chars().map(Some));
+    let both = before.zip(rest.chars());
+    both.filter(|(before, next)| before.is_none_or(|before| !continues(before, *next))).map(|(_, next)| next).collect()
 }
 
 /// An account with its grants.
@@ -122,6 +161,11 @@ impl Account {
             AccountRole::Admin | AccountRole::Manager => true,
             AccountRole::Viewer => false,
         }
+    }
+
+    /// Whether the account may learn who buyers are: their ids, and the network addresses that they came from.
+    pub fn sees_buyers(&self) -> bool {
+        self.may_operate()
     }
 
     /// Whether the account may see alarms of this kind. Some name an application, which the account may not know.
@@ -233,8 +277,40 @@ mod tests {
 
     #[test]
     fn short_and_huge_passwords_are_refused() {
-        assert!(NewPassword::parse("twelve chars".into()).is_ok());
-        assert!(NewPassword::parse("eleven char".into()).is_err());
-        assert!(NewPassword::parse("x".repeat(1025)).is_err());
+        let is_taken = |text: &str| NewPassword::parse(text.into(), &account(AccountRole::Viewer).name).is_ok();
+        assert!(is_taken("twelve chars") && !is_taken("eleven char"));
+        assert!(is_taken(&"four tin ".repeat(113)) && !is_taken(&"four tin ".repeat(114)));
+    }
+
+    #[test]
+    fn passwords_that_are_tried_first_are_refused() {
+        let of = AccountName::parse("Jo.Smith", "name").unwrap();
+        for weak in [
+            "123456789012",
+            "111111111111",
+            "210987654321",
+            "abcdefghijkl",
+            "abcabcabcabc",
+            "qwertyuiop12",
+            "1qaz2wsx3edc",
+            "hello1hello1",
+            "password1234",
+            "Password2024!",
+            "P@ssw0rdP@ssw0rd",
+            "Seckill-Admin-2024",
+            "jo.smith-2024",
+            "zxcvbnmasdfghjkl",
+        ] {
+            assert_eq!(NewPassword::parse(weak.into(), &of).err().map(|why| why.field), Some("password"), "{weak}");
+        }
+        for good in [
+            "correct horse battery",
+            "4f9c1b7e02d8",
+            "837502916473",
+            "我喜欢在周末去山里散步看书",
+            "tr0ub4dor&3-kettle",
+        ] {
+            assert!(NewPassword::parse(good.into(), &of).is_ok(), "{good}");
+        }
     }
 }

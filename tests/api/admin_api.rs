@@ -39,7 +39,9 @@ fn app(text: &str) -> Name {
 
 /// Creates an account whose password is `PASSWORD`.
 pub async fn account(system: &System, name: &str, role: AccountRole) {
-    static HASH: LazyLock<String> = LazyLock::new(|| hash_new(NewPassword::parse(PASSWORD.into()).unwrap()).unwrap());
+    static HASH: LazyLock<String> = LazyLock::new(|| {
+        hash_new(NewPassword::parse(PASSWORD.into(), &AccountName::parse("ann", "name").unwrap()).unwrap()).unwrap()
+    });
     let name = AccountName::parse(name, "name").unwrap();
     assert!(system.stores.ledger.create_account(&name, role, &HASH, "test").await.unwrap());
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use seckill::admin::password::hash_new;
-use seckill::domain::account::{AccountRole, NewPassword};
+use seckill::domain::account::{AccountName, AccountRole, NewPassword};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, Person, UNLIMITED, account, send};
@@ -101,7 +101,8 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
     assert_eq!(sessions(&system, &roots).await, ["200"; 4]);
 
     // psql is an interface, too.
-    let hash = hash_new(NewPassword::parse(PASSWORD.into()).unwrap()).unwrap();
+    let of = AccountName::parse("vic", "name").unwrap();
+    let hash = hash_new(NewPassword::parse(PASSWORD.into(), &of).unwrap()).unwrap();
     for change in [
         format!("UPDATE accounts SET password_hash = '{hash}' WHERE name = 'vic'"),
         "UPDATE accounts SET disabled_at = now() WHERE name = 'vic'".to_owned(),
@@ -128,9 +129,10 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
 async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
     let system = System::shared_with(&UNLIMITED).await;
     account(&system, "changing", AccountRole::Admin).await;
+    let of = AccountName::parse("changing", "name").unwrap();
     let (mut old, mut new, mut tried) = (PASSWORD, OTHER_PASSWORD, 0);
     let code = loop {
-        let hash = hash_new(NewPassword::parse(new.into()).unwrap()).unwrap();
+        let hash = hash_new(NewPassword::parse(new.into(), &of).unwrap()).unwrap();
         let mut change = system.sql.begin().await.unwrap();
         let changed = sqlx::query_scalar(
             "UPDATE accounts SET password_hash = $1 WHERE name = 'changing' RETURNING pg_backend_pid()",

@@ -61,7 +61,7 @@ pub fn shows(text: &str) -> String {
 impl Shop {
     /// Creates the account of each role, with `PASSWORD`.
     pub async fn people(&self) {
-        let hash = hash_new(NewPassword::parse(PASSWORD.into()).unwrap()).unwrap();
+        let hash = hash_new(NewPassword::parse(PASSWORD.into(), &account("ann")).unwrap()).unwrap();
         for (name, role) in PEOPLE {
             assert!(self.system.stores.ledger.create_account(&account(name), role, &hash, "test").await.unwrap());
         }
