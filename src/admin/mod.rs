@@ -193,6 +193,14 @@ pub fn admins_only(account: &Account) -> Result<(), AdminError> {
     if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }
 
+/// Refuses accounts that may not learn who buyers are.
+///
+/// # Errors
+/// `Denied`.
+pub fn those_who_see_buyers_only(account: &Account) -> Result<(), AdminError> {
+    if account.sees_buyers() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+}
+
 /// Refuses accounts that may not run sales.
 ///
 /// # Errors

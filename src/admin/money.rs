@@ -82,6 +82,7 @@ impl Console {
         let status = status.map_err(|_| Invalid::new("status", "is not a status of payments"))?;
         let limit = limit(&query.limit)?;
         let filter = MoneyFilter { order: None, status, before: before_uuid(&query.before)?, limit: limit + 1 };
+        self.record_pages(account, "payments", filter.before.is_some(), limit).await?;
         self.money_page(self.ledger.payments(&filter).await?, limit).await
     }
 
@@ -92,6 +93,7 @@ impl Console {
         let status = status.map_err(|_| Invalid::new("status", "is not a status of refunds"))?;
         let limit = limit(&query.limit)?;
         let filter = MoneyFilter { order: None, status, before: before_uuid(&query.before)?, limit: limit + 1 };
+        self.record_pages(account, "refunds", filter.before.is_some(), limit).await?;
         self.money_page(self.ledger.refunds(&filter).await?, limit).await
     }
 
@@ -104,6 +106,7 @@ impl Console {
     pub async fn conflicts(&self, account: &Account, query: &ConflictQuery) -> Result<ConflictPage, AdminError> {
         operators_only(account)?;
         let (before, limit) = (before_number(&query.before)?, limit(&query.limit)?);
+        self.record_pages(account, "callbacks", before.is_some(), limit).await?;
         let mut callbacks = self.ledger.callbacks_set_aside(before, limit + 1).await?;
         let next = cut(&mut callbacks, limit).map(|last| last.id);
         Ok(ConflictPage { callbacks, next })

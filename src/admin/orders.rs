@@ -1,5 +1,5 @@
-//! Orders: searching, exporting and refunding them. All who are signed in see orders; what moves money or takes all orders away is for
-//! operators.
+//! Orders: searching, exporting and refunding them. All who are signed in see orders; whose they are, what moves money, and what takes
+//! all orders away is for operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,19 +89,22 @@ impl Export {
 }
 
 impl Console {
-    /// A page of orders, newest first.
-    pub async fn orders(&self, _: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
+    /// A page of orders, newest first. An account that may not see buyers can search for one that it knows.
+    pub async fn orders(&self, account: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
         let search = query.search()?;
-        let Some(order) = query.order()? else {
-            return self
-                .ledger
-                .search_orders(&search)
-                .await?
-                .ok_or(Invalid::new("before", "is no order of this list").into());
+        let mut found = match query.order()? {
+            None => {
+                self.record_pages(account, "orders", search.before.is_some(), search.limit).await?;
+                self.ledger.search_orders(&search).await?.ok_or(Invalid::new("before", "is no order of this list"))?
+            }
+            Some(order) => {
+                let found = self.ledger.order(order).await?;
+                let orders = found.into_iter().filter(|found| fits(&search, found)).collect();
+                FoundOrders { orders, next: None, lacks_accepted: false }
+            }
         };
-        let found = self.ledger.order(order).await?;
-        let orders = found.into_iter().filter(|found| fits(&search, found)).collect();
-        Ok(FoundOrders { orders, next: None, lacks_accepted: false })
+        hide_buyers(account, &mut found.orders);
+        Ok(found)
     }
 
     /// An order with its history. What is about money and messages is for operators: others get an order without it.
@@ -112,6 +115,7 @@ impl Console {
             details.refunds.clear();
             details.messages.clear();
         }
+        hide_buyers(account, std::slice::from_mut(&mut details.order));
         Ok(details)
     }
 
@@ -157,6 +161,13 @@ impl Console {
                 None => Err(AdminError::Unknown("order")),
             },
         }
+    }
+}
+
+/// Leaves out whose orders they are where the account may not learn it.
+fn hide_buyers(account: &Account, orders: &mut [OwnedOrder]) {
+    if !account.sees_buyers() {
+        orders.iter_mut().for_each(|owned| owned.user_id.clear());
     }
 }
 

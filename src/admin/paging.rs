@@ -1,8 +1,12 @@
 //! The parameters that lists share, read from their texts. An empty text is as good as none, because a form sends its empty fields.
 
+use serde_json::json;
 use uuid::Uuid;
 
+use super::{AdminError, Console};
+use crate::domain::account::Account;
 use crate::domain::ids::Invalid;
+use crate::ledger::audit_log::NewLine;
 
 /// Entries on a page, unless the caller asks for another number, and at most.
 pub const PAGE: i64 = 100;
@@ -17,6 +21,25 @@ pub fn limit(text: &Option<String>) -> Result<i64, Invalid> {
     match given(text).map_or(Ok(PAGE), str::parse) {
         Ok(limit @ 1..=PAGE_MAX) => Ok(limit),
         _ => Err(Invalid::new("limit", "must be 1 to 1000")),
+    }
+}
+
+impl Console {
+    /// Writes to the audit log that an account reads more than the first page of a list with what buyers have done. Nobody fills the
+    /// log so: a minute has room for some lines of each account.
+    pub(super) async fn record_pages(
+        &self,
+        account: &Account,
+        list: &str,
+        is_further_page: bool,
+        limit: i64,
+    ) -> Result<(), AdminError> {
+        if !account.sees_buyers() || (!is_further_page && limit <= PAGE) {
+            return Ok(());
+        }
+        let (actor, details) = (account.name.as_str(), json!({ "limit": limit }));
+        let line = NewLine { actor, action: "read list", subject: list, details };
+        Ok(self.ledger.record_bounded(&format!("lists of {actor}"), line).await?)
     }
 }
 

@@ -86,6 +86,7 @@ impl Console {
             before: before_number(&query.before)?,
             limit: limit + 1,
         };
+        self.record_pages(account, "outbox", filter.before.is_some(), limit).await?;
         let mut parked = self.ledger.parked_page(&filter).await?;
         let next = cut(&mut parked, limit).map(|last| last.id);
         let mut figures = self.ledger.shown_backlog().await?;
@@ -136,6 +137,7 @@ impl Console {
             before: before_number(&query.before)?,
             limit: limit + 1,
         };
+        self.record_pages(account, "outflow items", filter.before.is_some(), limit).await?;
         let mut items = self.ledger.parked_outflow(&filter).await?;
         let next = cut(&mut items, limit).map(|last| last.seq);
         Ok(ItemPage { items, next })

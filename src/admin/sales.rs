@@ -4,7 +4,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{AdminError, Console, operators_only};
+use super::{AdminError, Console, operators_only, those_who_see_buyers_only};
 use crate::domain::account::Account;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, SaleId, Units};
@@ -126,8 +126,12 @@ impl Console {
         self.orders_of_sales.of(sale, || count).await
     }
 
-    /// Who let most holds of a sale lapse, as they were counted last; `None` if counting takes too long.
-    pub async fn sale_lapsed(&self, sale: SaleId) -> Option<Arc<LapsedLists>> {
+    /// Who let most holds of a sale lapse, as they were counted last; `None` if counting takes too long, and for an account that may
+    /// not see buyers.
+    pub async fn sale_lapsed(&self, account: &Account, sale: SaleId) -> Option<Arc<LapsedLists>> {
+        if !account.sees_buyers() {
+            return None;
+        }
         let ledger = self.ledger.clone();
         let count = async move {
             let by_buyer = ledger.lapsed_holds(sale, false, LAPSED_MAX).await?;
@@ -144,14 +148,17 @@ impl Console {
     /// Who let holds of a sale lapse, most first: by buyer, or by network address. `lapsed_holds_of_sale` has them.
     ///
     /// # Errors
-    /// `Unknown`.
+    /// `Denied`, `Unknown`.
     pub async fn lapsed_holds(
         &self,
+        account: &Account,
         sale: SaleId,
         by_address: bool,
         limit: i64,
     ) -> Result<Vec<LapsedHolds>, AdminError> {
+        those_who_see_buyers_only(account)?;
         self.check_sale(sale).await?;
+        self.record_pages(account, "lapsed holds", false, limit).await?;
         Ok(self.ledger.lapsed_holds(sale, by_address, limit).await?)
     }
 

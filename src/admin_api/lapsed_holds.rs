@@ -43,11 +43,11 @@ pub struct LapsedQuery {
     limit: Option<String>,
 }
 
-problems!(NotListed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
+problems!(NotListed: InvalidRequest, SignedOut, Forbidden, NotFound, TemporarilyUnavailable);
 
 /// Who let holds of a sale lapse, most first
 ///
-/// A hold lapses when it is not paid in time. A buyer with many lapsed holds keeps others from buying.
+/// For operators. A hold lapses when it is not paid in time. A buyer with many lapsed holds keeps others from buying.
 #[utoipa::path(
     get,
     path = "/api/v1/admin/sales/{id}/lapsed-holds",
@@ -72,7 +72,7 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
             Ok(limit @ 1..=1000) => limit,
             _ => return Err(Invalid::new("limit", "must be 1 to 1000").into()),
         };
-        console.lapsed_holds(sale, by_address, limit).await
+        console.lapsed_holds(&caller.account, sale, by_address, limit).await
     });
     let line = |of: LapsedHolds| {
         let LapsedHolds { name, holds, units, buyers, addresses, last_lapsed_at_ms } = of;

@@ -28,6 +28,7 @@ use crate::http::problem::Problem;
 struct BuyersOrder {
     #[serde(flatten)]
     order: Order,
+    /// The buyer. For operators: for others it is empty.
     user: String,
 }
 
@@ -131,7 +132,8 @@ problems! {
 
 /// Orders of all buyers, newest first
 ///
-/// All conditions must hold. While pages are read, no order that was there at the first page is missed or comes twice, whatever
+/// All conditions must hold. Operators see whose orders they are; their reading beyond the first 100 is a line of the audit log. Others
+/// find the orders of a buyer whose id they know. While pages are read, no order that was there at the first page is missed or comes twice, whatever
 /// arrives meanwhile.
 #[utoipa::path(
     get,
@@ -220,7 +222,7 @@ fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result
 
 /// One order of any buyer, with its history
 ///
-/// For operators also with payments, refunds, and messages.
+/// For operators also with its buyer, payments, refunds, and messages.
 #[utoipa::path(
     get,
     path = "/api/v1/admin/orders/{id}",

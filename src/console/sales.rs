@@ -147,7 +147,7 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpRespon
     page(request, &app_state, Access::Viewers, "sales", async |console, caller, frame| {
         let id = named_sale(&caller.request)?;
         let details = console.sale(id).await?;
-        let (counted, lapsed) = tokio::join!(console.sale_orders(id), console.sale_lapsed(id));
+        let (counted, lapsed) = tokio::join!(console.sale_orders(id), console.sale_lapsed(&caller.account, id));
         Ok(SalePage { frame, phase: details.figures.sale.phase_at(details.now_ms), counted, lapsed, details })
     })
     .await

@@ -150,7 +150,7 @@ pub const RULES: &[Rule] = &[
         r#"{"product": "Planned", "price_cents": 100, "stock": 5}"#,
     ),
     rule("GET /api/v1/admin/sales/{id}", Who::SignedIn, "/api/v1/admin/sales/1", ""),
-    rule("GET /api/v1/admin/sales/{id}/lapsed-holds", Who::SignedIn, "/api/v1/admin/sales/1/lapsed-holds", ""),
+    rule("GET /api/v1/admin/sales/{id}/lapsed-holds", Who::Operators, "/api/v1/admin/sales/1/lapsed-holds", ""),
     rule("GET /api/v1/admin/sales/{id}/live", Who::SignedIn, "/api/v1/admin/sales/1/live", ""),
     rule(
         "PUT /api/v1/admin/sales/{id}/status",
@@ -379,6 +379,86 @@ async fn every_role_is_held_to_the_rule_of_every_route() {
             }
         }
     }
+    system.finish().await;
+}
+
+/// No address that viewers may read says who buys, or from where; and nobody reads on in a list of what buyers have done without a line of
+/// the audit log.
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
+    const BUYER: &str = "somebody-7f3a";
+    const ADDRESS: &str = "10.77.5.1";
+    let (system, people) = staffed().await;
+    let order = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at)
+                 VALUES (gen_random_uuid(), 1, $1, 1, 100, 'pending_payment', now(), now() + interval '1 hour')";
+    sqlx::query(order).bind(BUYER).execute(&system.sql).await.unwrap();
+    let lapsed = "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
+                  VALUES (gen_random_uuid(), 1, $1, $2, 1)";
+    sqlx::query(lapsed).bind(BUYER).bind(ADDRESS).execute(&system.sql).await.unwrap();
+
+    let (mut told, searched) = (BTreeSet::new(), format!("/api/v1/admin/orders?user={BUYER}"));
+    let mut addresses = vec![searched.as_str(), "/api/v1/admin/sales/1/lapsed-holds?by=address"];
+    addresses.extend(RULES.iter().filter(|rule| !rule.changes()).map(|rule| rule.address));
+    for address in addresses {
+        let rule = Rule { route: "GET", who: Who::SignedIn, address: Box::leak(address.into()), body: "" };
+        for (name, role, _) in PEOPLE {
+            let (status, text) = rule.answer(&system, Some(&people[name])).await;
+            let tells = text.contains(BUYER) || text.contains(ADDRESS);
+            assert!(!tells || role != AccountRole::Viewer, "{name}: {address}: {text}");
+            assert!(status < 500, "{name}: {address}: {text}");
+            if tells {
+                told.insert(address);
+            }
+        }
+    }
+    let all = [
+        "/admin/orders",
+        "/admin/orders/$order",
+        "/admin/sales/1",
+        "/api/v1/admin/orders",
+        "/api/v1/admin/orders.csv",
+        "/api/v1/admin/orders/$order",
+        &searched,
+        "/api/v1/admin/sales/1/lapsed-holds",
+        "/api/v1/admin/sales/1/lapsed-holds?by=address",
+    ];
+    assert_eq!(told, all.into(), "where managers and admins see the buyer");
+    // A viewer finds the orders of a buyer whose id he knows.
+    let found = people["viewer"].call("GET", &format!("orders?user={BUYER}"), None).await.body;
+    assert_eq!(found["orders"].as_array().unwrap().len(), 1, "{found}");
+
+    let lines = async || -> Vec<String> {
+        let lines = "SELECT actor || ' ' || subject FROM audit_log WHERE action = 'read list' ORDER BY id";
+        sqlx::query_scalar(lines).fetch_all(&system.sql).await.unwrap()
+    };
+    assert_eq!(lines().await, Vec::<String>::new(), "first pages");
+    for name in ["viewer", "manager"] {
+        let next = people[name].call("GET", "orders?limit=1", None).await.body["next_before"].clone();
+        let second = format!("orders?limit=1&before={}", next.as_str().unwrap());
+        assert_eq!(people[name].call("GET", &second, None).await.status, 200);
+    }
+    assert_eq!(lines().await, ["manager orders"]);
+    let page = format!(
+        "orders?before={}",
+        people["root"].call("GET", "orders?limit=1", None).await.body["next_before"].as_str().unwrap()
+    );
+    let page =
+        people["root"].authenticated(Client::new().get(system.url(&format!("/admin/{page}")))).send().await.unwrap();
+    assert_eq!(page.status(), 200);
+    for list in ["payments", "refunds", "payments/conflicts", "outbox", "outflow-items", "sales/1/lapsed-holds"] {
+        assert_eq!(people["root"].call("GET", &format!("{list}?limit=101"), None).await.status, 200, "{list}");
+    }
+    let read = [
+        "manager orders",
+        "root orders",
+        "root payments",
+        "root refunds",
+        "root callbacks",
+        "root outbox",
+        "root outflow items",
+        "root lapsed holds",
+    ];
+    assert_eq!(lines().await, read);
     system.finish().await;
 }
 

@@ -228,7 +228,7 @@ async fn wrong_terms_are_refused_and_change_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sales_are_found_and_lapsed_holds_counted() {
     let system = System::shared_with(&UNLIMITED).await;
-    let [_, _, vic] = people(&system).await;
+    let [_, max, vic] = people(&system).await;
     let mut ids = Vec::new();
     for (product, starts_in_ms) in
         [("Found red phone", 0), ("Found blue phone", 0), ("Found 100% kettle_", 600_000), ("Found red phone", 600_000)]
@@ -260,7 +260,7 @@ async fn sales_are_found_and_lapsed_holds_counted() {
         sqlx::query(insert).bind(ids[0]).bind(user).bind(address).execute(&system.sql).await.unwrap();
     }
     let lapsed = async |by: &str| {
-        let answer = vic.call("GET", &format!("sales/{}/lapsed-holds?{by}", ids[0]), None).await.body;
+        let answer = max.call("GET", &format!("sales/{}/lapsed-holds?{by}", ids[0]), None).await.body;
         let first = &answer["lapsed"][0];
         (
             first["name"].clone(),
