@@ -1,6 +1,50 @@
 //! nginx, as Debian ships it, takes the files of deploy/.
 
-use seckill_harness::nginx::{DEPLOY, checked};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
+
+use reqwest::Client;
+use seckill::domain::client_address::ClientAddress;
+use seckill_harness::nginx::{DEPLOY, Nginx, checked};
+
+/// nginx and the service count the same addresses as one client: an IPv6 /64, however its addresses are written.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ipv6_network_is_one_client_at_the_edge_too() {
+    // Each address is zero in some of its eight groups: two of each kind, and the one beside each, in the next /64.
+    let of_kind = |kind: u16, fill: u16| {
+        let group = |n: u16| if kind >> n & 1 == 1 { fill + n } else { 0 };
+        Ipv6Addr::from([0, 1, 2, 3, 4, 5, 6, 7].map(group))
+    };
+    let beside = |address: Ipv6Addr| Ipv6Addr::from(u128::from(address) ^ 1 << 64);
+    let mut addresses: BTreeSet<IpAddr> = (0..256)
+        .flat_map(|kind| [of_kind(kind, 0x2001), of_kind(kind, 0x7), of_kind(kind | 0xf0, 0x2001)])
+        .flat_map(|address| [address, beside(address)])
+        .map(IpAddr::from)
+        .collect();
+    for text in
+        ["192.0.2.1", "192.0.2.2", "::ffff:192.0.2.1", "::192.0.2.1", "::1", "::", "2001:db8::1", "2001:db8:0:0:1::"]
+    {
+        addresses.insert(text.parse().unwrap());
+    }
+    let told = "location = /client { return 200 $client; }\n    location /api/ {";
+    let from = "server_tokens off;\n  set_real_ip_from 127.0.0.1;\n  real_ip_header X-Real-IP;";
+    let site = seckill_harness::folder::Folder::new("site");
+    let changes = [("location /api/ {", told), ("server_tokens off;", from)];
+    let edge = Nginx::edge(&["127.0.0.1:9".parse().unwrap()], site.path(), &changes).await;
+    let client = Client::new();
+    let (mut at_edge, mut clients) = (BTreeMap::<String, BTreeSet<String>>::new(), BTreeSet::new());
+    for address in addresses {
+        let asked = client.get(edge.url("/client")).header("X-Real-IP", address.to_string());
+        let told = asked.send().await.unwrap().text().await.unwrap();
+        let counted = ClientAddress::from(address).to_string();
+        clients.insert(counted.clone());
+        at_edge.entry(told).or_default().insert(counted);
+    }
+    let mixed: Vec<_> = at_edge.iter().filter(|(_, of_service)| of_service.len() > 1).collect();
+    assert!(mixed.is_empty(), "several clients are one at the edge: {mixed:?}");
+    let count = at_edge.len();
+    assert_eq!(count, clients.len(), "one client is several at the edge: {at_edge:#?}");
+}
 
 /// Each file of deploy/ is one that nginx takes without a warning, alone or included by another one.
 #[tokio::test(flavor = "multi_thread")]
