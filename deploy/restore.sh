@@ -12,6 +12,7 @@ die() { echo "restore.sh: $1" >&2; exit 1; }
 file=$1
 [ -n "${DATABASE_URL:-}" ] || die "DATABASE_URL is missing: set it to the address that the service has"
 [ -n "${REDIS_URL:-}" ] || die "REDIS_URL is missing: set it to the address that the service has"
+. "$(dirname "$0")/passwords.sh"
 prefix=${SECKILL_REDIS__PREFIX:-sk:}
 [[ $prefix =~ ^[A-Za-z0-9:._-]+$ ]] || die "the prefix '$prefix' has characters that match other keys: delete ours by hand"
 
@@ -25,9 +26,6 @@ on() { # DATABASE ARGS…: psql there
   local database=$1; shift
   psql -XAtq -v ON_ERROR_STOP=1 -d "$server/$database$terms" "$@"
 }
-# redis-cli 7.0 sends the empty user name of redis://:password@host/, which no server knows.
-redis_url=$(sed -E 's,^(rediss?://):,\1default:,' <<<"$REDIS_URL")
-redis() { redis-cli -e --no-auth-warning -u "$redis_url" ${SECKILL_REDIS__CA_FILE:+--cacert "$SECKILL_REDIS__CA_FILE"} "$@"; }
 
 made=$(pg_restore --list "$file" | sed -n 's/^; Archive created at //p') || die "$file cannot be read"
 [ -n "$made" ] || die "$file is not a dump of deploy/backup.sh"

@@ -2,6 +2,7 @@
 //! purchases and payments, then everything is dropped.
 
 use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::world::{Rates, World, buy};
-use seckill_harness::folder::free_address;
+use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::{Sale, eventually, redis_at, secret, terms};
 
 const RATES: Rates = Rates { pay: 200, refund: 1 };
@@ -24,6 +25,57 @@ const CROWD: usize = 400;
 const BOUGHT_BEFORE_THE_DUMP: i64 = 60;
 /// Buyers who come when the dump is complete.
 const LATE: usize = 20;
+
+/// No argument of a program that backup.sh and restore.sh start has a password, and each program has the right one.
+#[test]
+fn no_password_is_an_argument() {
+    let folder = Folder::new("arguments");
+    let [bin, log] = ["bin", "log"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&bin).unwrap();
+    let program = format!(
+        "#!/bin/bash
+        echo \"$(basename \"$0\") $* | $PGPASSWORD | $REDISCLI_AUTH\" >>'{}'
+        case \"$(basename \"$0\") $*\" in
+          pg_dump*) for part; do case $part in --file=*) : >\"${{part#--file=}}\" ;; esac; done ;;
+          pg_restore*--list*) echo '; Archive created at noon' ;;
+          redis-cli*PING) echo PONG ;;
+          psql*pg_stat_activity*) echo 0 ;;
+        esac",
+        log.display()
+    );
+    for name in ["pg_dump", "pg_restore", "psql", "redis-cli"] {
+        std::fs::write(bin.join(name), &program).unwrap();
+        std::fs::set_permissions(bin.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let (postgres, redis) = (format!("p@{}", secret()), format!("r:{}", secret()));
+    let urls = [
+        (
+            "DATABASE_URL",
+            format!("postgres://shop:{}@db.example:5432/shop?sslmode=require", postgres.replace('@', "%40")),
+        ),
+        ("REDIS_URL", format!("redis://shop:{}@cache.example:6379/", redis.replace(':', "%3a"))),
+    ];
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let file = folder.path().join("dump");
+    for name in ["backup.sh", "restore.sh"] {
+        let mut command = std::process::Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name));
+        let done = command.arg(&file).env("PATH", &path).envs(urls.clone()).output().unwrap();
+        assert!(done.status.success(), "{name}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+    let calls = std::fs::read_to_string(&log).unwrap();
+    for name in ["pg_dump", "pg_restore", "psql", "redis-cli"] {
+        assert!(calls.lines().any(|line| line.starts_with(name)), "{name} is not called: {calls}");
+    }
+    for call in calls.lines() {
+        let (arguments, given) = call.split_once(" | ").unwrap();
+        assert!(!arguments.contains(&postgres[2..]) && !arguments.contains(&redis[2..]), "{call}");
+        // Each program has the password of its own server at least.
+        let needed = if arguments.starts_with("redis-cli") { &redis } else { &postgres };
+        assert!(arguments.contains("--list") || given.split(" | ").any(|given| given == *needed), "{call}");
+    }
+    assert!(calls.contains("postgres://shop@db.example:5432/shop?sslmode=require"), "{calls}");
+    assert!(calls.contains("-u redis://cache.example:6379/ --user shop "), "{calls}");
+}
 
 /// Runs a script of deploy/ with the settings of the system.
 async fn script(world: &World, name: &str, file: &Path) -> String {
