@@ -4,7 +4,7 @@
 pg_ports() { echo "$POSTGRES_PORT"; }
 pg_bin() { compgen -G "/usr/lib/postgresql/*/bin/$1" | sort -V | tail -1; }   # PROGRAM: of the newest version
 sql() { # ARGS: psql, without the psqlrc and the PG… settings of the user
-  (unset "${!PG@}"; "$(pg_bin psql)" -XAtq -v ON_ERROR_STOP=1 -h $HOST -p "$POSTGRES_PORT" -U seckill "$@")
+  (unset "${!PG@}"; PGPASSWORD=$POSTGRES_PASSWORD "$(pg_bin psql)" -XAtq -v ON_ERROR_STOP=1 -h $HOST -p "$POSTGRES_PORT" -U seckill "$@")
 }
 
 # When a server is killed, a process that is running a query outlives it. Such processes are found by their working folder.
@@ -22,9 +22,14 @@ pg_start() {
   if [ "$(id -u)" = 0 ]; then install -d -o postgres -g postgres -m 700 "$POSTGRES_DIR"; else mkdir -p "$POSTGRES_DIR"; fi
   cd "$POSTGRES_DIR"
   if [ ! -s "$data/PG_VERSION" ]; then
-    "${AS_POSTGRES[@]}" "$(pg_bin initdb)" -D "$data" -U seckill --auth=trust -E UTF8 --locale=C.UTF-8 --no-sync >"$TOP/.dev/log/initdb.log" 2>&1 \
+    # Not SCRAM, which guards weak passwords: its 4096 hashes for each connection take the tests, which are not optimized, a tenth of a
+    # second. The inner bash runs as the user who has to read the password.
+    # shellcheck disable=SC2016 # the variables belong to the inner bash
+    "${AS_POSTGRES[@]}" bash -c '"$@" --pwfile=<(cat)' dev "$(pg_bin initdb)" -D "$data" -U seckill --auth=md5 -E UTF8 \
+      --locale=C.UTF-8 --no-sync <"$DIR/pg-password" >"$TOP/.dev/log/initdb.log" 2>&1 \
       || die "initdb failed: $(tail -n 3 "$TOP/.dev/log/initdb.log")"
   fi
+  [ -n "$POSTGRES_PASSWORD" ] || echo "    PostgreSQL has data of an earlier version, and asks no user of this machine for a password: ./dev destroy, for one that does"
   end_orphans || die "processes of an earlier PostgreSQL do not end: $(orphans | xargs)"
   rm -f "$data/postmaster.pid"                   # else PostgreSQL takes its own zombie for a running server
   [ "$DIR" = "$TOP/.dev/run" ] || max_connections=600   # every test has a pool of its own

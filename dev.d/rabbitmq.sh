@@ -16,6 +16,8 @@ mqctl() ( # ARGS: rabbitmqctl for the set's broker
 )
 mq_start() (
   mq_home
+  # Its configuration has the password, also where it was written before.
+  umask 077; chmod 700 .; rm -f rabbitmq.conf
   printf '%s\n' "default_user = $AMQP_USER" "default_pass = $AMQP_PASSWORD" 'vm_memory_high_watermark.absolute = 1GB' \
     'disk_free_limit.absolute = 200MB' 'log.file.level = warning' >rabbitmq.conf
   echo '[].' | tee enabled_plugins >advanced.config

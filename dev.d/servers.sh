@@ -63,7 +63,7 @@ status() { # fails unless every private server of the set is running
 }
 
 wipe() { # deletes the set's data. What `./dev env` has given to other shells stays
-  find "$DIR" -mindepth 1 ! -name ports ! -name mq-password -delete
+  find "$DIR" -mindepth 1 ! -name ports ! -name '*-password' -delete
   case $POSTGRES_DIR in /var/tmp/*) rm -rf "$POSTGRES_DIR" ;; esac
   use "$(basename "$DIR")"                       # again: a broker without data has another password
 }

@@ -26,7 +26,6 @@ use() { # SET: defines the folder, ports and addresses of the set
   BASE=$(<"$DIR/ports")
   REDIS_PORT=$BASE POSTGRES_PORT=$((BASE + 1)) AMQP_PORT=$((BASE + 2)) DIST_PORT=$((BASE + 3)) EPMD_PORT=$((BASE + 4)) SANDBOX_PORT=$((BASE + 5))
   PRIVATE_REDIS=redis://$HOST:$REDIS_PORT/
-  PRIVATE_POSTGRES=postgres://seckill@$HOST:$POSTGRES_PORT/seckill
   # The broker's password is the set's own: outside development mode the service refuses the one that every new broker has. A
   # broker with data from before there were such passwords keeps it.
   AMQP_USER=seckill
@@ -42,6 +41,10 @@ use() { # SET: defines the folder, ports and addresses of the set
     AS_POSTGRES=(setpriv --reuid=postgres --regid=postgres --init-groups --)
     if [ -d "$outside" ] || ! "${AS_POSTGRES[@]}" test -x "$DIR"; then POSTGRES_DIR=$outside; fi
   fi
+  # Data from before PostgreSQL asked for a password goes on without one (pg_start says so).
+  [ -s "$DIR/pg-password" ] || [ -s "$POSTGRES_DIR/data/PG_VERSION" ] || new_secret "$DIR/pg-password"
+  POSTGRES_PASSWORD=$(cat "$DIR/pg-password" 2>/dev/null) || true
+  PRIVATE_POSTGRES=postgres://seckill${POSTGRES_PASSWORD:+:$POSTGRES_PASSWORD}@$HOST:$POSTGRES_PORT/seckill
 }
 forget_private_urls() { # unsets addresses that `./dev env` put into this shell: only the user's own servers count as given
   local set

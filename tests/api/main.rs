@@ -31,6 +31,7 @@ mod credentials;
 mod crowds;
 mod dashboards;
 mod dense_commits;
+mod dev_servers;
 mod doctor;
 mod edge;
 mod expiry_and_retries;
