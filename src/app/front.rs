@@ -13,6 +13,7 @@ use futures_util::future::LocalBoxFuture;
 use super::connection::Unanswered;
 use super::slices::{LongAnswers, Slices};
 use crate::api::Shortcut;
+use crate::domain::origin::Origin;
 use crate::http::{self, Problem};
 
 /// The application of one worker thread, and the shortcut beside it.
@@ -20,6 +21,8 @@ pub struct Front<S> {
     pub app: S,
     pub shortcut: Option<Rc<Shortcut>>,
     pub long_answers: Rc<LongAnswers>,
+    /// In development mode, the origins whose names the service answers to beside its own.
+    pub hosts: Option<Rc<[Origin]>>,
 }
 
 impl<S, B> Service<Request> for Front<S>
@@ -39,6 +42,12 @@ where
     fn call(&self, request: Request) -> Self::Future {
         http::count_request(request.path());
         let (unanswered, long_answers) = (Unanswered::new(&request), Rc::clone(&self.long_answers));
+        if self.hosts.as_ref().is_some_and(|own| http::hosts::is_foreign(request.head(), own)) {
+            let refused = Response::from(Problem::misdirected().unread().error_response());
+            return Box::pin(
+                async move { Ok(finished(refused.map_body(|_, body| EitherBody::right(body)), unanswered, &long_answers)) },
+            );
+        }
         let purchase =
             self.shortcut.as_ref().and_then(|shortcut| Some((Rc::clone(shortcut), Shortcut::sale(&request)?)));
         if let Some((shortcut, sale)) = purchase {

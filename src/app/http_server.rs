@@ -20,6 +20,7 @@ use super::front::Front;
 use super::slices::SLICE;
 use crate::api::Shortcut;
 use crate::config;
+use crate::domain::origin::Origin;
 
 /// Connections that wait to be accepted: a sale opens for everyone at once.
 const BACKLOG: u32 = 4096;
@@ -52,11 +53,12 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Starts a server of the application, and of the shortcut, that `app` makes on each thread. actix-web's own server cannot be given another stream
 /// than a bare socket; this one does what that one does, with streams that have deadlines.
-/// `connections` is the most that each thread may have open.
+/// `connections` is the most that each thread may have open. `hosts` are given in development mode (`Front`).
 pub fn start<A, T, B>(
     config: &config::Http,
     connections: usize,
     listener: TcpListener,
+    hosts: Option<Vec<Origin>>,
     app: A,
 ) -> std::io::Result<Server>
 where
@@ -84,13 +86,14 @@ where
     let stopping = builder.graceful_shutdown_signal();
     let builder = builder.listen("http", listener, move || {
         let (app, stopping) = (app.clone(), stopping.clone());
+        let hosts: Option<Rc<[Origin]>> = hosts.clone().map(Rc::from);
         let front = fn_factory(move || {
-            let made = app();
+            let (made, hosts) = (app(), hosts.clone());
             async move {
                 let (app, shortcut) =
                     made.map_err(|error| tracing::error!(%error, "a worker thread does not start"))?;
                 let app = map_config(app.into_factory(), |()| AppConfig::default()).new_service(()).await?;
-                Ok::<_, ()>(Front { app, shortcut, long_answers: Rc::default() })
+                Ok::<_, ()>(Front { app, shortcut, long_answers: Rc::default(), hosts })
             }
         });
         let http = HttpService::build()

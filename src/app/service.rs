@@ -49,6 +49,7 @@ pub struct Service {
     parts: Parts,
     server: Server,
     address: SocketAddr,
+    dev: bool,
     catalog: Arc<Catalog>,
     health: Arc<Health>,
     order_streams: OrderStreams,
@@ -171,15 +172,16 @@ impl Service {
         };
         // Only where no origin is listed, purchases may pass by the code that looks for one.
         let origins = config.http.cors_origins.clone();
+        let hosts = config.dev.then(|| origins.iter().chain(&config.pages.origin).cloned().collect());
         let server = if origins.is_empty() {
-            http_server::start(&config.http, connections, listener, app)
+            http_server::start(&config.http, connections, listener, hosts, app)
         } else {
-            http_server::start(&config.http, connections, listener, move || {
+            http_server::start(&config.http, connections, listener, hosts, move || {
                 let (app, _) = app()?;
                 Ok((app.wrap(http::cors(&origins)), None))
             })
         }?;
-        Ok(Self { parts, server, address, catalog, health, order_streams, live })
+        Ok(Self { dev: config.dev, parts, server, address, catalog, health, order_streams, live })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -194,6 +196,11 @@ impl Service {
     /// Serves until stopped. Then commits the purchases under way, and stops the background tasks.
     pub async fn run(self) -> anyhow::Result<()> {
         tracing::info!(address = %self.address, "serving");
+        if self.dev && !self.address.ip().is_loopback() {
+            tracing::warn!(
+                "development mode: whoever reaches this address may act as any buyer, and sign orders as paid"
+            );
+        }
         self.server.await?;
         if let Err(error) = self.catalog.leave().await {
             tracing::debug!(%error, "could not sign this instance off");

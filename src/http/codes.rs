@@ -45,6 +45,7 @@ pub enum Code {
     Conflict,
     UnworkableTerms,
     BodyTooLarge,
+    Misdirected,
     IdempotencyMismatch,
     Misfit,
     QuotaExceeded,
@@ -97,6 +98,7 @@ impl Code {
             Self::Conflict => (StatusCode::CONFLICT, "Conflicts with the current state"),
             Self::UnworkableTerms => (StatusCode::CONFLICT, "These terms are contradictory"),
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"),
+            Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, "This name is not the service's"),
             Self::IdempotencyMismatch => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "This Idempotency-Key was used for another request")
             }

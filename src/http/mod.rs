@@ -10,6 +10,7 @@ mod content;
 pub(crate) mod cookies;
 mod cors;
 pub(crate) mod extract;
+pub mod hosts;
 mod metrics_page;
 pub(crate) mod problem;
 mod requests;

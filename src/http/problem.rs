@@ -108,6 +108,10 @@ impl Problem {
         Self::new(Code::BodyTooLarge).detail(format_args!("at most {max_bytes} bytes"))
     }
 
+    pub fn misdirected() -> Self {
+        Self::new(Code::Misdirected)
+    }
+
     pub fn too_slow() -> Self {
         Self::new(Code::TooSlow)
     }

@@ -36,6 +36,39 @@ async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
     system.finish().await;
 }
 
+/// In development mode, in which everybody is given any buyer's token, no page of another site reaches the service by a name of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn development_mode_answers_to_no_name_of_others() {
+    let system = System::shared().await;
+    let sale = system.create_sale(terms(5)).await;
+    let client = reqwest::Client::new();
+    let purchases = format!("/api/v1/sales/{}/purchases", sale.id);
+    for (method, path) in
+        [("GET", "/api/v1/time"), ("POST", "/api/v1/dev/token"), ("POST", &purchases), ("GET", "/"), ("GET", "/admin")]
+    {
+        let asked = |host: &str| {
+            let request = client.request(method.parse().unwrap(), system.url(path)).header("host", host);
+            let request = request.bearer_auth(system.token("ann", 0));
+            let request = if path == purchases { request.json(&json!({ "key": sale.key })) } else { request };
+            if path.ends_with("token") { request.json(&json!({ "user": "ann", "level": 0 })) } else { request }
+        };
+        for foreign in ["shop.example", "shop.example:8080"] {
+            let refused = asked(foreign).send().await.unwrap();
+            assert_eq!(refused.status(), 421, "{path}");
+            assert_eq!(refused.headers()["content-type"], "application/problem+json");
+            assert_eq!(refused.json::<serde_json::Value>().await.unwrap()["code"], "misdirected");
+        }
+        for own in ["localhost:8080", "127.0.0.1", "[::1]:8080", "serve-1:8080"] {
+            let answered = eventually(|| async {
+                let status = asked(own).send().await.unwrap().status();
+                if status == 503 { Err("busy".to_owned()) } else { Ok(status) }
+            });
+            assert!(answered.await.as_u16() < 410, "{own}{path}");
+        }
+    }
+    system.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_purchases_are_refused_and_change_nothing() {
     let system = System::shared().await;
