@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -16,11 +17,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::service_killed::Process;
 use seckill_harness::folder::Folder;
 use seckill_harness::folder::free_address;
-use seckill_harness::nginx::Nginx;
+use seckill_harness::nginx::{DEPLOY, Nginx};
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
 /// Views of a sale's page, and the browsers that view it, each at an address of its own.
@@ -262,6 +266,67 @@ async fn every_file_has_the_headers_of_its_kind() {
     assert_eq!(posted.status(), 405);
     assert_secured(posted.headers());
     shop.system.finish().await;
+}
+
+/// With deploy/tls.conf, whatever is answered over TLS tells browsers to come by TLS alone, errors too, and port 80 only leads there.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_tls_browsers_are_told_to_come_by_tls() {
+    let [folder, site] = ["tls", "site"].map(Folder::new);
+    let own = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
+    for (name, content) in [("fullchain.pem", own.cert.pem()), ("privkey.pem", own.signing_key.serialize_pem())] {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    std::fs::write(site.path().join("index.html"), "a page").unwrap();
+    let (tls, states, here) = (free_address(), free_address().to_string(), folder.path().display().to_string());
+    let listen = format!("listen {tls} ssl backlog=4096;");
+    let file = std::fs::read_to_string(format!("{DEPLOY}/tls.conf")).unwrap();
+    let file = file.replace("listen 443 ssl backlog=4096;", &listen).replace("/etc/nginx/tls", &here);
+    assert!(file.contains(&listen) && file.contains(&here));
+    let site = site.path().display().to_string();
+    let changes = [
+        ("# include ", "include "),
+        ("serve-1:8080", "127.0.0.1:9"),
+        ("serve-2:8080", "127.0.0.1:9"),
+        ("127.0.0.1:8081", &states),
+        ("/var/www/seckill", &site),
+    ];
+    let edge = Nginx::start("nginx.conf", &changes, &[("tls.conf", &file)]).await;
+
+    let mut roots = RootCertStore::empty();
+    roots.add(own.cert.der().clone()).unwrap();
+    let terms = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let terms =
+        terms.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots).with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(terms));
+    for (path, status) in [
+        ("/", 200),
+        ("/assets/none.css", 404),
+        ("/none", 404),
+        ("/sales/1/state.js", 503),
+        ("/api/v1/time", 503),
+        ("/favicon.ico", 204),
+    ] {
+        let wire = TcpStream::connect(tls).await.unwrap();
+        let mut wire = connector.connect("shop.example".try_into().unwrap(), wire).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n");
+        wire.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        wire.read_to_end(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        assert_eq!(
+            answer.matches("\r\nStrict-Transport-Security: max-age=31536000\r\n").count(),
+            1,
+            "{path}: {answer}"
+        );
+    }
+    let plain = Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let led = plain.get(edge.url("/sales/7?x=1")).header("host", "shop.example").send().await.unwrap();
+    assert_eq!(
+        (led.status().as_u16(), &led.headers()["location"]),
+        (301, &"https://shop.example/sales/7?x=1".parse().unwrap())
+    );
+    assert!(!led.headers().contains_key("strict-transport-security"));
 }
 
 /// Events pass one by one, as they happen.
