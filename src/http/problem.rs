@@ -110,6 +110,7 @@ impl Problem {
 
     pub fn misdirected() -> Self {
         Self::new(Code::Misdirected)
+            .detail("in development mode, the names are localhost and those of pages.origin and http.cors_origins")
     }
 
     pub fn too_slow() -> Self {
