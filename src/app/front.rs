@@ -44,9 +44,9 @@ where
         let (unanswered, long_answers) = (Unanswered::new(&request), Rc::clone(&self.long_answers));
         if self.hosts.as_ref().is_some_and(|own| http::hosts::is_foreign(request.head(), own)) {
             let refused = Response::from(Problem::misdirected().unread().error_response());
-            return Box::pin(
-                async move { Ok(finished(refused.map_body(|_, body| EitherBody::right(body)), unanswered, &long_answers)) },
-            );
+            return Box::pin(async move {
+                Ok(finished(refused.map_body(|_, body| EitherBody::right(body)), unanswered, &long_answers))
+            });
         }
         let purchase =
             self.shortcut.as_ref().and_then(|shortcut| Some((Rc::clone(shortcut), Shortcut::sale(&request)?)));
