@@ -9,6 +9,7 @@ umask 077                                        # it holds what docs/security.m
 die() { echo "backup.sh: $1" >&2; exit 1; }
 [ $# = 1 ] || die "usage: backup.sh FILE"
 [ -n "${DATABASE_URL:-}" ] || die "DATABASE_URL is missing: set it to the address that the service has"
+# shellcheck disable=SC1091 # it is checked by itself
 . "$(dirname "$0")/passwords.sh"
 [ ! -e "$1" ] || die "$1 exists: choose another name, so that no older dump is lost"
 partial=$1.partial

@@ -12,6 +12,7 @@ die() { echo "restore.sh: $1" >&2; exit 1; }
 file=$1
 [ -n "${DATABASE_URL:-}" ] || die "DATABASE_URL is missing: set it to the address that the service has"
 [ -n "${REDIS_URL:-}" ] || die "REDIS_URL is missing: set it to the address that the service has"
+# shellcheck disable=SC1091 # it is checked by itself
 . "$(dirname "$0")/passwords.sh"
 prefix=${SECKILL_REDIS__PREFIX:-sk:}
 [[ $prefix =~ ^[A-Za-z0-9:._-]+$ ]] || die "the prefix '$prefix' has characters that match other keys: delete ours by hand"
