@@ -433,6 +433,26 @@ async fn every_answer_is_one_that_the_document_lists() {
     system.finish().await;
 }
 
+/// Whoever adds an operation says what it costs others at most, and what bounds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_has_a_row_in_the_table_of_costs() {
+    let document = Document::of(&System::shared().await).await;
+    let operations =
+        document.operations().map(|(_, _, operation)| operation["operationId"].as_str().unwrap().to_owned());
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/security.md")).unwrap();
+    let (_, section) = text.split_once("## What one call costs").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let rows: Vec<Vec<&str>> =
+        section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').collect()).collect();
+    let ids = rows.iter().flat_map(|row| row[1].split(", ")).map(|id| id.trim().trim_matches('`').to_owned());
+    let ids: Vec<String> = ids.collect();
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "an operation has two rows");
+    assert_eq!(ids.into_iter().collect::<BTreeSet<_>>(), operations.collect::<BTreeSet<_>>());
+    for row in rows {
+        assert!(row.len() == 7 && row.iter().skip(1).take(5).all(|cell| !cell.trim().is_empty()), "{row:?}");
+    }
+}
+
 /// A purchase can fail with every problem that the document lists, and with no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
