@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::admin_sessions::seckill;
 use crate::own_redis::OwnRedis;
+use crate::payments_and_callbacks::{Callback, order, pay};
 
 /// A user takes one of the sale's three units, and does not pay in time.
 async fn let_one_lapse(system: &System, sale: &Sale, user: &str, from: &str) {
@@ -62,6 +63,40 @@ async fn who_lets_two_holds_lapse_waits_and_nobody_else() {
     let line = |name: &str, holds: i64, buyers: i64, addresses: i64| json!({ "name": name, "holds": holds, "units": holds, "buyers": buyers, "addresses": addresses });
     assert_eq!(shown(&system, &sale, "buyer"), json!([line("hoarder", 2, 1, 2), line("unlucky", 1, 1, 1)]));
     assert_eq!(shown(&system, &sale, "address"), json!([line("10.3.0.1", 2, 2, 1), line("10.3.0.2", 1, 1, 1)]));
+    system.settled(&sale).await;
+    system.finish().await;
+}
+
+/// Half of the time to pay passes for the orders of a sale.
+const HALF_PASSES: &str = "UPDATE orders SET created_at = created_at - (expires_at - created_at) WHERE sale_id = $1";
+
+/// Who cancels late, or after a payment that failed, has kept units as long as one who lets them lapse. Who cancels soon has not.
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_and_not_paid_is_what_counts() {
+    let system = System::shared().await;
+    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(3) }).await;
+    let keep = async |user: &str, half_passes: bool, fails: bool| {
+        let order = order(&system, &sale, user).await;
+        if fails {
+            let payment = pay(&system, order, user).await;
+            assert_eq!(Callback::of("payment.failed", payment, ("order_id", order), 100).send(&system).await, 200);
+        }
+        if half_passes {
+            sqlx::query(HALF_PASSES).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+        }
+        assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), user).await.0, 200);
+        system.left(&sale, 3).await;
+        system.settled(&sale).await;
+    };
+    for _ in 0..2 {
+        keep("soon", false, false).await;
+        keep("late", true, false).await;
+        keep("unable", false, true).await;
+    }
+    for user in ["late", "unable"] {
+        assert_waits(&system.buy(&sale, user).send().await);
+    }
+    assert_eq!(system.buy(&sale, "soon").send().await.code(), "202");
     system.settled(&sale).await;
     system.finish().await;
 }

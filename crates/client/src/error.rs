@@ -192,6 +192,8 @@ pub enum Code {
     NotFound,
     /// The address does not support this method.
     MethodNotAllowed,
+    /// The request is for a name that is not the service's; in development mode only.
+    Misdirected,
     /// The request's body did not arrive in time.
     TooSlow,
     /// No units are left at the moment. Unpaid units come back.

@@ -13,6 +13,8 @@ pub enum Reason {
     Breaker,
     /// Too many callers wait in the policy's line already.
     QueueFull,
+    /// The application's keys take all the memory in Redis that they may take.
+    TooManyKeys,
     /// The service's limiter is away, and the policy says what is answered then.
     LimiterDown,
     /// The policy only counts: it would have refused.

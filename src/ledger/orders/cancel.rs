@@ -199,9 +199,7 @@ pub(super) async fn cancel(
             .await?;
         }
     }
-    if reason == CancelReason::Expired {
-        write_lapsed_holds(tx, &ids).await?;
-    }
+    write_lapsed_holds(tx, &ids, reason).await?;
     // Payments that were not sent end here. The others go on, and their money is refunded.
     abandon(tx, &ids).await?;
     let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
@@ -209,9 +207,9 @@ pub(super) async fn cancel(
     Ok(ids)
 }
 
-/// Writes down that the holds of these orders have lapsed, with the address that each was taken from: its purchase row has it, or the row
-/// of its group.
-async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
+/// Writes down which holds of these cancelled orders have lapsed (protocol, rule 17), with the address that each was taken from: its
+/// purchase row has it, or the row of its group.
+async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid], reason: CancelReason) -> Result<(), LedgerError> {
     sqlx::query!(
         "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
          SELECT o.id, o.sale_id, o.user_id, coalesce(m.address, p.address), o.quantity
@@ -220,8 +218,11 @@ async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid]) -> Result<()
                     FROM purchase_groups g
                     CROSS JOIN LATERAL unnest(g.order_ids, g.addresses) AS m (order_id, address)
                     WHERE g.id IN (SELECT group_id FROM orders WHERE id = ANY($1))) AS m ON m.order_id = o.id
-         WHERE o.id = ANY($1)",
-        orders
+         WHERE o.id = ANY($1)
+           AND ($2 OR now() >= o.created_at + (o.expires_at - o.created_at) / 2
+                OR (SELECT id FROM payments WHERE order_id = o.id AND status || '' = 'failed' ORDER BY id LIMIT 1) IS NOT NULL)",
+        orders,
+        reason == CancelReason::Expired
     )
     .execute(tx)
     .await?;

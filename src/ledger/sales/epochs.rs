@@ -285,7 +285,7 @@ impl Ledger {
         let orders = format!(
             "DECLARE orders_tickets NO SCROLL CURSOR FOR
              SELECT o.id, o.user_id, o.quantity::bigint, o.shard, o.status NOT IN ('cancelled', 'rejected', 'refunded'),
-                    CASE WHEN o.reason = 'expired' THEN (
+                    CASE WHEN o.status = 'cancelled' THEN (
                       SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l WHERE l.order_id = o.id)
                     END
              FROM orders o WHERE o.sale_id = {sale} ORDER BY o.created_at"
