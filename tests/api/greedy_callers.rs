@@ -1,16 +1,19 @@
-//! What limiters keep in Redis has a bound for each application, so that one caller does not fill the memory that all share.
+//! One caller asks for as much as it can, and another application, a buyer and an administrator notice nothing.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 use redis::FromRedisValue;
 use seckill::domain::account::AccountRole;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill::domain::policy::{Excess, NewPolicy};
 use seckill_harness::{Sale, System, eventually, terms};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, account};
 use crate::own_redis::OwnRedis;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
-use crate::sign_in_limits::{attempt, device};
+use crate::sign_in_limits::{WRONG, attempt, device};
 
 /// The budget of an application in these tests.
 const BUDGET: i64 = 1_000_000;
@@ -34,13 +37,22 @@ impl Shared {
         let settings = [("REDIS_URL", redis.url()), ("SECKILL_FLOW__APP_KEYS_MB", "1".to_owned())];
         let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
         // A machine with others busy on it answers late, which is not what this is about.
-        let patient = [("SECKILL_FLOW__TIMEOUT_MS", "1000"), ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1")];
-        let mut system = System::prepare(&[settings, patient].concat()).await;
+        let patient = [
+            ("SECKILL_FLOW__TIMEOUT_MS", "1000"),
+            ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1"),
+            // One connection is for strangers.
+            ("SECKILL_DATABASE__MAX_CONNECTIONS", "10"),
+            ("SECKILL_ADMIN__LOGIN_LIMIT", "100"),
+        ];
+        let mut system = System::prepare(&[&settings[..], &patient].concat()).await;
         system.serve(true).await;
         for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog] {
             let given = Parameters { limit: Some(10_000), window_ms: Some(86_400_000), ..Parameters::default() };
             set(&system, policy("greedy", kind.as_str(), Algorithm::new(kind, &given).unwrap())).await;
         }
+        let given = Parameters { limit: Some(10), window_ms: Some(100), ..Parameters::default() };
+        let few = policy("greedy", "line", Algorithm::new(AlgorithmKind::SlidingLog, &given).unwrap());
+        set(&system, NewPolicy { excess: Excess::parse("queue:60000").unwrap(), ..few }).await;
         set(&system, policy("other", "calm", a_day(1_000_000))).await;
         let (greedy, other) = (Caller::new(&system, "greedy").await, Caller::new(&system, "other").await);
         account(&system, "known", AccountRole::Admin).await;
@@ -60,6 +72,24 @@ impl Shared {
         let key = |n: usize| format!("{turn}-{n}-{}", "\u{1F600}".repeat(100));
         let also: Vec<Value> = (1..=ALSO).map(|n| json!({ "policy": policy, "key": key(n) })).collect();
         self.greedy.ask(json!({ "app": "greedy", "policy": policy, "key": key(0), "also": also })).await
+    }
+
+    /// All these callers go on as long as others are served, several times.
+    async fn others_are_served_beside(&self, callers: impl Iterator<Item = impl Future<Output = ()>>) {
+        let served = async {
+            for turn in 0..6 {
+                self.others_are_served(turn).await;
+            }
+        };
+        tokio::select! {
+            _ = join_all(callers) => panic!("they go on for ever"),
+            () = served => {}
+        }
+    }
+
+    async fn finish(self) {
+        self.system.settled(&self.sale).await;
+        self.system.finish().await;
     }
 
     /// Another application, a buyer and an administrator are served.
@@ -108,8 +138,7 @@ async fn an_application_fills_its_budget_and_nobody_else_notices() {
     assert_eq!(ask("fixed-window").await["code"], 1);
     assert_eq!(ask("sliding-log").await["reason"], "too-many-keys");
     shared.others_are_served(2_000).await;
-    shared.system.settled(&shared.sale).await;
-    shared.system.finish().await;
+    shared.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,6 +174,65 @@ async fn while_memory_is_scarce_sales_have_what_is_left() {
     shared.redis.query(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     level("ample").await;
     assert_eq!(shared.ask_for_new_keys("fixed-window", 3).await["code"], 1);
-    shared.system.settled(&shared.sale).await;
-    shared.system.finish().await;
+    shared.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_greatest_calls_disturb_nobody() {
+    let shared = Shared::start().await;
+    let greedy = (0..4).map(|caller| {
+        let shared = &shared;
+        async move {
+            loop {
+                let place =
+                    |n: usize| json!({ "policy": "sliding-log", "key": format!("{caller}-{n}"), "permits": 10_000 });
+                let mut ask = json!({ "app": "greedy", "also": (1..=ALSO).map(place).collect::<Vec<_>>() });
+                ask.as_object_mut().unwrap().extend(place(0).as_object().unwrap().clone());
+                shared.greedy.ask(ask).await;
+            }
+        }
+    });
+    shared.others_are_served_beside(greedy).await;
+    shared.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_in_line_disturbs_nobody() {
+    let shared = Shared::start().await;
+    let crowd = (0..300).map(|_| {
+        let shared = &shared;
+        async move {
+            loop {
+                shared.greedy.ask(json!({ "app": "greedy", "policy": "line", "key": "k" })).await;
+            }
+        }
+    });
+    shared.others_are_served_beside(crowd).await;
+    shared.finish().await;
+}
+
+/// Strangers from everywhere keep the line of strangers full.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_keep_no_known_browser_waiting() {
+    let shared = Shared::start().await;
+    let shed = AtomicUsize::new(0);
+    let strangers = (0..60).map(|stranger| {
+        let (shared, shed) = (&shared, &shed);
+        async move {
+            for turn in 0.. {
+                let from = format!("2001:db8:{stranger:x}:{turn:x}::1");
+                let answer = attempt(&shared.system, &format!("guess-{stranger}-{turn}"), WRONG, &from, None).await;
+                shed.fetch_add(usize::from(answer.status == 503), Ordering::Relaxed);
+            }
+        }
+    });
+    let full =
+        eventually(|| async { (shed.load(Ordering::Relaxed) > 50).then_some(()).ok_or("the line is not full".into()) });
+    let mut strangers = Box::pin(join_all(strangers));
+    tokio::select! {
+        _ = &mut strangers => panic!("they go on for ever"),
+        () = full => {}
+    }
+    shared.others_are_served_beside([async { drop(strangers.await) }].into_iter()).await;
+    shared.finish().await;
 }
