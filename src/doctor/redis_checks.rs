@@ -11,6 +11,7 @@ use super::{Answer, Check, Finding, Topic, of, one_line, some_of};
 use crate::config::Config;
 use crate::config::servers::nodes;
 use crate::domain::clock_reading::ClockReading;
+use crate::domain::memory_level::MemoryLevel;
 use crate::gate::Gate;
 use crate::gate::inspect::{RedisInspection, SeenByScript, ServerInfo};
 use crate::ledger::inspect::PlannedUnits;
@@ -186,9 +187,14 @@ fn memory(info: &ServerInfo, planned: &PlannedUnits, masters: u64) -> Finding {
         planned.units,
         megabytes(needed)
     );
-    let raise = format!("let maxmemory be at least {}", megabytes(used + needed.saturating_mul(2)));
+    let raise = format!("let maxmemory be at least {}", megabytes((used + needed.saturating_mul(2)).max(used / 3 * 5)));
+    let level = MemoryLevel::of(used, limit);
     if needed > free {
         Finding::fail(found, raise)
+    } else if level == MemoryLevel::Scarce {
+        Finding::fail(format!("{found}; memory is scarce: limiters make no new keys"), raise)
+    } else if level == MemoryLevel::Low {
+        Finding::warn(format!("{found}; memory is low"), raise)
     } else if needed > free / 2 {
         let found = format!("{found}: orders that end leave tombstones, and a rewrite of the file copies memory");
         Finding::warn(found, raise)
@@ -397,6 +403,11 @@ mod tests {
         assert_eq!(verdict(needed * 2 + 2), Verdict::Pass);
         let nothing = PlannedUnits { sales: 0, units: 0, unlimited: 0 };
         assert_eq!(needed_bytes(&nothing), 0);
+        let used = |percent: u64| {
+            let used = format!("used_memory:{}", percent * 10_000_000);
+            memory(&info(&[used.as_str(), "maxmemory:1000000000"]), &nothing, 1).verdict
+        };
+        assert_eq!([used(74), used(75), used(85)], [Verdict::Pass, Verdict::Warn, Verdict::Fail]);
     }
 
     #[test]
