@@ -15,11 +15,11 @@ limiters['fixed-window'] = {
     local at = math.max(now_us, last)
     local start = at - at % width
     if last < start then count = 0 end
-    local ends = start + width - now_us
+    local ends, free = start + width - now_us, math.max(0, limit - count)
     return {
       key = key, n = n, at = at, width = width, count = count, fits = count + n <= limit,
-      remaining = math.max(0, limit - count), reset = ends, delay = 0, mark = start, detail = width,
-      retry = ends + math.floor((n - 1) / limit) * width,
+      remaining = free, reset = ends, delay = 0, mark = start, detail = width,
+      retry = ends + math.floor(math.max(0, n - free - 1) / limit) * width,
     }
   end,
 

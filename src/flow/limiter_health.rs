@@ -84,6 +84,9 @@ impl LimiterHealth {
             return Err(GateError::Unknown);
         };
         let reply = call.await;
+        if let Err(GateError::TooManyKeys { .. }) = reply {
+            return reply; // Redis was not asked
+        }
         let failed = reply.as_ref().is_err_and(GateError::is_unanswered);
         for (calls, admitted) in policies {
             if calls.report(self.now_ms(), failed, admitted.keep()) {

@@ -60,7 +60,13 @@ impl WaitingLine<'_> {
         let wait = self.waits.begin(app, &request.slot);
         loop {
             let left = patience.saturating_sub(since.elapsed());
-            let waiter = Waiter { id: place.id, patience: left, line_max: self.line_max, pauses: wait.pauses() };
+            let waiter = Waiter {
+                id: place.id,
+                is_new: !place.is_held,
+                patience: left,
+                line_max: self.line_max,
+                pauses: wait.pauses(),
+            };
             place.is_held = true;
             let turn = self.health.watch([&request.entry.calls], self.limiter.wait_in_line(&take, &waiter)).await?;
             let ask_again = match turn {

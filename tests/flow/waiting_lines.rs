@@ -41,7 +41,7 @@ impl Line {
 
 fn waiter() -> Waiter {
     let pauses = Pauses { shortest: Duration::from_millis(5), longest: Duration::from_millis(400) };
-    Waiter { id: Uuid::new_v4(), patience: Duration::from_secs(10), line_max: 10, pauses }
+    Waiter { id: Uuid::new_v4(), is_new: true, patience: Duration::from_secs(10), line_max: 10, pauses }
 }
 
 /// The position in line, or 0 after a grant.

@@ -42,6 +42,8 @@ struct LiveKey {
     bytes: u64,
     grants: u64,
     ends_ms: u64,
+    /// The end that `by_end` has.
+    listed_ms: u64,
 }
 
 impl KeyBudget {
@@ -85,12 +87,29 @@ impl KeyBudget {
         keys.bytes += added;
         let key = keys.by_id.entry(id).or_insert_with(|| {
             keys.by_end.insert((ends_ms, id));
-            LiveKey { bytes: 0, grants: 0, ends_ms }
+            LiveKey { bytes: 0, grants: 0, ends_ms, listed_ms: ends_ms }
         });
         key.bytes += added;
         key.grants += u64::from(grows);
         key.ends_ms = key.ends_ms.max(ends_ms);
         Ok(())
+    }
+
+    /// Corrects the count of a key, of which so many permits are in use: it has no more grants than that, and without any it is not there.
+    pub fn correct(&self, take: &Take<'_>, in_use: u64) {
+        let id = self.hasher.hash_one((take.slot, take.algorithm.kind()));
+        let mut apps = self.apps.lock();
+        let Some(keys) = apps.get_mut(take.slot.app()) else { return };
+        let Some(key) = keys.by_id.get_mut(&id) else { return };
+        key.grants = key.grants.min(in_use);
+        let (most_a_grant, _) = take.algorithm.grant_bytes(u32::MAX);
+        let most = if in_use == 0 { 0 } else { take.algorithm.key_bytes(take.slot) + key.grants * most_a_grant };
+        keys.bytes -= key.bytes.saturating_sub(most);
+        key.bytes = key.bytes.min(most);
+        if in_use == 0 {
+            keys.by_end.remove(&(key.listed_ms, id));
+            keys.by_id.remove(&id);
+        }
     }
 }
 
@@ -102,8 +121,9 @@ impl AppKeys {
                 return;
             }
             self.by_end.remove(&(ends_ms, id));
-            match self.by_id.get(&id) {
+            match self.by_id.get_mut(&id) {
                 Some(key) if key.ends_ms > now_ms => {
+                    key.listed_ms = key.ends_ms;
                     self.by_end.insert((key.ends_ms, id));
                 }
                 Some(key) => {
@@ -122,7 +142,8 @@ mod tests {
     use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey};
 
     fn algorithm(kind: AlgorithmKind, limit: i64, window_ms: i64) -> Algorithm {
-        let given = Parameters { limit: Some(limit), window_ms: Some(window_ms), ..Parameters::default() };
+        let lasts = if kind == AlgorithmKind::Concurrency { (None, Some(window_ms)) } else { (Some(window_ms), None) };
+        let given = Parameters { limit: Some(limit), window_ms: lasts.0, lease_ms: lasts.1, ..Parameters::default() };
         Algorithm::new(kind, &given).unwrap()
     }
 
@@ -155,11 +176,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_or_was_never_made_is_not_counted() {
+        let budget = KeyBudget::new(10_000);
+        let leases = algorithm(AlgorithmKind::Concurrency, 1_000, 60_000);
+        let slot = SlotKey::new("app", "policy", "k", false).unwrap();
+        let take = Take { slot: &slot, algorithm: &leases, permits: 1, lease: None, has_line: false };
+        for _ in 0..1_000 {
+            budget.claim(&take).unwrap();
+            budget.correct(&take, 2);
+        }
+        assert!(budget.apps.lock()["app"].bytes < 2_000);
+        let window = algorithm(AlgorithmKind::FixedWindow, 10, 86_400_000);
+        for n in 0..1_000 {
+            let slot = SlotKey::new("app", "policy", &n.to_string(), false).unwrap();
+            let refused = Take { slot: &slot, algorithm: &window, permits: 1, lease: None, has_line: false };
+            budget.claim(&refused).unwrap();
+            budget.correct(&refused, 0);
+        }
+        let apps = budget.apps.lock();
+        assert_eq!((apps["app"].by_id.len(), apps["app"].by_end.len()), (1, 1));
+    }
+
+    #[test]
     fn keys_that_have_ended_make_room_and_scarce_memory_leaves_none() {
         let budget = KeyBudget::new(400);
         let mut keys = AppKeys { bytes: 400, ..AppKeys::default() };
         for (id, ends_ms) in [(1, 0), (2, u64::MAX)] {
-            keys.by_id.insert(id, LiveKey { bytes: 200, grants: 0, ends_ms });
+            keys.by_id.insert(id, LiveKey { bytes: 200, grants: 0, ends_ms, listed_ms: 0 });
             keys.by_end.insert((0, id));
         }
         budget.apps.lock().insert("app".to_owned(), keys);

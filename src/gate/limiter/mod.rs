@@ -60,6 +60,8 @@ pub struct AcquireReply {
 pub struct Waiter {
     /// The same in all calls of one wait.
     pub id: Uuid,
+    /// Whether this is the first call of the wait.
+    pub is_new: bool,
     /// How long the caller will still wait: shorter with each call.
     pub patience: Duration,
     /// The most waiters in the line, up to `LINE_MAX`.
@@ -151,11 +153,22 @@ impl Limiter {
 
     /// Reads how much memory Redis has left, and stops adding to it while that is too little.
     pub async fn check_memory(&self) -> Result<MemoryLevel, GateError> {
-        let level = in_time(self.timeout, self.connections.memory_level()).await?;
+        let level = in_time(self.timeout, self.connections.memory_level()).await;
         if let Some(budget) = &self.budget {
-            budget.set_scarce(level == MemoryLevel::Scarce);
+            // While Redis does not answer, the policies' when_down decides.
+            budget.set_scarce(level.as_ref().is_ok_and(|level| *level == MemoryLevel::Scarce));
         }
-        Ok(level)
+        level
+    }
+
+    /// Corrects the count of a key by what its limiter says.
+    fn correct(&self, take: &Take<'_>, verdict: &Verdict) {
+        if let Some(budget) = &self.budget
+            && !take.algorithm.is_unlimited()
+        {
+            let in_use = take.algorithm.max_permits().saturating_sub(verdict.remaining);
+            budget.correct(take, in_use.unsigned_abs());
+        }
     }
 
     fn claim(&self, take: &Take<'_>) -> Result<(), GateError> {
@@ -205,6 +218,7 @@ impl Limiter {
                 tracing::debug!(%error, "permits of a refused call were not given back");
             }
             for (index, verdict) in group.into_iter().zip(verdicts?) {
+                self.correct(&takes[index], &verdict);
                 reply.verdicts[index] = Some(verdict);
             }
             if !granted {
@@ -259,7 +273,9 @@ impl Limiter {
         if take.algorithm.is_unlimited() {
             return Ok(Turn::Granted(Verdict::UNLIMITED));
         }
-        self.claim(take)?;
+        if waiter.is_new {
+            self.claim(take)?;
+        }
         let mut call = self.call(self.scripts.wait_in_line.of(std::iter::once(take.algorithm.kind())));
         self.add_take(&mut call, take.checked()?);
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
@@ -279,7 +295,11 @@ impl Limiter {
                 Ok(Turn::Wait { position: *position, ask_again })
             }
             (WaitCode::Wait, _) => Err(MALFORMED),
-            (WaitCode::Granted, rest) => Ok(Turn::Granted(verdict_in(rest)?)),
+            (WaitCode::Granted, rest) => {
+                let verdict = verdict_in(rest)?;
+                self.correct(take, &verdict);
+                Ok(Turn::Granted(verdict))
+            }
             (WaitCode::TooLate, rest) => Ok(Turn::TooLate(verdict_in(rest)?)),
             (WaitCode::LineFull, rest) => Ok(Turn::LineFull(verdict_in(rest)?)),
         }
