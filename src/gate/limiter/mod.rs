@@ -188,6 +188,11 @@ impl Limiter {
         in_time(self.timeout, self.connections.ask_any(&redis::cmd("PING"))).await
     }
 
+    /// Checks that all servers answer.
+    pub async fn ping_all(&self) -> Result<(), GateError> {
+        in_time(self.timeout, self.connections.ping()).await
+    }
+
     /// The same limiters at this time instead of the server's. For tests only.
     pub fn at(&self, now_us: i64) -> Self {
         Self { time: LimiterTime::Fixed(now_us), ..self.clone() }
