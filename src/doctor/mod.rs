@@ -7,6 +7,7 @@
 mod postgres_checks;
 mod rabbitmq_checks;
 mod redis_checks;
+mod redis_memory;
 mod settings_checks;
 
 use std::fmt::Display;
@@ -91,6 +92,11 @@ struct Finding {
     found: String,
     fix: Option<String>,
     could_not_look: bool,
+}
+
+/// INFO of a Redis server lacks this.
+fn not_shown(name: &str) -> Finding {
+    Finding::could_not_look(format!("INFO does not show {name}"), format!("look at {name} by hand"))
 }
 
 impl Finding {

@@ -7,14 +7,12 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::postgres_checks::PostgresAnswers;
-use super::{Answer, Check, Finding, Topic, of, one_line, some_of};
+use super::{Answer, Check, Finding, Topic, not_shown, of, one_line, redis_memory, some_of};
 use crate::config::Config;
 use crate::config::servers::nodes;
 use crate::domain::clock_reading::ClockReading;
-use crate::domain::memory_level::MemoryLevel;
 use crate::gate::Gate;
 use crate::gate::inspect::{RedisInspection, SeenByScript, ServerInfo};
-use crate::ledger::inspect::PlannedUnits;
 
 const EVICTION: Topic = Topic {
     name: "redis.eviction",
@@ -60,15 +58,6 @@ const LOCKS: Topic = Topic {
     endangers: "\"A quorum of lock servers survives the loss of a minority\" (F17); the fences in PostgreSQL hold I8 \
                 without it",
 };
-
-/// What a sold unit takes of Redis's memory: ticket, buyer, holder, and the entry of the unconfirmed list. docs/doctor.md has the
-/// parts.
-const UNIT_BYTES: u64 = 500;
-/// What a buyer takes who asks: the counts of the limits by buyer and by address, for two windows.
-const BUYER_BYTES: u64 = 250;
-/// Buyers who ask for one unit within two windows, and the least and the most that are reckoned with.
-const BUYERS_A_UNIT: u64 = 50;
-const BUYERS: (u64, u64) = (10_000, 1_000_000);
 
 /// Clocks that are no further apart are as good as equal.
 const CLOCK_NEAR_MS: u64 = 1_000;
@@ -136,7 +125,7 @@ fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres
     let MasterAnswers { address, info, appendfsync, full_coverage, seen_by_script, clock: redis_clock } = master;
     let mut checks = vec![
         EVICTION.judge(info, eviction),
-        MEMORY.judge_both((info, &postgres.planned), |info, planned| memory(info, planned, masters)),
+        MEMORY.judge_both((info, &postgres.planned), |info, planned| redis_memory::judge(info, planned, masters)),
         APPEND_ONLY_FILE.judge(info, append_only_file),
         FLUSH.judge_both((info, appendfsync), |info, appendfsync| flush(info, appendfsync)),
         ROLE.judge(info, role),
@@ -153,10 +142,6 @@ fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres
 }
 
 /// A value that this server, or who stands before it, does not show.
-fn not_shown(name: &str) -> Finding {
-    Finding::could_not_look(format!("INFO does not show {name}"), format!("look at {name} by hand"))
-}
-
 fn eviction(info: &ServerInfo) -> Finding {
     match info.text("maxmemory_policy") {
         Some("noeviction") => Finding::pass("maxmemory-policy is noeviction"),
@@ -166,58 +151,6 @@ fn eviction(info: &ServerInfo) -> Finding {
         ),
         None => not_shown("maxmemory_policy"),
     }
-}
-
-/// Each of so many masters has its part of the sales.
-fn memory(info: &ServerInfo, planned: &PlannedUnits, masters: u64) -> Finding {
-    let (Some(used), Some(maxmemory)) = (info.number("used_memory"), info.number("maxmemory")) else {
-        return not_shown("used_memory and maxmemory");
-    };
-    let limit = if maxmemory == 0 { info.number("total_system_memory").unwrap_or(u64::MAX) } else { maxmemory };
-    let free = limit.saturating_sub(used);
-    let needed = needed_bytes(planned).div_ceil(masters);
-    let unlimited = match planned.unlimited {
-        0 => String::new(),
-        n => format!("; {n} unlimited not counted"),
-    };
-    let found = format!(
-        "{} free; {} sales with {} units to sell need about {}{unlimited}",
-        megabytes(free),
-        planned.sales,
-        planned.units,
-        megabytes(needed)
-    );
-    let raise = format!("let maxmemory be at least {}", megabytes((used + needed.saturating_mul(2)).max(used / 3 * 5)));
-    let level = MemoryLevel::of(used, limit);
-    if needed > free {
-        Finding::fail(found, raise)
-    } else if level == MemoryLevel::Scarce {
-        Finding::fail(format!("{found}; memory is scarce: limiters make no new keys"), raise)
-    } else if level == MemoryLevel::Low {
-        Finding::warn(format!("{found}; memory is low"), raise)
-    } else if needed > free / 2 {
-        let found = format!("{found}: orders that end leave tombstones, and a rewrite of the file copies memory");
-        Finding::warn(found, raise)
-    } else if maxmemory == 0 {
-        let fix = "set maxmemory below what the machine has free: else the kernel ends Redis where it would have \
-                   refused";
-        Finding::warn(format!("{found}; maxmemory is 0, no limit"), fix)
-    } else {
-        Finding::pass(found)
-    }
-}
-
-/// What the planned sales will take, as docs/doctor.md estimates it.
-fn needed_bytes(planned: &PlannedUnits) -> u64 {
-    if planned.sales == 0 {
-        return 0;
-    }
-    let buyers = planned.units.saturating_mul(BUYERS_A_UNIT).clamp(BUYERS.0, BUYERS.1);
-    planned.units.saturating_mul(UNIT_BYTES).saturating_add(buyers * BUYER_BYTES)
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{} MB", bytes.div_ceil(1_000_000))
 }
 
 fn append_only_file(info: &ServerInfo) -> Finding {
@@ -387,27 +320,6 @@ mod tests {
 
     fn info(lines: &[&str]) -> ServerInfo {
         ServerInfo::from(lines.join("\r\n").as_str())
-    }
-
-    #[test]
-    fn memory_is_enough_with_room_to_spare() {
-        let planned = PlannedUnits { sales: 1, units: 1_000_000, unlimited: 0 };
-        let needed = needed_bytes(&planned);
-        assert_eq!(needed, 1_000_000 * (UNIT_BYTES + BUYER_BYTES));
-        let verdict = |free: u64| {
-            let max = format!("maxmemory:{}", free + 1_000_000);
-            memory(&info(&["used_memory:1000000", max.as_str()]), &planned, 1).verdict
-        };
-        assert_eq!(verdict(needed - 1), Verdict::Fail);
-        assert_eq!(verdict(needed), Verdict::Warn);
-        assert_eq!(verdict(needed * 2 + 2), Verdict::Pass);
-        let nothing = PlannedUnits { sales: 0, units: 0, unlimited: 0 };
-        assert_eq!(needed_bytes(&nothing), 0);
-        let used = |percent: u64| {
-            let used = format!("used_memory:{}", percent * 10_000_000);
-            memory(&info(&[used.as_str(), "maxmemory:1000000000"]), &nothing, 1).verdict
-        };
-        assert_eq!([used(74), used(75), used(85)], [Verdict::Pass, Verdict::Warn, Verdict::Fail]);
     }
 
     #[test]
