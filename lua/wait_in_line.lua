@@ -8,7 +8,7 @@
 --       11 the shortest pause before the first place asks for a lease again, in us   12 the longest pause, in us
 --
 -- A waiter calls again with its id until the code is not WAIT: when its turn may come, and at the latest after the longest
--- pause. Leases may be given back at any moment: for them the first place asks most often, and the one behind it half as often.
+-- pause. Leases can be given back at any time. So for leases, the waiter at position p pauses p × `shortest`.
 -- A waiter that has been silent for SILENT longest pauses loses its place, so that a crashed waiter does not block the line.
 --
 -- Every step costs O(log n) in a line of n. Waiters that leave from the middle count as ahead of those behind them until

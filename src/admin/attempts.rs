@@ -72,7 +72,7 @@ impl AttemptLimits {
 
     /// Counts a stranger's attempt: neither the browser nor the address has signed in to this account before.
     pub(super) async fn count_stranger(&self, name: &AccountName) -> Result<(), AdminError> {
-        self.count(&self.of_devices, &[(&self.account, name.as_str())]).await
+        self.count(&self.limiter, &[(&self.account, name.as_str())]).await
     }
 
     /// Counts an attempt under all of these limits, or under none. Without the limiter there is no sign-in: attempts that

@@ -19,7 +19,7 @@ const LONG_ANSWERS_MAX: usize = 2000;
 #[derive(Default)]
 pub struct LongAnswers(Rc<()>);
 
-/// What is left of a long answer. All answers with the same body share its memory.
+/// The part of a long answer that has not been sent. All answers with the same body share its memory.
 pub struct Slices {
     rest: Bytes,
     _place: Rc<()>,

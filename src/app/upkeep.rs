@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::parts::{Parts, Rhythm};
+use crate::domain::memory_level::MemoryLevel;
 use crate::flow::policy_cache::PolicyCache;
 use crate::flow::{FlowError, policy_counts};
 use crate::gate::GateError;
@@ -118,9 +119,10 @@ impl Parts {
     pub(super) fn watch_memory(&self, limiter: &Limiter, health: &Arc<Health>) {
         let state = (self.stores.gate.clone(), limiter.clone(), Arc::clone(health));
         self.repeat(Rhythm::every(EVERY_SECOND, "memory"), state, |(gate, limiter, health)| async move {
-            let levels = (limiter.check_memory().await, gate.memory_level().await);
-            health.note_redis_memory(levels.0?.max(levels.1?));
-            Ok::<_, GateError>(Step::Idle)
+            let levels = [limiter.check_memory().await, gate.memory_level().await];
+            let least = levels.iter().flatten().max();
+            health.note_redis_memory(least.copied().unwrap_or(MemoryLevel::Ample));
+            levels.into_iter().collect::<Result<Vec<_>, GateError>>().map(|_| Step::Idle)
         });
     }
 

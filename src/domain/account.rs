@@ -57,7 +57,7 @@ impl AccountRole {
     }
 }
 
-/// A new password. NIST recommends to check its length, and that it is none of those that are tried first.
+/// A new password. Its length is checked, and that it is not a common one (NIST SP 800-63B, 5.1.1.2).
 pub struct NewPassword(String);
 
 /// Words of which the commonest passwords are made, in small letters.
@@ -78,7 +78,7 @@ impl NewPassword {
     /// The password of this account.
     ///
     /// # Errors
-    /// It is too short, too long, or one of those that are guessed first.
+    /// It is too short, too long, or too common.
     pub fn parse(text: String, of: &AccountName) -> Result<Self, Invalid> {
         if text.chars().count() < Self::MIN_CHARS || text.len() > Self::MAX_BYTES {
             return Err(Invalid::new("password", "must be at least 12 characters, and at most 1024 bytes"));

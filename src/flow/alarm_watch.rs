@@ -133,11 +133,12 @@ impl AlarmWatch {
     /// PostgreSQL cannot be asked.
     pub async fn check_memory(&self) -> Result<(), FlowError> {
         // While Redis is away, other alarms say so.
-        let levels = [
-            ("redis", self.gate.memory_level().await.unwrap_or(MemoryLevel::Ample)),
-            ("limiters", self.limiter.check_memory().await.unwrap_or(MemoryLevel::Ample)),
-        ];
-        let short = levels.into_iter().filter(|(_, level)| *level > MemoryLevel::Ample);
+        let mut levels = vec![("redis", self.gate.memory_level().await)];
+        if self.limiter.has_own_redis() {
+            levels.push(("limiters", self.limiter.check_memory().await));
+        }
+        let levels = levels.into_iter().map(|(of, level)| (of, level.unwrap_or(MemoryLevel::Ample)));
+        let short = levels.filter(|(_, level)| *level > MemoryLevel::Ample);
         let troubles: Vec<_> = short.map(|(of, level)| Trouble::new(of, json!({ "level": level.as_str() }))).collect();
         self.update(AlarmKind::RedisMemory, &troubles, &self.ledger.open_alarm_kinds().await?).await
     }

@@ -233,7 +233,7 @@ impl Permits {
             match self.call_redis(request, lease).await {
                 Ok(verdict) if !verdict.granted => request.count_refusal(),
                 Ok(_) => request.count_grant(),
-                Err(GateError::TooManyKeys { retry_ms }) => drop(request.refuse_for_keys(retry_ms)),
+                Err(GateError::TooManyKeys { retry_ms, .. }) => drop(request.refuse_for_keys(retry_ms)),
                 Err(error) => {
                     request.count_failure(&error);
                     request.count_grant();
@@ -244,7 +244,7 @@ impl Permits {
 
     /// The answer of one policy while the limiter's Redis does not answer, or answers with an error.
     fn answer_when_down(&self, request: &PolicyRequest<'_>, lease: Option<Lease>, error: &GateError) -> PermitAnswer {
-        if let GateError::TooManyKeys { retry_ms } = error {
+        if let GateError::TooManyKeys { retry_ms, .. } = error {
             return request.refuse_for_keys(*retry_ms);
         }
         match self.take_without_redis(request, lease, error) {
@@ -263,8 +263,10 @@ impl Permits {
         lease: Option<Lease>,
         error: &GateError,
     ) -> PermitAnswer {
-        if let (GateError::TooManyKeys { retry_ms }, [first, ..]) = (error, requests) {
-            return first.refuse_for_keys(*retry_ms);
+        if let GateError::TooManyKeys { retry_ms, take } = error
+            && let Some(request) = requests.get(*take)
+        {
+            return request.refuse_for_keys(*retry_ms);
         }
         let mut taken = Vec::with_capacity(requests.len());
         for request in requests {

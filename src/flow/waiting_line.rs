@@ -13,7 +13,8 @@ use super::waits::Waits;
 use crate::domain::limiter::{Algorithm, SlotKey, Verdict};
 use crate::domain::policy::{Excess, Name};
 use crate::gate::GateError;
-use crate::gate::limiter::{Limiter, Turn, Waiter};
+use crate::gate::limiter::Limiter;
+use crate::gate::limiter::line::{Turn, Waiter};
 
 /// How a wait ended.
 pub(super) enum Waited {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::domain::limiter::SlotKey;
 use crate::domain::policy::Name;
-use crate::gate::limiter::Pauses;
+use crate::gate::limiter::line::Pauses;
 
 /// Each caller adds this to the longest pause of all callers of its application: 2,500 calls a second.
 const A_CALLER: Duration = Duration::from_micros(400);

@@ -65,7 +65,11 @@ pub enum GateError {
     InvalidRequest,
     /// The keys of an application's limiters take all the memory that they may take. Nothing was changed.
     #[error("the limiters of this application take all the memory in Redis that they may take (flow.app_keys_mb)")]
-    TooManyKeys { retry_ms: u64 },
+    TooManyKeys {
+        retry_ms: u64,
+        /// The place in the call of the limiter whose key has no room.
+        take: usize,
+    },
 }
 
 impl GateError {

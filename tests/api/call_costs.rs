@@ -98,6 +98,8 @@ impl Limiters {
         let counted = counted + bytes * most.min(grants.unsigned_abs());
         let kept = self.bytes().await.unsigned_abs();
         assert!(kept <= counted, "{:?}: {kept} bytes are counted as {counted}", algorithm.kind());
+        let lives_ms = self.of_keys(&["PTTL"]).await.into_iter().max().unwrap_or(0).unsigned_abs();
+        assert!(lives_ms <= algorithm.life_ms(), "{:?}: {lives_ms} ms, counted for less", algorithm.kind());
     }
 
     /// The most elements of a key.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
-use seckill::gate::limiter::{LINE_MAX, Pauses, Take, Turn, Waiter};
+use seckill::gate::limiter::Take;
+use seckill::gate::limiter::line::{LINE_MAX, Pauses, Turn, Waiter};
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, DAWN, bucket, leases, slot, take, window};

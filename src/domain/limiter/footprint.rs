@@ -35,7 +35,7 @@ impl Algorithm {
             (Some(capacity), Some(rate)) => capacity.unsigned_abs().div_ceil(rate.unsigned_abs().max(1)).max(1),
             _ => 1,
         };
-        // A part of the window may begin with the grant.
-        window_ms.saturating_mul(fills).saturating_mul(2).saturating_add(SLACK_MS)
+        // A sliding counter keeps one of its 125 parts longer.
+        window_ms.saturating_mul(fills).saturating_add(window_ms / 125 + 1).saturating_add(SLACK_MS)
     }
 }

@@ -12,7 +12,6 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::Take;
-use crate::gate::GateError;
 
 /// The keys that have ended and are looked at by one call.
 const ENDED_MAX: usize = 20;
@@ -27,6 +26,13 @@ pub(super) struct KeyBudget {
     apps: Mutex<HashMap<String, AppKeys>>,
     /// Redis has so little memory left that nothing may be added.
     is_scarce: AtomicBool,
+}
+
+/// The application's share is used up, or Redis has too little memory.
+#[derive(Debug)]
+pub(super) struct NoRoom {
+    /// When the caller may ask again.
+    pub retry_ms: u64,
 }
 
 /// The live keys of one application.
@@ -60,8 +66,8 @@ impl KeyBudget {
     ///
     /// # Errors
     ///
-    /// `TooManyKeys`: the application's share is used up, or Redis has too little memory. What adds nothing has always room.
-    pub fn claim(&self, take: &Take<'_>) -> Result<(), GateError> {
+    /// There is no room. A grant that adds nothing needs none.
+    pub fn claim(&self, take: &Take<'_>) -> Result<(), NoRoom> {
         let (slot, algorithm) = (take.slot, take.algorithm);
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let ends_ms = now_ms.saturating_add(algorithm.life_ms());
@@ -80,9 +86,7 @@ impl KeyBudget {
         let has_room = keys.bytes + added <= self.bytes_max && !self.is_scarce.load(Ordering::Relaxed);
         if added > 0 && !has_room {
             let first_ends_ms = keys.by_end.first().map_or(now_ms, |(ends_ms, _)| *ends_ms);
-            return Err(GateError::TooManyKeys {
-                retry_ms: first_ends_ms.saturating_sub(now_ms).clamp(RETRY_MIN_MS, RETRY_MAX_MS),
-            });
+            return Err(NoRoom { retry_ms: first_ends_ms.saturating_sub(now_ms).clamp(RETRY_MIN_MS, RETRY_MAX_MS) });
         }
         keys.bytes += added;
         let key = keys.by_id.entry(id).or_insert_with(|| {

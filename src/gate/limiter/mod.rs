@@ -3,6 +3,7 @@
 //! All requests share the connection, and each call is sent at once, so that calls form batches on the wire.
 
 mod key_budget;
+pub mod line;
 pub mod policy_counts;
 
 use std::io;
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::keys::Keys;
-use super::reply_codes::{AcquireCode, WaitCode};
+use super::reply_codes::AcquireCode;
 use super::scripts::LimiterScripts;
 use super::servers::{Connections, Server, Timeouts, is_tls};
 use super::{GateError, timed};
@@ -22,10 +23,7 @@ use crate::config;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
 use crate::domain::memory_level::MemoryLevel;
-use key_budget::KeyBudget;
-
-/// The most waiters of one key.
-pub const LINE_MAX: u32 = 100_000;
+use key_budget::{KeyBudget, NoRoom};
 
 /// A request for permits of one limiter.
 #[derive(Debug, Clone, Copy)]
@@ -55,45 +53,6 @@ pub struct AcquireReply {
     pub verdicts: Vec<Option<Verdict>>,
 }
 
-/// A caller that waits in line.
-#[derive(Debug, Clone, Copy)]
-pub struct Waiter {
-    /// The same in all calls of one wait.
-    pub id: Uuid,
-    /// Whether this is the first call of the wait.
-    pub is_new: bool,
-    /// How long the caller will still wait: shorter with each call.
-    pub patience: Duration,
-    /// The most waiters in the line, up to `LINE_MAX`.
-    pub line_max: u32,
-    pub pauses: Pauses,
-}
-
-/// The pauses between a waiter's calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pauses {
-    /// For leases, which may be given back at any moment: the pause of the first in line. The second one's is twice as long, and
-    /// so on.
-    pub shortest: Duration,
-    /// After this time, every waiter calls, to keep its place.
-    pub longest: Duration,
-}
-
-/// The answer to a waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    Granted(Verdict),
-    /// Position 1 is next. A waiter that does not ask again soon after this time loses its place.
-    Wait {
-        position: i64,
-        ask_again: Duration,
-    },
-    /// The time is over, and the place is given up.
-    TooLate(Verdict),
-    /// The line has no room.
-    LineFull(Verdict),
-}
-
 /// A handle on the limiters; clones share their connections.
 #[derive(Clone)]
 pub struct Limiter {
@@ -104,6 +63,7 @@ pub struct Limiter {
     time: LimiterTime,
     /// `None`: without a bound.
     budget: Option<Arc<KeyBudget>>,
+    has_own_redis: bool,
 }
 
 /// The time that is given to the scripts.
@@ -143,12 +103,25 @@ impl Limiter {
         let connections = server.connections(Timeouts { connect, response: timeout })?;
         let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(LimiterScripts::new()));
         let budget = Some(Arc::new(KeyBudget::new(flow.app_keys_mb.saturating_mul(1_000_000))));
-        Ok(Self { connections, keys, scripts, timeout, time: LimiterTime::Server, budget })
+        Ok(Self {
+            connections,
+            keys,
+            scripts,
+            timeout,
+            time: LimiterTime::Server,
+            budget,
+            has_own_redis: flow.has_own_redis(),
+        })
     }
 
     /// The same limiters without a bound on their keys, for keys that no caller can choose.
     pub fn without_budget(&self) -> Self {
         Self { budget: None, ..self.clone() }
+    }
+
+    /// Whether the limiters have another Redis than the sales.
+    pub const fn has_own_redis(&self) -> bool {
+        self.has_own_redis
     }
 
     /// Reads how much memory Redis has left, and stops adding to it while that is too little.
@@ -171,9 +144,12 @@ impl Limiter {
         }
     }
 
-    fn claim(&self, take: &Take<'_>) -> Result<(), GateError> {
+    /// Finds room in the budget for what a take may add. It is the call's take at this place.
+    fn claim(&self, take: &Take<'_>, at: usize) -> Result<(), GateError> {
         match &self.budget {
-            Some(budget) if !take.algorithm.is_unlimited() => budget.claim(take),
+            Some(budget) if !take.algorithm.is_unlimited() => {
+                budget.claim(take).map_err(|NoRoom { retry_ms }| GateError::TooManyKeys { retry_ms, take: at })
+            }
             _ => Ok(()),
         }
     }
@@ -213,7 +189,7 @@ impl Limiter {
     ///
     /// `InvalidRequest` and `TooManyKeys`: nothing was taken. Any other error: whether permits were taken is unknown.
     pub async fn acquire(&self, takes: &[Take<'_>]) -> Result<AcquireReply, GateError> {
-        takes.iter().try_for_each(|take| self.claim(take))?;
+        takes.iter().enumerate().try_for_each(|(at, take)| self.claim(take, at))?;
         let mut reply = AcquireReply { granted: true, verdicts: vec![None; takes.len()] };
         for group in self.groups(takes) {
             let verdicts = self.acquire_group(takes, &group).await;
@@ -264,57 +240,6 @@ impl Limiter {
         let take = Take { slot, algorithm, permits: 1, lease: Some(lease), has_line: false };
         self.add_take(&mut call, &take).arg(0).arg(0);
         Ok(self.invoke::<Vec<i64>>(slot, &call).await?.contains(&1))
-    }
-
-    /// Takes permits in the order of arrival. Call it again with the same id until the turn is not `Wait`.
-    ///
-    /// A line is for one limiter: over several, a waiter would keep the permits of one while it waits for another. A caller
-    /// who does not wait says `has_line` in `acquire`, and is refused while others wait for the permits.
-    ///
-    /// # Errors
-    ///
-    /// As of `acquire`.
-    pub async fn wait_in_line(&self, take: &Take<'_>, waiter: &Waiter) -> Result<Turn, GateError> {
-        if take.algorithm.is_unlimited() {
-            return Ok(Turn::Granted(Verdict::UNLIMITED));
-        }
-        if waiter.is_new {
-            self.claim(take)?;
-        }
-        let mut call = self.call(self.scripts.wait_in_line.of(std::iter::once(take.algorithm.kind())));
-        self.add_take(&mut call, take.checked()?);
-        let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
-        call.key(&self.keys.line(take.slot)[..]);
-        call.arg(waiter.id.to_string()).arg(microseconds(waiter.patience)).arg(waiter.line_max.min(LINE_MAX));
-        call.arg(microseconds(waiter.pauses.shortest)).arg(microseconds(waiter.pauses.longest));
-        let reply: Vec<i64> = timed("wait_in_line", self.invoke(take.slot, &call)).await?;
-        let (code, rest) = reply.split_first().ok_or(MALFORMED)?;
-        let verdict_in = |rest: &[i64]| match rest {
-            [_position, _ask_again_ms, verdict @ ..] => one_verdict(verdict),
-            _ => Err(MALFORMED),
-        };
-        match (WaitCode::from_repr(*code).ok_or(MALFORMED)?, rest) {
-            (WaitCode::InvalidRequest, _) => Err(GateError::InvalidRequest),
-            (WaitCode::Wait, [position, ask_again_ms, ..]) => {
-                let ask_again = Duration::from_millis((*ask_again_ms).max(1).unsigned_abs());
-                Ok(Turn::Wait { position: *position, ask_again })
-            }
-            (WaitCode::Wait, _) => Err(MALFORMED),
-            (WaitCode::Granted, rest) => {
-                let verdict = verdict_in(rest)?;
-                self.correct(take, &verdict);
-                Ok(Turn::Granted(verdict))
-            }
-            (WaitCode::TooLate, rest) => Ok(Turn::TooLate(verdict_in(rest)?)),
-            (WaitCode::LineFull, rest) => Ok(Turn::LineFull(verdict_in(rest)?)),
-        }
-    }
-
-    /// Gives up a place in line. Returns `false` when there was none.
-    pub async fn leave_line(&self, slot: &SlotKey, waiter: Uuid) -> Result<bool, GateError> {
-        let mut call = self.scripts.leave_line.prepare_invoke();
-        call.key(&self.keys.line(slot)[..]).arg(waiter.to_string());
-        Ok(self.invoke::<i64>(slot, &call).await? == 1)
     }
 
     /// Groups the takes, by their indices, into those that one script can check.
@@ -405,9 +330,6 @@ impl Limiter {
 }
 
 const MALFORMED: GateError = GateError::Malformed("a limiter's script");
-
-/// A day: more than any policy allows, and exact in Lua.
-const PATIENCE_MAX_US: u64 = 86_400_000_000;
 
 fn one_verdict(reply: &[i64]) -> Result<Verdict, GateError> {
     read_verdicts(reply, 1)?.pop().ok_or(MALFORMED)
