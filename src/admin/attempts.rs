@@ -1,5 +1,5 @@
 //! Limits attempts to sign in, so that nobody can guess passwords, and nobody can shut anybody out by guessing.
-//! docs/accounts.md has the reasoning.
+//! docs/security.md has the table.
 
 use super::AdminError;
 use crate::domain::account::AccountName;
