@@ -1,4 +1,4 @@
-# The program `seckill`, small and without root. docs/docker.md explains it; tests/docker_by_hand.sh carries out these steps without
+# The program `seckill`, small and without root. docs/install.md explains it; tests/docker_by_hand.sh carries out these steps without
 # Docker, so they use only what it knows.
 
 # What decides which dependencies are built: each crate's manifest, with an empty program in place of its code, and an empty test

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Carries out the Dockerfile without Docker: tests/docker_by_hand.sh FOLDER. docs/docker.md says what each instruction becomes. It needs root,
-# debootstrap and Rust. FOLDER must be new, and can be deleted afterwards.
+# Carries out the Dockerfile without Docker: tests/docker_by_hand.sh FOLDER, as root on Debian, with Rust, debootstrap and rsync. FROM rust is an
+# empty folder on this machine; FROM debian is a new Debian by debootstrap, which later steps enter by chroot. At the end the image's program is
+# started as its user: the bank, and serve if REDIS_URL, DATABASE_URL and AMQP_URL are set (./dev up; eval "$(./dev env)"). FOLDER must be new, and
+# can be deleted afterwards. It cannot show that the named images exist, nor how Docker caches the layers.
 set -euo pipefail
 
 die() { echo "docker_by_hand.sh: $1" >&2; exit 1; }

@@ -2,7 +2,7 @@
 //! endangers, and what to change. It reads only.
 //!
 //! The rooms of the servers ask; the checks here are pure functions of the answers, a file for each server. All questions are asked
-//! at once and have the same deadline, so a server that is away delays no check of another one. docs/doctor.md lists the checks.
+//! at once and have the same deadline, so a server that is away delays no check of another one. docs/install.md lists the checks.
 
 mod postgres_checks;
 mod rabbitmq_checks;

@@ -5,7 +5,7 @@ use crate::domain::memory_level::MemoryLevel;
 use crate::gate::inspect::ServerInfo;
 use crate::ledger::inspect::PlannedUnits;
 
-/// What a sold unit takes of Redis's memory: ticket, buyer, holder, and the entry of the unconfirmed list. docs/doctor.md has the
+/// What a sold unit takes of Redis's memory: ticket, buyer, holder, and the entry of the unconfirmed list. docs/install.md has the
 /// parts.
 const UNIT_BYTES: u64 = 500;
 /// What a buyer takes who asks: the counts of the limits by buyer and by address, for two windows.
@@ -53,7 +53,7 @@ pub(super) fn judge(info: &ServerInfo, planned: &PlannedUnits, masters: u64) -> 
     }
 }
 
-/// What the planned sales will take, as docs/doctor.md estimates it.
+/// What the planned sales will take, as docs/install.md estimates it.
 fn needed_bytes(planned: &PlannedUnits) -> u64 {
     if planned.sales == 0 {
         return 0;

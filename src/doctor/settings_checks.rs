@@ -134,7 +134,7 @@ pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
 }
 
 fn development(config: &Config) -> Finding {
-    let fix = "set SECKILL_DEV=0, with secrets of your own (docs/production.md)";
+    let fix = "set SECKILL_DEV=0, with secrets of your own (docs/install.md)";
     match (config.dev, place_of_ip(config.http.bind.ip())) {
         (false, _) => Finding::pass("development mode is off"),
         (true, Place::ThisMachine) => Finding::warn("development mode is on, at an address of this machine only", fix),
@@ -192,7 +192,7 @@ fn play_bank(config: &Config) -> Finding {
 
 fn tls(routes: &[LocatedRoute]) -> Finding {
     let fix = "use rediss://, sslmode=verify-full, amqps:// and https://, with the files of your authorities \
-               (docs/production.md)";
+               (docs/install.md)";
     let (mut open, mut doubtful) = (Vec::new(), Vec::new());
     for LocatedRoute { setting, route, place } in routes {
         let Ok(route) = route else {

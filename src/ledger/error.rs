@@ -28,7 +28,7 @@ pub enum LedgerError {
     Migration(#[from] sqlx::migrate::MigrateError),
     /// Transactions have kept a migration from its lock.
     #[error(
-        "migration {0} was given up: for a minute, transactions have used what it changes; docs/upgrades.md says how to find them"
+        "migration {0} was given up: for a minute, transactions have used what it changes; docs/runbooks/postgres-lost.md says how to find them"
     )]
     InUse(i64),
     /// Another holder has written under a newer fencing token: the lock was lost. The transaction is to be rolled back.

@@ -1,4 +1,4 @@
-//! Brings the schema up to date while an older version of the service lives (docs/upgrades.md).
+//! Brings the schema up to date while an older version of the service lives (docs/install.md).
 //!
 //! A migration that waits for a table makes all later statements wait. So it waits only for a moment, gives up without a
 //! change, and is tried again. Each migration is one transaction: if the process dies on any line, the schema is that of a whole

@@ -177,10 +177,10 @@ async fn the_program_tells_by_its_exit_code() {
     system.finish().await;
 }
 
-/// docs/doctor.md has a row for each check, and for nothing else.
+/// docs/install.md has a row for each check, and for nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_lists_every_check() {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/doctor.md")).unwrap();
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/install.md")).unwrap();
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let listed: BTreeSet<&str> = rows.filter(|name| name.contains('.')).collect();
     let look = Look::within(&Config::read(&crate::published_secrets::safe()).unwrap(), LONG).await;

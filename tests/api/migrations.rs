@@ -1,4 +1,4 @@
-//! `seckill migrate` (docs/upgrades.md): from the oldest schema that an upgrade may start from, beside transactions of the version
+//! `seckill migrate` (docs/install.md): from the oldest schema that an upgrade may start from, beside transactions of the version
 //! that wrote it, and from many processes at once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,7 +200,7 @@ fn migrations_only_add() {
         let code: Vec<&str> = text.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
         let code = code.join(" ").to_ascii_uppercase();
         for taken in ["DROP TABLE", "DROP COLUMN", "DROP VIEW", " RENAME ", "SET NOT NULL", "TRUNCATE", " TYPE "] {
-            assert!(!code.contains(taken), "{name} has {taken}: docs/upgrades.md says how to do that in two releases");
+            assert!(!code.contains(taken), "{name} has {taken}: docs/install.md says how to do that in two releases");
         }
         checked += 1;
     }
