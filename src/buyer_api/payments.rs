@@ -178,7 +178,7 @@ pub async fn refund(
             description = "`v1,` and the base64 of the HMAC. Several are separated by spaces; four are looked at",
         ),
     ),
-    request_body(content = Object, description = "As the channel defines it, at most 4096 bytes; docs/channel.md has the sandbox's"),
+    request_body(content = Object, description = "As the channel defines it, at most 4096 bytes; docs/payments.md has the sandbox's"),
     responses((status = 200, description = "The report is applied", body = Object), NotTaken),
 )]
 pub async fn callback(

@@ -1,4 +1,4 @@
-//! The interface of the sandbox bank (docs/channel.md), from this service's side: requests and callbacks signed as Standard
+//! The interface of the sandbox bank (docs/payments.md), from this service's side: requests and callbacks signed as Standard
 //! Webhooks defines it, an Idempotency-Key on each request, and questions by that key.
 
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! The bank's HTTP interface, with all its routes in one table. docs/channel.md describes the interface.
+//! The bank's HTTP interface, with all its routes in one table. docs/payments.md describes the interface.
 
 use actix_web::web::{self, Bytes, Data, Json, Path, Query, ServiceConfig, get, post, put, resource};
 use actix_web::{HttpResponse, Resource};

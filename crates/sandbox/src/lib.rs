@@ -1,5 +1,5 @@
 //! A stand-in for a bank, for development and tests. Its switches make the bank slow, limited and unreliable. The bank is a
-//! server of its own with one file; docs/channel.md describes its promises.
+//! server of its own with one file; docs/payments.md describes its promises.
 //!
 //! - `transfer` payments and refunds; `event` their changes; `book` their state, without I/O; `journal` the file;
 //! - `limit` the rates and the log of arrivals; `switches` how the bank misbehaves;
