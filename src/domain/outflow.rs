@@ -3,7 +3,7 @@
 //! A request of slot `t` arrives between `t` and `t + LATENESS + jitter`: it is never sent early, it is given up when it
 //! would be sent more than `LATENESS` late, and the network is trusted to differ by no more than `jitter` between one
 //! request and another. So two requests that are `n` slots apart arrive at least `n * gap - LATENESS - jitter` apart,
-//! and `gap` is chosen to make that more than a second. docs/outflow.md has it at length.
+//! and `gap` is chosen to make that more than a second. docs/delivery.md has it at length.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Order webhooks: a signed message for every change of an order's status, in order, until it is delivered (docs/webhooks.md).
+//! Order webhooks: a signed message for every change of an order's status, in order, until it is delivered (docs/delivery.md).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

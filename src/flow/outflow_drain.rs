@@ -1,4 +1,4 @@
-//! Draining an outflow: claim the next slot, wait for it, send, and write the outcome (docs/outflow.md).
+//! Draining an outflow: claim the next slot, wait for it, send, and write the outcome (docs/delivery.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -198,7 +198,7 @@ impl PaymentSender {
     }
 
     /// Moves the payments that have no slot yet by as much as this one was late, so that no second sees too many
-    /// (docs/outflow.md).
+    /// (docs/delivery.md).
     async fn leave_room(&self, payment: &DuePayment) {
         let late = Instant::now().saturating_duration_since(payment.earliest);
         if late > PROMPT * 2 {

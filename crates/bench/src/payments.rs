@@ -24,7 +24,7 @@ use crate::processes::{self, Meter};
 use crate::settle;
 use crate::wrk::CONNECTIONS;
 
-/// Payments that a round must have, in percent of the bank's rate. The channel's margin (docs/outflow.md) leaves 92, and a
+/// Payments that a round must have, in percent of the bank's rate. The channel's margin (docs/delivery.md) leaves 92, and a
 /// fully busy machine leaves less.
 const LEAST_PERCENT: f64 = 75.0;
 /// How many rounds that do not count are played again.

@@ -1,5 +1,6 @@
 //! The outgoing HTTP client. A request's connection is made beforehand, and the request itself is written to the socket by the
-//! first poll of `send`, so that it leaves at the moment its slot begins. docs/outflow.md has the measurement against reqwest.
+//! first poll of `send`, so that it leaves at the moment its slot begins. A pooled client would connect
+//! inside `send`, after the last look at the clock.
 //!
 //! HTTP/1.1, one request at a time on a connection. Redirects are not followed.
 

@@ -1,4 +1,4 @@
-//! Sending payments to a channel: claiming slots for them, and writing what came of each. docs/outflow.md has the argument of
+//! Sending payments to a channel: claiming slots for them, and writing what came of each. docs/delivery.md has the argument of
 //! the slots.
 
 use std::time::{Duration, Instant};
