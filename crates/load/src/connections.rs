@@ -2,7 +2,10 @@
 //!
 //! Nothing here waits: a request is written as far as the system takes it, and [`Connections::answers`] goes on with whatever
 //! has become possible. No request costs a task, a timer or an allocation, because a crowd shares its processors with the
-//! service that it measures. docs/client.md says why the crowd does not use `seckill-client`.
+//! service that it measures.
+//!
+//! The crowd does not use `seckill-client`, because each connection is opened before the start, each attempt is counted with its own
+//! answer, and part of the crowd sends what no client sends: forged tokens, clicks before the start, purchases without a key.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
