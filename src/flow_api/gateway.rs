@@ -1,5 +1,5 @@
 //! Permits for gateways: nginx's `auth_request`, and Envoy's `ext_authz` in its HTTP form. A gateway decides by the status of the
-//! answer and reads no body, so the status and headers say what `flow::acquire` says in its body. docs/gateway.md shows the
+//! answer and reads no body, so the status and headers say what `flow::acquire` says in its body. docs/limits.md shows the
 //! configurations of both.
 
 mod terms;
