@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Kinds of alarms (docs/alarms.md).
+/// Kinds of alarms (docs/monitoring.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum AlarmKind {
@@ -136,11 +136,11 @@ mod tests {
 
     use super::*;
 
-    /// Each kind has a runbook of its own name, with the sections that every runbook has; docs/alarms.md links to it.
+    /// Each kind has a runbook of its own name, with the sections that every runbook has; docs/monitoring.md links to it.
     #[test]
     fn every_kind_has_its_runbook() {
         let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let table = std::fs::read_to_string(top.join("docs/alarms.md")).unwrap();
+        let table = std::fs::read_to_string(top.join("docs/monitoring.md")).unwrap();
         for kind in AlarmKind::VARIANTS {
             let (name, runbook) = (kind.as_str(), kind.runbook());
             assert_eq!(runbook, format!("docs/runbooks/{name}.md"));
@@ -149,7 +149,7 @@ mod tests {
                 assert!(text.contains(&format!("## {section}")), "{runbook} has no section {section:?}");
             }
             let link = format!("| [`{name}`](runbooks/{name}.md) |");
-            assert!(table.contains(&link), "docs/alarms.md does not link {runbook}");
+            assert!(table.contains(&link), "docs/monitoring.md does not link {runbook}");
             assert_eq!(AlarmKind::runbook_of(name), Some(runbook));
         }
         assert_eq!(AlarmKind::runbook_of("of-a-newer-version"), None);

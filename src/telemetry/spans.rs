@@ -1,4 +1,4 @@
-//! The steps of sampled traces (docs/tracing.md). A trace that is not sampled has no step: nothing is made, looked up or locked
+//! The steps of sampled traces (docs/monitoring.md). A trace that is not sampled has no step: nothing is made, looked up or locked
 //! for it.
 
 use std::borrow::Cow;

@@ -89,8 +89,8 @@ async fn every_stage_shows_its_metrics_and_no_others_exist() {
     ] {
         assert!(text.contains(line), "{line}");
     }
-    // docs/metrics.md has the same list.
-    let page = include_str!("../../docs/metrics.md");
+    // docs/monitoring.md has the same list.
+    let page = include_str!("../../docs/monitoring.md");
     for metric in METRICS {
         let row = format!("| `{}` | {:?} | {} | {} |", metric.name, metric.kind, metric.labels, metric.meaning);
         assert!(page.to_lowercase().contains(&row.to_lowercase()), "{row}");

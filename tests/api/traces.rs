@@ -1,4 +1,4 @@
-//! One trace shows a purchase from the click to the shop's webhook, across processes (docs/tracing.md).
+//! One trace shows a purchase from the click to the shop's webhook, across processes (docs/monitoring.md).
 
 mod collector;
 mod picture;
