@@ -1,14 +1,50 @@
--- What is sold: products, sales, the epoch a sale's Redis state was filled under, and who runs.
+-- Sales: products and their pictures, the terms of each sale, its waves of stock, and its epoch in Redis.
+-- Every instance keeps a copy of sales and products in memory, the catalogue. A list of changes tells it what to load again.
+
+-- A picture in the two sizes that pages use. Its name is the hash of its bytes, so a name never shows another picture, and
+-- caches may keep it for ever. The bounds on bytes are far above what 1200 x 2400 pixels take.
+CREATE TABLE pictures (
+    hash         text     PRIMARY KEY CONSTRAINT pictures_hash_format CHECK (hash ~ '^[0-9a-f]{32}$'),
+    small_width  integer  NOT NULL CONSTRAINT pictures_small_width_range CHECK (small_width BETWEEN 1 AND 480),
+    small_height integer  NOT NULL CONSTRAINT pictures_small_height_range CHECK (small_height BETWEEN 1 AND 960),
+    small        bytea    NOT NULL CONSTRAINT pictures_small_length CHECK (length(small) BETWEEN 1 AND 2097152),
+    large_width  integer  NOT NULL CONSTRAINT pictures_large_width_range CHECK (large_width BETWEEN 1 AND 1200),
+    large_height integer  NOT NULL CONSTRAINT pictures_large_height_range CHECK (large_height BETWEEN 1 AND 2400),
+    large        bytea    NOT NULL CONSTRAINT pictures_large_length CHECK (length(large) BETWEEN 1 AND 8388608),
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    -- Since when no product shows it. It stays for a day, because open pages may still ask for it.
+    unused_since timestamptz
+);
+-- PostgreSQL's compression does not make a JPEG smaller.
+ALTER TABLE pictures ALTER COLUMN small SET STORAGE EXTERNAL, ALTER COLUMN large SET STORAGE EXTERNAL;
 
 CREATE TABLE products (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text        NOT NULL CONSTRAINT products_name_unique UNIQUE
                             CONSTRAINT products_name_length CHECK (length(name) BETWEEN 1 AND 200),
-    description text        NOT NULL DEFAULT '',
-    created_at  timestamptz NOT NULL DEFAULT now()
+    description text        NOT NULL DEFAULT ''
+                            CONSTRAINT products_description_length CHECK (length(description) <= 5000),
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    -- The reference protects a picture in use from being cleared.
+    picture     text        REFERENCES pictures,
+    picture_alt text        NOT NULL DEFAULT ''
+                            CONSTRAINT products_picture_alt_length CHECK (length(picture_alt) <= 300),
+    CONSTRAINT products_picture_alt_needs_picture CHECK (picture IS NOT NULL OR picture_alt = '')
 );
+-- For the clearing of pictures, and for the reference when a picture is deleted.
+CREATE INDEX products_by_picture ON products (picture) WHERE picture IS NOT NULL;
 
--- stock is the truth about what is left. -1 in both columns means unlimited, and is never counted.
+-- The picture of each product that has one, as programs read it.
+CREATE VIEW product_pictures AS
+    SELECT p.id AS product_id,
+           jsonb_build_object(
+               'hash', hash,
+               'alt', picture_alt,
+               'small', jsonb_build_object('width', small_width, 'height', small_height),
+               'large', jsonb_build_object('width', large_width, 'height', large_height)) AS picture
+    FROM products p JOIN pictures ON hash = p.picture;
+
+-- `stock` is the truth about the units left. -1 in both columns of stock means unlimited: such a sale is not counted.
 CREATE TABLE sales (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     product_id     bigint      NOT NULL REFERENCES products,
@@ -17,8 +53,9 @@ CREATE TABLE sales (
     stock          bigint      NOT NULL,
     per_user       integer     NOT NULL CONSTRAINT sales_per_user_range CHECK (per_user BETWEEN 1 AND 10000),
     min_level      integer     NOT NULL CONSTRAINT sales_min_level_range CHECK (min_level >= 0),
+    -- `work` is a proof of work: for people who cannot see, and for shops without pictures.
     captcha        text        NOT NULL DEFAULT 'none'
-                               CONSTRAINT sales_captcha_known CHECK (captcha IN ('none', 'image', 'slider')),
+                               CONSTRAINT sales_captcha_known CHECK (captcha IN ('none', 'image', 'slider', 'work')),
     shards         smallint    NOT NULL DEFAULT 1 CONSTRAINT sales_shards_range CHECK (shards BETWEEN 1 AND 64),
     starts_at      timestamptz NOT NULL,
     ends_at        timestamptz NOT NULL,
@@ -26,67 +63,132 @@ CREATE TABLE sales (
                                CONSTRAINT sales_pay_within_range CHECK (pay_within_ms BETWEEN 1000 AND 2592000000),
     status         text        NOT NULL DEFAULT 'open'
                                CONSTRAINT sales_status_known CHECK (status IN ('open', 'paused', 'closed')),
-    -- Told by state.js while the sale is open; before that the waiting key is told, which buys nothing.
+    -- state.js tells the purchase key while the sale is open. Before, it tells the waiting key, which buys nothing.
     purchase_key   text        NOT NULL,
     waiting_key    text        NOT NULL,
-    -- The catalogue version that this row changed in: instances load what is newer than what they have.
-    version        bigint      NOT NULL,
     created_at     timestamptz NOT NULL DEFAULT now(),
+    -- Whether the units of a refunded order are for sale again.
+    refund_returns_stock boolean NOT NULL DEFAULT true,
+    -- When retention released the sale's messages for clearing, and later its orders' steps. The auditor does not expect
+    -- them from then on.
+    cleared_at       timestamptz,
+    steps_cleared_at timestamptz,
     CONSTRAINT sales_window CHECK (ends_at > starts_at),
     CONSTRAINT sales_stock_bounds CHECK (
         (total_stock = -1 AND stock = -1) OR (stock BETWEEN 0 AND total_stock)),
     CONSTRAINT sales_keys_differ CHECK (purchase_key <> waiting_key)
--- Rewritten for each group of winners: room on the page keeps those updates in place.
+-- Every group of winners rewrites the row. Room on the page, and no index on the stock, keep these updates in place.
 ) WITH (fillfactor = 50);
-CREATE INDEX sales_by_version ON sales (version);
+-- For the console: the sales that are not over.
+CREATE INDEX sales_by_end ON sales (ends_at);
+-- For the work of each second: the sales that sell, begin soon, or have just ended.
+CREATE INDEX sales_by_window ON sales USING gist (tstzrange(starts_at, ends_at));
+-- For retention, in its two stages.
+CREATE INDEX sales_to_clear ON sales (ends_at) WHERE cleared_at IS NULL;
+CREATE INDEX sales_steps_to_clear ON sales (cleared_at) WHERE cleared_at IS NOT NULL AND steps_cleared_at IS NULL;
 
--- The epoch stands in a row of its own, because purchases read it FOR SHARE while fulfilment rewrites the sale.
--- run_id is the Redis server this epoch was filled on; NULL while a refill is under way.
+-- Every key of a sale in Redis, and the home of each buyer, depend on the number of shards.
+CREATE FUNCTION refuse_other_shards() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the shards of sale % never change', NEW.id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'sales_shards_fixed';
+END $$;
+CREATE TRIGGER sales_shards_fixed BEFORE UPDATE OF shards ON sales FOR EACH ROW
+    WHEN (NEW.shards <> OLD.shards) EXECUTE FUNCTION refuse_other_shards();
+
+-- Stock for later: waves that were announced with the sale, and stock that was added afterwards. Each row is released
+-- once here, and applied once an epoch in Redis (protocol, rule 14).
+CREATE TABLE sale_waves (
+    id          uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    sale_id     bigint      NOT NULL REFERENCES sales,
+    units       integer     NOT NULL CONSTRAINT sale_waves_units_positive CHECK (units > 0),
+    due_at      timestamptz NOT NULL,
+    released_at timestamptz,
+    -- Whether it was announced with its sale: only then are buyers told.
+    planned     boolean     NOT NULL DEFAULT false
+);
+-- For the releaser of waves.
+CREATE INDEX sale_waves_to_release ON sale_waves (due_at) WHERE released_at IS NULL;
+-- For all readers of one sale, and for the reference when a sale is deleted.
+CREATE INDEX sale_waves_of_sale ON sale_waves (sale_id);
+
+-- The announced waves of each sale, as programs read them. Seconds are whole unless the start was moved.
+CREATE VIEW announced_waves AS
+    SELECT sale_id,
+           jsonb_agg(
+               jsonb_build_object('after_s', greatest(extract(epoch FROM due_at - starts_at), 0)::bigint, 'units', units)
+               ORDER BY due_at, w.id) AS waves
+    FROM sale_waves w JOIN sales s ON s.id = sale_id WHERE planned GROUP BY sale_id;
+
+-- The epoch has a row of its own, because commits of purchases lock it FOR KEY SHARE while fulfilment rewrites the sale.
 CREATE TABLE sale_epochs (
     sale_id   bigint PRIMARY KEY REFERENCES sales,
     epoch     bigint NOT NULL DEFAULT 0 CONSTRAINT sale_epochs_epoch_range CHECK (epoch >= 0),
+    -- The Redis server that holds this epoch. NULL while a refill runs or is due.
     run_id    text,
-    filled_at timestamptz
+    filled_at timestamptz,
+    -- Whether Redis may hold keys of the sale. A refill sets it before it writes to Redis; the removal of an old sale
+    -- clears it. run_id cannot tell this, because it is also NULL during a refill and after a failed one.
+    in_redis  boolean NOT NULL DEFAULT true
 ) WITH (fillfactor = 50);
+-- Makes the epoch part of a key: FOR KEY SHARE then blocks a change of the epoch, and no other update of the row.
+CREATE UNIQUE INDEX sale_epochs_epoch_is_key ON sale_epochs (sale_id, epoch);
+-- For supervision: a few of the sales in Redis in turn, and the sales that need a refill.
+CREATE INDEX sale_epochs_in_redis ON sale_epochs (sale_id) WHERE in_redis;
+CREATE INDEX sale_epochs_to_fill ON sale_epochs (sale_id) WHERE in_redis AND run_id IS NULL;
 
--- What each buyer holds of each sale: the per-user limit, held by the database.
-CREATE TABLE sale_buyers (
-    sale_id  bigint  NOT NULL REFERENCES sales,
-    user_id  text    NOT NULL,
-    units    integer NOT NULL,
-    per_user integer NOT NULL,
-    PRIMARY KEY (sale_id, user_id),
-    CONSTRAINT sale_buyers_within_limit CHECK (units BETWEEN 0 AND per_user)
-) WITH (fillfactor = 80);
+-- A refill that ignores shards would put the whole stock under keys that no purchase reads. A program that fills all shards
+-- says so with the setting seckill.shards, in the transaction that raises an epoch.
+CREATE FUNCTION refuse_shardless_refill() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('seckill.shards', true) IS DISTINCT FROM 'on'
+       AND (SELECT shards FROM sales WHERE id = NEW.sale_id) > 1 THEN
+        RAISE EXCEPTION 'this version does not know shards and may not refill sale %', NEW.sale_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'sale_epochs_knows_shards', HINT = 'Start a newer version.';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER sale_epochs_shards_known BEFORE UPDATE OF epoch ON sale_epochs FOR EACH ROW
+    WHEN (NEW.epoch <> OLD.epoch) EXECUTE FUNCTION refuse_shardless_refill();
 
--- One row: raised in the transaction of every change to a sale, so that an instance can say how much it has seen.
+-- One row. Every change of the catalogue raises the version, so an instance can say which changes it has loaded.
 CREATE TABLE catalog_version (
     one     boolean PRIMARY KEY DEFAULT true CONSTRAINT catalog_version_single CHECK (one),
     version bigint  NOT NULL
 );
 INSERT INTO catalog_version (version) VALUES (0);
 
--- Serving instances that are alive, and the catalogue version each of them has loaded.
-CREATE TABLE instances (
-    id              uuid PRIMARY KEY,
-    catalog_version bigint      NOT NULL,
-    seen_at         timestamptz NOT NULL DEFAULT now()
+-- The changes that instances load. Triggers write them, so a change with psql is seen, too. Each takes the row lock of the
+-- version first, so versions rise in the order of the commits. Rows are cleared after a day; an instance that is further
+-- behind loads the whole catalogue.
+CREATE TABLE catalog_changes (
+    version bigint PRIMARY KEY,
+    kind    text        NOT NULL CONSTRAINT catalog_changes_kind_known CHECK (kind IN ('sale', 'product')),
+    id      bigint      NOT NULL,
+    removed boolean     NOT NULL,
+    at      timestamptz NOT NULL DEFAULT now()
 );
+-- For the clearing.
+CREATE INDEX catalog_changes_by_age ON catalog_changes (at);
 
--- The secret behind order ids: the same for all instances, and for ever, because a repeat must find its order.
-CREATE TABLE keyring (
-    name   text  PRIMARY KEY,
-    secret bytea NOT NULL CONSTRAINT keyring_secret_length CHECK (length(secret) = 32)
-);
-INSERT INTO keyring (name, secret)
-VALUES ('order-id', uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+CREATE FUNCTION record_catalog_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    next bigint;
+BEGIN
+    UPDATE catalog_version SET version = version + 1 RETURNING version INTO next;
+    INSERT INTO catalog_changes (version, kind, id, removed)
+    VALUES (next, TG_ARGV[0], coalesce(NEW.id, OLD.id), TG_OP = 'DELETE');
+    PERFORM pg_notify('seckill_catalog', '');
+    RETURN NULL;
+END $$;
 
--- Who did what: people and repairs alike. Only ever appended to.
-CREATE TABLE audit_log (
-    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at      timestamptz NOT NULL DEFAULT now(),
-    actor   text        NOT NULL,
-    action  text        NOT NULL,
-    subject text        NOT NULL,
-    details jsonb       NOT NULL DEFAULT '{}'
-);
+-- Not on the stock: no instance keeps it.
+CREATE TRIGGER sales_change AFTER INSERT OR DELETE OR UPDATE OF
+    product_id, price_cents, per_user, min_level, captcha, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
+    ON sales FOR EACH ROW EXECUTE FUNCTION record_catalog_change('sale');
+CREATE TRIGGER products_change AFTER INSERT OR DELETE
+    ON products FOR EACH ROW EXECUTE FUNCTION record_catalog_change('product');
+-- Creating a sale updates its product without a change. Without this condition every instance would load all sales of the
+-- product again.
+CREATE TRIGGER products_changed AFTER UPDATE
+    ON products FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION record_catalog_change('product');

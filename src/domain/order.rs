@@ -105,11 +105,13 @@ mod tests {
 
     #[test]
     fn the_schema_allows_the_same_steps() {
-        let migration = include_str!("../../migrations/0002_orders.sql");
+        let schema = include_str!("../../migrations/0003_orders.sql");
+        let (_, steps) = schema.split_once("INSERT INTO order_status_steps").unwrap();
+        let (steps, _) = steps.split_once(';').unwrap();
         for from in OrderStatus::VARIANTS {
             for to in OrderStatus::VARIANTS {
                 let row = format!("('{from}', '{to}')");
-                assert_eq!(migration.contains(&row), from.may_become(*to), "{row}");
+                assert_eq!(steps.contains(&row), from.may_become(*to), "{row}");
             }
             let ends = OrderStatus::VARIANTS.iter().all(|to| !from.may_become(*to));
             assert_eq!(from.is_final(), ends, "{from}");

@@ -162,7 +162,7 @@ mod tests {
             let texts: Vec<String> = T::iter().map(|value| format!("'{}'", value.into())).collect();
             texts.join(", ")
         }
-        let schema = include_str!("../../migrations/0011_payments.sql");
+        let schema = include_str!("../../migrations/0005_money.sql");
         assert!(schema.contains(&format!("CHECK (status IN ({}))", texts::<PaymentStatus>())));
         assert!(schema.contains(&format!("CHECK (status IN ({}))", texts::<RefundStatus>())));
         assert!(schema.contains(&format!("CHECK (cause IN ({}))", texts::<RefundCause>())));

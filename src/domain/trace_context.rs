@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// The column of migration 0029 has room for the longest.
+    /// The columns `trace` of outbox and orders have room for the longest.
     #[test]
     fn a_context_becomes_a_text_and_back() {
         let plain = TraceContext::parse(GOOD).unwrap();

@@ -21,10 +21,10 @@ pub enum Topic {
     /// A sale was created or changed, or is to be refilled.
     #[strum(serialize = "seckill_catalog")]
     Catalog,
-    /// A policy or an application was changed. A trigger notifies (migration 0007).
+    /// A policy or an application was changed. A trigger notifies.
     #[strum(serialize = "seckill_policies")]
     Policies,
-    /// An item was put into an outflow, or an outflow was created, resumed or changed. A trigger notifies (migration 0008).
+    /// An item was put into an outflow, or an outflow was created, resumed or changed. A trigger notifies.
     #[strum(serialize = "seckill_outflow")]
     Outflow,
     /// Orders have changed their status.

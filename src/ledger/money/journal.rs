@@ -1,4 +1,4 @@
-//! The journal: every movement of money, a line with both of its sides (migrations/0011_payments.sql names them).
+//! The journal: every movement of money, a line with both of its sides (migrations/0005_money.sql names them).
 
 use sqlx::PgConnection;
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! Events for the order webhooks: taking them, and writing their outcomes. A trigger of migration 0032 writes the events.
+//! Events for the order webhooks: taking them, and writing their outcomes. A trigger writes the events (migrations/0003_orders.sql).
 
 use std::time::Duration;
 

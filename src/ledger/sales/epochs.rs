@@ -179,7 +179,7 @@ impl Ledger {
     /// `Locked` when a transaction keeps the row.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
         let mut tx = self.lock_epoch(sale).await?;
-        // That this version counts the purchases of group rows (migration 36), and fills all shards (migration 42).
+        // Triggers ask whether this program counts the purchases of group rows, and fills all shards.
         (&mut *tx).execute("SET LOCAL seckill.groups = 'on'; SET LOCAL seckill.shards = 'on'").await?;
         let epoch = sqlx::query_scalar!(
             "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL, in_redis = true WHERE sale_id = $1 RETURNING epoch",

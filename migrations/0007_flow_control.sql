@@ -1,38 +1,46 @@
--- Flow control: which applications may ask, and the policies they ask under. Instances keep all of it in memory, and
--- follow one version, raised in the transaction of every change.
+-- Flow control: the applications that may ask for permits, and the policies that decide (docs/limits.md). Every instance
+-- keeps all of it in memory and follows one version, which every change raises.
 
--- An application asks with a token, of which only the hash is kept. `seckill` is this service itself.
+-- An application asks with a token; only its hash is kept. `seckill` is this service itself, and has none.
 CREATE TABLE apps (
     name       text        PRIMARY KEY CONSTRAINT apps_name_form CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$'),
     token_hash bytea       CONSTRAINT apps_token_hash_length CHECK (length(token_hash) = 32)
                            CONSTRAINT apps_token_unique UNIQUE,
     created_by text        NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
-    CONSTRAINT apps_token_given CHECK (token_hash IS NOT NULL OR name = 'seckill')
+    token_created_at     timestamptz NOT NULL DEFAULT now(),
+    -- While a token is being replaced, the old one is valid until a stated moment.
+    old_token_hash       bytea CONSTRAINT apps_old_token_hash_length CHECK (length(old_token_hash) = 32),
+    old_token_created_at timestamptz,
+    old_token_ends_at    timestamptz,
+    CONSTRAINT apps_token_given CHECK (token_hash IS NOT NULL OR name = 'seckill'),
+    CONSTRAINT apps_old_token_complete CHECK (num_nulls(old_token_hash, old_token_created_at, old_token_ends_at) IN (0, 3)),
+    CONSTRAINT apps_old_token_differs CHECK (old_token_hash <> token_hash)
 );
 INSERT INTO apps (name, created_by) VALUES ('seckill', 'migration');
 
--- An algorithm with its parameters, and what happens to the excess. Counters are kept under `id` and `home`, which
--- never change, so that no change of a policy resets them.
+-- An algorithm with its parameters, and the treatment of the excess. Counters in Redis are kept under `id` and `home`,
+-- which never change, so a change of a policy resets no counter.
 CREATE TABLE policies (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text        NOT NULL CONSTRAINT policies_name_form CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$'),
-    -- Policies of one home are in one slot of Redis, and can be asked all or nothing in one call. `spread` ones are
-    -- alone, a slot for each key.
+    -- Policies of one home share a slot of Redis, so one call can ask them all or nothing. A policy with `spread` is alone,
+    -- and each of its keys has a slot of its own.
     home        text        NOT NULL,
     spread      boolean     NOT NULL DEFAULT false,
-    -- What the caller's key stands for: user, address, interface, channel, content… For people, and for warnings.
+    -- The meaning of the caller's key, such as user, address or channel. For people and warnings.
     key         text        NOT NULL DEFAULT '' CONSTRAINT policies_key_length CHECK (length(key) <= 64),
     algorithm   text        NOT NULL CONSTRAINT policies_algorithm_known CHECK (algorithm IN (
                     'fixed-window', 'sliding-log', 'sliding-counter', 'token-bucket', 'leaky-bucket', 'concurrency')),
-    -- The limit of a window, the capacity of a bucket, the places of a concurrency policy; -1 is no limit.
+    -- The limit of a window, the capacity of a bucket, or the places of a concurrency policy. -1: no limit.
     max_permits bigint      NOT NULL CONSTRAINT policies_max_permits_range
                             CHECK (max_permits = -1 OR max_permits BETWEEN 1 AND 1000000000),
-    -- Permits that a bucket gets back, or drains, each window_ms.
+    -- Permits that a bucket regains or drains in window_ms.
     rate        bigint      CONSTRAINT policies_rate_range CHECK (rate BETWEEN 1 AND 1000000),
     window_ms   bigint      CONSTRAINT policies_window_range CHECK (window_ms BETWEEN 100 AND 2678400000),
     lease_ms    bigint      CONSTRAINT policies_lease_range CHECK (lease_ms BETWEEN 100 AND 86400000),
-    -- Where the threshold (the rate of a bucket, max_permits of others) moves by itself, and where it stands now.
+    -- The bounds of a threshold that moves by itself, and its present value. The threshold is the rate of a bucket, and
+    -- max_permits of the others.
     floor       bigint,
     ceiling     bigint,
     target_ms   bigint      CONSTRAINT policies_target_range CHECK (target_ms BETWEEN 1 AND 3600000),
@@ -50,6 +58,9 @@ CREATE TABLE policies (
     updated_by  text        NOT NULL,
     created_at  timestamptz NOT NULL DEFAULT now(),
     updated_at  timestamptz NOT NULL DEFAULT now(),
+    -- The threshold at which there was trouble last. Near it, every worker takes only small steps up.
+    trouble_at  bigint,
+    -- What policy_apps refers to.
     CONSTRAINT policies_id_name UNIQUE (id, name),
     CONSTRAINT policies_parameters CHECK (CASE algorithm
         WHEN 'token-bucket' THEN rate IS NOT NULL AND window_ms IS NOT NULL AND lease_ms IS NULL
@@ -63,7 +74,8 @@ CREATE TABLE policies (
         (excess = 'queue') = (queue_ms IS NOT NULL) AND (excess = 'degrade') = (answer IS NOT NULL))
 );
 
--- The applications that may use a policy. An application has one policy of a name.
+-- The applications of each policy. The name is repeated here so that the primary key allows one policy of a name for an
+-- application.
 CREATE TABLE policy_apps (
     app       text   NOT NULL CONSTRAINT policy_apps_app_form CHECK (app ~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$'),
     name      text   NOT NULL,
@@ -71,9 +83,10 @@ CREATE TABLE policy_apps (
     PRIMARY KEY (app, name),
     FOREIGN KEY (policy_id, name) REFERENCES policies (id, name) ON DELETE CASCADE
 );
+-- For the reference, and for a policy's list of applications.
 CREATE INDEX policy_apps_by_policy ON policy_apps (policy_id);
 
--- Who may see an application's policies, and who may change them.
+-- The accounts that may see an application's policies, or change them.
 CREATE TABLE policy_grants (
     app        text        NOT NULL REFERENCES apps,
     account    text        NOT NULL CONSTRAINT policy_grants_account_form CHECK (account ~ '^[A-Za-z0-9_.@-]{1,64}$'),
@@ -83,12 +96,12 @@ CREATE TABLE policy_grants (
     PRIMARY KEY (app, account)
 );
 
+-- One row. Instances start below it, so each loads the policies.
 CREATE TABLE policy_version (
     one     boolean PRIMARY KEY DEFAULT true CONSTRAINT policy_version_single CHECK (one),
     version bigint  NOT NULL
 );
 INSERT INTO policy_version (version) VALUES (1);
-ALTER TABLE instances ADD COLUMN policy_version bigint NOT NULL DEFAULT 0;
 
 CREATE FUNCTION record_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -103,7 +116,7 @@ CREATE TRIGGER policy_apps_change AFTER INSERT OR UPDATE OR DELETE ON policy_app
 CREATE TRIGGER apps_change AFTER INSERT OR UPDATE OR DELETE ON apps
     FOR EACH STATEMENT EXECUTE FUNCTION record_policy_change();
 
--- What was asked of each policy, a row a minute: how thresholds are judged by history.
+-- The calls of each policy, a row a minute: history to judge a threshold by.
 CREATE TABLE policy_minutes (
     policy_id  bigint      NOT NULL,
     minute     timestamptz NOT NULL,
@@ -113,21 +126,5 @@ CREATE TABLE policy_minutes (
     failed     bigint      NOT NULL CONSTRAINT policy_minutes_failed_range CHECK (failed >= 0),
     PRIMARY KEY (policy_id, minute)
 );
+-- For retention.
 CREATE INDEX policy_minutes_by_minute ON policy_minutes (minute);
-
--- What is wrong at the moment, and what was. One open alarm of a kind and subject.
-CREATE TABLE alarms (
-    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    kind        text        NOT NULL,
-    subject     text        NOT NULL,
-    details     jsonb       NOT NULL DEFAULT '{}',
-    raised_at   timestamptz NOT NULL DEFAULT now(),
-    cleared_at  timestamptz,
-    -- The webhook hears of both ends; attempts are counted so that they can be spaced and given up.
-    told_raised  boolean    NOT NULL DEFAULT false,
-    told_cleared boolean    NOT NULL DEFAULT false,
-    attempts     integer    NOT NULL DEFAULT 0 CONSTRAINT alarms_attempts_range CHECK (attempts >= 0),
-    next_at      timestamptz NOT NULL DEFAULT now()
-);
-CREATE UNIQUE INDEX alarms_open ON alarms (kind, subject) WHERE cleared_at IS NULL;
-CREATE INDEX alarms_untold ON alarms (next_at) WHERE NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared);

@@ -1,11 +1,11 @@
--- Money: payments through a channel, refunds, and the books. docs/payments.md tells the story.
---
--- payments:  created -> sending -> waiting -> succeeded | failed
---            created -> abandoned      its order ended before anything was sent
---            sending -> created        the channel says that it has not heard of it, or nothing was sent
--- Money is money whatever was thought before: a payment of any status becomes succeeded when the channel says that it
--- has taken it, and is refunded where no order waits for it.
+-- Money: payments through a channel, refunds, and the journal (docs/payments.md). A table of legal steps holds both state
+-- machines. A payment of any status becomes succeeded when its channel says that it took the money; if no order waits for
+-- it, it is refunded.
 
+-- created -> sending -> waiting -> succeeded | failed
+-- created -> abandoned      its order ended before a request was sent
+-- created -> waiting        its order ended, and an earlier request may have reached the channel: the channel is asked
+-- sending -> created        nothing was sent, or the channel does not know it
 CREATE TABLE payments (
     -- Also the Idempotency-Key that the channel sees.
     id           uuid PRIMARY KEY,
@@ -15,15 +15,15 @@ CREATE TABLE payments (
     currency     text        NOT NULL CONSTRAINT payments_currency_fits CHECK (currency ~ '^[A-Z]{3}$'),
     status       text        NOT NULL DEFAULT 'created' CONSTRAINT payments_status_known
                              CHECK (status IN ('created', 'sending', 'waiting', 'succeeded', 'failed', 'abandoned')),
-    -- Whether this is the one that paid its order.
+    -- Whether this payment paid its order.
     pays         boolean     NOT NULL DEFAULT false,
     -- Why it failed, in the channel's words.
     reason       text,
-    -- Which claim of it holds: a sender that comes back from the dead finds a higher one.
+    -- The number of the present claim. A sender whose claim was taken back finds a higher one.
     claim        integer     NOT NULL DEFAULT 0,
-    -- Whether a request of it may still be on its way, although the channel did not know it when it was asked.
+    -- Whether a request may still be in flight, although the channel did not know the payment when it was asked.
     unsure       boolean     NOT NULL DEFAULT false,
-    -- When the channel is asked, should it not have said by then; and how often it was.
+    -- When the channel is asked next if it has not reported, and how often it was asked.
     ask_at       timestamptz,
     asked        integer     NOT NULL DEFAULT 0,
     created_at   timestamptz NOT NULL DEFAULT now(),
@@ -34,16 +34,23 @@ CREATE TABLE payments (
     CONSTRAINT payments_end_fits CHECK ((status IN ('succeeded', 'failed', 'abandoned')) = (ended_at IS NOT NULL))
 ) WITH (fillfactor = 70);
 CREATE INDEX payments_of_order ON payments (order_id);
--- One at a time under way for an order, and one at most that ever paid it.
+-- An order has at most one payment in flight, and at most one that paid it.
 CREATE UNIQUE INDEX payments_one_live ON payments (order_id) WHERE status IN ('created', 'sending', 'waiting');
 CREATE UNIQUE INDEX payments_one_pays ON payments (order_id) WHERE pays;
-CREATE INDEX payments_to_ask ON payments (ask_at) WHERE ask_at IS NOT NULL;
-CREATE INDEX payments_created ON payments (created_at) WHERE status = 'created';
+-- For the status queries of one channel.
+CREATE INDEX payments_to_ask ON payments (channel, ask_at) WHERE ask_at IS NOT NULL;
+-- For number and age of the payments not sent. The odd expression reserves it for them: by the plain comparison PostgreSQL
+-- would also choose it to find one payment, and read the whole backlog.
+CREATE INDEX payments_not_sent ON payments (created_at) WHERE status || '' = 'created';
+-- For the sweeper: payments that were taken back and may have no message.
+CREATE INDEX payments_taken_back ON payments (id) WHERE status = 'created' AND claim > 0;
+-- For the console: payments that moved no money. Ids rise with time, so the primary key lists all payments.
+CREATE INDEX payments_without_money ON payments (id) WHERE status IN ('failed', 'abandoned');
 
--- refunds:  requested -> succeeded | failed;  failed -> requested by hand, under a new key
+-- requested -> succeeded | failed;  failed -> requested by hand, under a new key
 CREATE TABLE refunds (
     id           uuid PRIMARY KEY,
-    -- Permanent: money goes back once.
+    -- Money goes back once.
     payment_id   uuid        NOT NULL CONSTRAINT refunds_once UNIQUE REFERENCES payments,
     order_id     uuid        NOT NULL REFERENCES orders,
     channel      text        NOT NULL,
@@ -51,15 +58,15 @@ CREATE TABLE refunds (
     currency     text        NOT NULL CONSTRAINT refunds_currency_fits CHECK (currency ~ '^[A-Z]{3}$'),
     cause        text        NOT NULL CONSTRAINT refunds_cause_known
                              CHECK (cause IN ('asked', 'order-ended', 'order-already-paid')),
-    -- Whoever asked, and in which words.
+    -- Who asked for it, and with which words.
     asked_by     text        NOT NULL,
     reason       text        NOT NULL CONSTRAINT refunds_reason_length CHECK (length(reason) <= 500),
     status       text        NOT NULL DEFAULT 'requested' CONSTRAINT refunds_status_known
                              CHECK (status IN ('requested', 'succeeded', 'failed')),
-    -- The Idempotency-Key that the channel sees, and the item's id in the outflow. Another one only after the channel
-    -- has said that this one failed.
+    -- The Idempotency-Key that the channel sees, and the item's id in the outflow. It changes only after the channel has
+    -- said that the refund failed.
     key          uuid        NOT NULL CONSTRAINT refunds_key_once UNIQUE,
-    -- Whether it is in the outflow: one that found it full is brought again.
+    -- Whether it is in the outflow. A refund that found the outflow full is put in later.
     queued       boolean     NOT NULL,
     asked_at     timestamptz,
     created_at   timestamptz NOT NULL DEFAULT now(),
@@ -67,11 +74,12 @@ CREATE TABLE refunds (
     CONSTRAINT refunds_end_fits CHECK ((status = 'requested') = (ended_at IS NULL))
 ) WITH (fillfactor = 70);
 CREATE INDEX refunds_of_order ON refunds (order_id);
-CREATE INDEX refunds_under_way ON refunds (created_at) WHERE status = 'requested';
+-- For one channel: its refunds in flight, and those to put into its outflow.
+CREATE INDEX refunds_of_channel ON refunds (channel, created_at) WHERE status = 'requested';
 CREATE INDEX refunds_to_queue ON refunds (channel, created_at) WHERE status = 'requested' AND NOT queued;
+-- For people: they repeat or settle these by hand.
 CREATE INDEX refunds_failed ON refunds (created_at) WHERE status = 'failed';
 
--- The legal steps of both, held as an order's are.
 CREATE TABLE money_status_steps (
     what        text NOT NULL,
     from_status text NOT NULL,
@@ -80,6 +88,7 @@ CREATE TABLE money_status_steps (
 );
 INSERT INTO money_status_steps (what, from_status, to_status) VALUES
     ('payments', 'created', 'sending'),
+    ('payments', 'created', 'waiting'),
     ('payments', 'created', 'abandoned'),
     ('payments', 'created', 'succeeded'),
     ('payments', 'created', 'failed'),
@@ -99,6 +108,7 @@ INSERT INTO money_status_steps (what, from_status, to_status) VALUES
     ('refunds', 'failed', 'requested'),
     ('refunds', 'failed', 'succeeded');
 
+-- Holds the steps, and that amount, currency and order never change.
 CREATE FUNCTION hold_money_step() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.status <> NEW.status AND NOT EXISTS (
@@ -116,7 +126,7 @@ END $$;
 CREATE TRIGGER payments_step BEFORE UPDATE ON payments FOR EACH ROW EXECUTE FUNCTION hold_money_step();
 CREATE TRIGGER refunds_step BEFORE UPDATE ON refunds FOR EACH ROW EXECUTE FUNCTION hold_money_step();
 
--- The books: every movement of money is one row that names both of its sides, so that they balance by their nature.
+-- The books. Every movement of money is one row with both of its sides, so the books balance by their form.
 --   payment     channel:X    <- sales          money came and paid an order
 --   payment     channel:X    <- refunds-due    money came, and no order waits for it
 --   refund_due  sales        <- refunds-due    a paid order is to be refunded
@@ -136,6 +146,7 @@ CREATE TABLE journal (
     CONSTRAINT journal_once UNIQUE (entry, subject),
     CONSTRAINT journal_two_sides CHECK (debit <> credit)
 );
+-- For the auditor, which compares the books with a sale's orders.
 CREATE INDEX journal_of_order ON journal (order_id);
 
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -146,7 +157,7 @@ END $$;
 CREATE TRIGGER journal_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON journal
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
--- Callbacks whose signature is good and whose contents do not fit: for people to look at.
+-- Callbacks with a good signature and contents that do not fit. People look at them.
 CREATE TABLE callbacks_set_aside (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         timestamptz NOT NULL DEFAULT now(),
@@ -155,12 +166,14 @@ CREATE TABLE callbacks_set_aside (
     problem    text        NOT NULL,
     body       text        NOT NULL CONSTRAINT callbacks_set_aside_body_size CHECK (length(body) <= 16384),
     settled_at timestamptz,
+    -- A channel repeats its callbacks.
     CONSTRAINT callbacks_set_aside_once UNIQUE (channel, message_id)
 );
+-- For the console and the alarm.
 CREATE INDEX callbacks_set_aside_open ON callbacks_set_aside (at) WHERE settled_at IS NULL;
 
--- The pace at which payments leave, for the whole cluster: slots are claimed here at dispatch, a few at a time
--- (docs/outflow.md has the argument; a hundred claims a second are not needed where one claims several slots).
+-- The pace of payments to each channel, for the whole cluster. A dispatch claims a few slots at a time, so a channel can be
+-- faster than an outflow, which claims them one by one (docs/outflow.md has the argument for slots).
 CREATE TABLE payment_pace (
     channel   text PRIMARY KEY,
     rate      integer     NOT NULL CONSTRAINT payment_pace_rate_range CHECK (rate BETWEEN 1 AND 10000),
@@ -169,20 +182,3 @@ CREATE TABLE payment_pace (
                           CHECK (gap_us * rate > 1000000 + jitter_ms * 1000::bigint),
     next_at   timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 50);
-
--- An order whose payment began in time waits for its outcome until then (protocol, rule 8).
-ALTER TABLE orders ADD COLUMN wait_until timestamptz,
-    -- Refunded, and not put up for sale again.
-    ADD COLUMN units_kept boolean NOT NULL DEFAULT false,
-    ADD CONSTRAINT orders_units_kept_fits CHECK (NOT units_kept OR status = 'refunded');
-ALTER TABLE sales ADD COLUMN refund_returns_stock boolean NOT NULL DEFAULT true;
-
--- A payment's way to its channel begins in the outbox; its order_id is the payment's id.
-ALTER TABLE outbox
-    DROP CONSTRAINT outbox_kind_known,
-    ADD CONSTRAINT outbox_kind_known CHECK
-        (kind IN ('order_placed', 'order_expire', 'hold_release', 'wave_release', 'payment_requested'));
-DROP INDEX outbox_to_send;
-CREATE INDEX outbox_to_send ON outbox (next_attempt_at, id)
-    WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested');
-CREATE INDEX outbox_unsettled_payments ON outbox (sent_at) WHERE status = 'sent' AND kind = 'payment_requested';

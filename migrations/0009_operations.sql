@@ -1,0 +1,56 @@
+-- Operations: the processes that run, alarms, receivers that do not answer, and the fencing tokens of locks.
+
+-- Serving instances that are alive, with the versions of catalogue and policies that each has loaded. A change waits until
+-- all have it.
+CREATE TABLE instances (
+    id              uuid PRIMARY KEY,
+    catalog_version bigint      NOT NULL,
+    seen_at         timestamptz NOT NULL DEFAULT now(),
+    policy_version  bigint      NOT NULL DEFAULT 0
+);
+
+-- Processes that run workers, with the workers' names. Each reports itself every few seconds, and a dead one's row stays
+-- for a day. For people: no program depends on it.
+CREATE TABLE worker_processes (
+    id      uuid        PRIMARY KEY,
+    workers text[]      NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Present and past trouble (docs/alarms.md).
+CREATE TABLE alarms (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind        text        NOT NULL,
+    subject     text        NOT NULL,
+    details     jsonb       NOT NULL DEFAULT '{}',
+    raised_at   timestamptz NOT NULL DEFAULT now(),
+    cleared_at  timestamptz,
+    -- The webhook is told of both ends. Attempts are counted, to space them and to give up.
+    told_raised  boolean    NOT NULL DEFAULT false,
+    told_cleared boolean    NOT NULL DEFAULT false,
+    attempts     integer    NOT NULL DEFAULT 0 CONSTRAINT alarms_attempts_range CHECK (attempts >= 0),
+    next_at      timestamptz NOT NULL DEFAULT now(),
+    -- When the trouble was last seen. The alarm is cleared only some time later, so that it does not flap.
+    seen_at      timestamptz NOT NULL DEFAULT now()
+);
+-- At most one open alarm of a kind and subject.
+CREATE UNIQUE INDEX alarms_open ON alarms (kind, subject) WHERE cleared_at IS NULL;
+-- For the webhook.
+CREATE INDEX alarms_untold ON alarms (next_at) WHERE NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared);
+-- For the console: open alarms first, then the newest.
+CREATE INDEX alarms_newest ON alarms ((cleared_at IS NULL) DESC, id DESC);
+
+-- Receivers that could not be connected to: since when, and when last tried. An alarm reads it.
+CREATE TABLE receivers_away (
+    receiver text        PRIMARY KEY CONSTRAINT receivers_away_receiver_length CHECK (length(receiver) BETWEEN 1 AND 100),
+    since    timestamptz NOT NULL DEFAULT now(),
+    tried_at timestamptz NOT NULL DEFAULT now(),
+    error    text        NOT NULL
+);
+
+-- The newest fencing token of each lock. Two processes can hold a lock in Redis at once: one that slept past its lease, and
+-- the next owner. A write under a lock writes here first, in its transaction, and an older token is refused.
+CREATE TABLE fences (
+    name  text PRIMARY KEY CONSTRAINT fences_name_length CHECK (length(name) BETWEEN 1 AND 200),
+    token bigint NOT NULL CONSTRAINT fences_token_positive CHECK (token > 0)
+);
