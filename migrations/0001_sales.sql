@@ -126,6 +126,7 @@ CREATE TABLE sale_epochs (
     epoch     bigint NOT NULL DEFAULT 0 CONSTRAINT sale_epochs_epoch_range CHECK (epoch >= 0),
     -- The Redis server that holds this epoch. NULL while a refill runs or is due.
     run_id    text,
+    -- When that server was filled. For people and tests.
     filled_at timestamptz,
     -- Whether Redis may hold keys of the sale. A refill sets it before it writes to Redis; the removal of an old sale
     -- clears it. run_id cannot tell this, because it is also NULL during a refill and after a failed one.

@@ -166,12 +166,3 @@ BEGIN
 END $$;
 CREATE TRIGGER order_steps_events AFTER INSERT ON order_steps REFERENCING NEW TABLE AS noted
     FOR EACH STATEMENT EXECUTE FUNCTION note_order_events();
-
--- The secret behind order ids. It is the same for all instances and never changes, because a repeated request must find its
--- order.
-CREATE TABLE keyring (
-    name   text  PRIMARY KEY,
-    secret bytea NOT NULL CONSTRAINT keyring_secret_length CHECK (length(secret) = 32)
-);
-INSERT INTO keyring (name, secret)
-VALUES ('order-id', uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));

@@ -1,4 +1,5 @@
--- Operations: the processes that run, alarms, receivers that do not answer, and the fencing tokens of locks.
+-- Operations: the processes that run, alarms, receivers that do not answer, the fencing tokens of locks, and the service's
+-- own secret.
 
 -- Serving instances that are alive, with the versions of catalogue and policies that each has loaded. A change waits until
 -- all have it.
@@ -54,3 +55,12 @@ CREATE TABLE fences (
     name  text PRIMARY KEY CONSTRAINT fences_name_length CHECK (length(name) BETWEEN 1 AND 200),
     token bigint NOT NULL CONSTRAINT fences_token_positive CHECK (token > 0)
 );
+
+-- The secret behind order ids; the service derives other keys from it, too. It is the same for all instances and never
+-- changes, because a repeated request must find its order.
+CREATE TABLE keyring (
+    name   text  PRIMARY KEY,
+    secret bytea NOT NULL CONSTRAINT keyring_secret_length CHECK (length(secret) = 32)
+);
+INSERT INTO keyring (name, secret)
+VALUES ('order-id', uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
