@@ -38,8 +38,8 @@ CREATE TRIGGER accounts_end_sessions AFTER UPDATE OF password_hash, disabled_at 
     FOR EACH ROW WHEN (NEW.password_hash <> OLD.password_hash OR NEW.disabled_at IS NOT NULL)
     EXECUTE FUNCTION end_sessions();
 
--- Addresses that accounts have signed in from. Their attempts are limited apart from
--- strangers' attempts (docs/accounts.md).
+-- Addresses that accounts have signed in from. Attempts from them are not limited together with attempts
+-- from unknown addresses (docs/accounts.md).
 CREATE TABLE sign_in_addresses (
     account text        NOT NULL REFERENCES accounts ON DELETE CASCADE,
     address text        NOT NULL CONSTRAINT sign_in_addresses_length CHECK (length(address) BETWEEN 1 AND 64),
